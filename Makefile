@@ -1,0 +1,94 @@
+# Two commands set everything up: `make run` and `make test`.
+SHELL := /bin/bash
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PROTOS := $(shell find protos -name '*.proto' 2>/dev/null | LC_ALL=C sort)
+API := shared/strata/api
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run demo test test-slow test-local-model check lint types imports proto proto-check breaking k8s-check bench format lock clean
+
+help: ## Show the commands.
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
+
+# The project brings its own uv, so that a machine needs nothing but Python.
+$(READY): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Strata needs Python 3.11, 3.12 or 3.13 on the PATH."; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'
+	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock
+	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $(READY)
+
+setup: $(READY) ## Make the virtual environment.
+
+run: $(READY) ## Start Strata with embedded engines and chat with an agent.
+	@$(BIN)/strata run
+
+test: $(READY) ## Run all tests but the slow ones.
+	@$(BIN)/python -m pytest -q
+
+test-slow: $(READY) ## Run the long forms of fault, soak and load tests.
+	@$(BIN)/python -m pytest -q -m slow --timeout 1800
+
+test-local-model: $(READY) ## Run the tests that need the local demo model.
+	@$(BIN)/python -m pytest -q -m local_model --timeout 1800
+
+check: lint types imports proto-check k8s-check ## Lint, types, import rules, proto drift, manifests.
+
+lint: $(READY)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(READY)
+	@$(BIN)/mypy
+
+imports: $(READY)
+	@PYTHONPATH=shared:services:gateway $(BIN)/lint-imports --no-cache
+
+proto: $(READY) ## Generate the Python code of the protos.
+	@$(BIN)/buf lint
+	@find $(API) -type f -delete 2>/dev/null || true
+	@mkdir -p shared
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I protos --python_out=shared \
+		--mypy_out=quiet:shared --grpc_python_out=shared --mypy_grpc_out=quiet:shared $(PROTOS)
+	@for f in $$(find $(API) -name '*_pb2_grpc.py'); do \
+		grep -q Servicer $$f || rm -f $$f $${f%.py}.pyi; done
+
+proto-check: $(READY)
+	@$(BIN)/buf lint
+	@rm -rf .make/proto && mkdir -p .make/proto/shared
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I protos --python_out=.make/proto/shared \
+		--mypy_out=quiet:.make/proto/shared --grpc_python_out=.make/proto/shared --mypy_grpc_out=quiet:.make/proto/shared $(PROTOS)
+	@for f in $$(find .make/proto -name '*_pb2_grpc.py'); do \
+		grep -q Servicer $$f || rm -f $$f $${f%.py}.pyi; done
+	@diff -r -q -x __pycache__ .make/proto/shared/strata/api $(API) || \
+		{ echo "Generated code differs from the protos: run 'make proto' and commit."; exit 1; }
+	@$(MAKE) --no-print-directory breaking
+
+# Compares the contracts with the main branch where one is known (a fresh clone knows origin/main).
+breaking: $(READY)
+	@base=$$(git merge-base HEAD origin/main 2>/dev/null || true); \
+	if [ -n "$$base" ] && git cat-file -e $$base:buf.yaml 2>/dev/null; then \
+		$(BIN)/buf breaking --against ".git#ref=$$base"; \
+	else echo "No earlier contracts to compare with."; fi
+
+k8s-check: $(READY)
+	@$(BIN)/python -m pytest -q tests/unit/k8s
+
+bench: $(READY) ## Measure Strata beside its floors.
+	@$(BIN)/python -m benchmarks
+
+format: $(READY) ## Format the code.
+	@$(BIN)/ruff check --fix --quiet . || true
+	@$(BIN)/ruff format .
+
+lock: $(READY) ## Resolve the dependencies again.
+	@$(BIN)/python -m uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate \
+		--python-version 3.11 --group dev pyproject.toml -o requirements.lock
+
+clean: ## Remove what the commands above made.
+	@rm -rf $(VENV) .make .mypy_cache .ruff_cache .pytest_cache .hypothesis

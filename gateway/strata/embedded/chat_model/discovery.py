@@ -1,0 +1,113 @@
+"""Looks for model servers that run on this machine already."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import httpx
+
+PROBE_SECONDS = 1.0
+_MAX_ANSWER_BYTES = 1 << 20
+# Model servers list whatever they hold. These parts of a name mark models that cannot chat.
+_NOT_FOR_CHAT = (
+    *("embed", "bge-", "gte-", "e5-", "minilm", "rerank", "colbert", "clip"),
+    *("whisper", "tts", "kokoro", "stable-diffusion", "flux"),
+)
+
+
+@dataclass(frozen=True)
+class UsualPort:
+    """Where a known model server listens unless told otherwise."""
+
+    product: str
+    port: int
+
+    @property
+    def base_url(self) -> str:
+        """The address of its OpenAI-compatible API."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+
+USUAL_PORTS = (
+    UsualPort("Ollama", 11434),
+    UsualPort("LM Studio", 1234),
+    UsualPort("llama.cpp", 8080),
+    UsualPort("vLLM", 8000),
+)
+
+
+@dataclass(frozen=True)
+class LocalServer:
+    """A server that answered.
+
+    Attributes:
+        product: The product whose usual port it listens on.
+        base_url: Address of its OpenAI-compatible API.
+        models: Its models that can chat, in its own order; never empty.
+    """
+
+    product: str
+    base_url: str
+    models: tuple[str, ...]
+
+
+async def discover(
+    ports: Sequence[UsualPort] = USUAL_PORTS, seconds: float = PROBE_SECONDS
+) -> list[LocalServer]:
+    """Asks all ports at once.
+
+    Args:
+        ports: Where to ask.
+        seconds: How long one server may take for its whole answer.
+
+    Returns:
+        The servers that have a model to chat with, in the order of `ports`.
+    """
+    # Proxies of the environment are not for loopback, and a redirect is not a model server.
+    async with httpx.AsyncClient(trust_env=False, follow_redirects=False) as client:
+        found = await asyncio.gather(*(_probe(client, port, seconds) for port in ports))
+    return [server for server in found if server is not None]
+
+
+async def _probe(client: httpx.AsyncClient, port: UsualPort, seconds: float) -> LocalServer | None:
+    try:
+        async with asyncio.timeout(seconds):
+            answer = await _read(client, f"{port.base_url}/models")
+    except (httpx.HTTPError, TimeoutError):
+        return None
+    models = chat_models(answer)
+    return LocalServer(port.product, port.base_url, models) if models else None
+
+
+async def _read(client: httpx.AsyncClient, url: str) -> bytes:
+    """Returns the body of a 200, empty for anything else or anything too long."""
+    async with client.stream("GET", url) as response:
+        if response.status_code != httpx.codes.OK:
+            return b""
+        body = bytearray()
+        async for block in response.aiter_bytes():
+            body += block
+            if len(body) > _MAX_ANSWER_BYTES:
+                return b""
+        return bytes(body)
+
+
+def chat_models(answer: bytes) -> tuple[str, ...]:
+    """Reads a `/v1/models` answer: the names of models that can chat; empty if it is none."""
+    try:
+        listing = json.loads(answer)
+    except (ValueError, RecursionError):
+        return ()
+    entries = listing.get("data") if isinstance(listing, dict) else None
+    if not isinstance(entries, list):
+        return ()
+    names = [entry.get("id") for entry in entries if isinstance(entry, dict)]
+    return tuple(name for name in names if isinstance(name, str) and _can_chat(name))
+
+
+def _can_chat(name: str) -> bool:
+    lowered = name.lower()
+    return bool(name.strip()) and not any(mark in lowered for mark in _NOT_FOR_CHAT)

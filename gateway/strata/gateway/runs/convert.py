@@ -1,0 +1,294 @@
+"""Runs between the wire and the domain; requests are checked here."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
+from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.gateway.runs.domain import (
+    Dispatch,
+    NewRun,
+    OnBusy,
+    Principal,
+    Run,
+    RunFailure,
+    RunFilter,
+    RunKind,
+    RunState,
+    StopReason,
+    Usage,
+)
+from strata.shared.context import Caller
+from strata.shared.errors import FieldViolation, InvalidArgumentError, Reason, StrataError
+from strata.shared.ids import check_id, new_id
+
+MAX_MESSAGES = 64
+MAX_CHARACTERS = 200_000
+MAX_STEPS = 200
+
+_MAX_PARTS = 64
+_MAX_NAME = 128
+_REQUEST_ID = re.compile(r"[!-~]{1,128}")
+_ROLES = frozenset(
+    {
+        message_pb2.ROLE_UNSPECIFIED,
+        message_pb2.ROLE_USER,
+        message_pb2.ROLE_SYSTEM,
+        message_pb2.ROLE_ASSISTANT,
+    }
+)
+_ON_BUSY = {
+    pb.ON_BUSY_UNSPECIFIED: OnBusy.ENQUEUE,
+    pb.ON_BUSY_ENQUEUE: OnBusy.ENQUEUE,
+    pb.ON_BUSY_REJECT: OnBusy.REJECT,
+    pb.ON_BUSY_INTERRUPT: OnBusy.INTERRUPT,
+}
+
+
+def default_conversation(agent_id: str) -> str:
+    """Returns the id of an agent's default conversation; it needs no lookup."""
+    return f"conversation-{agent_id.removeprefix('agent-')}"
+
+
+def new_run(
+    request: pb.SendMessageRequest | pb.StartRunRequest, caller: Caller, kind: RunKind
+) -> NewRun:
+    """Returns the run that a request asks for.
+
+    Raises:
+        InvalidArgumentError: Naming every wrong field.
+    """
+    check_id(request.agent_id, "agent", field="agent_id")
+    if request.conversation_id:
+        check_id(request.conversation_id, "conversation", field="conversation_id")
+    violations = [*_run_violations(request), *_message_violations(request.messages)]
+    if violations:
+        raise InvalidArgumentError(
+            f"The request has {len(violations)} wrong field(s): "
+            f"{violations[0].field} {violations[0].description}.",
+            violations=violations,
+        )
+    conversation_id = request.conversation_id or default_conversation(request.agent_id)
+    payload = turn_pb.ExecuteRunRequest(
+        agent_id=request.agent_id,
+        conversation_id=conversation_id,
+        messages=request.messages,
+        max_steps=request.max_steps,
+    ).SerializeToString(deterministic=True)
+    return NewRun(
+        id=new_id("run"),
+        principal=Principal(
+            caller.organization_id, caller.project_id, caller.principal, caller.scopes
+        ),
+        agent_id=request.agent_id,
+        conversation_id=conversation_id,
+        kind=kind,
+        payload=payload,
+        payload_hash=hashlib.sha256(payload).digest(),
+        max_steps=request.max_steps,
+        request_id=request.request_id or None,
+        on_busy=_ON_BUSY[request.on_busy],
+    )
+
+
+def _run_violations(
+    request: pb.SendMessageRequest | pb.StartRunRequest,
+) -> Iterator[FieldViolation]:
+    if request.request_id and _REQUEST_ID.fullmatch(request.request_id) is None:
+        yield FieldViolation("request_id", "must be at most 128 printable ASCII characters")
+    if not 0 <= request.max_steps <= MAX_STEPS:
+        yield FieldViolation("max_steps", f"must be between 0 (the default) and {MAX_STEPS}")
+    if request.on_busy not in _ON_BUSY:
+        yield FieldViolation("on_busy", "is not a known policy")
+
+
+def _message_violations(messages: Sequence[message_pb2.MessageInput]) -> Iterator[FieldViolation]:
+    if not messages:
+        yield FieldViolation("messages", "must hold at least one message")
+    if len(messages) > MAX_MESSAGES:
+        yield FieldViolation("messages", f"must hold at most {MAX_MESSAGES} messages")
+        return
+    total = sum(len(part.text.text) for message in messages for part in message.parts)
+    if total > MAX_CHARACTERS:
+        yield FieldViolation(
+            "messages", f"must hold at most {MAX_CHARACTERS} characters of text, not {total}"
+        )
+    for index, message in enumerate(messages):
+        field = f"messages[{index}]"
+        if message.role not in _ROLES:
+            yield FieldViolation(f"{field}.role", "must be USER, SYSTEM or ASSISTANT")
+        for name, value in (
+            ("name", message.name),
+            ("client_message_id", message.client_message_id),
+        ):
+            if len(value) > _MAX_NAME or (value and not value.isprintable()):
+                yield FieldViolation(
+                    f"{field}.{name}", f"must be at most {_MAX_NAME} printable characters"
+                )
+        yield from _part_violations(f"{field}.parts", message.parts)
+
+
+def _part_violations(field: str, parts: Sequence[message_pb2.Part]) -> Iterator[FieldViolation]:
+    if not 1 <= len(parts) <= _MAX_PARTS:
+        yield FieldViolation(field, f"must hold between 1 and {_MAX_PARTS} parts")
+        return
+    for index, part in enumerate(parts):
+        match part.WhichOneof("content"):
+            case "text":
+                if not part.text.text:
+                    yield FieldViolation(f"{field}[{index}].text.text", "must not be empty")
+                elif "\0" in part.text.text:
+                    yield FieldViolation(f"{field}[{index}].text.text", "must not hold NUL")
+            case "image":
+                yield from _image_violations(f"{field}[{index}].image", part.image)
+            case _:
+                yield FieldViolation(f"{field}[{index}]", "must be text or an image")
+
+
+def _image_violations(field: str, image: message_pb2.ImagePart) -> Iterator[FieldViolation]:
+    if not image.media_type.startswith("image/"):
+        yield FieldViolation(f"{field}.media_type", 'must be like "image/png"')
+    if image.WhichOneof("source") == "url":
+        if not image.url.startswith("https://"):
+            yield FieldViolation(f"{field}.url", "must be an https URL")
+    elif not image.data:
+        yield FieldViolation(field, "needs a url or data")
+
+
+def run_filter(request: pb.ListRunsRequest) -> RunFilter:
+    """Returns which runs a listing asks for.
+
+    Raises:
+        InvalidArgumentError: A malformed id or an unknown state.
+    """
+    if request.agent_id:
+        check_id(request.agent_id, "agent", field="agent_id")
+    if request.conversation_id:
+        check_id(request.conversation_id, "conversation", field="conversation_id")
+    try:
+        states = frozenset(
+            RunState(pb.RunState.Name(state).removeprefix("RUN_STATE_"))
+            for state in request.states
+        )
+    except ValueError:
+        raise InvalidArgumentError(
+            "states holds an unknown state.",
+            violations=[FieldViolation("states", "is not a known state")],
+        ) from None
+    return RunFilter(request.agent_id, request.conversation_id, states)
+
+
+def execute_request(dispatch: Dispatch, attempt: int) -> turn_pb.ExecuteRunRequest:
+    """Returns what agent_loop is asked to do."""
+    request = turn_pb.ExecuteRunRequest.FromString(dispatch.payload)
+    request.run_id = dispatch.run.id
+    request.attempt = attempt
+    # Followers decide for themselves; somebody may join who wants the tokens.
+    request.stream_tokens = True
+    request.deadline_time.FromDatetime(dispatch.deadline_time)
+    return request
+
+
+def run_to_pb(run: Run) -> pb.Run:
+    """Returns a run as the wire has it."""
+    out = pb.Run(
+        id=run.id,
+        agent_id=run.agent_id,
+        conversation_id=run.conversation_id,
+        kind=pb.RunKind.Value(f"RUN_KIND_{run.kind}"),
+        state=pb.RunState.Value(f"RUN_STATE_{run.state}"),
+        stop_reason=run_event_pb2.StopReason.Value(f"STOP_REASON_{run.stop_reason}"),
+        usage=usage_to_pb(run.usage),
+        step_count=run.step_count,
+        attempt=run.attempt,
+        last_sequence=run.last_sequence,
+        request_id=run.request_id,
+    )
+    if run.failure is not None:
+        out.error.CopyFrom(failure_to_pb(run.failure))
+    out.create_time.FromDatetime(run.create_time)
+    if run.start_time is not None:
+        out.start_time.FromDatetime(run.start_time)
+    if run.finish_time is not None:
+        out.finish_time.FromDatetime(run.finish_time)
+    return out
+
+
+def usage_of(usage: usage_pb2.Usage) -> Usage:
+    """Returns a usage of the domain."""
+    return Usage(
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.total_tokens,
+        usage.cached_input_tokens,
+        usage.cache_write_tokens,
+        usage.reasoning_tokens,
+        usage.estimated,
+    )
+
+
+def usage_to_pb(usage: Usage) -> usage_pb2.Usage:
+    """Returns a usage as the wire has it."""
+    return usage_pb2.Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_tokens=usage.total_tokens,
+        cached_input_tokens=usage.cached_input_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        estimated=usage.estimated,
+    )
+
+
+def failure_to_pb(failure: RunFailure) -> run_event_pb2.RunError:
+    """Returns a failure as the wire has it."""
+    return run_event_pb2.RunError(
+        reason=failure.reason, message=failure.message, retryable=failure.retryable
+    )
+
+
+def failure_of(error: StrataError, *, retryable: bool) -> RunFailure:
+    """Returns the failure of a run that an error ended."""
+    return RunFailure(error.reason.value, error.message, retryable)
+
+
+def stop_of(finished: run_event_pb2.RunFinished) -> tuple[StopReason, RunFailure | None]:
+    """Returns why a run ended, and what went wrong.
+
+    An end without a reason, or with one this release does not know, is an error.
+    """
+    failure = None
+    if finished.HasField("error"):
+        error = finished.error
+        failure = RunFailure(error.reason, error.message, error.retryable)
+    try:
+        name = run_event_pb2.StopReason.Name(finished.stop_reason)
+        stop_reason = StopReason(name.removeprefix("STOP_REASON_"))
+    except ValueError:
+        stop_reason = StopReason.UNSPECIFIED
+    if stop_reason is StopReason.UNSPECIFIED:
+        return StopReason.ERROR, failure or RunFailure(
+            Reason.INTERNAL.value, "The run ended without a reason.", retryable=True
+        )
+    return stop_reason, failure
+
+
+def finished(
+    stop_reason: StopReason,
+    usage: Usage,
+    step_count: int,
+    failure: RunFailure | None = None,
+) -> run_event_pb2.RunFinished:
+    """Returns the terminal event of a run that the gateway itself ends."""
+    event = run_event_pb2.RunFinished(
+        stop_reason=run_event_pb2.StopReason.Value(f"STOP_REASON_{stop_reason}"),
+        usage=usage_to_pb(usage),
+        step_count=step_count,
+    )
+    if failure is not None:
+        event.error.CopyFrom(failure_to_pb(failure))
+    return event

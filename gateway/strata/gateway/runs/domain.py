@@ -1,0 +1,475 @@
+"""What a run is and how it lives. Pure: no transport, no database.
+
+A run is one message to an agent and all that follows from it. Its row is also the
+lease on its conversation: at most one run of a conversation is active, the holder
+(``owner``) renews ``lease_until``, and every dispatch has a higher ``attempt``, by
+which later writes of an earlier holder are recognised and refused (fencing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from strata.shared.errors import FailedPreconditionError, Reason
+
+
+class RunState(StrEnum):
+    """Where a run is in its life."""
+
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    CANCELLING = "CANCELLING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def active(self) -> bool:
+        """Whether the run holds its conversation."""
+        return self in ACTIVE_STATES
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing can happen to the run any more."""
+        return self in FINAL_STATES
+
+
+ACTIVE_STATES = frozenset({RunState.RUNNING, RunState.CANCELLING})
+OPEN_STATES = ACTIVE_STATES | {RunState.QUEUED}
+FINAL_STATES = frozenset(RunState) - OPEN_STATES
+
+
+class Trigger(StrEnum):
+    """What can happen to a run."""
+
+    DISPATCH = "DISPATCH"
+    """A gateway takes it from the queue."""
+    TAKE_OVER = "TAKE_OVER"
+    """A gateway takes it from a holder whose lease has run out, or dispatches it again."""
+    CANCEL = "CANCEL"
+    """Somebody asks to stop it."""
+    COMPLETE = "COMPLETE"
+    """It ended well."""
+    FAIL = "FAIL"
+    """It ended with an error."""
+    STOP = "STOP"
+    """It ended because it was cancelled."""
+
+
+TRANSITIONS: Mapping[tuple[RunState, Trigger], RunState] = {
+    (RunState.QUEUED, Trigger.DISPATCH): RunState.RUNNING,
+    (RunState.QUEUED, Trigger.CANCEL): RunState.CANCELLED,
+    (RunState.RUNNING, Trigger.TAKE_OVER): RunState.RUNNING,
+    (RunState.RUNNING, Trigger.CANCEL): RunState.CANCELLING,
+    (RunState.RUNNING, Trigger.COMPLETE): RunState.COMPLETED,
+    (RunState.RUNNING, Trigger.FAIL): RunState.FAILED,
+    (RunState.RUNNING, Trigger.STOP): RunState.CANCELLED,
+    (RunState.CANCELLING, Trigger.TAKE_OVER): RunState.CANCELLING,
+    (RunState.CANCELLING, Trigger.CANCEL): RunState.CANCELLING,
+    # A reply that came in the moment of the cancellation stays a reply.
+    (RunState.CANCELLING, Trigger.COMPLETE): RunState.COMPLETED,
+    (RunState.CANCELLING, Trigger.FAIL): RunState.FAILED,
+    (RunState.CANCELLING, Trigger.STOP): RunState.CANCELLED,
+    # Cancelling a run that is over is success and changes nothing.
+    (RunState.COMPLETED, Trigger.CANCEL): RunState.COMPLETED,
+    (RunState.FAILED, Trigger.CANCEL): RunState.FAILED,
+    (RunState.CANCELLED, Trigger.CANCEL): RunState.CANCELLED,
+}
+
+
+def after(state: RunState, trigger: Trigger) -> RunState:
+    """Returns the state that follows.
+
+    Raises:
+        FailedPreconditionError: This cannot happen in the state (``RUN_FINISHED`` where
+            the run is over).
+    """
+    try:
+        return TRANSITIONS[state, trigger]
+    except KeyError:
+        raise FailedPreconditionError(
+            f"A run that is {state} cannot {trigger.lower().replace('_', ' ')}.",
+            reason=Reason.RUN_FINISHED,
+            metadata={"state": state},
+        ) from None
+
+
+def sources(trigger: Trigger) -> frozenset[RunState]:
+    """Returns the states in which this can happen; the guards of the SQL are made from it."""
+    return frozenset(state for state, each in TRANSITIONS if each is trigger)
+
+
+class RunKind(StrEnum):
+    """What started a run."""
+
+    FOREGROUND = "FOREGROUND"
+    BACKGROUND = "BACKGROUND"
+    SLEEPTIME = "SLEEPTIME"
+
+
+class OnBusy(StrEnum):
+    """What to do when the conversation has an active run."""
+
+    ENQUEUE = "ENQUEUE"
+    REJECT = "REJECT"
+    INTERRUPT = "INTERRUPT"
+
+
+class StopReason(StrEnum):
+    """Why a run ended; equals ``strata.api.common.v1.StopReason`` without its prefix."""
+
+    UNSPECIFIED = "UNSPECIFIED"
+    END_TURN = "END_TURN"
+    ERROR = "ERROR"
+    LLM_API_ERROR = "LLM_API_ERROR"
+    INVALID_LLM_RESPONSE = "INVALID_LLM_RESPONSE"
+    INVALID_TOOL_CALL = "INVALID_TOOL_CALL"
+    MAX_STEPS = "MAX_STEPS"
+    MAX_TOKENS_EXCEEDED = "MAX_TOKENS_EXCEEDED"
+    NO_TOOL_CALL = "NO_TOOL_CALL"
+    TOOL_RULE = "TOOL_RULE"
+    CANCELLED = "CANCELLED"
+    REQUIRES_APPROVAL = "REQUIRES_APPROVAL"
+    CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT = "CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT"
+
+
+_ENDED_WELL = frozenset(
+    {
+        StopReason.END_TURN,
+        StopReason.MAX_STEPS,
+        StopReason.TOOL_RULE,
+        StopReason.REQUIRES_APPROVAL,
+    }
+)
+
+
+def trigger_of(stop_reason: StopReason) -> Trigger:
+    """Returns how a run with this stop reason ends (the comments of the proto's RunState)."""
+    if stop_reason in _ENDED_WELL:
+        return Trigger.COMPLETE
+    return Trigger.STOP if stop_reason is StopReason.CANCELLED else Trigger.FAIL
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailure:
+    """What went wrong in a run.
+
+    Attributes:
+        reason: Name of a `Reason`.
+        message: A sentence for the person who runs the agent.
+        retryable: Sending the same message again may work.
+    """
+
+    reason: str
+    message: str
+    retryable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens, summed over the steps of a run; see the proto of the same name."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    estimated: bool = False
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.total_tokens + other.total_tokens,
+            self.cached_input_tokens + other.cached_input_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            self.estimated or other.estimated,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """On whose behalf a run acts; stored with it, so that any gateway can go on with it."""
+
+    organization_id: str
+    project_id: str
+    name: str
+    scopes: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run to be accepted.
+
+    Attributes:
+        id: Its id, made by the caller.
+        principal: On whose behalf.
+        agent_id: The agent.
+        conversation_id: The conversation, never empty.
+        kind: What started it.
+        payload: What agent_loop needs beyond the ids (serialised, see `convert`).
+        payload_hash: Tells whether a repeated request_id carries the same request.
+        max_steps: Most model calls, 0 for the default.
+        request_id: The client's, None for none.
+        on_busy: What to do when the conversation has an active run.
+    """
+
+    id: str
+    principal: Principal
+    agent_id: str
+    conversation_id: str
+    kind: RunKind
+    payload: bytes
+    payload_hash: bytes
+    max_steps: int = 0
+    request_id: str | None = None
+    on_busy: OnBusy = OnBusy.ENQUEUE
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run as stored."""
+
+    project_id: str
+    id: str
+    agent_id: str
+    conversation_id: str
+    kind: RunKind
+    state: RunState
+    stop_reason: StopReason
+    failure: RunFailure | None
+    usage: Usage
+    step_count: int
+    attempt: int
+    last_sequence: int
+    request_id: str
+    create_time: datetime
+    start_time: datetime | None
+    finish_time: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """A run that this gateway holds and has to carry out.
+
+    Attributes:
+        run: The run, RUNNING or CANCELLING.
+        principal: On whose behalf.
+        payload: See `NewRun`.
+        max_steps: See `NewRun`.
+        deadline_time: When the run must be over.
+    """
+
+    run: Run
+    principal: Principal
+    payload: bytes
+    max_steps: int
+    deadline_time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The answer to a new run.
+
+    Attributes:
+        run: The run: the new one, or the first one of a repeated request_id.
+        dispatch: What to carry out; None if the run is queued or was there before.
+        interrupted_run_id: The active run that was asked to stop for it.
+    """
+
+    run: Run
+    dispatch: Dispatch | None
+    interrupted_run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The right to write to a run: valid while the row shows this attempt and owner."""
+
+    project_id: str
+    run_id: str
+    attempt: int
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """An event of a run's log, serialised."""
+
+    sequence: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Stored events of a run, and where the run stood when they were read."""
+
+    state: RunState
+    last_sequence: int
+    events: Sequence[StoredEvent]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended."""
+
+    stop_reason: StopReason
+    failure: RunFailure | None
+    usage: Usage
+    step_count: int
+
+    @property
+    def state(self) -> RunState:
+        """The state that a run with this end is in."""
+        return after(RunState.RUNNING, trigger_of(self.stop_reason))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease that was renewed.
+
+    Attributes:
+        run_id: The run.
+        attempt: The attempt that the row shows.
+        cancelling: Somebody asked, at any gateway, to stop the run.
+    """
+
+    run_id: str
+    attempt: int
+    cancelling: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs to list; an empty field means all."""
+
+    agent_id: str = ""
+    conversation_id: str = ""
+    states: frozenset[RunState] = field(default_factory=frozenset)
+
+    def scope(self) -> str:
+        """Returns the filter as text, to bind page tokens to it."""
+        return f"runs|{self.agent_id}|{self.conversation_id}|{','.join(sorted(self.states))}"
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSum:
+    """Use of a project in a range of time."""
+
+    run_count: int
+    step_count: int
+    usage: Usage
+
+
+class LeaseLostError(Exception):
+    """The run is held by another gateway or attempt, or is over: stop writing to it."""
+
+
+class RunStore(Protocol):
+    """Where runs, their leases and their events are.
+
+    Methods that take a `Fence` raise `LeaseLostError` if it does not hold any more.
+    Every method raises `UnavailableError` when the database cannot be reached.
+    """
+
+    async def accept(self, new: NewRun) -> Accepted:
+        """Stores a run; takes its conversation if that is free, else queues the run.
+
+        One statement. A request_id that is known gives the run it named first.
+
+        Raises:
+            AbortedError: The conversation is busy and the policy is REJECT.
+            AlreadyExistsError: The request_id was used with another payload.
+            ResourceExhaustedError: The project has too many open runs.
+        """
+        ...
+
+    async def get(self, project_id: str, run_id: str) -> Run:
+        """Returns a run.
+
+        Raises:
+            NotFoundError: There is none (``RUN_NOT_FOUND``).
+        """
+        ...
+
+    async def list(
+        self, project_id: str, which: RunFilter, *, before: str | None, limit: int
+    ) -> Sequence[Run]:
+        """Returns runs, newest first, those before the id `before` if it is given."""
+        ...
+
+    async def events(
+        self, project_id: str, run_id: str, after: int, limit: int = 200
+    ) -> EventPage:
+        """Returns stored events after a sequence, in order.
+
+        Raises:
+            NotFoundError: There is no such run.
+        """
+        ...
+
+    async def load(self, project_id: str, run_id: str) -> Dispatch:
+        """Returns what is needed to carry out a claimed run.
+
+        Raises:
+            LeaseLostError: This gateway does not hold the run.
+        """
+        ...
+
+    async def append(self, fence: Fence, events: Sequence[StoredEvent]) -> None:
+        """Adds events to the log, in one statement."""
+        ...
+
+    async def redispatch(self, fence: Fence) -> Fence:
+        """Raises the attempt of a run that this gateway holds."""
+        ...
+
+    async def finish(
+        self, fence: Fence, ending: Ending, events: Sequence[StoredEvent], *, take_next: bool
+    ) -> Dispatch | None:
+        """Ends a run with its last events and frees the conversation, in one statement.
+
+        Returns:
+            The next run of the conversation, taken by this gateway if `take_next`.
+        """
+        ...
+
+    async def cancel(self, project_id: str, run_id: str, finished: bytes) -> Run:
+        """Ends a queued run, with `finished` as its only event; asks a running one to stop.
+
+        Raises:
+            NotFoundError: There is no such run.
+        """
+        ...
+
+    async def usage(
+        self, project_id: str, start: datetime, end: datetime, agent_id: str
+    ) -> UsageSum:
+        """Sums the runs that ended in a range of time."""
+        ...
+
+    async def renew(self, run_ids: Sequence[str]) -> Sequence[Held]:
+        """Renews this gateway's leases on these runs, in one statement.
+
+        Returns:
+            Those that it still holds.
+        """
+        ...
+
+    async def claim(self, limit: int) -> Sequence[tuple[str, str]]:
+        """Takes queued runs that may start and runs whose lease has run out.
+
+        Returns:
+            Project and id of each.
+        """
+        ...
+
+    async def release(self) -> int:
+        """Gives all leases of this gateway back and returns how many there were."""
+        ...

@@ -1,0 +1,374 @@
+"""Runs in PostgreSQL; the contract is `domain.RunStore`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.gateway.runs import statements as sql
+from strata.gateway.runs.domain import (
+    Accepted,
+    Dispatch,
+    Ending,
+    EventPage,
+    Fence,
+    Held,
+    LeaseLostError,
+    NewRun,
+    OnBusy,
+    Principal,
+    Run,
+    RunFailure,
+    RunFilter,
+    RunKind,
+    RunState,
+    StopReason,
+    StoredEvent,
+    Usage,
+    UsageSum,
+)
+from strata.shared.db import Database
+from strata.shared.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    NotFoundError,
+    Reason,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+
+_ACCEPT_ATTEMPTS = 10
+_QUOTA_RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTerms:
+    """How this gateway holds runs; times in seconds.
+
+    Attributes:
+        owner: Names this gateway process; never used twice.
+        lease_s: How long a run stays held without a heartbeat.
+        run_s: How long a run may take from its first dispatch.
+        open_limit: Open (queued or active) runs that a project may have.
+    """
+
+    owner: str
+    lease_s: float = 10.0
+    run_s: float = 840.0
+    open_limit: int = 500
+
+
+class PostgresRunStore:
+    """Runs of all projects.
+
+    Args:
+        database: As the service role; every transaction names its project.
+        worker: As the worker role; for leases, over all projects.
+        terms: How this gateway holds runs.
+    """
+
+    def __init__(self, database: Database, worker: Database, terms: LeaseTerms) -> None:
+        self._database = database
+        self._worker = worker
+        self._terms = terms
+
+    async def accept(self, new: NewRun) -> Accepted:
+        """See `RunStore.accept`."""
+        terms = self._terms
+        principal = new.principal
+        values = {
+            "project_id": principal.project_id,
+            "organization_id": principal.organization_id,
+            "principal": principal.name,
+            "scopes": sorted(principal.scopes),
+            "id": new.id,
+            "agent_id": new.agent_id,
+            "conversation_id": new.conversation_id,
+            "kind": new.kind.value,
+            "request_id": new.request_id,
+            "payload": new.payload,
+            "payload_hash": new.payload_hash,
+            "max_steps": new.max_steps,
+            "on_busy": new.on_busy.value,
+            "owner": terms.owner,
+            "lease_s": terms.lease_s,
+            "run_s": terms.run_s,
+            "open_limit": terms.open_limit,
+        }
+        for _ in range(_ACCEPT_ATTEMPTS):
+            async with self._transaction(principal.project_id) as connection:
+                row = (await connection.execute(sql.ACCEPT, values)).mappings().one()
+            accepted = self._accepted(new, row)
+            if accepted is not None:
+                return accepted
+            # Another run of the conversation, or of the request_id, was committed in the
+            # same moment: now it can be seen.
+        raise UnavailableError("The conversation is too busy to take the message.", retry_after=0.1)
+
+    def _accepted(self, new: NewRun, row: Mapping[str, Any]) -> Accepted | None:
+        if row["id"] is None:
+            if row["open_count"] >= self._terms.open_limit:
+                raise ResourceExhaustedError(
+                    f"The project has {row['open_count']} open runs, as many as it may have.",
+                    reason=Reason.QUOTA_EXCEEDED,
+                    metadata={"quota": "open_runs", "limit": self._terms.open_limit},
+                    retry_after=_QUOTA_RETRY_S,
+                )
+            if row["busy_id"] is not None and new.on_busy is OnBusy.REJECT:
+                raise AbortedError(
+                    "The conversation has an active run.",
+                    reason=Reason.CONVERSATION_BUSY,
+                    metadata={"active_run_id": row["busy_id"]},
+                )
+            return None
+        run = _run(row)
+        if not row["is_new"]:
+            if bytes(row["payload_hash"]) != new.payload_hash:
+                raise AlreadyExistsError(
+                    "The request_id was used before with another request.",
+                    reason=Reason.REQUEST_ID_REUSED,
+                    metadata={"request_id": new.request_id or ""},
+                )
+            return Accepted(run, None)
+        dispatch = _dispatch(row) if run.state is RunState.RUNNING else None
+        return Accepted(run, dispatch, row["interrupted_id"])
+
+    async def get(self, project_id: str, run_id: str) -> Run:
+        """See `RunStore.get`."""
+        async with self._transaction(project_id, read_only=True) as connection:
+            return await _get(connection, project_id, run_id)
+
+    async def list(
+        self, project_id: str, which: RunFilter, *, before: str | None, limit: int
+    ) -> Sequence[Run]:
+        """See `RunStore.list`."""
+        given: dict[str, object] = {
+            "agent_id": which.agent_id,
+            "conversation_id": which.conversation_id,
+            "states": sorted(which.states),
+            "before": before,
+        }
+        filters = {name: value for name, value in given.items() if value}
+        values = {**filters, "project_id": project_id, "limit": limit}
+        async with self._transaction(project_id, read_only=True) as connection:
+            found = await connection.execute(sql.list_statement(filters), values)
+            return [_run(row) for row in found.mappings()]
+
+    async def events(
+        self, project_id: str, run_id: str, after: int, limit: int = 200
+    ) -> EventPage:
+        """See `RunStore.events`."""
+        values = {"project_id": project_id, "run_id": run_id, "after": after, "limit": limit}
+        async with self._transaction(project_id, read_only=True) as connection:
+            rows = (await connection.execute(sql.EVENTS, values)).mappings().all()
+        if not rows:
+            raise run_not_found(run_id)
+        events = [
+            StoredEvent(row["sequence"], bytes(row["payload"]))
+            for row in rows
+            if row["sequence"] is not None
+        ]
+        return EventPage(RunState(rows[0]["state"]), rows[0]["last_sequence"], events)
+
+    async def load(self, project_id: str, run_id: str) -> Dispatch:
+        """See `RunStore.load`."""
+        values = {"project_id": project_id, "run_id": run_id, "owner": self._terms.owner}
+        async with self._transaction(project_id, read_only=True) as connection:
+            row = (await connection.execute(sql.LOAD, values)).mappings().one_or_none()
+        if row is None:
+            raise LeaseLostError(run_id)
+        return _dispatch(row)
+
+    async def append(self, fence: Fence, events: Sequence[StoredEvent]) -> None:
+        """See `RunStore.append`."""
+        values = {**_fence(fence), **_batch(events)}
+        async with self._transaction(fence.project_id) as connection:
+            held = (await connection.execute(sql.APPEND, values)).scalar_one()
+        if not held:
+            raise LeaseLostError(fence.run_id)
+
+    async def redispatch(self, fence: Fence) -> Fence:
+        """See `RunStore.redispatch`."""
+        values = {**_fence(fence), "lease_s": self._terms.lease_s}
+        async with self._transaction(fence.project_id) as connection:
+            attempt = (await connection.execute(sql.REDISPATCH, values)).scalar_one_or_none()
+        if attempt is None:
+            raise LeaseLostError(fence.run_id)
+        return Fence(fence.project_id, fence.run_id, attempt, fence.owner)
+
+    async def finish(
+        self, fence: Fence, ending: Ending, events: Sequence[StoredEvent], *, take_next: bool
+    ) -> Dispatch | None:
+        """See `RunStore.finish`."""
+        failure, usage = ending.failure, ending.usage
+        values = {
+            **_fence(fence),
+            **_batch(events),
+            "state": ending.state.value,
+            "stop_reason": ending.stop_reason.value,
+            "error_reason": failure.reason if failure else None,
+            "error_message": failure.message if failure else None,
+            "error_retryable": failure.retryable if failure else None,
+            "step_count": ending.step_count,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "total_tokens": usage.total_tokens,
+            "cached_input_tokens": usage.cached_input_tokens,
+            "cache_write_tokens": usage.cache_write_tokens,
+            "reasoning_tokens": usage.reasoning_tokens,
+            "estimated": usage.estimated,
+            "take_next": take_next,
+            "lease_s": self._terms.lease_s,
+            "run_s": self._terms.run_s,
+        }
+        async with self._transaction(fence.project_id) as connection:
+            row = (await connection.execute(sql.FINISH, values)).mappings().one()
+        if not row["held"]:
+            raise LeaseLostError(fence.run_id)
+        return _dispatch(row) if row["id"] is not None else None
+
+    async def cancel(self, project_id: str, run_id: str, finished: bytes) -> Run:
+        """See `RunStore.cancel`."""
+        values = {"project_id": project_id, "run_id": run_id, "finished": finished}
+        async with self._transaction(project_id) as connection:
+            await connection.execute(sql.CANCEL, values)
+            return await _get(connection, project_id, run_id)
+
+    async def usage(
+        self, project_id: str, start: datetime, end: datetime, agent_id: str
+    ) -> UsageSum:
+        """See `RunStore.usage`."""
+        values = {"project_id": project_id, "start": start, "end": end, "agent_id": agent_id}
+        async with self._transaction(project_id, read_only=True) as connection:
+            row = (await connection.execute(sql.USAGE, values)).mappings().one()
+        return UsageSum(int(row["run_count"]), int(row["step_count"]), _usage(row))
+
+    async def renew(self, run_ids: Sequence[str]) -> Sequence[Held]:
+        """See `RunStore.renew`."""
+        terms = self._terms
+        values = {
+            "owner": terms.owner,
+            "lease_s": terms.lease_s,
+            "run_ids": list(run_ids),
+        }
+        async with self._worker.system_transaction() as connection:
+            found = await connection.execute(sql.RENEW, values)
+            return [
+                Held(row["id"], row["attempt"], row["state"] == RunState.CANCELLING)
+                for row in found.mappings()
+            ]
+
+    async def claim(self, limit: int) -> Sequence[tuple[str, str]]:
+        """See `RunStore.claim`."""
+        terms = self._terms
+        values = {
+            "owner": terms.owner,
+            "lease_s": terms.lease_s,
+            "run_s": terms.run_s,
+            "limit": limit,
+        }
+        try:
+            async with self._worker.system_transaction() as connection:
+                found = await connection.execute(sql.CLAIM, values)
+                return [(row["project_id"], row["id"]) for row in found.mappings()]
+        except IntegrityError:
+            # A conversation was taken by a new run in the same moment; the next poll sees it.
+            return []
+
+    async def release(self) -> int:
+        """See `RunStore.release`."""
+        async with self._worker.system_transaction() as connection:
+            found = await connection.execute(sql.RELEASE, {"owner": self._terms.owner})
+            return len(found.all())
+
+    def _transaction(
+        self, project_id: str, *, read_only: bool = False
+    ) -> AbstractAsyncContextManager[AsyncConnection]:
+        return self._database.transaction(project_id=project_id, read_only=read_only)
+
+
+def run_not_found(run_id: str) -> NotFoundError:
+    """Returns the error for a run that does not exist in the project."""
+    return NotFoundError(
+        f"There is no run {run_id}.", reason=Reason.RUN_NOT_FOUND, metadata={"id": run_id}
+    )
+
+
+async def _get(connection: AsyncConnection, project_id: str, run_id: str) -> Run:
+    found = await connection.execute(sql.GET, {"project_id": project_id, "run_id": run_id})
+    row = found.mappings().one_or_none()
+    if row is None:
+        raise run_not_found(run_id)
+    return _run(row)
+
+
+def _fence(fence: Fence) -> dict[str, object]:
+    return {
+        "project_id": fence.project_id,
+        "run_id": fence.run_id,
+        "attempt": fence.attempt,
+        "owner": fence.owner,
+    }
+
+
+def _batch(events: Sequence[StoredEvent]) -> dict[str, object]:
+    return {
+        "sequences": [event.sequence for event in events],
+        "payloads": [event.payload for event in events],
+        "last_sequence": events[-1].sequence,
+    }
+
+
+def _run(row: Mapping[Any, Any]) -> Run:
+    failure = None
+    if row["error_reason"] is not None:
+        failure = RunFailure(row["error_reason"], row["error_message"], row["error_retryable"])
+    return Run(
+        project_id=row["project_id"],
+        id=row["id"],
+        agent_id=row["agent_id"],
+        conversation_id=row["conversation_id"],
+        kind=RunKind(row["kind"]),
+        state=RunState(row["state"]),
+        stop_reason=StopReason(row["stop_reason"]),
+        failure=failure,
+        usage=_usage(row),
+        step_count=row["step_count"],
+        attempt=row["attempt"],
+        last_sequence=row["last_sequence"],
+        request_id=row["request_id"] or "",
+        create_time=row["create_time"],
+        start_time=row["start_time"],
+        finish_time=row["finish_time"],
+    )
+
+
+def _usage(row: Mapping[Any, Any]) -> Usage:
+    return Usage(
+        prompt_tokens=int(row["prompt_tokens"]),
+        completion_tokens=int(row["completion_tokens"]),
+        total_tokens=int(row["total_tokens"]),
+        cached_input_tokens=int(row["cached_input_tokens"]),
+        cache_write_tokens=int(row["cache_write_tokens"]),
+        reasoning_tokens=int(row["reasoning_tokens"]),
+        estimated=row["usage_estimated"],
+    )
+
+
+def _dispatch(row: Mapping[Any, Any]) -> Dispatch:
+    principal = Principal(
+        row["organization_id"], row["project_id"], row["principal"], frozenset(row["scopes"])
+    )
+    return Dispatch(
+        run=_run(row),
+        principal=principal,
+        payload=bytes(row["payload"]),
+        max_steps=row["max_steps"],
+        deadline_time=row["deadline_time"],
+    )

@@ -1,0 +1,1 @@
+"""Between the messages of the contract and the domain, both ways, with validation."""

@@ -1,0 +1,1 @@
+"""What the agent loop is about: agents, conversations, messages, runs. Pure."""

@@ -1,0 +1,144 @@
+"""The step under way, as it is written down before its tools run.
+
+A reply that is journalled is never asked for again, and a call whose result is in the ledger is
+never run again (architecture §5). The codecs here give the stored form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from strata.agent_loop.domain.messages import Provenance, ToolReturn, ToolStatus
+from strata.agent_loop.domain.tools import MemoryEdit, ToolEffect, ToolResult
+from strata.agent_loop.models.domain import (
+    FinishReason,
+    ModelReply,
+    ReasoningPart,
+    TextPart,
+    ToolCall,
+    Usage,
+)
+
+
+class CallState(StrEnum):
+    """Where a call is. PENDING means that it may have been started."""
+
+    PENDING = "PENDING"
+    COMMITTED = "COMMITTED"
+    FAILED = "FAILED"
+    UNKNOWN = "UNKNOWN"
+
+
+_STATES = {
+    ToolStatus.OK: CallState.COMMITTED,
+    ToolStatus.FAILED: CallState.FAILED,
+    ToolStatus.UNKNOWN: CallState.UNKNOWN,
+}
+
+
+def state_of(result: ToolResult) -> CallState:
+    """Returns the state of a call that ended with `result`."""
+    return _STATES[result.tool_return.status]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalKey:
+    """Whose journal: one run in one conversation, by one dispatch of it."""
+
+    conversation_id: str
+    agent_id: str
+    run_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A reply with tool calls, and what is known of its calls.
+
+    Attributes:
+        step: Number of the step in the run, from 1.
+        step_id: Id of the step.
+        message_id: Id that the assistant message will be stored with.
+        model: Handle of the model that replied.
+        reply: The reply.
+        effects: What each call's tool does, by call id.
+        results: Results in the ledger, by call id.
+    """
+
+    step: int
+    step_id: str
+    message_id: str
+    model: str
+    reply: ModelReply
+    effects: Mapping[str, ToolEffect]
+    results: Mapping[str, ToolResult]
+
+
+def reply_to_json(reply: ModelReply) -> dict[str, Any]:
+    """Returns the stored form of a reply."""
+    return {
+        "content": [_part_to_json(part) for part in reply.content],
+        "tool_calls": [asdict(call) for call in reply.tool_calls],
+        "finish_reason": reply.finish_reason.value,
+        "usage": asdict(reply.usage),
+        "model": reply.model,
+    }
+
+
+def reply_from_json(value: Mapping[str, Any]) -> ModelReply:
+    """Returns the reply of a stored form."""
+    return ModelReply(
+        content=tuple(_part_from_json(part) for part in value["content"]),
+        tool_calls=tuple(ToolCall(**call) for call in value["tool_calls"]),
+        finish_reason=FinishReason(value["finish_reason"]),
+        usage=Usage(**value["usage"]),
+        model=value["model"],
+    )
+
+
+def result_to_json(result: ToolResult) -> dict[str, Any]:
+    """Returns the stored form of a result."""
+    return asdict(result)
+
+
+def result_from_json(value: Mapping[str, Any]) -> ToolResult:
+    """Returns the result of a stored form."""
+    told = value["tool_return"]
+    return ToolResult(
+        tool_return=ToolReturn(
+            tool_call_id=told["tool_call_id"],
+            name=told["name"],
+            status=ToolStatus(told["status"]),
+            content=told["content"],
+            stdout=tuple(told["stdout"]),
+            stderr=tuple(told["stderr"]),
+            provenance=Provenance(told["provenance"]) if told["provenance"] else None,
+        ),
+        duration_ms=value["duration_ms"],
+        memory_edits=tuple(MemoryEdit(**edit) for edit in value["memory_edits"]),
+        archival_changed=value["archival_changed"],
+    )
+
+
+def idempotency_key(run_id: str, step: int, tool_call_id: str) -> str:
+    """Returns the name of a call for ever: the same on every attempt."""
+    return f"{run_id}/{step}/{tool_call_id}"
+
+
+def _part_to_json(part: TextPart | ReasoningPart) -> dict[str, Any]:
+    if isinstance(part, ReasoningPart):
+        return {
+            "reasoning": part.text,
+            "signature": part.signature,
+            "redacted": part.redacted,
+        }
+    return {"text": part.text}
+
+
+def _part_from_json(value: Mapping[str, Any]) -> TextPart | ReasoningPart:
+    if "reasoning" in value:
+        return ReasoningPart(value["reasoning"], value["signature"], value["redacted"])
+    return TextPart(value["text"])

@@ -1,0 +1,166 @@
+"""Messages of a conversation as recall stores them, apart from any transport."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TypeAlias
+
+from strata.agent_loop.models.domain import ReasoningPart, TextPart, ToolCall, Usage
+
+SYNTHETIC_ID = "message-00000000-0000-0000-0000-000000000000"
+"""Id of a message that is shown to the model and never stored."""
+
+
+class MessageRole(StrEnum):
+    """Who speaks in a stored message."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+    APPROVAL = "approval"
+    SUMMARY = "summary"
+
+
+class ToolStatus(StrEnum):
+    """How a tool call ended; the value is what the model reads."""
+
+    OK = "OK"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+class Provenance(StrEnum):
+    """Where a piece of context came from."""
+
+    USER = "user"
+    MODEL = "model"
+    MEMORY = "memory"
+    TOOL = "tool"
+    WEB = "web"
+    MCP = "mcp"
+    SYSTEM = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """An image, by address or inline. Kept, but no model connection shows images yet."""
+
+    media_type: str
+    url: str = ""
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolReturn:
+    """What one tool call gave.
+
+    Attributes:
+        tool_call_id: The call that it answers.
+        name: Name of the tool.
+        status: How the call ended.
+        content: What the model is shown: JSON with status, message and time.
+        stdout: Lines that the tool printed; not shown to the model.
+        stderr: Likewise.
+        provenance: Where the text came from.
+    """
+
+    tool_call_id: str
+    name: str
+    status: ToolStatus
+    content: str
+    stdout: tuple[str, ...] = ()
+    stderr: tuple[str, ...] = ()
+    provenance: Provenance | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryPart:
+    """A summary that stands for messages that compaction took out of the window."""
+
+    text: str
+    first_sequence: int = 0
+    last_sequence: int = 0
+    message_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OpaquePart:
+    """A part that this release carries along without reading it, as the contract's bytes."""
+
+    data: bytes
+
+
+MessagePart: TypeAlias = (
+    TextPart | ReasoningPart | ImagePart | ToolCall | ToolReturn | SummaryPart | OpaquePart
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation; the fields are those of the contract."""
+
+    id: str
+    role: MessageRole
+    parts: tuple[MessagePart, ...]
+    conversation_id: str = ""
+    agent_id: str = ""
+    sequence: int = 0
+    name: str = ""
+    run_id: str = ""
+    step_id: str = ""
+    group_id: str = ""
+    model: str = ""
+    usage: Usage | None = None
+    provenance: tuple[Provenance, ...] = ()
+    pinned: bool = False
+    client_message_id: str = ""
+    create_time: datetime | None = None
+
+    @property
+    def text(self) -> str:
+        """All visible text, joined."""
+        return "".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls of an assistant message."""
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    @property
+    def tool_returns(self) -> tuple[ToolReturn, ...]:
+        """The returns of a tool message."""
+        return tuple(part for part in self.parts if isinstance(part, ToolReturn))
+
+
+@dataclass(frozen=True, slots=True)
+class MessageInput:
+    """What a caller wants to say to an agent."""
+
+    role: MessageRole
+    parts: tuple[MessagePart, ...]
+    name: str = ""
+    client_message_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The context window of a conversation as stored.
+
+    Attributes:
+        conversation_id: The conversation.
+        agent_id: The agent that it belongs to.
+        revision: Rises by one with every change.
+        messages: In order; the first is the system message.
+        message_count: All messages stored in the conversation, in the window or not.
+        metadata_stale: The counts in the system message are known to be old.
+    """
+
+    conversation_id: str
+    agent_id: str
+    revision: int
+    messages: tuple[Message, ...]
+    message_count: int
+    metadata_stale: bool = False

@@ -1,0 +1,141 @@
+"""Tools as the loop needs to know them, and what their calls give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from strata.agent_loop.domain.messages import ToolReturn
+from strata.agent_loop.models.domain import ToolCall, ToolSchema
+
+
+class ToolEffect(StrEnum):
+    """What a tool does to the world."""
+
+    UNDECLARED = "undeclared"
+    READ_ONLY = "read_only"
+    IDEMPOTENT = "idempotent"
+    SIDE_EFFECT = "side_effect"
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a call with an unknown outcome may be made again without a second effect."""
+        return self in (ToolEffect.READ_ONLY, ToolEffect.IDEMPOTENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool of an agent.
+
+    Attributes:
+        schema: What the model is offered.
+        effect: What it does to the world.
+        keyed: It is one of the tiers' own tools, whose writes are done once per idempotency key.
+        requires_approval: Every call waits for a person.
+    """
+
+    schema: ToolSchema
+    effect: ToolEffect = ToolEffect.UNDECLARED
+    keyed: bool = False
+    requires_approval: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name that the model calls it by."""
+        return self.schema.name
+
+    @property
+    def replay_effect(self) -> ToolEffect:
+        """What a repeated call under the same idempotency key does to the world."""
+        if self.keyed and self.effect is not ToolEffect.READ_ONLY:
+            return ToolEffect.IDEMPOTENT
+        return self.effect
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSet:
+    """An agent's tools, in the order in which the model is offered them."""
+
+    tools: tuple[Tool, ...]
+
+    def find(self, name: str) -> Tool | None:
+        """The tool of that name, if the agent has it."""
+        return next((tool for tool in self.tools if tool.name == name), None)
+
+    @property
+    def names(self) -> list[str]:
+        """All names."""
+        return [tool.name for tool in self.tools]
+
+    @property
+    def schemas(self) -> Sequence[ToolSchema]:
+        """What the model is offered."""
+        return [tool.schema for tool in self.tools]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEdit:
+    """A memory block was changed by a tool."""
+
+    block_id: str
+    label: str
+    revision: int
+    diff: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """How one call ended.
+
+    Attributes:
+        tool_return: What is stored and what the model is shown.
+        duration_ms: How long it ran.
+        memory_edits: Blocks that it changed.
+        archival_changed: It stored or removed archival passages.
+    """
+
+    tool_return: ToolReturn
+    duration_ms: int = 0
+    memory_edits: tuple[MemoryEdit, ...] = ()
+    archival_changed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallStarted:
+    """The executor began a call."""
+
+    tool_call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallFinished:
+    """The executor ended a call."""
+
+    result: ToolResult
+
+
+ToolEvent: TypeAlias = CallStarted | CallFinished
+
+
+@dataclass(frozen=True, slots=True)
+class ToolBatch:
+    """The calls of one reply, to be run.
+
+    Attributes:
+        idempotency_keys: By call id: names a call for ever.
+        allowed: Names of the agent's tools.
+    """
+
+    agent_id: str
+    conversation_id: str
+    run_id: str
+    step_id: str
+    model: str
+    timezone: str
+    calls: Sequence[ToolCall]
+    idempotency_keys: Mapping[str, str]
+    allowed: Sequence[str]

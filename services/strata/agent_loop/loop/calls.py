@@ -1,0 +1,119 @@
+"""Checks on what a model asked for, before anything is run or stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+
+from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.models.domain import (
+    FinishReason,
+    ModelReply,
+    ReasoningPart,
+    TextPart,
+    ToolCall,
+)
+
+_MAX_SHOWN = 200
+
+
+def tidy(reply: ModelReply, used_ids: Iterable[str]) -> ModelReply:
+    """Returns the reply as it can be stored.
+
+    Text holds neither NUL, which PostgreSQL refuses, nor unpaired surrogates, which UTF-8 cannot
+    carry. Call ids are unique in the conversation: some servers number the calls of every reply
+    anew, and a return is paired with its call by id.
+
+    Args:
+        reply: What the model replied.
+        used_ids: Ids of the calls in the window.
+    """
+    used = set(used_ids)
+    calls = []
+    for call in reply.tool_calls:
+        call_id = _unique(storable(call.id) or "call", used)
+        used.add(call_id)
+        calls.append(ToolCall(call_id, storable(call.name), storable(call.arguments)))
+    content = tuple(_tidy_part(part) for part in reply.content)
+    return replace(reply, content=content, tool_calls=tuple(calls))
+
+
+def storable(text: str) -> str:
+    """Returns the text without NUL and unpaired surrogates."""
+    if "\0" in text:
+        text = text.replace("\0", "")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def refusal(call: ToolCall, tools: ToolSet, finish: FinishReason, *, last: bool) -> str | None:
+    """Says why a call cannot be run, in words for the model; None if it can.
+
+    Args:
+        call: The call.
+        tools: What the agent has.
+        finish: How the reply ended.
+        last: Whether this is the reply's last call, which a limit may have cut.
+    """
+    if tools.find(call.name) is None:
+        return f"[ToolConstraintError] Cannot call {call.name}, valid tools include: {tools.names}."
+    problem = _argument_problem(call.arguments)
+    if problem and last and finish is FinishReason.LENGTH:
+        return (
+            f"{problem} The reply was cut at the limit of output tokens, so the call is"
+            " incomplete and was not run."
+        )
+    return problem
+
+
+def runnable(call: ToolCall) -> ToolCall:
+    """Returns the call as the executor gets it: no arguments at all means an empty object."""
+    return call if call.arguments.strip() else replace(call, arguments="{}")
+
+
+def _argument_problem(arguments: str) -> str | None:
+    if not arguments.strip():
+        return None
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError) as error:
+        return (
+            f"The arguments are not valid JSON ({error}); the call was not run. You wrote:"
+            f" {_shown(arguments)}"
+        )
+    if isinstance(value, dict):
+        return None
+    return (
+        "The arguments must be a JSON object with one member per parameter, not"
+        f" {_KINDS[type(value)]}; the call was not run. You wrote: {_shown(arguments)}"
+    )
+
+
+_KINDS = {
+    list: "an array",
+    str: "a string",
+    int: "a number",
+    float: "a number",
+    bool: "a boolean",
+    type(None): "null",
+}
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def _unique(call_id: str, used: set[str]) -> str:
+    candidate, number = call_id, 1
+    while candidate in used:
+        number += 1
+        candidate = f"{call_id}_{number}"
+    return candidate
+
+
+def _tidy_part(part: TextPart | ReasoningPart) -> TextPart | ReasoningPart:
+    text = storable(part.text)
+    if isinstance(part, TextPart):
+        return TextPart(text)
+    # Reasoning is signed: what had to be changed cannot be sent back.
+    return part if text == part.text else ReasoningPart(text)

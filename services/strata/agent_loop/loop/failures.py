@@ -1,0 +1,115 @@
+"""How a failed model call, or a failed room, ends a run."""
+
+from __future__ import annotations
+
+from strata.agent_loop.domain.runs import RunFailure, StopReason
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.shared.errors import (
+    AbortedError,
+    CancelledError,
+    DeadlineExceededError,
+    Reason,
+    ResourceExhaustedError,
+    StrataError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+
+_API = StopReason.LLM_API_ERROR
+_REASONS: dict[ModelErrorKind, tuple[StopReason, Reason]] = {
+    ModelErrorKind.AUTHENTICATION: (_API, Reason.MODEL_AUTHENTICATION),
+    ModelErrorKind.RATE_LIMITED: (_API, Reason.MODEL_RATE_LIMITED),
+    ModelErrorKind.UNAVAILABLE: (_API, Reason.MODEL_UNAVAILABLE),
+    ModelErrorKind.TIMEOUT: (_API, Reason.MODEL_UNAVAILABLE),
+    ModelErrorKind.CUT_OFF: (_API, Reason.MODEL_UNAVAILABLE),
+    ModelErrorKind.CONTEXT_OVERFLOW: (_API, Reason.CONTEXT_WINDOW_EXCEEDED),
+    ModelErrorKind.BAD_REQUEST: (_API, Reason.MODEL_REQUEST_REFUSED),
+    ModelErrorKind.REFUSED: (_API, Reason.MODEL_REQUEST_REFUSED),
+    ModelErrorKind.INVALID_REPLY: (StopReason.INVALID_LLM_RESPONSE, Reason.MODEL_UNAVAILABLE),
+    ModelErrorKind.NOT_CONFIGURED: (_API, Reason.MODEL_NOT_CONFIGURED),
+}
+_WORTH_REPEATING = frozenset({ModelErrorKind.TIMEOUT, ModelErrorKind.INVALID_REPLY})
+
+# The turn was not ended: another dispatch of it may do better, or has taken over.
+_NOT_ENDED = (
+    AbortedError,
+    CancelledError,
+    DeadlineExceededError,
+    ResourceExhaustedError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+
+
+class StepFailedError(Exception):
+    """A step cannot be made; the run ends with this."""
+
+    def __init__(self, stop_reason: StopReason, failure: RunFailure) -> None:
+        super().__init__(failure.message)
+        self.stop_reason = stop_reason
+        self.failure = failure
+
+
+def from_model_error(error: ModelError) -> StepFailedError:
+    """Returns how a failed model call ends the run. The user's message is stored by then."""
+    stop_reason, reason = _REASONS[error.kind]
+    retryable = error.retryable or error.kind in _WORTH_REPEATING
+    return StepFailedError(stop_reason, RunFailure(reason, error.message, retryable))
+
+
+def ends_run(error: StrataError) -> bool:
+    """Says whether an error of a room would come again on every dispatch of the run."""
+    return not isinstance(error, _NOT_ENDED)
+
+
+def from_room_error(error: StrataError) -> StepFailedError:
+    """Returns how a definite error of a room ends the run."""
+    return StepFailedError(StopReason.ERROR, RunFailure(error.reason, error.message))
+
+
+def empty_reply() -> StepFailedError:
+    """Returns how a model that says nothing ends the run."""
+    return StepFailedError(
+        StopReason.INVALID_LLM_RESPONSE,
+        RunFailure(
+            Reason.MODEL_UNAVAILABLE,
+            "The model gave an empty reply, twice. The message is kept; send another to go on.",
+            retryable=True,
+        ),
+    )
+
+
+def cut_before_text() -> StepFailedError:
+    """Returns how a reply ends the run that was cut before it said anything."""
+    return StepFailedError(
+        StopReason.MAX_TOKENS_EXCEEDED,
+        RunFailure(
+            Reason.MODEL_REQUEST_REFUSED,
+            "The limit of output tokens was used up before the model said anything;"
+            " raise max_output_tokens or lower the reasoning effort.",
+        ),
+    )
+
+
+def system_prompt_too_large(size: int, window: int) -> StepFailedError:
+    """Returns how a system prompt ends the run that alone exceeds the window."""
+    return StepFailedError(
+        StopReason.CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT,
+        RunFailure(
+            Reason.CONTEXT_WINDOW_EXCEEDED,
+            f"System prompt, memory and tools take about {size} tokens, more than the context"
+            f" window of {window}. Shorten the blocks or choose a larger window.",
+        ),
+    )
+
+
+def out_of_time() -> StepFailedError:
+    """Returns how a run ends whose deadline has passed."""
+    return StepFailedError(
+        StopReason.ERROR,
+        RunFailure(
+            Reason.DEADLINE_EXCEEDED,
+            "The deadline of the run passed; what was committed before stays.",
+            retryable=True,
+        ),
+    )

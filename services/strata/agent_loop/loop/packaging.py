@@ -1,0 +1,78 @@
+"""Tool returns as the model reads them (blueprint §17.2, observed §4), and how they are cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from strata.agent_loop.domain.messages import Provenance, ToolReturn, ToolStatus
+from strata.agent_loop.domain.tools import ToolResult
+from strata.agent_loop.models.domain import ToolCall
+from strata.agent_loop.prompts.system_message import format_time
+
+MIN_RETURN_CHARS = 5000
+_WINDOW_SHARE = 0.2
+_CHARS_PER_TOKEN = 4
+
+CANCELLED = (
+    "The run was cancelled while this call was running; whether it had its effect is not known."
+)
+NOT_STARTED = "The run was cancelled before this call was started."
+OUTCOME_UNKNOWN = (
+    "The process that ran this call stopped before it could report. Whether the call had its"
+    " effect is unknown; it was not repeated. Find out before you call it again."
+)
+
+
+def package(status: ToolStatus, message: str | Mapping[str, Any], now: datetime, zone: str) -> str:
+    """Returns the JSON text that stands for a tool's return."""
+    body = {"status": status.value, "message": message, "time": format_time(now, zone)}
+    return json.dumps(body, ensure_ascii=False, indent=2)
+
+
+def own_result(
+    call: ToolCall, status: ToolStatus, message: str, now: datetime, zone: str
+) -> ToolResult:
+    """Returns a result that the loop itself gives, without running a tool."""
+    content = package(status, message, now, zone)
+    return ToolResult(ToolReturn(call.id, call.name, status, content, provenance=Provenance.SYSTEM))
+
+
+def return_limit(context_window: int) -> int:
+    """Returns how many characters of one return a request shows (observed §4)."""
+    return max(MIN_RETURN_CHARS, int(context_window * _WINDOW_SHARE * _CHARS_PER_TOKEN))
+
+
+def cut_return(content: str, limit: int) -> str:
+    """Cuts a packaged return to about `limit` characters of message. JSON stays JSON.
+
+    The old server cut the packaged text itself, which left the model half a JSON document
+    (observed §4 and §12). What is stored is never cut.
+    """
+    if len(content) <= limit:
+        return content
+    try:
+        body = json.loads(content)
+    except ValueError:
+        return _cut(content, limit)
+    if not isinstance(body, dict) or "message" not in body:
+        return _cut(content, limit)
+    message = body["message"]
+    if not isinstance(message, str):
+        message = json.dumps(message, ensure_ascii=False)
+    rest = len(json.dumps({**body, "message": ""}, ensure_ascii=False, indent=2))
+    kept = max(0, limit - rest)
+    body["message"] = _cut(message, kept)
+    # Quotes and line ends double when they are escaped, so the text may still be too long.
+    while kept and len(packed := json.dumps(body, ensure_ascii=False, indent=2)) > limit + 64:
+        kept = max(0, kept - max(len(packed) - limit, kept // 8, 1))
+        body["message"] = _cut(message, kept)
+    return json.dumps(body, ensure_ascii=False, indent=2)
+
+
+def _cut(text: str, kept: int) -> str:
+    if len(text) <= kept:
+        return text
+    return f"{text[:kept]}... [truncated {len(text) - kept} chars]"

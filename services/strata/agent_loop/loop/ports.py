@@ -1,0 +1,222 @@
+"""What a turn needs from outside, as protocols. `clients`, `store` and `models` implement them.
+
+Every method may raise `strata.shared.errors.StrataError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from strata.agent_loop.domain.agents import Agent, ModelConfig
+from strata.agent_loop.domain.events import RunEvent
+from strata.agent_loop.domain.journal import JournalKey, StepRecord
+from strata.agent_loop.domain.messages import Message, Window
+from strata.agent_loop.domain.tools import ToolBatch, ToolEvent, ToolResult, ToolSet
+from strata.agent_loop.models.domain import ChatModel, ModelSettings
+from strata.agent_loop.models.tokens import TokenEstimator
+from strata.agent_loop.prompts.system_message import ArchivalStats
+from strata.shared.clock import Clock
+
+
+class Agents(Protocol):
+    """Where agents are kept."""
+
+    async def load(self, agent_id: str, conversation_id: str) -> Agent:
+        """Returns the agent that the conversation belongs to.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySection:
+    """Core memory as the model sees it.
+
+    Attributes:
+        text: From ``<memory_blocks>`` to ``</directories>``; may be empty.
+        last_modified: When a block was last changed; None without blocks.
+    """
+
+    text: str
+    last_modified: datetime | None
+
+
+class Memory(Protocol):
+    """Core memory."""
+
+    async def compile(self, agent: Agent, *, line_numbers: bool) -> MemorySection:
+        """Renders the agent's memory."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BegunTurn:
+    """A turn that has begun.
+
+    Attributes:
+        window: The window with the inputs in it.
+        inputs: The inputs as stored.
+        committed_steps: Steps of the run that are committed already.
+        committed_messages: What those steps stored.
+    """
+
+    window: Window
+    inputs: Sequence[Message]
+    committed_steps: int = 0
+    committed_messages: Sequence[Message] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepCommit:
+    """All that one step stores.
+
+    Attributes:
+        key: The run and the dispatch of it.
+        step: Number of the step, from 1.
+        step_id: Id of the step.
+        messages: In order; calls are followed by the returns of all of them.
+        system_text: The system message, if it was rebuilt for the step.
+        metadata_stale: Whether its counts are old now; None if that did not change.
+    """
+
+    key: JournalKey
+    step: int
+    step_id: str
+    messages: Sequence[Message]
+    system_text: str | None = None
+    metadata_stale: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedStep:
+    """A step as it was stored.
+
+    Attributes:
+        messages: The messages.
+        revision: Of the window, after the step.
+        message_count: All messages stored in the conversation.
+    """
+
+    messages: Sequence[Message]
+    revision: int
+    message_count: int
+
+
+class Recall(Protocol):
+    """Recall memory: the window and the log."""
+
+    async def begin_turn(self, key: JournalKey, inputs: Sequence[Message]) -> BegunTurn:
+        """Stores the inputs and takes the fence.
+
+        Raises:
+            AbortedError: STALE_ATTEMPT.
+        """
+        ...
+
+    async def commit_step(self, commit: StepCommit) -> CommittedStep:
+        """Stores a step, whole or not at all; repeating it is harmless.
+
+        Raises:
+            AbortedError: STALE_ATTEMPT.
+        """
+        ...
+
+
+class Tools(Protocol):
+    """The tools of a project and their executor."""
+
+    async def resolve(self, names: Sequence[str]) -> ToolSet:
+        """Returns the definitions of tools.
+
+        Raises:
+            NotFoundError: TOOL_NOT_FOUND.
+        """
+        ...
+
+    def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:
+        """Runs calls; each gives one `CallFinished`. Closing the generator kills what runs."""
+        ...
+
+
+class Archival(Protocol):
+    """Archival memory."""
+
+    async def stats(self, agent_id: str) -> ArchivalStats:
+        """Returns what the metadata says of it."""
+        ...
+
+
+class Journal(Protocol):
+    """The step journal and the tool ledger."""
+
+    async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
+        """Takes the fence for a repeated dispatch; returns the step if it is journalled.
+
+        Raises:
+            AbortedError: STALE_ATTEMPT.
+        """
+        ...
+
+    async def open_step(self, key: JournalKey, record: StepRecord) -> None:
+        """Writes a reply and its calls down, before any of them runs.
+
+        Raises:
+            AbortedError: STALE_ATTEMPT.
+        """
+        ...
+
+    async def record(self, key: JournalKey, step: int, results: Sequence[ToolResult]) -> None:
+        """Writes results into the ledger.
+
+        Raises:
+            AbortedError: STALE_ATTEMPT.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BoundModel:
+    """A model that is ready to be called, with the settings that apply."""
+
+    chat: ChatModel
+    settings: ModelSettings
+
+
+class Models(Protocol):
+    """The configured chat models."""
+
+    async def bind(self, config: ModelConfig) -> BoundModel:
+        """Chooses the model of an agent.
+
+        Raises:
+            ModelError: NOT_CONFIGURED; the message says what to do.
+        """
+        ...
+
+
+class EventSink(Protocol):
+    """Where events go."""
+
+    async def emit(self, event: RunEvent) -> None:
+        """Hands an event on; waits while the reader is behind."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Everything that a turn is wired to."""
+
+    agents: Agents
+    memory: Memory
+    recall: Recall
+    tools: Tools
+    archival: Archival
+    journal: Journal
+    models: Models
+    tokens: TokenEstimator
+    clock: Clock

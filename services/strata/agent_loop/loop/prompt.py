@@ -1,0 +1,119 @@
+"""The window while a turn works on it, and its system message (blueprint §0.1, invariant 6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strata.agent_loop.domain.agents import Agent
+from strata.agent_loop.domain.messages import Message, MessageRole, Window
+from strata.agent_loop.loop.ports import Archival, CommittedStep, MemorySection
+from strata.agent_loop.models.domain import TextPart
+from strata.agent_loop.prompts.system_message import (
+    ArchivalStats,
+    Metadata,
+    archival_stats,
+    assemble,
+    is_current,
+)
+from strata.shared.clock import Clock
+from strata.shared.errors import (
+    DataLossError,
+    DeadlineExceededError,
+    ResourceExhaustedError,
+    UnavailableError,
+    UnimplementedError,
+)
+from strata.shared.logs import get_logger
+
+_log = get_logger(__name__)
+
+
+class WorkingWindow:
+    """A window in memory.
+
+    Args:
+        agent: Whose window.
+        window: As stored, with the inputs in it.
+        archival: Where the counts of archival memory come from.
+        clock: For the date.
+
+    Raises:
+        DataLossError: The window does not begin with a system message.
+    """
+
+    def __init__(self, agent: Agent, window: Window, archival: Archival, clock: Clock) -> None:
+        if not window.messages or window.messages[0].role is not MessageRole.SYSTEM:
+            raise DataLossError(
+                "The window of the conversation does not begin with a system message.",
+                metadata={"conversation_id": window.conversation_id},
+            )
+        self._agent = agent
+        self._archival = archival
+        self._clock = clock
+        self._messages = list(window.messages)
+        self._message_count = window.message_count
+        self._stale = window.metadata_stale
+        self._counts_known = True
+        self.unsaved_text: str | None = None
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages, the system message first."""
+        return self._messages
+
+    @property
+    def call_ids(self) -> list[str]:
+        """Ids of all calls in the window."""
+        return [call.id for message in self._messages for call in message.tool_calls]
+
+    async def refresh(self, section: MemorySection) -> None:
+        """Rebuilds the system message if it shows another memory, or counts known to be old.
+
+        The new text is used from now on and stored with the next step.
+        """
+        text = self._messages[0].text
+        if not self._stale and is_current(text, self._agent.system, section.text):
+            return
+        metadata = Metadata(
+            now=self._clock.now(),
+            timezone=self._agent.timezone,
+            last_modified=section.last_modified,
+            hidden_messages=self._message_count - len(self._messages),
+            archival=await self._stats(text),
+        )
+        self.unsaved_text = assemble(self._agent.system, section.text, metadata)
+        self._messages[0] = replace(self._messages[0], parts=(TextPart(self.unsaved_text),))
+        self._stale = False
+
+    def metadata_stale(self, *, changed: bool) -> bool | None:
+        """Returns what to store about the counts with a step; None leaves it as it is.
+
+        Args:
+            changed: Whether the step changed archival memory.
+        """
+        if changed:
+            return True
+        return None if self.unsaved_text is None else not self._counts_known
+
+    def committed(self, step: CommittedStep) -> None:
+        """Takes in what a step stored."""
+        self._messages.extend(step.messages)
+        self._message_count = step.message_count
+        self.unsaved_text = None
+
+    async def _stats(self, text: str) -> ArchivalStats:
+        try:
+            stats = await self._archival.stats(self._agent.id)
+        except (
+            DeadlineExceededError,
+            ResourceExhaustedError,
+            UnavailableError,
+            UnimplementedError,
+        ) as error:
+            # A count in the prompt is no reason to refuse the turn: the old one stays, and the
+            # window stays marked.
+            _log.warning("archival counts are not to be had", error=repr(error))
+            self._counts_known = False
+            return archival_stats(text)
+        self._counts_known = True
+        return stats

@@ -1,0 +1,206 @@
+"""The steps of a turn: ask, run the calls, store; and again while the model wants tools.
+
+Invariants 2 to 4 of the architecture are kept here: a step is stored whole, after a crash it is
+gone on with from the journal, and a call is never stored without its return.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from strata.agent_loop.domain.agents import LINE_NUMBERED_TYPES, Agent
+from strata.agent_loop.domain.events import MessageStored, StepStarted
+from strata.agent_loop.domain.journal import JournalKey, StepRecord
+from strata.agent_loop.domain.messages import Message, MessageRole, Provenance
+from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.domain.tools import ToolResult, ToolSet
+from strata.agent_loop.loop.asking import Asker, StepName
+from strata.agent_loop.loop.calls import tidy
+from strata.agent_loop.loop.ports import (
+    BegunTurn,
+    BoundModel,
+    EventSink,
+    MemorySection,
+    Ports,
+    StepCommit,
+)
+from strata.agent_loop.loop.prompt import WorkingWindow
+from strata.agent_loop.loop.tooling import StepCalls, ToolBench, effects
+from strata.agent_loop.loop.uninterrupted import uninterrupted
+from strata.agent_loop.models.domain import EndpointType, FinishReason, ModelReply, Usage
+from strata.shared.errors import StrataError
+from strata.shared.ids import new_id
+from strata.shared.logs import get_logger
+
+_CLEANUP_SECONDS = 10.0
+
+_log = get_logger(__name__)
+
+
+def key_of(request: RunRequest) -> JournalKey:
+    """Returns whose steps the steps of a dispatch are."""
+    return JournalKey(request.conversation_id, request.agent_id, request.run_id, request.attempt)
+
+
+def shows_line_numbers(agent: Agent, bound: BoundModel) -> bool:
+    """Says whether the agent's model sees its memory with line numbers (blueprint §0.3.3)."""
+    anthropic = bound.settings.endpoint_type is EndpointType.ANTHROPIC
+    return anthropic and agent.type in LINE_NUMBERED_TYPES
+
+
+class Steps:
+    """The steps of a turn that has begun.
+
+    Attributes:
+        step: Number of the step under way, or of the last one; 0 before the first.
+    """
+
+    def __init__(
+        self,
+        ports: Ports,
+        request: RunRequest,
+        sink: EventSink,
+        agent: Agent,
+        bound: BoundModel,
+        begun: BegunTurn,
+        toolset: ToolSet,
+    ) -> None:
+        self.step = 0
+        self._ports = ports
+        self._request = request
+        self._key = key_of(request)
+        self._sink = sink
+        self._agent = agent
+        self._committed_steps = begun.committed_steps
+        self._toolset = toolset
+        self._model = bound.settings.handle
+        self._numbered = shows_line_numbers(agent, bound)
+        self._window = WorkingWindow(agent, begun.window, ports.archival, ports.clock)
+        self._asker = Asker(
+            bound, ports.tokens, agent.id, sink, stream_tokens=request.stream_tokens
+        )
+        self._bench = ToolBench(
+            ports.tools, ports.journal, sink, ports.clock, agent, self._key, toolset
+        )
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the model calls of this dispatch, and of a resumed reply."""
+        return self._asker.usage
+
+    async def run(self, section: MemorySection) -> StopReason:
+        """Makes steps until the model is done, or may make no more.
+
+        Raises:
+            StepFailedError: A step cannot be made.
+            StrataError: A room cannot be reached, or refused.
+        """
+        first = self._committed_steps + 1
+        resumed: StepRecord | None = None
+        if self._key.attempt > 1:
+            resumed = await self._ports.journal.resume(self._key, first)
+        await self._window.refresh(section)
+        for step in range(first, self._request.max_steps + 1):
+            self.step = step
+            stop = await self._step(step, resumed)
+            if stop is not None:
+                return stop
+            resumed = None
+        return StopReason.MAX_STEPS
+
+    async def _step(self, step: int, resumed: StepRecord | None) -> StopReason | None:
+        record = resumed or await self._ask(step)
+        if resumed is not None:
+            await self._tell_started(step, resumed.step_id)
+            self._asker.usage += resumed.reply.usage
+        cut = record.reply.finish_reason is FinishReason.LENGTH
+        if not record.reply.tool_calls:
+            await self._commit(record, [])
+            return StopReason.MAX_TOKENS_EXCEEDED if cut else StopReason.END_TURN
+        results = await self._run_calls(record, resumed=resumed is not None)
+        if cut:
+            return StopReason.MAX_TOKENS_EXCEEDED
+        if any(result.memory_edits for result in results):
+            section = await self._ports.memory.compile(self._agent, line_numbers=self._numbered)
+            await self._window.refresh(section)
+        return None
+
+    async def _ask(self, step: int) -> StepRecord:
+        name = StepName(step, new_id("step"), new_id("message"))
+        await self._tell_started(step, name.step_id)
+        reply = await self._asker.ask(name, self._window.messages, self._toolset)
+        reply = tidy(reply, self._window.call_ids)
+        found = effects(reply, self._toolset)
+        return StepRecord(step, name.step_id, name.message_id, self._model, reply, found, {})
+
+    async def _tell_started(self, step: int, step_id: str) -> None:
+        await self._sink.emit(StepStarted(step_id, step, self._model))
+
+    async def _run_calls(self, record: StepRecord, *, resumed: bool) -> list[ToolResult]:
+        calls = StepCalls(self._bench, record, resumed=resumed)
+        await calls.journal()
+        try:
+            await calls.run()
+            await self._commit(record, calls.results)
+        except asyncio.CancelledError:
+            calls.give_up()
+            await self._commit_cancelled(record, calls)
+            raise
+        return calls.results
+
+    async def _commit_cancelled(self, record: StepRecord, calls: StepCalls) -> None:
+        try:
+            await uninterrupted(self._commit(record, calls.results), seconds=_CLEANUP_SECONDS)
+        except (StrataError, TimeoutError) as error:
+            # A newer attempt has the step in its journal; otherwise nothing of it is stored.
+            _log.warning(
+                "a cancelled step was not stored", run_id=self._key.run_id, error=repr(error)
+            )
+
+    async def _commit(self, record: StepRecord, results: list[ToolResult]) -> None:
+        messages = [self._assistant(record)]
+        if results:
+            messages.append(self._returns(record, results))
+        stale = any(result.archival_changed for result in results)
+        committed = await self._ports.recall.commit_step(
+            StepCommit(
+                self._key,
+                record.step,
+                record.step_id,
+                messages,
+                self._window.unsaved_text,
+                self._window.metadata_stale(changed=stale),
+            )
+        )
+        self._window.committed(committed)
+        for message in committed.messages:
+            await self._sink.emit(MessageStored(message))
+
+    def _assistant(self, record: StepRecord) -> Message:
+        reply: ModelReply = record.reply
+        return replace(
+            self._blank(MessageRole.ASSISTANT, record),
+            id=record.message_id,
+            parts=(*reply.content, *reply.tool_calls),
+            model=record.model,
+            usage=reply.usage,
+            provenance=(Provenance.MODEL,),
+        )
+
+    def _returns(self, record: StepRecord, results: list[ToolResult]) -> Message:
+        told = tuple(result.tool_return for result in results)
+        labels = dict.fromkeys(part.provenance for part in told if part.provenance is not None)
+        return replace(self._blank(MessageRole.TOOL, record), parts=told, provenance=tuple(labels))
+
+    def _blank(self, role: MessageRole, record: StepRecord) -> Message:
+        key = self._key
+        return Message(
+            id=new_id("message"),
+            role=role,
+            parts=(),
+            conversation_id=key.conversation_id,
+            agent_id=key.agent_id,
+            run_id=key.run_id,
+            step_id=record.step_id,
+        )

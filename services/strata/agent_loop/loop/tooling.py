@@ -1,0 +1,187 @@
+"""Running the tool calls of one reply: checks, journal, execution, and what is left undone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from strata.agent_loop.domain.agents import Agent
+from strata.agent_loop.domain.events import ToolFinished, ToolStarted
+from strata.agent_loop.domain.journal import JournalKey, StepRecord, idempotency_key
+from strata.agent_loop.domain.messages import ToolStatus
+from strata.agent_loop.domain.tools import (
+    CallStarted,
+    ToolBatch,
+    ToolEffect,
+    ToolResult,
+    ToolSet,
+)
+from strata.agent_loop.loop.calls import refusal, runnable
+from strata.agent_loop.loop.failures import ends_run
+from strata.agent_loop.loop.packaging import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, own_result
+from strata.agent_loop.loop.ports import EventSink, Journal, Tools
+from strata.agent_loop.models.domain import ModelReply, ToolCall
+from strata.shared.clock import Clock
+from strata.shared.errors import StrataError
+
+
+@dataclass(frozen=True, slots=True)
+class ToolBench:
+    """What calls are run with; the same for all steps of a run."""
+
+    tools: Tools
+    journal: Journal
+    sink: EventSink
+    clock: Clock
+    agent: Agent
+    key: JournalKey
+    toolset: ToolSet
+
+
+class StepCalls:
+    """The calls of one reply on their way to results.
+
+    Args:
+        bench: What they are run with.
+        record: The reply; with the results of an earlier dispatch, if it was resumed.
+        resumed: Whether an earlier dispatch may have started the calls.
+    """
+
+    def __init__(self, bench: ToolBench, record: StepRecord, *, resumed: bool) -> None:
+        self._bench = bench
+        self._record = record
+        self._resumed = resumed
+        self._results: dict[str, ToolResult] = dict(record.results)
+        self._unrecorded: list[ToolResult] = []
+        self._started: set[str] = set()
+        self._refusals = refusals(record.reply, bench.toolset)
+
+    @property
+    def results(self) -> list[ToolResult]:
+        """The results, in the order of the calls."""
+        return [
+            self._results[call.id]
+            for call in self._record.reply.tool_calls
+            if call.id in self._results
+        ]
+
+    async def journal(self) -> None:
+        """Writes the reply down before any of its calls runs; not if none can be run."""
+        runs = any(call.id not in self._refusals for call in self._record.reply.tool_calls)
+        if runs and not self._resumed:
+            await self._bench.journal.open_step(self._bench.key, self._record)
+
+    async def run(self) -> None:
+        """Brings every call to a result.
+
+        Raises:
+            StrataError: The executor cannot be reached; what had ended is in the ledger.
+        """
+        await self._answer_without_running()
+        waiting = self._waiting()
+        if waiting:
+            await self._execute(waiting)
+        await self._flush()
+
+    def give_up(self) -> None:
+        """Gives every call without a result one that says so, since the run is cancelled."""
+        for call in self._waiting():
+            text = CANCELLED if call.id in self._started else NOT_STARTED
+            self._results[call.id] = self._own(call, ToolStatus.FAILED, text)
+
+    def _waiting(self) -> list[ToolCall]:
+        return [c for c in self._record.reply.tool_calls if c.id not in self._results]
+
+    async def _answer_without_running(self) -> None:
+        for call in self._waiting():
+            refused = self._refusals.get(call.id)
+            if refused is not None:
+                await self._answer(call, ToolStatus.FAILED, refused)
+            elif self._resumed and not self._effect(call).repeatable:
+                await self._answer(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
+
+    async def _answer(self, call: ToolCall, status: ToolStatus, text: str) -> None:
+        result = self._own(call, status, text)
+        self._results[call.id] = result
+        # A refusal comes out the same on every dispatch; only what was lost must be kept.
+        if status is ToolStatus.UNKNOWN:
+            self._unrecorded.append(result)
+        await self._bench.sink.emit(ToolStarted(call.id, call.name, call.arguments))
+        await self._bench.sink.emit(ToolFinished(result))
+
+    async def _execute(self, calls: Sequence[ToolCall]) -> None:
+        try:
+            async with aclosing(self._bench.tools.execute(self._batch(calls))) as events:
+                async for event in events:
+                    if isinstance(event, CallStarted):
+                        self._started.add(event.tool_call_id)
+                        await self._bench.sink.emit(
+                            ToolStarted(event.tool_call_id, event.name, event.arguments)
+                        )
+                    else:
+                        await self._finish(event.result)
+        except StrataError as error:
+            if not ends_run(error):
+                await self._flush()
+                raise
+            for call in self._waiting():
+                text = f"The tool could not be run: {error.message}"
+                await self._answer(call, ToolStatus.FAILED, text)
+        for call in self._waiting():
+            await self._answer(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
+
+    async def _finish(self, result: ToolResult) -> None:
+        call_id = result.tool_return.tool_call_id
+        self._results[call_id] = result
+        self._unrecorded.append(result)
+        await self._bench.sink.emit(ToolFinished(result))
+        # What cannot be repeated is written down at once, unless all is about to be.
+        call = next((c for c in self._record.reply.tool_calls if c.id == call_id), None)
+        if call is not None and not self._effect(call).repeatable and self._waiting():
+            await self._flush()
+
+    async def _flush(self) -> None:
+        if self._unrecorded:
+            results, self._unrecorded = self._unrecorded, []
+            await self._bench.journal.record(self._bench.key, self._record.step, results)
+
+    def _effect(self, call: ToolCall) -> ToolEffect:
+        return self._record.effects.get(call.id, ToolEffect.UNDECLARED)
+
+    def _own(self, call: ToolCall, status: ToolStatus, text: str) -> ToolResult:
+        bench = self._bench
+        return own_result(call, status, text, bench.clock.now(), bench.agent.timezone)
+
+    def _batch(self, calls: Sequence[ToolCall]) -> ToolBatch:
+        key, record = self._bench.key, self._record
+        return ToolBatch(
+            agent_id=key.agent_id,
+            conversation_id=key.conversation_id,
+            run_id=key.run_id,
+            step_id=record.step_id,
+            model=record.model,
+            timezone=self._bench.agent.timezone,
+            calls=[runnable(call) for call in calls],
+            idempotency_keys={
+                call.id: idempotency_key(key.run_id, record.step, call.id) for call in calls
+            },
+            allowed=self._bench.toolset.names,
+        )
+
+
+def refusals(reply: ModelReply, toolset: ToolSet) -> dict[str, str]:
+    """Returns why calls of a reply cannot be run, by call id; others are missing."""
+    found: dict[str, str] = {}
+    for position, call in enumerate(reply.tool_calls):
+        last = position == len(reply.tool_calls) - 1
+        text = refusal(call, toolset, reply.finish_reason, last=last)
+        if text is not None:
+            found[call.id] = text
+    return found
+
+
+def effects(reply: ModelReply, toolset: ToolSet) -> dict[str, ToolEffect]:
+    """Returns what each call's tool does when it is repeated, by call id."""
+    found = {call.id: toolset.find(call.name) for call in reply.tool_calls}
+    return {call_id: tool.replay_effect for call_id, tool in found.items() if tool is not None}

@@ -1,0 +1,168 @@
+"""One turn: begin, steps, end (blueprint §0.5, the V3 loop; architecture §4 and §5).
+
+The model may answer in text, which ends the turn, or ask for tools, after which it is asked
+again. Each step is stored whole or not at all; a call is stored with its return or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from strata.agent_loop.domain.agents import Agent
+from strata.agent_loop.domain.events import MessageStored, RunFinished, RunStarted
+from strata.agent_loop.domain.messages import Message, MessageRole, Provenance
+from strata.agent_loop.domain.runs import Outcome, RunRequest, StopReason
+from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.loop.failures import (
+    StepFailedError,
+    ends_run,
+    from_model_error,
+    from_room_error,
+    out_of_time,
+)
+from strata.agent_loop.loop.ports import BegunTurn, BoundModel, EventSink, MemorySection, Ports
+from strata.agent_loop.loop.steps import Steps, key_of, shows_line_numbers
+from strata.agent_loop.models.domain import Usage
+from strata.agent_loop.models.errors import ModelError
+from strata.shared.errors import StrataError
+from strata.shared.ids import new_id
+from strata.shared.logs import get_logger
+
+_log = get_logger(__name__)
+
+
+class Turn:
+    """One dispatch of a run.
+
+    Args:
+        ports: What it is wired to.
+        request: What to do.
+        sink: Where its events go.
+    """
+
+    def __init__(self, ports: Ports, request: RunRequest, sink: EventSink) -> None:
+        self._ports = ports
+        self._request = request
+        self._sink = sink
+        self._key = key_of(request)
+        self._earlier_usage = Usage()
+        self._steps: Steps | None = None
+
+    async def run(self) -> None:
+        """Runs the turn to its `RunFinished`.
+
+        Cancelling stops the model and the tools. If tools were running, their results, or
+        returns that say "cancelled", are stored with the reply that asked for them.
+
+        Raises:
+            StrataError: The turn was not ended: the agent is unknown, a newer attempt has taken
+                over, or a room cannot be reached, so that another dispatch may go on.
+        """
+        agent = await self._ports.agents.load(self._key.agent_id, self._key.conversation_id)
+        bound = await self._bind(agent)
+        parts = await self._begin(agent, bound)
+        begun = parts[0]
+        try:
+            async with asyncio.timeout(self._remaining()) as limit:
+                stop, failure = await self._drive(agent, bound, parts), None
+        except StepFailedError as failed:
+            stop, failure = failed.stop_reason, failed.failure
+        except StrataError as error:
+            if not ends_run(error):
+                raise
+            _log.warning("a room refused the turn", run_id=self._key.run_id, error=repr(error))
+            stop, failure = StopReason.ERROR, from_room_error(error).failure
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            stop, failure = out_of_time().stop_reason, out_of_time().failure
+        usage, count = self._earlier_usage, begun.committed_steps
+        if self._steps is not None:
+            usage, count = usage + self._steps.usage, max(count, self._steps.step)
+        await self._sink.emit(RunFinished(Outcome(stop, usage, count, failure)))
+
+    async def _bind(self, agent: Agent) -> BoundModel | ModelError:
+        try:
+            return await self._ports.models.bind(agent.model)
+        except ModelError as error:
+            # Told once the user's message is stored.
+            return error
+
+    async def _begin(
+        self, agent: Agent, bound: BoundModel | ModelError
+    ) -> tuple[BegunTurn, MemorySection | StrataError, ToolSet | StrataError]:
+        numbered = isinstance(bound, BoundModel) and shows_line_numbers(agent, bound)
+        begun, section, toolset = await asyncio.gather(
+            self._ports.recall.begin_turn(self._key, self._inputs()),
+            self._ports.memory.compile(agent, line_numbers=numbered),
+            self._ports.tools.resolve(agent.tools),
+            return_exceptions=True,
+        )
+        for found in (begun, section, toolset):
+            if isinstance(found, BaseException) and not isinstance(found, StrataError):
+                raise found
+        if isinstance(begun, BaseException):
+            raise begun
+        await self._tell_begun(begun)
+        return begun, section, toolset  # type: ignore[return-value]
+
+    async def _tell_begun(self, begun: BegunTurn) -> None:
+        ids = tuple(message.id for message in begun.inputs)
+        await self._sink.emit(
+            RunStarted(self._key.agent_id, self._key.conversation_id, self._key.attempt, ids)
+        )
+        for message in (*begun.inputs, *begun.committed_messages):
+            await self._sink.emit(MessageStored(message))
+            if message.usage is not None:
+                self._earlier_usage += message.usage
+
+    async def _drive(
+        self,
+        agent: Agent,
+        bound: BoundModel | ModelError,
+        parts: tuple[BegunTurn, MemorySection | StrataError, ToolSet | StrataError],
+    ) -> StopReason:
+        begun, section, toolset = parts
+        for found in (section, toolset):
+            if isinstance(found, StrataError):
+                raise found
+        assert isinstance(section, MemorySection)
+        assert isinstance(toolset, ToolSet)
+        if _is_finished(begun):
+            return StopReason.END_TURN
+        if isinstance(bound, ModelError):
+            raise from_model_error(bound)
+        self._steps = Steps(self._ports, self._request, self._sink, agent, bound, begun, toolset)
+        return await self._steps.run(section)
+
+    def _remaining(self) -> float | None:
+        if self._request.deadline is None:
+            return None
+        return (self._request.deadline - self._ports.clock.now()).total_seconds()
+
+    def _inputs(self) -> list[Message]:
+        return [
+            Message(
+                id=new_id("message"),
+                role=given.role,
+                parts=given.parts,
+                conversation_id=self._key.conversation_id,
+                agent_id=self._key.agent_id,
+                name=given.name,
+                run_id=self._key.run_id,
+                provenance=(_SPEAKERS.get(given.role, Provenance.USER),),
+                client_message_id=given.client_message_id,
+            )
+            for given in self._request.inputs
+        ]
+
+
+_SPEAKERS = {MessageRole.SYSTEM: Provenance.SYSTEM, MessageRole.ASSISTANT: Provenance.MODEL}
+
+
+def _is_finished(begun: BegunTurn) -> bool:
+    """Says whether an earlier dispatch had come to the reply that ends the turn."""
+    if not begun.committed_messages:
+        return False
+    last = begun.committed_messages[-1]
+    return last.role is MessageRole.ASSISTANT and not last.tool_calls

@@ -1,0 +1,196 @@
+"""From the loop's request to the body of Anthropic's messages API. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from strata.agent_loop.models.domain import (
+    ChatMessage,
+    ModelRequest,
+    ModelSettings,
+    ReasoningPart,
+    Role,
+    ToolChoice,
+    ToolChoiceMode,
+)
+from strata.agent_loop.models.wire import argument_object, leading_system, repair
+
+DEFAULT_MAX_TOKENS = 8192
+MIN_THINKING_BUDGET = 1024
+# The API wants the user to open and to close; neither text claims that the user said anything.
+OPENING = "[Earlier messages are not shown.]"
+CONTINUE = "[Continue.]"
+
+_CACHED = {"type": "ephemeral"}
+_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)")
+_EFFORTS = {"minimal": "low"}
+
+
+def build(request: ModelRequest, settings: ModelSettings) -> dict[str, Any]:
+    """The request body, without `stream`.
+
+    There is no temperature: the API refuses sampling parameters since version 2026-10-21.
+    """
+    system, messages = leading_system(repair(request.messages))
+    thinking = _thinking(request, settings, messages)
+    body: dict[str, Any] = {
+        "model": settings.model,
+        "max_tokens": _max_tokens(request, settings, thinking),
+        "messages": _turns(messages),
+    }
+    if system:
+        body["system"] = [{"type": "text", "text": system, "cache_control": _CACHED}]
+    if request.tools:
+        body["tools"] = [
+            {
+                "name": tool.name,
+                "description": tool.description,
+                "input_schema": dict(tool.parameters),
+            }
+            for tool in request.tools
+        ]
+        body["tool_choice"] = _tool_choice(request, settings)
+    if thinking is not None:
+        body["thinking"] = thinking
+    output = _output_config(request, settings)
+    if output:
+        body["output_config"] = output
+    return body
+
+
+def takes_thinking_budget(model: str) -> bool:
+    """Whether the model wants a thinking budget, rather than deciding by itself.
+
+    Claude before 4.6 and other vendors' models behind this API take `budget_tokens`; from 4.6 on
+    thinking is "adaptive", and newer models refuse a budget.
+    """
+    if "claude" not in model:
+        return True
+    version = _VERSION.search(model)
+    return version is not None and (int(version[1]), int(version[2] or 0)) < (4, 6)
+
+
+def _thinking(
+    request: ModelRequest, settings: ModelSettings, messages: Sequence[ChatMessage]
+) -> dict[str, Any] | None:
+    if settings.reasoning_effort == "none":
+        return {"type": "disabled"}
+    wanted = settings.max_reasoning_tokens > 0 or settings.reasoning_effort is not None
+    if not wanted:
+        return None
+    if not takes_thinking_budget(settings.model):
+        # Newer models hide the text of their thinking unless asked for a summary.
+        return {"type": "adaptive", "display": "summarized"}
+    if settings.max_reasoning_tokens <= 0:
+        return None
+    # With a budget the API refuses forced calls, and a loop of calls begun without thinking.
+    if request.tool_choice.forces_a_call or _in_loop_without_thinking(messages):
+        return None
+    budget = max(settings.max_reasoning_tokens, MIN_THINKING_BUDGET)
+    return {"type": "enabled", "budget_tokens": budget}
+
+
+def _in_loop_without_thinking(messages: Sequence[ChatMessage]) -> bool:
+    if not messages or messages[-1].role is not Role.TOOL:
+        return False
+    last = next(m for m in reversed(messages) if m.role is Role.ASSISTANT)
+    return not any(_replayable(part) for part in last.content if isinstance(part, ReasoningPart))
+
+
+def _replayable(part: ReasoningPart) -> bool:
+    return bool(part.signature or part.redacted)
+
+
+def _max_tokens(
+    request: ModelRequest, settings: ModelSettings, thinking: dict[str, Any] | None
+) -> int:
+    limit = request.max_tokens or settings.max_tokens
+    if not limit:
+        limit = min(DEFAULT_MAX_TOKENS, max(1, settings.context_window // 2))
+    budget: int = (thinking or {}).get("budget_tokens", 0)
+    # The budget counts towards max_tokens and must be less: what was asked for is the answer.
+    return limit + budget
+
+
+def _output_config(request: ModelRequest, settings: ModelSettings) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    effort = settings.reasoning_effort
+    if effort is not None and effort != "none":
+        config["effort"] = _EFFORTS.get(effort, effort)
+    if request.response_schema is not None:
+        config["format"] = {"type": "json_schema", "schema": request.response_schema}
+    return config
+
+
+def _tool_choice(request: ModelRequest, settings: ModelSettings) -> dict[str, Any]:
+    choice = _choice(request.tool_choice)
+    parallel = request.parallel_tool_calls
+    if parallel is None:
+        parallel = settings.parallel_tool_calls
+    if not parallel and choice["type"] != "none":
+        choice["disable_parallel_tool_use"] = True
+    return choice
+
+
+def _choice(choice: ToolChoice) -> dict[str, Any]:
+    if choice.mode is ToolChoiceMode.NAMED:
+        return {"type": "tool", "name": choice.name}
+    names = {ToolChoiceMode.REQUIRED: "any", ToolChoiceMode.NONE: "none"}
+    return {"type": names.get(choice.mode, "auto")}
+
+
+def _turns(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Alternating turns, the user first and last, with a cache mark on the last user block."""
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        role = "assistant" if message.role is Role.ASSISTANT else "user"
+        blocks = _blocks(message)
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"].extend(blocks)
+        else:
+            turns.append({"role": role, "content": blocks})
+    if not turns or turns[0]["role"] != "user":
+        turns.insert(0, {"role": "user", "content": [{"type": "text", "text": OPENING}]})
+    if turns[-1]["role"] != "user":
+        turns.append({"role": "user", "content": [{"type": "text", "text": CONTINUE}]})
+    turns[-1]["content"][-1]["cache_control"] = _CACHED
+    return turns
+
+
+def _blocks(message: ChatMessage) -> list[dict[str, Any]]:
+    if message.role is Role.TOOL:
+        result = {"type": "tool_result", "tool_use_id": message.tool_call_id}
+        return [{**result, "content": message.text} if message.text.strip() else result]
+    if message.role is Role.SYSTEM:
+        # Few models take a system message in mid-conversation; all take a marked user block.
+        return [{"type": "text", "text": f"<system>\n{message.text}\n</system>"}]
+    blocks = [block for part in message.content if (block := _part(part)) is not None]
+    blocks.extend(
+        {
+            "type": "tool_use",
+            "id": call.id,
+            "name": call.name,
+            "input": _input(call.arguments),
+        }
+        for call in message.tool_calls
+    )
+    return blocks
+
+
+def _part(part: Any) -> dict[str, Any] | None:
+    if isinstance(part, ReasoningPart):
+        if part.redacted:
+            return {"type": "redacted_thinking", "data": part.redacted}
+        if part.signature:
+            return {"type": "thinking", "thinking": part.text, "signature": part.signature}
+        return None
+    return {"type": "text", "text": part.text} if part.text.strip() else None
+
+
+def _input(arguments: str) -> dict[str, Any]:
+    value = argument_object(arguments)
+    if value is not None:
+        return value
+    return {"invalid_arguments": arguments} if arguments.strip() else {}

@@ -1,0 +1,379 @@
+"""What the agent loop knows of a chat model: messages in, a stream of events out.
+
+Nothing here names a provider's SDK. The loop depends on `ChatModel` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol, Self, TypeAlias
+
+JsonSchema: TypeAlias = Mapping[str, Any]
+
+DEFAULT_CONTEXT_WINDOW = 32_000
+DEFAULT_TEMPERATURE = 0.7
+
+
+class Role(StrEnum):
+    """Who speaks in a message."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """A piece of visible text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningPart:
+    """A piece of the model's reasoning, kept so that it can be handed back unchanged.
+
+    Attributes:
+        text: What the provider shows of the reasoning; may be empty.
+        signature: The provider's proof of origin. Without one the part is never sent back.
+        redacted: An opaque payload that stands for reasoning the provider hides.
+    """
+
+    text: str
+    signature: str = ""
+    redacted: str = ""
+
+
+Part: TypeAlias = TextPart | ReasoningPart
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call that the model asks for. `arguments` is the raw JSON text, valid or not."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message of the prompt.
+
+    Attributes:
+        role: Who speaks.
+        content: Text and reasoning, in the order in which they were produced.
+        tool_calls: Calls of an assistant message.
+        tool_call_id: For a tool message, the id of the call that it answers.
+    """
+
+    role: Role
+    content: tuple[Part, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All visible text, joined."""
+        return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    @classmethod
+    def system(cls, text: str) -> Self:
+        """A system message."""
+        return cls(Role.SYSTEM, (TextPart(text),))
+
+    @classmethod
+    def user(cls, text: str) -> Self:
+        """A user message."""
+        return cls(Role.USER, (TextPart(text),))
+
+    @classmethod
+    def assistant(cls, text: str = "", tool_calls: Sequence[ToolCall] = ()) -> Self:
+        """An assistant message with text, tool calls, or both."""
+        return cls(Role.ASSISTANT, (TextPart(text),) if text else (), tuple(tool_calls))
+
+    @classmethod
+    def tool(cls, tool_call_id: str, text: str) -> Self:
+        """The return of one tool call."""
+        return cls(Role.TOOL, (TextPart(text),), tool_call_id=tool_call_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSchema:
+    """A tool that is offered to the model.
+
+    Attributes:
+        name: The name the model calls it by.
+        description: What it does, for the model.
+        parameters: JSON schema of the arguments, of type "object".
+        strict: Ask the provider to enforce the schema, where it can do so without forcing the
+            model to invent values for optional parameters.
+    """
+
+    name: str
+    description: str
+    parameters: JsonSchema
+    strict: bool = False
+
+
+class ToolChoiceMode(StrEnum):
+    """How free the model is to call tools."""
+
+    AUTO = "auto"
+    REQUIRED = "required"
+    NONE = "none"
+    NAMED = "named"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Which calls the model may make. `name` is set for `NAMED` only."""
+
+    mode: ToolChoiceMode = ToolChoiceMode.AUTO
+    name: str | None = None
+
+    @classmethod
+    def required(cls) -> Self:
+        """At least one call, of any offered tool."""
+        return cls(ToolChoiceMode.REQUIRED)
+
+    @classmethod
+    def none(cls) -> Self:
+        """Text only."""
+        return cls(ToolChoiceMode.NONE)
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """A call of this very tool."""
+        return cls(ToolChoiceMode.NAMED, name)
+
+    @property
+    def forces_a_call(self) -> bool:
+        """Whether a reply without a call is ruled out."""
+        return self.mode in (ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED)
+
+
+class EndpointType(StrEnum):
+    """The wire protocol of an endpoint."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Limits of one request, in seconds.
+
+    Attributes:
+        connect: For the connection to be made.
+        first_event: From sending the request to the first event of the stream. A local model
+            reads the whole prompt before it says anything, so give it minutes.
+        total: From sending the request to the end of the stream.
+    """
+
+    connect: float = 10.0
+    first_event: float = 60.0
+    total: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """Everything needed to call one model.
+
+    Attributes:
+        handle: "endpoint/model", the name that people use.
+        endpoint_type: The wire protocol.
+        base_url: Root of the API; empty for the provider's own address.
+        api_key: Empty for a server that asks for none.
+        model: The model's name at the endpoint.
+        context_window: Prompt and reply together, in tokens.
+        max_tokens: Limit of the reply in tokens; None for the provider's own limit.
+        temperature: None leaves it out. Ignored where the API has no such parameter.
+        parallel_tool_calls: Whether one reply may hold several calls.
+        reasoning_effort: none, minimal, low, medium, high, xhigh or max; None leaves it out.
+        max_reasoning_tokens: Thinking budget in tokens; 0 asks for no thinking.
+        structured_tools: Offer tools through the prompt and a JSON schema instead of the API's
+            tool calling, for small local models.
+        timeouts: Limits in seconds.
+    """
+
+    handle: str
+    endpoint_type: EndpointType
+    model: str
+    base_url: str = ""
+    api_key: str = field(default="", repr=False)
+    context_window: int = DEFAULT_CONTEXT_WINDOW
+    max_tokens: int | None = None
+    temperature: float | None = DEFAULT_TEMPERATURE
+    parallel_tool_calls: bool = False
+    reasoning_effort: str | None = None
+    max_reasoning_tokens: int = 0
+    structured_tools: bool = False
+    timeouts: Timeouts = field(default_factory=Timeouts)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One call of the model.
+
+    Attributes:
+        messages: The prompt, the system message first.
+        tools: Offered tools, in a stable order: it is part of the provider's prompt cache key.
+        tool_choice: Which calls the model may make.
+        parallel_tool_calls: Overrides the setting of the model, for turns with tool rules.
+        response_schema: JSON schema that the text of the reply must satisfy; None for free text.
+        max_tokens: Overrides the setting of the model.
+    """
+
+    messages: Sequence[ChatMessage]
+    tools: Sequence[ToolSchema] = ()
+    tool_choice: ToolChoice = field(default_factory=ToolChoice)
+    parallel_tool_calls: bool | None = None
+    response_schema: JsonSchema | None = None
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one or several calls.
+
+    Attributes:
+        prompt_tokens: The whole prompt, tokens read from or written to a cache included.
+        completion_tokens: The whole reply, reasoning included.
+        cached_input_tokens: Part of the prompt that was read from the provider's cache.
+        cache_write_tokens: Part of the prompt that was written to the provider's cache.
+        reasoning_tokens: Part of the reply that is reasoning.
+        estimated: The server reported nothing and the figures are computed from text lengths.
+    """
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    estimated: bool = False
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and reply together."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        """The sum of two calls; estimated if either is."""
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cached_input_tokens + other.cached_input_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            self.estimated or other.estimated,
+        )
+
+
+class FinishReason(StrEnum):
+    """Why the model stopped. A refusal or a cut stream is a `ModelError` instead."""
+
+    STOP = "stop"
+    TOOL_CALLS = "tool_calls"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """The next piece of visible text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """The next piece of shown reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """The next piece of a tool call.
+
+    Attributes:
+        index: Position of the call in the reply, from 0.
+        id: Id of the call, the same in every piece.
+        name: Name of the tool as far as known; complete in the first piece with most servers.
+        arguments: The next fragment of the raw JSON arguments.
+    """
+
+    index: int
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class UsageEvent:
+    """Tokens of this call, once known. Comes at most once, before the reply."""
+
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """The whole reply; the last event of every stream that does not raise.
+
+    An empty reply is one without text and calls. After `LENGTH` the last call's arguments may
+    be incomplete JSON.
+
+    Attributes:
+        content: Text and reasoning in order.
+        tool_calls: Calls in order.
+        finish_reason: Why the model stopped.
+        usage: Tokens of this call.
+        model: The model's name as the server reports it.
+    """
+
+    content: tuple[Part, ...]
+    tool_calls: tuple[ToolCall, ...]
+    finish_reason: FinishReason
+    usage: Usage
+    model: str = ""
+
+    @property
+    def text(self) -> str:
+        """All visible text, joined."""
+        return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    @property
+    def reasoning(self) -> str:
+        """All shown reasoning, joined."""
+        return "".join(part.text for part in self.content if isinstance(part, ReasoningPart))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the model neither said nor called anything."""
+        return not self.tool_calls and not self.text.strip()
+
+    def to_message(self) -> ChatMessage:
+        """The reply as a message of the next prompt."""
+        return ChatMessage(Role.ASSISTANT, self.content, self.tool_calls)
+
+
+ModelEvent: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta | UsageEvent | ModelReply
+
+
+class ChatModel(Protocol):
+    """A model that answers a prompt."""
+
+    def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Answers `request` piece by piece.
+
+        The last event is exactly one `ModelReply`, whose text and calls equal the deltas joined
+        (a call's arguments may be tidied, never changed in meaning). Close the iterator
+        (`contextlib.aclosing`) to abort the call at the provider.
+
+        Raises:
+            ModelError: The call failed. When it failed after some deltas, these are void.
+        """
+        ...

@@ -1,0 +1,169 @@
+"""How a call of a chat model can fail, independent of any provider.
+
+Pure: the loop decides by `kind`, the servicer maps it to a reason of the wire contract.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+
+
+class ModelErrorKind(StrEnum):
+    """What went wrong, as far as the caller can act on it."""
+
+    AUTHENTICATION = "authentication"
+    """The key is missing, wrong, not allowed to use the model, or not paid for."""
+    RATE_LIMITED = "rate_limited"
+    """Too many requests or an exhausted quota; see `retry_after`."""
+    UNAVAILABLE = "unavailable"
+    """The provider failed or cannot be reached."""
+    TIMEOUT = "timeout"
+    """No first event, or no end of the stream, within the limit."""
+    CONTEXT_OVERFLOW = "context_overflow"
+    """The prompt does not fit into the model's window: compact and ask again."""
+    BAD_REQUEST = "bad_request"
+    """The provider refuses the request as malformed, or does not know the model."""
+    REFUSED = "refused"
+    """The model or the provider's filter declines to answer."""
+    CUT_OFF = "cut_off"
+    """The stream ended before the model had finished."""
+    INVALID_REPLY = "invalid_reply"
+    """The reply cannot be understood."""
+    NOT_CONFIGURED = "not_configured"
+    """No endpoint or model of that name is configured."""
+
+
+_RETRYABLE = frozenset(
+    {ModelErrorKind.RATE_LIMITED, ModelErrorKind.UNAVAILABLE, ModelErrorKind.CUT_OFF}
+)
+# Waiting does not help when the account has nothing left.
+_HOPELESS_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+
+
+class ModelError(Exception):
+    """A call of a chat model failed.
+
+    Attributes:
+        kind: What went wrong.
+        message: What the provider said, or what we saw; fit to be shown to the user.
+        status: HTTP status, where there was one.
+        code: The provider's own name for the error.
+        retry_after: Seconds that the provider asks to wait.
+    """
+
+    def __init__(
+        self,
+        kind: ModelErrorKind,
+        message: str,
+        *,
+        status: int | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.status = status
+        self.code = code
+        self.retry_after = retry_after
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may succeed a little later."""
+        return self.kind in _RETRYABLE and self.code not in _HOPELESS_CODES
+
+    def __str__(self) -> str:
+        status = f" (HTTP {self.status})" if self.status is not None else ""
+        return f"{self.kind}{status}: {self.message}"
+
+
+class UnknownModelError(ModelError):
+    """No configured endpoint offers the model.
+
+    Attributes:
+        known: Handles, or endpoint names followed by "/*", that would be accepted.
+    """
+
+    def __init__(self, message: str, known: Sequence[str]) -> None:
+        listed = ", ".join(known) if known else "none; configure a model endpoint first"
+        super().__init__(ModelErrorKind.NOT_CONFIGURED, f"{message} Known models: {listed}.")
+        self.known = tuple(known)
+
+
+# OpenAI and Anthropic, then vLLM, llama.cpp, LM Studio and Ollama in their own words.
+_OVERFLOW_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+_OVERFLOW_TEXT = re.compile(
+    r"maximum context length|prompt is too long|exceeds? the (available )?context"
+    r"|context (window|length|limit|size)[^.]*exceed|exceeds?[^.]*context (window|length|limit)"
+    r"|greater than the context length|input length and `?max_tokens`? exceed"
+    r"|longer than the context",
+    re.IGNORECASE,
+)
+
+_CODE_KINDS: Mapping[str, ModelErrorKind] = {
+    "authentication_error": ModelErrorKind.AUTHENTICATION,
+    "permission_error": ModelErrorKind.AUTHENTICATION,
+    "billing_error": ModelErrorKind.AUTHENTICATION,
+    "invalid_api_key": ModelErrorKind.AUTHENTICATION,
+    "rate_limit_error": ModelErrorKind.RATE_LIMITED,
+    "rate_limit_exceeded": ModelErrorKind.RATE_LIMITED,
+    "insufficient_quota": ModelErrorKind.RATE_LIMITED,
+    "overloaded_error": ModelErrorKind.UNAVAILABLE,
+    "api_error": ModelErrorKind.UNAVAILABLE,
+    "server_error": ModelErrorKind.UNAVAILABLE,
+    "timeout_error": ModelErrorKind.UNAVAILABLE,
+    "content_filter": ModelErrorKind.REFUSED,
+    "content_policy_violation": ModelErrorKind.REFUSED,
+    "invalid_request_error": ModelErrorKind.BAD_REQUEST,
+    "not_found_error": ModelErrorKind.BAD_REQUEST,
+}
+
+
+def classify(status: int | None, codes: Sequence[str | None], message: str) -> ModelErrorKind:
+    """Names the kind of an error that a server reported.
+
+    Args:
+        status: HTTP status; None or 200 for an error inside a stream.
+        codes: The error's code and type, the more specific first.
+        message: The error's text.
+    """
+    refusable = status is None or status < 300 or status in (400, 413, 422, 500)
+    if refusable and (_OVERFLOW_CODES.intersection(codes) or _OVERFLOW_TEXT.search(message)):
+        return ModelErrorKind.CONTEXT_OVERFLOW
+    for code in codes:
+        if code is not None and code in _CODE_KINDS:
+            return _CODE_KINDS[code]
+    return _by_status(status)
+
+
+def _by_status(status: int | None) -> ModelErrorKind:
+    if status in (401, 402, 403):
+        return ModelErrorKind.AUTHENTICATION
+    if status == 429:
+        return ModelErrorKind.RATE_LIMITED
+    if status is None or status < 300 or status in (408, 409) or status >= 500:
+        return ModelErrorKind.UNAVAILABLE
+    return ModelErrorKind.BAD_REQUEST
+
+
+def retry_after_seconds(headers: Mapping[str, str], *, now: datetime | None = None) -> float | None:
+    """Reads how long a server asks to wait; None if it says nothing usable."""
+    for header, divisor in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers.get(header, "")) / divisor
+        except ValueError:
+            continue
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    try:
+        moment = parsedate_to_datetime(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - (now or datetime.now(UTC))).total_seconds())

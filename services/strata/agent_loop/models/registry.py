@@ -1,0 +1,123 @@
+"""Which models there are: configured endpoints, and the choice of one by its handle. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from strata.agent_loop.models.domain import (
+    DEFAULT_CONTEXT_WINDOW,
+    DEFAULT_TEMPERATURE,
+    EndpointType,
+    ModelSettings,
+    Timeouts,
+)
+from strata.agent_loop.models.errors import UnknownModelError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEndpoint:
+    """A configured place to call models at.
+
+    Attributes:
+        name: First part of the handles of its models. No slash.
+        type: The wire protocol.
+        base_url: Root of the API; empty for the provider's own address.
+        api_key: Empty for a server that asks for none.
+        models: Names that may be used; empty to leave that to the endpoint.
+        context_window: Tokens, for models about which nothing else is known.
+        temperature: Default of its models; None leaves it out.
+        structured_tools: Whether its models need the structured tool mode.
+        timeouts: Limits in seconds.
+    """
+
+    name: str
+    type: EndpointType
+    base_url: str = ""
+    api_key: str = field(default="", repr=False)
+    models: tuple[str, ...] = ()
+    context_window: int = DEFAULT_CONTEXT_WINDOW
+    temperature: float | None = DEFAULT_TEMPERATURE
+    structured_tools: bool = False
+    timeouts: Timeouts = field(default_factory=Timeouts)
+
+    def handle(self, model: str) -> str:
+        """The handle of one of its models."""
+        return f"{self.name}/{model}"
+
+
+class ModelRegistry:
+    """The configured endpoints.
+
+    Args:
+        endpoints: In order of preference.
+        default: Handle to use where none is given; by default the first listed model.
+
+    Raises:
+        ValueError: A name is empty, has a slash or occurs twice.
+    """
+
+    def __init__(self, endpoints: Sequence[ModelEndpoint], default: str = "") -> None:
+        self._endpoints = {endpoint.name: endpoint for endpoint in endpoints}
+        if len(self._endpoints) != len(endpoints):
+            raise ValueError("two model endpoints have the same name")
+        for name in self._endpoints:
+            if not name or "/" in name:
+                raise ValueError(f"{name!r} is no name for a model endpoint")
+        self._default = default
+
+    @property
+    def endpoints(self) -> Sequence[ModelEndpoint]:
+        """All endpoints, in order of preference."""
+        return list(self._endpoints.values())
+
+    @property
+    def default_handle(self) -> str:
+        """The handle to use where none is given; empty if nothing is configured."""
+        if self._default:
+            return self._default
+        listed = [e.handle(model) for e in self._endpoints.values() for model in e.models]
+        return listed[0] if listed else ""
+
+    def known(self) -> list[str]:
+        """Every listed handle, and "endpoint/*" where the endpoint decides."""
+        return [
+            handle
+            for endpoint in self._endpoints.values()
+            for handle in map(endpoint.handle, endpoint.models or ("*",))
+        ]
+
+    def resolve(self, handle: str = "", **overrides: Any) -> ModelSettings:
+        """The settings to call a model with.
+
+        Args:
+            handle: "endpoint/model"; the model's name may hold slashes. Empty for the default.
+            overrides: Fields of `ModelSettings` that an agent sets for itself; None keeps the
+                endpoint's value.
+
+        Raises:
+            UnknownModelError: No endpoint offers the model; the error lists what is known.
+        """
+        wanted = handle or self.default_handle
+        if not wanted:
+            raise UnknownModelError("No chat model is configured.", self.known())
+        name, _, model = wanted.partition("/")
+        endpoint = self._endpoints.get(name)
+        if endpoint is None or not model:
+            raise UnknownModelError(f"There is no model {wanted!r}.", self.known())
+        if endpoint.models and model not in endpoint.models:
+            raise UnknownModelError(f"Endpoint {name!r} has no model {model!r}.", self.known())
+        settings = ModelSettings(
+            handle=wanted,
+            endpoint_type=endpoint.type,
+            model=model,
+            base_url=endpoint.base_url,
+            api_key=endpoint.api_key,
+            context_window=endpoint.context_window,
+            temperature=endpoint.temperature,
+            structured_tools=endpoint.structured_tools,
+            timeouts=endpoint.timeouts,
+        )
+        given = {name: value for name, value in overrides.items() if value is not None}
+        return replace(settings, **given)

@@ -1,0 +1,148 @@
+"""Strict tool schemas that leave optional parameters optional.
+
+A strict schema lists every property as required. The old server left it at that, and so forced
+the model to invent dates and limits it had no use for (observed.md §4). Here optional properties
+become nullable, and the nulls are taken out of the reply again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from strata.agent_loop.models.domain import JsonSchema
+
+# What OpenAI's strict mode takes; a schema with anything else is sent as it is, not strict.
+_KEYWORDS = frozenset(
+    {
+        "type",
+        "description",
+        "title",
+        "properties",
+        "required",
+        "additionalProperties",
+        "items",
+        "enum",
+        "const",
+        "anyOf",
+        "default",
+        "pattern",
+        "format",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "minItems",
+        "maxItems",
+    }
+)
+# Harmless to drop: they say nothing about which values are legal.
+_DROPPED = frozenset({"default", "title"})
+
+
+def to_strict(schema: JsonSchema) -> dict[str, Any] | None:
+    """Rewrites a schema for strict mode.
+
+    Returns:
+        The strict schema, or None if it cannot be expressed: an object with free keys, a
+        reference, or a keyword that strict mode does not know.
+    """
+    if not _KEYWORDS.issuperset(schema):
+        return None
+    strict = {key: value for key, value in schema.items() if key not in _DROPPED}
+    if schema.get("type") == "object" or "properties" in schema:
+        return _strict_object(schema, strict)
+    if "anyOf" in schema:
+        options = [to_strict(option) for option in schema["anyOf"]]
+        if None in options:
+            return None
+        strict["anyOf"] = options
+    if "items" in schema:
+        items = to_strict(schema["items"])
+        if items is None:
+            return None
+        strict["items"] = items
+    elif "array" in _types(schema):
+        return None
+    # A schema without a type allows anything, which strict mode does not.
+    return strict if {"type", "anyOf", "enum", "const"}.intersection(strict) else None
+
+
+def _strict_object(schema: JsonSchema, strict: dict[str, Any]) -> dict[str, Any] | None:
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    # Hand-written schemas leave "closed" unsaid; an object without properties is a map.
+    free_keys = schema.get("additionalProperties", "properties" not in schema)
+    if free_keys is not False:
+        return None
+    required = set(schema.get("required", ()))
+    converted: dict[str, Any] = {}
+    for name, definition in properties.items():
+        inner = to_strict(definition)
+        if inner is None:
+            return None
+        converted[name] = inner if name in required else _nullable(inner)
+    strict.update(
+        type="object",
+        properties=converted,
+        required=list(converted),
+        additionalProperties=False,
+    )
+    return strict
+
+
+def _types(schema: Mapping[str, Any]) -> list[str]:
+    kind = schema.get("type", [])
+    return [kind] if isinstance(kind, str) else list(kind)
+
+
+def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
+    if _allows_null(schema):
+        return schema
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
+    if "type" not in schema or "const" in schema:
+        return {"anyOf": [schema, {"type": "null"}]}
+    nullable = {**schema, "type": [*_types(schema), "null"]}
+    if "enum" in schema:
+        nullable["enum"] = [*schema["enum"], None]
+    return nullable
+
+
+def _allows_null(schema: Mapping[str, Any]) -> bool:
+    if "enum" in schema:
+        return None in schema["enum"]
+    return "null" in _types(schema) or any(_allows_null(o) for o in schema.get("anyOf", ()))
+
+
+def drop_invented_nulls(arguments: str, schema: JsonSchema) -> str:
+    """Takes the nulls out that only the strict form of `schema` allowed.
+
+    Arguments that are no JSON object, or hold no such null, come back unchanged.
+    """
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return arguments
+    if not isinstance(value, dict):
+        return arguments
+    pruned = _prune(value, schema)
+    return arguments if pruned == value else json.dumps(pruned, ensure_ascii=False)
+
+
+def _prune(value: Any, schema: Mapping[str, Any]) -> Any:
+    if isinstance(value, dict):
+        properties: Mapping[str, Any] = schema.get("properties", {})
+        required = schema.get("required", ())
+        return {
+            name: _prune(item, properties.get(name, {}))
+            for name, item in value.items()
+            if item is not None
+            or name in required
+            or name not in properties
+            or _allows_null(properties[name])
+        }
+    if isinstance(value, list):
+        return [_prune(item, schema.get("items", {})) for item in value]
+    return value

@@ -1,0 +1,160 @@
+"""Tool calling for models that cannot: one schema-bound JSON action per reply.
+
+A small local model that is offered tools through the API calls them badly or not at all. Bound
+to a schema it wrote 105 of 105 calls well-formed (decision 0030). This wrapper offers the tools in
+the prompt, has the server enforce the schema, and turns the action back into what the loop
+expects: a tool call, or text that streams as it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+
+from strata.agent_loop.models import structured_prompt
+from strata.agent_loop.models.action import MessageStream, parse
+from strata.agent_loop.models.domain import (
+    ChatModel,
+    FinishReason,
+    ModelEvent,
+    ModelReply,
+    ModelRequest,
+    Part,
+    ReasoningDelta,
+    ReasoningPart,
+    TextDelta,
+    TextPart,
+    ToolCall,
+    ToolCallDelta,
+    ToolChoice,
+    ToolSchema,
+    Usage,
+    UsageEvent,
+)
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.models.ids import new_call_id
+
+ATTEMPTS = 2
+
+
+class StructuredToolModel:
+    """Wraps a plain model so that it can call tools.
+
+    Requests without tools go through unchanged.
+    """
+
+    def __init__(self, inner: ChatModel) -> None:
+        self._inner = inner
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        """See `ChatModel.stream`. A reply that holds no action is asked for once more."""
+        if not request.tools:
+            async with aclosing(self._inner.stream(request)) as events:
+                async for event in events:
+                    yield event
+            return
+        actions = structured_prompt.allowed(request.tools, request.tool_choice)
+        if not actions:
+            raise ModelError(
+                ModelErrorKind.BAD_REQUEST,
+                f"The tool {request.tool_choice.name!r} is not among the offered ones.",
+            )
+        spent, thoughts = Usage(), list[ReasoningPart]()
+        for _ in range(ATTEMPTS):
+            turn = _Turn(structured_prompt.say_name(request.tools))
+            async with aclosing(self._inner.stream(_plain(request, actions))) as events:
+                async for event in events:
+                    if (seen := turn.take(event)) is not None:
+                        yield seen
+            spent += turn.reply.usage
+            thoughts += turn.reasoning()
+            final = turn.finish(thoughts, spent)
+            if final is not None:
+                for delta in turn.rest(final):
+                    yield delta
+                yield UsageEvent(spent)
+                yield final
+                return
+        raise ModelError(
+            ModelErrorKind.INVALID_REPLY, "The model's reply is not one of the offered actions."
+        )
+
+
+def _plain(request: ModelRequest, actions: list[ToolSchema]) -> ModelRequest:
+    return replace(
+        request,
+        messages=structured_prompt.render(request.messages, request.tools),
+        tools=(),
+        tool_choice=ToolChoice(),
+        response_schema=structured_prompt.reply_schema(actions),
+    )
+
+
+class _Turn:
+    """One reply in the making."""
+
+    def __init__(self, say: str) -> None:
+        self._say = say
+        self._message = MessageStream(say)
+        self._shown = ""
+        self._reply: ModelReply | None = None
+
+    @property
+    def reply(self) -> ModelReply:
+        """The inner model's whole reply."""
+        if self._reply is None:
+            raise ModelError(ModelErrorKind.CUT_OFF, "The stream ended without a reply.")
+        return self._reply
+
+    def reasoning(self) -> list[ReasoningPart]:
+        """What the model thought aloud."""
+        return [part for part in self.reply.content if isinstance(part, ReasoningPart)]
+
+    def take(self, event: ModelEvent) -> ModelEvent | None:
+        """Translates an event of the inner model; None for what the caller need not see."""
+        if isinstance(event, ModelReply):
+            self._reply = event
+        elif isinstance(event, ReasoningDelta):
+            return event
+        elif isinstance(event, TextDelta):
+            text = self._message.feed(event.text)
+            self._shown += text
+            return TextDelta(text) if text else None
+        return None
+
+    def finish(self, thoughts: list[ReasoningPart], usage: Usage) -> ModelReply | None:
+        """The reply in the loop's terms; None if there is no action in it."""
+        text, calls = self._shown, tuple[ToolCall, ...]()
+        if not text:
+            # What has been shown stands, even if the rest of the JSON is missing.
+            action = parse(self.reply.text)
+            if action is None:
+                text = self._spoken_plainly()
+            elif action.tool == self._say:
+                text = action.message() or ""
+            else:
+                calls = (ToolCall(new_call_id(), action.tool, action.arguments),)
+            if not text and not calls:
+                return None
+        content: tuple[Part, ...] = (*thoughts, TextPart(text)) if text else tuple(thoughts)
+        return ModelReply(content, calls, self._reason(calls), usage, self.reply.model)
+
+    def rest(self, final: ModelReply) -> list[ModelEvent]:
+        """The deltas that have not been shown yet."""
+        events: list[ModelEvent] = []
+        if final.text and not self._shown:
+            events.append(TextDelta(final.text))
+        events.extend(
+            ToolCallDelta(index, call.id, call.name, call.arguments)
+            for index, call in enumerate(final.tool_calls)
+        )
+        return events
+
+    def _spoken_plainly(self) -> str:
+        """Words without any JSON, from a server that ignores the schema, are an answer."""
+        text = self.reply.text.strip()
+        return "" if "{" in text else text
+
+    def _reason(self, calls: tuple[ToolCall, ...]) -> FinishReason:
+        return FinishReason.TOOL_CALLS if calls else self.reply.finish_reason

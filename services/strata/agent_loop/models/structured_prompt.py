@@ -1,0 +1,236 @@
+"""The prompt of the structured tool mode: tools as text, one JSON action per reply. Pure.
+
+What does not change comes first (base prompt, tools, examples) and memory after it, so that a
+local server's KV cache survives a memory edit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from strata.agent_loop.models.domain import (
+    ChatMessage,
+    JsonSchema,
+    Role,
+    ToolChoice,
+    ToolChoiceMode,
+    ToolSchema,
+)
+from strata.agent_loop.models.wire import leading_system, legal_arguments, repair
+
+SAY = "say"
+_MEMORY_MARK = "<memory_blocks>"
+_SAY_TOOL = ToolSchema(
+    SAY,
+    "Talk to the user. Only this reaches the user.",
+    {
+        "type": "object",
+        "properties": {"message": {"type": "string"}},
+        "required": ["message"],
+    },
+)
+# Grammars grow with annotations and learn nothing from them.
+_ANNOTATIONS = frozenset({"description", "title", "default", "examples"})
+_DESCRIPTION_LIMIT = 160
+
+
+def say_name(tools: Sequence[ToolSchema]) -> str:
+    """Name of the action that talks to the user, clear of every tool's name."""
+    name = SAY
+    taken = {tool.name for tool in tools}
+    while name in taken:
+        name += "_to_user"
+    return name
+
+
+def allowed(tools: Sequence[ToolSchema], choice: ToolChoice) -> list[ToolSchema]:
+    """The actions open to the model in this reply."""
+    say = _say_tool(tools)
+    if choice.mode is ToolChoiceMode.NONE:
+        return [say]
+    if choice.mode is ToolChoiceMode.NAMED:
+        return [tool for tool in tools if tool.name == choice.name]
+    if choice.mode is ToolChoiceMode.REQUIRED:
+        return list(tools)
+    return [say, *tools]
+
+
+def reply_schema(tools: Sequence[ToolSchema]) -> JsonSchema:
+    """JSON schema of a reply: exactly one of these actions."""
+    return {
+        "anyOf": [
+            {
+                "type": "object",
+                "properties": {
+                    "tool": {"const": tool.name},
+                    "arguments": {
+                        "type": "object",
+                        **_bare(tool.parameters),
+                        "additionalProperties": False,
+                    },
+                },
+                "required": ["tool", "arguments"],
+                "additionalProperties": False,
+            }
+            for tool in tools
+        ]
+    }
+
+
+def render(messages: Sequence[ChatMessage], tools: Sequence[ToolSchema]) -> list[ChatMessage]:
+    """The conversation as such a model reads and writes it: system, then user and assistant."""
+    say = say_name(tools)
+    system, rest = leading_system(repair(messages))
+    static, memory = _split(system)
+    sections = [static, _instructions(tools), memory]
+    rendered = [ChatMessage.system("\n\n".join(part for part in sections if part))]
+    for role, text in _conversation(rest, say):
+        if rendered[-1].role is role and role is Role.USER:
+            rendered[-1] = ChatMessage.user(f"{rendered[-1].text}\n\n{text}")
+        else:
+            rendered.append(ChatMessage.user(text) if role is Role.USER else _assistant(text))
+    return rendered
+
+
+def _assistant(text: str) -> ChatMessage:
+    return ChatMessage.assistant(text)
+
+
+def _split(system: str) -> tuple[str, str]:
+    at = system.find(_MEMORY_MARK)
+    if at == -1:
+        return system.strip(), ""
+    return system[:at].strip(), system[at:].strip()
+
+
+def _conversation(messages: Sequence[ChatMessage], say: str) -> Iterator[tuple[Role, str]]:
+    names: dict[str, str] = {}
+    at = 0
+    while at < len(messages):
+        message = messages[at]
+        at += 1
+        if message.role is Role.USER:
+            yield Role.USER, message.text
+        elif message.role is Role.SYSTEM:
+            yield Role.USER, f"[system] {message.text}"
+        elif message.role is Role.TOOL:
+            name = names.get(message.tool_call_id or "", "tool")
+            yield Role.USER, f"[result of {name}] {message.text}"
+        else:
+            if message.text.strip():
+                yield Role.ASSISTANT, _dump(say, json.dumps({"message": message.text}))
+            # One action per reply: calls made together are shown one after the other.
+            for call in message.tool_calls:
+                names[call.id] = call.name
+                if message.text.strip() or call is not message.tool_calls[0]:
+                    yield Role.USER, "[go on]"
+                yield Role.ASSISTANT, _dump(call.name, legal_arguments(call.arguments))
+                yield Role.USER, f"[result of {call.name}] {messages[at].text}"
+                at += 1
+
+
+def _dump(tool: str, arguments: str) -> str:
+    action = {"tool": tool, "arguments": json.loads(arguments)}
+    return json.dumps(action, ensure_ascii=False)
+
+
+def _say_tool(tools: Sequence[ToolSchema]) -> ToolSchema:
+    return ToolSchema(say_name(tools), _SAY_TOOL.description, _SAY_TOOL.parameters)
+
+
+def _instructions(tools: Sequence[ToolSchema]) -> str:
+    say = _say_tool(tools)
+    lines = [
+        "# Actions",
+        'Reply with ONE JSON object {"tool": name, "arguments": {...}} and nothing else.',
+        "A line that starts with [result of ...] tells what your last action did.",
+        f"The user did not say it. When the work is done, use {say.name}.",
+        *(_describe(tool) for tool in [say, *tools]),
+        *_examples(tools, say.name),
+    ]
+    return "\n".join(lines)
+
+
+def _describe(tool: ToolSchema) -> str:
+    properties: Mapping[str, Any] = tool.parameters.get("properties", {})
+    required = set(tool.parameters.get("required", ()))
+    names = [name if name in required else f"{name}?" for name in properties]
+    return f"- {tool.name}({', '.join(names)}): {_brief(tool.description)}"
+
+
+def _brief(description: str) -> str:
+    """The first sentence or so: a small model pays for every word twice."""
+    line = description.strip().split("\n\n", 1)[0].replace("\n", " ")
+    if len(line) <= _DESCRIPTION_LIMIT:
+        return line
+    end = line.rfind(". ", 0, _DESCRIPTION_LIMIT)
+    return line[: end + 1] if end > 0 else line[:_DESCRIPTION_LIMIT].rsplit(" ", 1)[0] + " ..."
+
+
+# Shown only for tools that are offered; a small model copies what it sees done.
+_EXAMPLES: Sequence[tuple[str, str, Mapping[str, Any]]] = (
+    (
+        "My sister Ana is a nurse.",
+        "core_memory_append",
+        {"label": "human", "content": "Sister: Ana, a nurse."},
+    ),
+    (
+        "My sister Ana is a nurse.",
+        "memory_insert",
+        {"label": "human", "new_str": "Sister: Ana, a nurse."},
+    ),
+    (
+        "Ana is a doctor now.",
+        "memory_replace",
+        {"label": "human", "old_str": "Ana, a nurse", "new_str": "Ana, a doctor"},
+    ),
+    (
+        "Keep for later: the boiler was serviced on 3 May.",
+        "archival_memory_insert",
+        {"content": "The boiler was serviced on 3 May."},
+    ),
+    (
+        "When was the boiler serviced?",
+        "archival_memory_search",
+        {"query": "boiler serviced"},
+    ),
+    ("What did I say about Ana last week?", "conversation_search", {"query": "Ana"}),
+)
+
+
+def _examples(tools: Sequence[ToolSchema], say: str) -> Iterator[str]:
+    offered = {tool.name: tool for tool in tools}
+    shown: set[str] = set()
+    yield "Examples:"
+    greeting = {"message": "Hello! How can I help?"}
+    yield f"user: Hi -> {_dump(say, json.dumps(greeting))}"
+    for text, name, arguments in _EXAMPLES:
+        tool = offered.get(name)
+        if tool is None or text in shown or not _accepts(tool, arguments):
+            continue
+        shown.add(text)
+        yield f"user: {text} -> {_dump(name, json.dumps(arguments))}"
+
+
+def _accepts(tool: ToolSchema, arguments: Mapping[str, Any]) -> bool:
+    properties = tool.parameters.get("properties", {})
+    required = tool.parameters.get("required", ())
+    return set(required) <= set(arguments) <= set(properties)
+
+
+def _bare(schema: Mapping[str, Any]) -> dict[str, Any]:
+    bare: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "properties":
+            bare[key] = {name: _bare(definition) for name, definition in value.items()}
+        elif key in _ANNOTATIONS:
+            continue
+        elif isinstance(value, Mapping):
+            bare[key] = _bare(value)
+        elif key in ("anyOf", "oneOf", "allOf"):
+            bare[key] = [_bare(option) for option in value]
+        else:
+            bare[key] = value
+    return bare

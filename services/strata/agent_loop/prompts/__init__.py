@@ -1,0 +1,1 @@
+"""Base system prompts, and the assembly of the system message. Pure."""

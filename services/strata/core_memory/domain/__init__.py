@@ -1,0 +1,1 @@
+"""The rules of core memory, free of transport, database and generated code."""

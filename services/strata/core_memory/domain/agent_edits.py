@@ -1,0 +1,151 @@
+"""The memory verbs against a store: look up the label, check, apply, write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+
+from strata.core_memory.domain.blocks import (
+    LABEL_RULE,
+    Authorship,
+    Block,
+    NewBlock,
+    check_limit,
+    check_revision,
+    default_description,
+    is_label,
+    made_block,
+    next_revision,
+)
+from strata.core_memory.domain.commands import EditBlock, Edited
+from strata.core_memory.domain.diffing import unified_diff
+from strata.core_memory.domain.editing import (
+    apply_edit,
+    bad_label,
+    check_no_line_numbers,
+    check_writable,
+    label_taken,
+    success_message,
+    unknown_label,
+)
+from strata.core_memory.domain.edits import Create, Delete, Edit, Rename, Rethink, TextEdit
+from strata.core_memory.domain.ports import Found, Unit
+
+Encode = Callable[[Edited], bytes]
+
+
+async def apply_verb(unit: Unit, command: EditBlock, now: datetime, encode: Encode) -> Edited:
+    """Applies one memory verb to the newest text of the agent's block.
+
+    Raises:
+        NotFoundError: The agent has no such label.
+        FailedPreconditionError: Read-only, over the limit, or not applicable.
+        AbortedError: The block is not at the expected revision.
+        AlreadyExistsError: The label to be made or given is taken.
+        Replayed: The request was done before.
+    """
+    found = await unit.lock_labelled(command.agent_id, command.label)
+    verb = _Verb(unit, command, found, now, encode)
+    edit = command.edit
+    if found.block is None:
+        return await verb.create(edit)
+    if isinstance(edit, Create):
+        raise label_taken(command.label)
+    check_revision(found.block, command.expected_revision)
+    check_writable(found.block)
+    match edit:
+        case Delete():
+            return await verb.detach(found.block)
+        case Rename():
+            return await verb.rename(found.block, edit)
+        case _:
+            return await verb.rewrite(found.block, edit)
+
+
+class _Verb:
+    """One verb under way: its transaction, what was asked, and what was found."""
+
+    def __init__(
+        self, unit: Unit, command: EditBlock, found: Found, now: datetime, encode: Encode
+    ) -> None:
+        self._unit = unit
+        self._command = command
+        self._found = found
+        self._now = now
+        self._encode = encode
+
+    async def create(self, edit: Edit) -> Edited:
+        """Makes the block, if this is a verb that may."""
+        command = self._command
+        label = command.label
+        match edit:
+            case Create(text, description):
+                message = f"Successfully created memory block '{label}'"
+            case Rethink(text):
+                description, message = "", success_message(edit, label)
+            case _:
+                raise unknown_label(label, self._found.labels)
+        if not is_label(label):
+            raise bad_label(label, LABEL_RULE)
+        check_no_line_numbers(label, edit)
+        new = NewBlock(label, text, description or default_description(label))
+        check_limit(label, text, new.limit)
+        block = made_block(new, (command.agent_id,), self._now)
+        edited = Edited(block, unified_diff("", text), message)
+        await self._unit.insert(
+            block,
+            self._authorship(block),
+            agent_id=command.agent_id,
+            made_for=command.agent_id,
+            response=self._encode(edited),
+        )
+        return edited
+
+    async def rewrite(self, block: Block, edit: TextEdit) -> Edited:
+        """Changes the text; an edit that leaves it as it is makes no version."""
+        changed = replace(block, value=apply_edit(block, edit, self._found.labels))
+        message = success_message(edit, block.label)
+        return await self._store(block, changed, message)
+
+    async def rename(self, block: Block, edit: Rename) -> Edited:
+        """Changes label, description, or both."""
+        label = edit.new_label or block.label
+        if not is_label(label):
+            raise bad_label(label, LABEL_RULE)
+        if label != block.label and label in self._found.labels:
+            raise label_taken(label)
+        description = block.description if edit.description is None else edit.description
+        message = (
+            f"Successfully renamed memory block '{block.label}' to '{label}'"
+            if edit.new_label
+            else f"Successfully updated description of memory block '{block.label}'"
+        )
+        return await self._store(
+            block, replace(block, label=label, description=description), message
+        )
+
+    async def detach(self, block: Block) -> Edited:
+        """Takes the block out of the agent's memory; the block itself stays."""
+        agent_id = self._command.agent_id
+        await self._unit.detach(agent_id, block.id)
+        remaining = tuple(other for other in block.agent_ids if other != agent_id)
+        message = f"Successfully deleted memory block '{block.label}'"
+        edited = Edited(replace(block, agent_ids=remaining), "", message)
+        await self._unit.finish(self._encode(edited))
+        return edited
+
+    async def _store(self, block: Block, changed: Block, message: str) -> Edited:
+        if changed == block:
+            edited = Edited(block, "", message)
+            await self._unit.finish(self._encode(edited))
+            return edited
+        changed = next_revision(changed, self._now)
+        edited = Edited(changed, unified_diff(block.value, changed.value), message)
+        await self._unit.update(changed, self._authorship(changed), response=self._encode(edited))
+        return edited
+
+    def _authorship(self, block: Block) -> Authorship:
+        actor = self._command.actor
+        operation = self._command.edit.operation
+        return Authorship(operation, actor.origin, actor.principal, block.update_time)

@@ -1,0 +1,223 @@
+"""What a block is, and what may never happen to one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from types import MappingProxyType
+
+from strata.shared.errors import AbortedError, FailedPreconditionError, NotFoundError, Reason
+from strata.shared.ids import new_id
+
+DEFAULT_LIMIT = 20_000
+"""Characters a block may have unless its maker says otherwise (blueprint §19)."""
+
+MAX_LIMIT = 1_000_000
+"""Most characters that any block may be allowed; one block must fit into one message."""
+
+LABEL_RULE = (
+    "must start with a letter, hold only letters, digits, '_', '-' and '.', have at most 64 "
+    "characters, and not be a tag of the prompt itself"
+)
+
+_LABEL = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+# A block is rendered between tags named after it: these would make the prompt ambiguous.
+_RESERVED_LABELS = frozenset(
+    {
+        "memory_blocks",
+        "memory_metadata",
+        "tool_usage_rules",
+        "directories",
+        "description",
+        "metadata",
+        "warning",
+        "value",
+    }
+)
+
+_DESCRIPTIONS = {
+    "human": (
+        "What you know about the person you are talking with: name, circumstances, tastes, plans. "
+        "Keep it up to date, so that you treat them as someone you know."
+    ),
+    "persona": (
+        "Who you are: your character, your manner of speaking, what you care about. It guides "
+        "how you act and answer, and it may grow with experience."
+    ),
+}
+_NEUTRAL_DESCRIPTION = "Notes of lasting use that belong under this title."
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A labelled piece of core memory as it is stored.
+
+    Attributes:
+        id: ``block-<uuid>``.
+        label: Title, unique per agent; names its tag in the prompt.
+        value: The text.
+        description: How the block should influence the agent; shown to the model.
+        limit: Most characters of `value`.
+        read_only: True if agents may not change it.
+        revision: 1 when made, one more with every change.
+        create_time: When it was made, UTC.
+        update_time: When it last changed, UTC.
+        metadata: Free pairs of the API's callers.
+        agent_ids: Agents that see it, in order of attachment.
+    """
+
+    id: str
+    label: str
+    value: str
+    description: str
+    limit: int
+    read_only: bool
+    revision: int
+    create_time: datetime
+    update_time: datetime
+    metadata: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    agent_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NewBlock:
+    """A block to be made, defaults filled in."""
+
+    label: str
+    value: str
+    description: str
+    limit: int = DEFAULT_LIMIT
+    read_only: bool = False
+    metadata: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a change came from; empty fields are not known or do not apply."""
+
+    agent_id: str = ""
+    run_id: str = ""
+    step_id: str = ""
+    tool_call_id: str = ""
+    model: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Authorship:
+    """What is kept with a version beside the text.
+
+    Attributes:
+        operation: The verb: ``create``, ``append``, ``replace``, ``update`` and so on.
+        origin: The agent, run, step and tool call.
+        principal: The API key or user that acted.
+        time: When, UTC.
+    """
+
+    operation: str
+    origin: Origin
+    principal: str
+    time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One entry of a block's history."""
+
+    block_id: str
+    revision: int
+    label: str
+    value: str
+    authorship: Authorship
+
+
+def made_block(new: NewBlock, agent_ids: tuple[str, ...], now: datetime) -> Block:
+    """Returns the first revision of a new block.
+
+    Raises:
+        FailedPreconditionError: Its text is longer than its limit (``BLOCK_LIMIT_EXCEEDED``).
+    """
+    check_limit(new.label, new.value, new.limit)
+    return Block(
+        id=new_id("block"),
+        label=new.label,
+        value=new.value,
+        description=new.description,
+        limit=new.limit,
+        read_only=new.read_only,
+        revision=1,
+        create_time=now,
+        update_time=now,
+        metadata=new.metadata,
+        agent_ids=agent_ids,
+    )
+
+
+def next_revision(block: Block, now: datetime) -> Block:
+    """Returns a changed block as its next revision; its time never goes back."""
+    return replace(block, revision=block.revision + 1, update_time=max(now, block.update_time))
+
+
+def default_description(label: str) -> str:
+    """Returns the description of a block whose maker gave none."""
+    return _DESCRIPTIONS.get(label, _NEUTRAL_DESCRIPTION)
+
+
+def is_label(text: str) -> bool:
+    """Says whether a block may be titled so; `LABEL_RULE` is the rule in words."""
+    return _LABEL.fullmatch(text) is not None and text.lower() not in _RESERVED_LABELS
+
+
+def label_of(text: str) -> str:
+    """Returns the label that an agent means, which may be written as a path.
+
+    ``/memories/a/b`` is the label ``a_b`` (observed §6, memory create).
+    """
+    if not text.startswith("/"):
+        return text
+    return text.removeprefix("/memories/").strip("/").replace("/", "_")
+
+
+def check_limit(label: str, value: str, limit: int) -> None:
+    """Raises if the text is longer than the block may be; both are counted in characters.
+
+    Raises:
+        FailedPreconditionError: It is too long (``BLOCK_LIMIT_EXCEEDED``).
+    """
+    if len(value) > limit:
+        raise FailedPreconditionError(
+            f"Value length ({len(value)} characters) exceeds block limit ({limit} characters). "
+            f"Memory block '{label}' was not changed: write less, or remove from it first what "
+            "is no longer needed.",
+            reason=Reason.BLOCK_LIMIT_EXCEEDED,
+            metadata={"label": label, "limit": limit, "length": len(value)},
+        )
+
+
+def check_revision(block: Block, expected: int) -> None:
+    """Raises if the block is not at the expected revision; 0 expects nothing.
+
+    Raises:
+        AbortedError: It has changed since (``REVISION_MISMATCH``).
+    """
+    if expected not in (0, block.revision):
+        raise AbortedError(
+            f"Memory block '{block.label}' is at revision {block.revision}, not {expected}: "
+            "read it again and decide anew.",
+            reason=Reason.REVISION_MISMATCH,
+            metadata={"expected": expected, "current": block.revision},
+        )
+
+
+def block_not_found(block_id: str) -> NotFoundError:
+    """Returns the error for an id that is not of this project."""
+    return NotFoundError(
+        f"There is no block {block_id}.",
+        reason=Reason.BLOCK_NOT_FOUND,
+        metadata={"id": block_id},
+    )

@@ -1,0 +1,295 @@
+"""What can be done with core memory through the API, over a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from strata.core_memory.domain.agent_edits import apply_verb
+from strata.core_memory.domain.blocks import (
+    Authorship,
+    Block,
+    block_not_found,
+    check_limit,
+    check_revision,
+    made_block,
+    next_revision,
+)
+from strata.core_memory.domain.commands import (
+    Actor,
+    Attachment,
+    CreateBlock,
+    EditBlock,
+    Edited,
+    GetBlock,
+    PrepareAgent,
+    Released,
+    UpdateBlock,
+)
+from strata.core_memory.domain.diffing import unified_diff
+from strata.core_memory.domain.editing import label_taken, unknown_label
+from strata.core_memory.domain.ports import BlockStore, Request, Unit
+from strata.shared.clock import Clock
+from strata.shared.errors import NotFoundError, Reason
+from strata.shared.ids import new_id
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt(Generic[ResultT]):
+    """A request that is done once, and how its result is written down for repetitions."""
+
+    request: Request
+    encode: Callable[[ResultT], bytes]
+
+
+class CoreMemory:
+    """The use cases of blocks. Each mutation is one transaction, and done once per request id."""
+
+    def __init__(self, store: BlockStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def create(self, command: CreateBlock, receipt: Receipt[Block]) -> Block:
+        """Makes a block.
+
+        Raises:
+            FailedPreconditionError: The text is longer than the limit.
+            AlreadyExistsError: The agent has a block of that label.
+            Replayed: The request was done before.
+        """
+        agents = (command.agent_id,) if command.agent_id else ()
+        block = made_block(command.block, agents, self._clock.now())
+
+        async def work(unit: Unit) -> Block:
+            await unit.check_request()
+            await unit.insert(
+                block,
+                _authorship("create", command.actor, block.create_time),
+                agent_id=command.agent_id,
+                made_for="",
+                response=receipt.encode(block),
+            )
+            return block
+
+        return await self._store.mutate(receipt.request, work)
+
+    async def get(self, query: GetBlock) -> Block:
+        """Returns a block, now or as it was.
+
+        Raises:
+            NotFoundError: There is none, or was none at that time.
+        """
+        block: Block | None
+        if query.block_id:
+            block = await self._store.block(query.block_id)
+            if block is None:
+                raise block_not_found(query.block_id)
+        else:
+            found = await self._store.labelled(query.agent_id, query.label)
+            if found.block is None:
+                raise unknown_label(query.label, found.labels)
+            block = found.block
+        if query.as_of is None:
+            return block
+        past = await self._store.block_as_of(block.id, query.as_of)
+        if past is None:
+            raise block_not_found(block.id)
+        return past
+
+    async def update(self, command: UpdateBlock, receipt: Receipt[Block]) -> Block:
+        """Changes a block as the API may, read-only or not. Without a change nothing is stored.
+
+        Raises:
+            NotFoundError: There is no such block.
+            AbortedError: It is not at the expected revision.
+            FailedPreconditionError: The text would be longer than the limit.
+            AlreadyExistsError: One of its agents has another block of the new label.
+            Replayed: The request was done before.
+        """
+
+        async def work(unit: Unit) -> Block:
+            block = await self._locked(unit, command.block_id)
+            check_revision(block, command.expected_revision)
+            changed = _changed(block, command)
+            check_limit(changed.label, changed.value, changed.limit)
+            if changed == block:
+                await unit.finish(receipt.encode(block))
+                return block
+            changed = next_revision(changed, self._clock.now())
+            await unit.update(
+                changed,
+                _authorship("update", command.actor, changed.update_time),
+                response=receipt.encode(changed),
+            )
+            return changed
+
+        return await self._store.mutate(receipt.request, work)
+
+    async def delete(self, block_id: str, receipt: Receipt[None]) -> None:
+        """Deletes a block with its history, and detaches it from every agent.
+
+        Raises:
+            NotFoundError: There is no such block.
+            Replayed: The request was done before.
+        """
+
+        async def work(unit: Unit) -> None:
+            await unit.check_request()
+            if not await unit.delete(block_id):
+                raise block_not_found(block_id)
+            await unit.finish(receipt.encode(None))
+
+        await self._store.mutate(receipt.request, work)
+
+    async def attach(self, command: Attachment, receipt: Receipt[Block]) -> Block:
+        """Shows a block to an agent; nothing happens if it has it.
+
+        Raises:
+            NotFoundError: There is no such block.
+            AlreadyExistsError: The agent has another block of that label.
+            Replayed: The request was done before.
+        """
+
+        async def work(unit: Unit) -> Block:
+            block = await self._locked(unit, command.block_id)
+            if command.agent_id not in block.agent_ids:
+                await unit.attach(command.agent_id, {block.id: block.label})
+                block = replace(block, agent_ids=(*block.agent_ids, command.agent_id))
+            await unit.finish(receipt.encode(block))
+            return block
+
+        return await self._store.mutate(receipt.request, work)
+
+    async def detach(self, command: Attachment, receipt: Receipt[None]) -> None:
+        """Hides a block from an agent; nothing happens if it does not have it.
+
+        Raises:
+            NotFoundError: There is no such block.
+            Replayed: The request was done before.
+        """
+
+        async def work(unit: Unit) -> None:
+            await self._locked(unit, command.block_id)
+            await unit.detach(command.agent_id, command.block_id)
+            await unit.finish(receipt.encode(None))
+
+        await self._store.mutate(receipt.request, work)
+
+    async def edit(self, command: EditBlock, receipt: Receipt[Edited]) -> Edited:
+        """Applies a memory verb with all its guardrails; see `apply_verb`.
+
+        Raises:
+            Replayed: The request was done before.
+        """
+
+        async def work(unit: Unit) -> Edited:
+            return await apply_verb(unit, command, self._clock.now(), receipt.encode)
+
+        return await self._store.mutate(receipt.request, work)
+
+    async def diff(self, block_id: str, from_revision: int, to_revision: int) -> str:
+        """Returns the unified diff of two versions.
+
+        Args:
+            block_id: The block.
+            from_revision: The older one; 0 for the one before `to_revision`.
+            to_revision: The newer one; 0 for the current one.
+
+        Raises:
+            NotFoundError: There is no such block or version.
+        """
+        block = await self._store.block(block_id)
+        if block is None:
+            raise block_not_found(block_id)
+        newer = to_revision or block.revision
+        older = from_revision or newer - 1
+        values = await self._store.values(block_id, [older, newer])
+        for revision in (older, newer):
+            # Before the first version there was nothing, which is a text to compare with.
+            if revision not in values and (from_revision or revision != 0):
+                raise NotFoundError(
+                    f"Block {block_id} has no version {revision}.",
+                    reason=Reason.VERSION_NOT_FOUND,
+                    metadata={"id": block_id, "revision": revision},
+                )
+        return unified_diff(values.get(older, ""), values[newer])
+
+    async def prepare_agent(self, command: PrepareAgent) -> Sequence[Block]:
+        """Makes and attaches the first blocks of an agent; does nothing the second time.
+
+        Returns:
+            All blocks of the agent, in order of attachment.
+
+        Raises:
+            NotFoundError: One of the existing blocks is not there.
+            AlreadyExistsError: Two blocks have the same label.
+            FailedPreconditionError: A text is longer than its limit.
+        """
+        now, agents = self._clock.now(), (command.agent_id,)
+        blocks = [made_block(new, agents, now) for new in command.new_blocks]
+
+        async def work(unit: Unit) -> Sequence[Block]:
+            if not await unit.begin_agent(command.agent_id):
+                return await unit.attached(command.agent_id)
+            labels = await self._labels(unit, blocks, command.block_ids)
+            if blocks:
+                authorship = _authorship("create", command.actor, now)
+                await unit.insert_all(blocks, authorship, made_for=command.agent_id)
+            if labels:
+                await unit.attach(command.agent_id, labels)
+            return await unit.attached(command.agent_id)
+
+        return await self._store.mutate(Request(id="", digest=b""), work)
+
+    async def release_agent(self, agent_id: str) -> Released:
+        """Detaches everything from an agent and deletes the blocks that were made for it alone."""
+
+        async def work(unit: Unit) -> Released:
+            deleted, detached = await unit.release(agent_id)
+            return Released(deleted, detached)
+
+        return await self._store.mutate(Request(id="", digest=b""), work)
+
+    async def _labels(
+        self, unit: Unit, blocks: Sequence[Block], block_ids: Sequence[str]
+    ) -> dict[str, str]:
+        """Returns the labels of an agent's first blocks by id, in order, all different."""
+        labels = {block.id: block.label for block in blocks}
+        existing = await unit.labels(block_ids) if block_ids else {}
+        for block_id in block_ids:
+            if block_id not in existing:
+                raise block_not_found(block_id)
+            labels[block_id] = existing[block_id]
+        seen: set[str] = set()
+        for label in labels.values():
+            if label in seen:
+                raise label_taken(label)
+            seen.add(label)
+        return labels
+
+    async def _locked(self, unit: Unit, block_id: str) -> Block:
+        block = await unit.lock_block(block_id)
+        if block is None:
+            raise block_not_found(block_id)
+        return block
+
+
+def _authorship(operation: str, actor: Actor, time: datetime) -> Authorship:
+    return Authorship(operation, actor.origin, actor.principal, time)
+
+
+def _changed(block: Block, command: UpdateBlock) -> Block:
+    metadata = {**block.metadata, **(command.metadata or {})}
+    return replace(
+        block,
+        label=block.label if command.label is None else command.label,
+        value=block.value if command.value is None else command.value,
+        description=block.description if command.description is None else command.description,
+        limit=block.limit if command.limit is None else command.limit,
+        read_only=block.read_only if command.read_only is None else command.read_only,
+        metadata={key: value for key, value in metadata.items() if value},
+    )

@@ -1,0 +1,244 @@
+"""What the memory verbs do to a text, and what they tell the model.
+
+Strings are those of observed §6 wherever it does not call them clumsy. Lengths are
+counted in characters; lines are what stands between ``\\n``, as in the numbered
+rendering; text outside the edit stays byte for byte (tabs too).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from strata.core_memory.domain.blocks import Block, check_limit
+from strata.core_memory.domain.edits import (
+    Append,
+    Create,
+    Edit,
+    Insert,
+    Replace,
+    Rethink,
+    StringReplace,
+    TextEdit,
+)
+from strata.core_memory.domain.escaping import escape, unescape
+from strata.shared.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    NotFoundError,
+    Reason,
+)
+
+_LINE_NUMBER = re.compile(r"^[ \t]*\d+→[ \t]*", re.MULTILINE)
+# A status message holds 600 bytes: a quoted text must leave room for the sentence around it.
+_QUOTE_BYTES = 240
+_LABELS_BYTES = 400
+_MOST_LINES_NAMED = 20
+
+
+def apply_edit(block: Block, edit: TextEdit, labels: Sequence[str] = ()) -> str:
+    """Returns the value of the block after the edit.
+
+    Args:
+        block: The block as it is now.
+        edit: One verb with its arguments, as the agent wrote them.
+        labels: Labels of all blocks of the agent, for text that the agent copied out
+            of its prompt, where our tags are escaped.
+
+    Raises:
+        FailedPreconditionError: The block is read-only (``BLOCK_READ_ONLY``), would grow
+            beyond its limit (``BLOCK_LIMIT_EXCEEDED``), or the edit does not fit its
+            text (``EDIT_NOT_APPLICABLE``).
+    """
+    check_writable(block)
+    check_no_line_numbers(block.label, edit)
+    value = _edited(block, edit, [*labels, block.label])
+    check_limit(block.label, value, block.limit)
+    return value
+
+
+def check_writable(block: Block) -> None:
+    """Raises if agents may not change the block, by whatever verb.
+
+    Raises:
+        FailedPreconditionError: It is read-only (``BLOCK_READ_ONLY``).
+    """
+    if block.read_only:
+        raise FailedPreconditionError(
+            "Error This block is read-only and cannot be edited.",
+            reason=Reason.BLOCK_READ_ONLY,
+            metadata={"label": block.label},
+        )
+
+
+def check_no_line_numbers(label: str, edit: Edit) -> None:
+    """Raises if a text holds the line numbers of the numbered rendering (blueprint §0.3.3).
+
+    Raises:
+        FailedPreconditionError: A line starts with one (``EDIT_NOT_APPLICABLE``).
+    """
+    for name, text in _texts(edit):
+        if _LINE_NUMBER.search(text):
+            raise _not_applicable(
+                label,
+                f"{name} contains a line number prefix, which is not allowed. Line numbers are "
+                "shown to help you find your way; they are not part of the text. Send the text "
+                "without them.",
+            )
+
+
+def success_message(edit: TextEdit, label: str) -> str:
+    """Returns what the model is told after the edit."""
+    if isinstance(edit, Append | Replace):
+        return "None"
+    return (
+        f"The core memory block with label `{label}` has been edited. Review the changes and make "
+        "sure they are as expected (correct indentation, no duplicate lines, etc). Edit the "
+        "memory block again if necessary."
+    )
+
+
+def unknown_label(label: str, labels: Sequence[str]) -> NotFoundError:
+    """Returns the error for a label that the agent does not have."""
+    known = _shortened(", ".join(labels), _LABELS_BYTES) or "none"
+    return NotFoundError(
+        f"Block field {_shortened(label)} does not exist (available sections = {known})",
+        reason=Reason.BLOCK_NOT_FOUND,
+        metadata={"label": label},
+    )
+
+
+def label_taken(label: str) -> AlreadyExistsError:
+    """Returns the error for a label that another block of the agent has."""
+    return AlreadyExistsError(
+        f"There is a memory block '{label}' already. Edit that one, or choose another label.",
+        metadata={"name": label},
+    )
+
+
+def bad_label(label: str, rule: str) -> FailedPreconditionError:
+    """Returns the error for a label that no block may have."""
+    return _not_applicable(label, f"'{_shortened(label)}' cannot be a label: it {rule}.")
+
+
+def _texts(edit: Edit) -> list[tuple[str, str]]:
+    """Returns the texts of an edit by the names that the model knows them by."""
+    match edit:
+        case Append(content):
+            return [("content", content)]
+        case Replace(old, new):
+            return [("old_content", old), ("new_content", new)]
+        case StringReplace(old, new):
+            return [("old_str", old), ("new_str", new)]
+        case Insert(new, _):
+            return [("new_str", new)]
+        case Rethink(new):
+            return [("new_memory", new)]
+        case Create(text, _):
+            return [("file_text", text)]
+        case _:
+            return []
+
+
+def _edited(block: Block, edit: TextEdit, labels: Sequence[str]) -> str:
+    value = block.value
+    match edit:
+        case Append(content):
+            return f"{value}\n{content}" if value else content
+        case Replace(old, new):
+            old, new = _as_stored(value, old, new, labels)
+            return _replace_all(block, old, new)
+        case StringReplace(old, new):
+            old, new = _as_stored(value, old, new, labels)
+            return _replace_one(block, old, new)
+        case Insert(new, line):
+            return _insert(block, new, line)
+        case Rethink(new):
+            # Only a value that was shown escaped can have been copied escaped.
+            return unescape(new, labels) if escape(value, labels) != value else new
+
+
+def _as_stored(value: str, old: str, new: str, labels: Sequence[str]) -> tuple[str, str]:
+    """Returns the texts of a replacement as the store has them.
+
+    An agent that copies one of our tags from its prompt copies it escaped.
+    """
+    if old in value:
+        return old, new
+    plain = unescape(old, labels)
+    return (plain, unescape(new, labels)) if plain in value else (old, new)
+
+
+def _replace_all(block: Block, old: str, new: str) -> str:
+    if not old:
+        raise _not_applicable(
+            block.label, "old_content is empty. Name the text that is to be replaced."
+        )
+    if old not in block.value:
+        raise _not_applicable(
+            block.label,
+            f"Old content '{_shortened(old)}' not found in memory block '{block.label}'",
+        )
+    return block.value.replace(old, new)
+
+
+def _replace_one(block: Block, old: str, new: str) -> str:
+    value = block.value
+    at = value.find(old)
+    if at < 0:
+        raise _not_applicable(
+            block.label,
+            f"No replacement was performed, old_str `{_shortened(old)}` did not appear verbatim "
+            f"in memory block with label `{block.label}`.",
+        )
+    if value.find(old, at + 1) >= 0:
+        lines = _lines_with(value, old)
+        raise _not_applicable(
+            block.label,
+            f"No replacement was performed. Multiple occurrences of old_str `{_shortened(old)}` "
+            f"in lines {lines}. Please ensure it is unique.",
+            lines=lines,
+        )
+    return value[:at] + new + value[at + len(old) :]
+
+
+def _insert(block: Block, new: str, line: int) -> str:
+    lines = block.value.split("\n") if block.value else []
+    after = len(lines) if line == -1 else line
+    if not 0 <= after <= len(lines):
+        raise _not_applicable(
+            block.label,
+            f"Invalid `insert_line` parameter: {line}. It should be within the range of lines of "
+            f"the memory block: [0, {len(lines)}], or -1 to append to the end of the memory block.",
+        )
+    return "\n".join([*lines[:after], new, *lines[after:]])
+
+
+def _lines_with(value: str, text: str) -> str:
+    """Writes the numbers of the lines in which an occurrence of the text begins."""
+    ends = [at for at, character in enumerate(value) if character == "\n"]
+    numbers: list[int] = []
+    at = value.find(text)
+    while at >= 0 and len(numbers) <= _MOST_LINES_NAMED:
+        number = bisect_right(ends, at - 1) + 1
+        numbers.append(number)
+        # The next one of interest begins in a later line.
+        at = value.find(text, ends[number - 1] + 1) if number <= len(ends) else -1
+    shown = ", ".join(str(number) for number in numbers[:_MOST_LINES_NAMED])
+    return f"[{shown}, ...]" if len(numbers) > _MOST_LINES_NAMED else f"[{shown}]"
+
+
+def _not_applicable(label: str, message: str, **metadata: str) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        message, reason=Reason.EDIT_NOT_APPLICABLE, metadata={"label": label, **metadata}
+    )
+
+
+def _shortened(text: str, most: int = _QUOTE_BYTES) -> str:
+    """Takes the middle out of a text that is too long to be quoted."""
+    raw = text.encode()
+    if len(raw) <= most:
+        return text
+    half = most // 2
+    return f"{raw[:half].decode(errors='ignore')} [...] {raw[-half:].decode(errors='ignore')}"

@@ -1,0 +1,189 @@
+"""What the rules of core memory need of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+from strata.core_memory.domain.blocks import Authorship, Block, NewBlock, Version
+from strata.core_memory.domain.compilation import MemoryReader
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A mutation's claim to be done once.
+
+    Attributes:
+        id: The caller's request id; empty if a repetition may be done again.
+        digest: Hash of the method and everything it was asked.
+    """
+
+    id: str
+    digest: bytes
+
+
+class Replayed(Exception):
+    """The request was done before; `response` is what was answered then."""
+
+    def __init__(self, response: bytes) -> None:
+        super().__init__("the request was answered before")
+        self.response = response
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A block that was looked up by label and locked, and its agent's labels in order."""
+
+    block: Block | None
+    labels: tuple[str, ...]
+
+
+class Unit(Protocol):
+    """One transaction. Every method is one statement.
+
+    The first call MUST be `check_request` or one of the locking reads, which do the
+    same on the way; the last one `finish`, unless the write took the response itself.
+    """
+
+    async def check_request(self) -> None:
+        """Raises `Replayed` if the request was done before.
+
+        Raises:
+            AlreadyExistsError: Its id was used for something else (``REQUEST_ID_REUSED``).
+        """
+        ...
+
+    async def lock_block(self, block_id: str) -> Block | None:
+        """Returns the newest state of a block and keeps others from changing it."""
+        ...
+
+    async def lock_labelled(self, agent_id: str, label: str) -> Found:
+        """Returns what `lock_block` does for the agent's block of that label."""
+        ...
+
+    async def insert(
+        self,
+        block: Block,
+        authorship: Authorship,
+        *,
+        agent_id: str,
+        made_for: str,
+        response: bytes,
+    ) -> None:
+        """Stores a new block, its first version, and the response.
+
+        Args:
+            block: The block, at revision 1.
+            authorship: Who makes it.
+            agent_id: Attach it to this agent; empty for none.
+            made_for: The agent with which it ends, see `release`; empty for none.
+            response: What the request is answered.
+
+        Raises:
+            AlreadyExistsError: The agent has that label (``NAME_TAKEN``).
+        """
+        ...
+
+    async def update(self, block: Block, authorship: Authorship, *, response: bytes) -> None:
+        """Stores a changed block, its version, and the response.
+
+        Raises:
+            AlreadyExistsError: One of its agents has that label (``NAME_TAKEN``).
+        """
+        ...
+
+    async def delete(self, block_id: str) -> bool:
+        """Deletes a block with its history and attachments; says whether there was one."""
+        ...
+
+    async def attach(self, agent_id: str, labels: Mapping[str, str]) -> None:
+        """Shows blocks to an agent, in order, after those that it has; those that it has stay.
+
+        Args:
+            agent_id: The agent.
+            labels: The blocks' labels by their ids.
+
+        Raises:
+            AlreadyExistsError: It has another block of such a label (``NAME_TAKEN``).
+        """
+        ...
+
+    async def detach(self, agent_id: str, block_id: str) -> bool:
+        """Hides a block from an agent; says whether it had it."""
+        ...
+
+    async def begin_agent(self, agent_id: str) -> bool:
+        """Notes that the agent's first blocks are made; False if they were before."""
+        ...
+
+    async def insert_all(
+        self, blocks: Sequence[Block], authorship: Authorship, *, made_for: str
+    ) -> None:
+        """Stores new blocks with their first versions, not attached."""
+        ...
+
+    async def labels(self, block_ids: Sequence[str]) -> Mapping[str, str]:
+        """Returns the labels, by id, of those ids that are blocks of the project."""
+        ...
+
+    async def attached(self, agent_id: str) -> list[Block]:
+        """Returns all blocks of an agent in order of attachment."""
+        ...
+
+    async def release(self, agent_id: str) -> tuple[int, int]:
+        """Detaches everything from an agent and deletes what was made for it alone.
+
+        Returns:
+            How many blocks were deleted, and how many only detached.
+        """
+        ...
+
+    async def finish(self, response: bytes) -> None:
+        """Stores the response of a mutation whose write did not."""
+        ...
+
+
+class BlockStore(MemoryReader, Protocol):
+    """Blocks, attachments and versions of the calling project."""
+
+    async def mutate(self, request: Request, work: Callable[[Unit], Awaitable[ResultT]]) -> ResultT:
+        """Runs `work` in one transaction; once more if it lost a race for the request id.
+
+        Raises:
+            Replayed: The request was done before.
+        """
+        ...
+
+    async def block(self, block_id: str) -> Block | None:
+        """Returns a block."""
+        ...
+
+    async def labelled(self, agent_id: str, label: str) -> Found:
+        """Returns the agent's block of a label."""
+        ...
+
+    async def block_as_of(self, block_id: str, time: datetime) -> Block | None:
+        """Returns a block as it was; None if it was not there."""
+        ...
+
+    async def agent_blocks(
+        self, agent_id: str, label: str, after: int, count: int
+    ) -> list[tuple[int, Block]]:
+        """Returns blocks of an agent with their positions, in order, after a position."""
+        ...
+
+    async def project_blocks(self, label: str, after: str, count: int) -> list[Block]:
+        """Returns blocks of the project in order of id, after an id."""
+        ...
+
+    async def versions(self, block_id: str, before: int, count: int) -> list[Version]:
+        """Returns versions of a block, newest first, before a revision."""
+        ...
+
+    async def values(self, block_id: str, revisions: Sequence[int]) -> Mapping[int, str]:
+        """Returns the values of those revisions that there are."""
+        ...

@@ -1,0 +1,1 @@
+"""The schema of core memory."""

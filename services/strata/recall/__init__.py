@@ -1,0 +1,1 @@
+"""Recall memory: every message ever stored, and the context windows over them."""

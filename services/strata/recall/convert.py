@@ -1,0 +1,331 @@
+"""Between the messages of the wire and the domain; the one place that checks requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from strata.api.common.v1 import message_pb2 as common
+from strata.api.common.v1 import usage_pb2
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.api.recall.v1 import window_service_pb2 as window_pb
+from strata.recall.domain.messages import (
+    Compaction,
+    Message,
+    MessageFilter,
+    Role,
+    SearchHit,
+    SearchQuery,
+    Step,
+    Window,
+)
+from strata.recall.domain.pairs import pair_violations
+from strata.recall.parts import (
+    part_from_json,
+    part_to_json,
+    provenance_from_text,
+    provenance_to_text,
+)
+from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.ids import check_id
+
+MAX_QUERY_CHARS = 2_000
+MAX_SEARCH_LIMIT = 100
+DEFAULT_SEARCH_LIMIT = 5
+MAX_NEIGHBOURS = 5
+
+_USAGE_FIELDS = (
+    "prompt_tokens",
+    "completion_tokens",
+    "total_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+    "estimated",
+)
+_ROLES = {
+    common.ROLE_SYSTEM: Role.SYSTEM,
+    common.ROLE_USER: Role.USER,
+    common.ROLE_ASSISTANT: Role.ASSISTANT,
+    common.ROLE_TOOL: Role.TOOL,
+    common.ROLE_APPROVAL: Role.APPROVAL,
+    common.ROLE_SUMMARY: Role.SUMMARY,
+}
+_ROLES_BACK = {role: value for value, role in _ROLES.items()}
+
+
+def message_to_proto(message: Message) -> common.Message:
+    """Returns the wire form of a stored message."""
+    wire = common.Message(
+        id=message.id,
+        conversation_id=message.conversation_id,
+        agent_id=message.agent_id,
+        sequence=message.sequence,
+        role=_ROLES_BACK[message.role],
+        parts=[part_from_json(part) for part in message.parts],
+        name=message.name,
+        run_id=message.run_id,
+        step_id=message.step_id,
+        group_id=message.group_id,
+        model=message.model,
+        provenance=[provenance_from_text(label) for label in message.provenance],
+        pinned=message.pinned,
+        client_message_id=message.client_message_id,
+    )
+    wire.create_time.FromDatetime(message.create_time)
+    if message.usage is not None:
+        wire.usage.CopyFrom(usage_pb2.Usage(**message.usage))
+    return wire
+
+
+def messages_to_proto(messages: Iterable[Message]) -> list[common.Message]:
+    """Returns the wire form of messages."""
+    return [message_to_proto(message) for message in messages]
+
+
+def window_to_proto(window: Window) -> window_pb.Window:
+    """Returns the wire form of a window."""
+    return window_pb.Window(
+        conversation_id=window.conversation_id,
+        agent_id=window.agent_id,
+        revision=window.revision,
+        messages=messages_to_proto(window.messages),
+        message_count=window.message_count,
+        metadata_stale=window.metadata_stale,
+    )
+
+
+def hit_to_proto(hit: SearchHit, explain: bool) -> message_pb.MessageHit:
+    """Returns the wire form of a search hit."""
+    relevance = message_pb.Relevance(search_mode="fts", rrf_score=hit.score, fts_rank=hit.rank)
+    if explain:
+        relevance.explanation = (
+            f"Found by its words, at rank {hit.rank} of the full-text search "
+            f"with a score of {hit.score:.4f}."
+        )
+    return message_pb.MessageHit(
+        message=message_to_proto(hit.message),
+        relevance=relevance,
+        neighbours=messages_to_proto(hit.neighbours),
+    )
+
+
+def time_or_none(value: Timestamp, present: bool) -> datetime | None:
+    """Returns an aware UTC time, or None if the field is not set."""
+    return value.ToDatetime(tzinfo=UTC) if present else None
+
+
+def to_message(wire: common.Message, now: datetime, step: int = 0) -> Message:
+    """Returns the domain form of a message to be stored; NUL characters are replaced."""
+    parts = (part_to_json(part) for part in wire.parts)
+    usage: dict[str, Any] | None = None
+    if wire.HasField("usage"):
+        usage = {name: getattr(wire.usage, name) for name in _USAGE_FIELDS}
+    return Message(
+        id=wire.id,
+        role=_ROLES[wire.role],
+        parts=tuple(_without_nul(part) for part in parts if part is not None),
+        create_time=time_or_none(wire.create_time, wire.HasField("create_time")) or now,
+        name=wire.name,
+        run_id=wire.run_id,
+        step_id=wire.step_id,
+        step=step,
+        group_id=wire.group_id,
+        model=wire.model,
+        usage=usage,
+        provenance=tuple(provenance_to_text(label) for label in wire.provenance),
+        pinned=wire.pinned,
+        client_message_id=wire.client_message_id,
+    )
+
+
+def to_messages(
+    wires: Iterable[common.Message], field: str, now: datetime, *, step: int = 0, run_id: str = ""
+) -> tuple[Message, ...]:
+    """Returns the domain form of messages to be stored.
+
+    Raises:
+        InvalidArgumentError: An id or a role is wrong, or a message is of another run.
+    """
+    wires = list(wires)
+    violations = []
+    for index, wire in enumerate(wires):
+        place = f"{field}[{index}]"
+        if wire.role not in _ROLES:
+            violations.append(FieldViolation(f"{place}.role", "must be set"))
+        if not wire.id.startswith("message-"):
+            violations.append(FieldViolation(f"{place}.id", "must be a message id"))
+        if run_id and wire.run_id != run_id:
+            violations.append(FieldViolation(f"{place}.run_id", "must be the run of the request"))
+    _refuse(violations)
+    return tuple(to_message(wire, now, step) for wire in wires)
+
+
+def to_open(request: window_pb.OpenWindowRequest, now: datetime) -> tuple[Message, ...]:
+    """Returns the first messages of a window.
+
+    Raises:
+        InvalidArgumentError: The ids are wrong or the first message is not the system message.
+    """
+    check_id(request.conversation_id, "conversation", field="conversation_id")
+    check_id(request.agent_id, "agent", field="agent_id")
+    messages = to_messages(request.messages, "messages", now)
+    violations = pair_violations(messages)
+    if not messages or messages[0].role is not Role.SYSTEM:
+        violations.append(FieldViolation("messages", "must begin with the system message"))
+    _refuse(violations)
+    return messages
+
+
+def to_step(request: window_pb.CommitStepRequest, now: datetime) -> Step:
+    """Returns the step to commit.
+
+    Raises:
+        InvalidArgumentError: Ids or numbers are wrong, or a call and its return are parted.
+    """
+    check_id(request.conversation_id, "conversation", field="conversation_id")
+    check_id(request.agent_id, "agent", field="agent_id")
+    check_id(request.run_id, "run", field="run_id")
+    messages = to_messages(
+        request.messages, "messages", now, step=request.step, run_id=request.run_id
+    )
+    violations = pair_violations(messages)
+    for name in ("attempt", "step"):
+        if getattr(request, name) < 1:
+            violations.append(FieldViolation(name, "must be at least 1"))
+    if not messages:
+        violations.append(FieldViolation("messages", "must not be empty"))
+    _refuse(violations)
+    return Step(
+        conversation_id=request.conversation_id,
+        agent_id=request.agent_id,
+        run_id=request.run_id,
+        attempt=request.attempt,
+        step=request.step,
+        messages=messages,
+        system_text=request.system_text if request.HasField("system_text") else None,
+        metadata_stale=request.metadata_stale if request.HasField("metadata_stale") else None,
+    )
+
+
+def to_compaction(request: window_pb.CompactWindowRequest, now: datetime) -> Compaction:
+    """Returns the compaction to make.
+
+    Raises:
+        InvalidArgumentError: An id is wrong or there is no summary.
+    """
+    check_id(request.conversation_id, "conversation", field="conversation_id")
+    if request.run_id:
+        check_id(request.run_id, "run", field="run_id")
+    summary = to_messages([request.summary], "summary", now)[0]
+    if summary.role is not Role.SUMMARY:
+        _refuse([FieldViolation("summary.role", "must be ROLE_SUMMARY")])
+    return Compaction(
+        conversation_id=request.conversation_id,
+        run_id=request.run_id,
+        attempt=request.attempt,
+        expected_revision=request.expected_revision,
+        summary=summary,
+        kept_ids=tuple(request.kept_message_ids),
+    )
+
+
+def to_search(request: message_pb.SearchMessagesRequest) -> SearchQuery:
+    """Returns what to search for.
+
+    Raises:
+        InvalidArgumentError: The agent is not an id, the query is blank or too long, a
+            number or a role is out of range, or the time range is empty.
+    """
+    check_id(request.agent_id, "agent", field="agent_id")
+    if request.conversation_id:
+        check_id(request.conversation_id, "conversation", field="conversation_id")
+    start = time_or_none(request.start_time, request.HasField("start_time"))
+    end = time_or_none(request.end_time, request.HasField("end_time"))
+    violations = []
+    if not request.query.strip():
+        violations.append(FieldViolation("query", "must not be blank"))
+    if len(request.query) > MAX_QUERY_CHARS:
+        violations.append(FieldViolation("query", f"must not exceed {MAX_QUERY_CHARS} characters"))
+    if request.limit < 0:
+        violations.append(FieldViolation("limit", "must not be negative"))
+    if not 0 <= request.neighbours <= MAX_NEIGHBOURS:
+        violations.append(FieldViolation("neighbours", f"must be 0 to {MAX_NEIGHBOURS}"))
+    if start is not None and end is not None and start >= end:
+        violations.append(FieldViolation("end_time", "must be after start_time"))
+    roles = _to_roles(request.roles, violations)
+    _refuse(violations)
+    return SearchQuery(
+        agent_id=request.agent_id,
+        conversation_id=request.conversation_id,
+        text=request.query.replace("\x00", " "),
+        limit=min(request.limit or DEFAULT_SEARCH_LIMIT, MAX_SEARCH_LIMIT),
+        roles=roles or (Role.USER, Role.ASSISTANT, Role.SUMMARY),
+        start_time=start,
+        end_time=end,
+        exclude_run_id=request.exclude_run_id,
+        neighbours=request.neighbours,
+    )
+
+
+def to_filter(request: message_pb.ListMessagesRequest) -> MessageFilter:
+    """Returns which messages to list.
+
+    Raises:
+        InvalidArgumentError: An id is wrong, or not exactly one of agent and conversation is set.
+    """
+    violations: list[FieldViolation] = []
+    if bool(request.conversation_id) == bool(request.agent_id):
+        violations.append(
+            FieldViolation("conversation_id", "set exactly one of conversation_id and agent_id")
+        )
+    roles = _to_roles(request.roles, violations)
+    _refuse(violations)
+    if request.conversation_id:
+        check_id(request.conversation_id, "conversation", field="conversation_id")
+    else:
+        check_id(request.agent_id, "agent", field="agent_id")
+    if request.run_id:
+        check_id(request.run_id, "run", field="run_id")
+    return MessageFilter(
+        conversation_id=request.conversation_id,
+        agent_id=request.agent_id,
+        roles=roles,
+        run_id=request.run_id,
+        newest_first=request.order == message_pb.LIST_ORDER_NEWEST_FIRST,
+    )
+
+
+def _to_roles(
+    values: Iterable[common.Role.ValueType], violations: list[FieldViolation]
+) -> tuple[Role, ...]:
+    roles = []
+    for index, value in enumerate(values):
+        if value in _ROLES:
+            roles.append(_ROLES[value])
+        else:
+            violations.append(FieldViolation(f"roles[{index}]", "is not a known role"))
+    return tuple(roles)
+
+
+def _without_nul(value: Any) -> Any:
+    # PostgreSQL takes no NUL in text or jsonb; a tool that prints one must not lose the step.
+    if isinstance(value, str):
+        return value.replace("\x00", "\ufffd")
+    if isinstance(value, dict):
+        return {key: _without_nul(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nul(item) for item in value]
+    return value
+
+
+def _refuse(violations: list[FieldViolation]) -> None:
+    if violations:
+        raise InvalidArgumentError(
+            "The request has wrong fields: "
+            + "; ".join(f"{item.field} {item.description}" for item in violations)
+            + ".",
+            violations=violations,
+        )

@@ -1,0 +1,1 @@
+"""What recall means, free of transport and storage."""

@@ -1,0 +1,216 @@
+"""Messages and windows as recall holds them.
+
+Parts are plain JSON objects with a ``type``, since recall stores them as they come
+and looks into few of them:
+
+=====================  ====================================================================
+``text``               ``text``
+``image``              ``media_type``, ``url`` or ``data`` (base64)
+``reasoning``          ``text``, ``signature``, ``redacted`` (base64)
+``tool_call``          ``tool_call_id``, ``name``, ``arguments``
+``tool_return``        ``tool_call_id``, ``name``, ``status``, ``content``, ``stdout``,
+                       ``stderr``, ``provenance``
+``approval_request``   ``approval_id``, ``tool_calls``, ``expire_time``
+``approval_response``  ``approval_id``, ``decisions``
+``summary``            ``text``, ``first_sequence``, ``last_sequence``, ``message_count``
+=====================  ====================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Self
+
+Part = Mapping[str, Any]
+Cursor = tuple[str | int | datetime, ...]
+
+
+class Role(StrEnum):
+    """Who speaks in a message."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+    APPROVAL = "approval"
+    SUMMARY = "summary"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One row of the log of a conversation.
+
+    Attributes:
+        id: ``message-`` id, chosen by the writer.
+        role: Who speaks.
+        parts: The content, in order; see the module.
+        conversation_id: The conversation; empty until stored.
+        agent_id: The agent; empty until stored.
+        sequence: Position in the conversation from 0; -1 until stored.
+        step: Number of the step in its run from 1; 0 for inputs and first messages.
+        usage: Token counts of the model call, by name.
+        create_time: When it was said, UTC.
+    """
+
+    id: str
+    role: Role
+    parts: tuple[Part, ...]
+    create_time: datetime
+    conversation_id: str = ""
+    agent_id: str = ""
+    sequence: int = -1
+    name: str = ""
+    run_id: str = ""
+    step_id: str = ""
+    step: int = 0
+    group_id: str = ""
+    model: str = ""
+    usage: Mapping[str, Any] | None = None
+    provenance: tuple[str, ...] = ()
+    pinned: bool = False
+    client_message_id: str = ""
+
+    def placed(self, conversation_id: str, agent_id: str, sequence: int) -> Self:
+        """Returns the message as stored at a position of a conversation."""
+        return replace(self, conversation_id=conversation_id, agent_id=agent_id, sequence=sequence)
+
+    def tool_call_ids(self) -> tuple[str, ...]:
+        """Returns the ids of the calls that the message asks for."""
+        return tuple(p["tool_call_id"] for p in self.parts if p["type"] == "tool_call")
+
+    def tool_return_ids(self) -> tuple[str, ...]:
+        """Returns the ids of the calls that the message answers."""
+        return tuple(p["tool_call_id"] for p in self.parts if p["type"] == "tool_return")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The context window of a conversation.
+
+    Attributes:
+        messages: What is in view, in order; the first is the system message.
+        revision: Rises with every change.
+        message_count: Messages stored in the conversation, in view or not.
+        metadata_stale: True if counts in the system message are known to be old.
+    """
+
+    conversation_id: str
+    agent_id: str
+    revision: int
+    messages: tuple[Message, ...]
+    message_count: int
+    metadata_stale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStart:
+    """What a turn starts from.
+
+    Attributes:
+        inputs: The inputs as stored.
+        committed_steps: Steps of the run that were committed by earlier attempts.
+        committed: The messages of those steps, in order.
+    """
+
+    window: Window
+    inputs: tuple[Message, ...]
+    committed_steps: int = 0
+    committed: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step to be committed.
+
+    Attributes:
+        attempt: The dispatch that made it; an older one than the fence is refused.
+        step: Number in the run, from 1.
+        system_text: New text of the system message, if it was rebuilt for this step.
+        metadata_stale: New value of the window's flag, None to keep it.
+    """
+
+    conversation_id: str
+    agent_id: str
+    run_id: str
+    attempt: int
+    step: int
+    messages: tuple[Message, ...]
+    system_text: str | None = None
+    metadata_stale: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedStep:
+    """A step as stored."""
+
+    messages: tuple[Message, ...]
+    revision: int
+    message_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """A planned swap of a window for a smaller one.
+
+    Attributes:
+        expected_revision: The revision that the plan was made on.
+        kept_ids: Messages that stay, in order, without the system message.
+    """
+
+    conversation_id: str
+    run_id: str
+    attempt: int
+    expected_revision: int
+    summary: Message
+    kept_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    """What to look for in an agent's messages; times are UTC, ``end_time`` is exclusive."""
+
+    agent_id: str
+    text: str
+    limit: int
+    conversation_id: str = ""
+    roles: tuple[Role, ...] = (Role.USER, Role.ASSISTANT, Role.SUMMARY)
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+    exclude_run_id: str = ""
+    neighbours: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """A found message, its full-text rank from 1 and its score."""
+
+    message: Message
+    rank: int
+    score: float
+    neighbours: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFilter:
+    """Which messages to list; one of conversation and agent is set."""
+
+    conversation_id: str = ""
+    agent_id: str = ""
+    roles: tuple[Role, ...] = ()
+    run_id: str = ""
+    newest_first: bool = False
+
+    def cursor_kinds(self) -> tuple[type, ...]:
+        """Returns the types of the sort key: sequence, or time and id over conversations."""
+        return (int,) if self.conversation_id else (datetime, str)
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePage:
+    """A page of messages, and where the next one starts (None at the end)."""
+
+    messages: Sequence[Message] = field(default_factory=tuple)
+    next_cursor: Cursor | None = None

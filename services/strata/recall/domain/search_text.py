@@ -1,0 +1,81 @@
+"""What of a message can be searched, and how text without spaces is cut.
+
+PostgreSQL's parsers split at spaces. Runs of Han, Kana, Hangul and Thai characters
+are therefore also stored as overlapping pairs of characters, which find a word
+wherever it stands in such a run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from strata.recall.domain.messages import Message, Role
+
+# A tsvector may not exceed 1 MB; what lies beyond this many characters is not searchable.
+MAX_SEARCH_CHARS = 100_000
+MAX_PAIR_CHARS = 20_000
+
+_UNSPACED = re.compile(
+    "[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\U00020000-\U0003ffff]+"
+)
+_SEARCH_TOOLS = frozenset({"conversation_search", "conversation_search_date"})
+_SEARCHABLE_ROLES = frozenset({Role.USER, Role.ASSISTANT, Role.SUMMARY, Role.TOOL})
+
+
+@dataclass(frozen=True, slots=True)
+class SearchText:
+    """Text for the language's own parser, and character pairs for the rest."""
+
+    words: str
+    pairs: str
+
+    def __bool__(self) -> bool:
+        return bool(self.words.strip() or self.pairs)
+
+
+def split_text(text: str) -> SearchText:
+    """Splits text into words (spaces where unspaced runs stood) and character pairs."""
+    runs = _UNSPACED.findall(text[:MAX_PAIR_CHARS])
+    pairs = " ".join(pair for run in runs for pair in _pairs(run))
+    return SearchText(words=_UNSPACED.sub(" ", text[:MAX_SEARCH_CHARS]), pairs=pairs)
+
+
+def searchable_text(message: Message) -> str:
+    """Returns the text that a search may find the message by; empty if none.
+
+    Left out: system and approval messages, reasoning, arguments of tool calls (but
+    for what ``send_message`` said), and whole assistant messages that call
+    ``conversation_search``, since a search that finds searches feeds on itself
+    (blueprint §6.2).
+    """
+    if message.role not in _SEARCHABLE_ROLES:
+        return ""
+    calls = [part for part in message.parts if part["type"] == "tool_call"]
+    if any(call["name"] in _SEARCH_TOOLS for call in calls):
+        return ""
+    pieces = [str(part["text"]) for part in message.parts if part["type"] in {"text", "summary"}]
+    pieces += [_sent_text(call["arguments"]) for call in calls if call["name"] == "send_message"]
+    pieces += [
+        str(part["content"])
+        for part in message.parts
+        if part["type"] == "tool_return" and part["name"] not in _SEARCH_TOOLS
+    ]
+    return "\n".join(piece for piece in pieces if piece)
+
+
+def _sent_text(arguments: str) -> str:
+    try:
+        value = json.loads(arguments)
+    except ValueError:
+        return ""
+    message = value.get("message", "") if isinstance(value, dict) else ""
+    return message if isinstance(message, str) else ""
+
+
+def _pairs(run: str) -> list[str]:
+    if len(run) == 1:
+        return [run]
+    return [run[index : index + 2] for index in range(len(run) - 1)]

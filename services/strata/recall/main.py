@@ -1,0 +1,61 @@
+"""The recall room: wiring, and the entry point of its process."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.api.recall.v1 import window_service_pb2 as window_pb
+from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
+from strata.recall.servicer import MessageServicer, WindowServicer
+from strata.recall.settings import RecallSettings
+from strata.recall.store import PostgresMessageStore, PostgresWindowStore
+from strata.shared.db import Database
+from strata.shared.room import Room, Service, Wiring
+from strata.shared.server import run_room
+
+NAME = "recall"
+
+
+async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
+    """Builds the room.
+
+    Args:
+        settings: Its settings.
+        wiring: The process that it is built in.
+        stack: Closes what the room opens.
+    """
+    database = Database(
+        settings.database_url, pool_size=settings.pool_size, application_name="strata-recall"
+    )
+    stack.push_async_callback(database.close)
+    messages = MessageServicer(PostgresMessageStore(database))
+    # What is not overridden answers UNIMPLEMENTED; the stubs call that abstract.
+    windows = WindowServicer(  # type: ignore[abstract]
+        PostgresWindowStore(database), wiring.clock, settings.search_language
+    )
+    return Room(
+        name=NAME,
+        services=[
+            Service(
+                message_pb.DESCRIPTOR.services_by_name["MessageService"].full_name,
+                message_grpc.add_MessageServiceServicer_to_server,
+                messages,
+            ),
+            Service(
+                window_pb.DESCRIPTOR.services_by_name["WindowService"].full_name,
+                window_grpc.add_WindowServiceServicer_to_server,
+                windows,
+            ),
+        ],
+    )
+
+
+def main() -> None:
+    """Runs the room in a process of its own."""
+    run_room(NAME, build, RecallSettings())
+
+
+if __name__ == "__main__":
+    main()

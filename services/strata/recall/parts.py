@@ -1,0 +1,190 @@
+"""Message parts between the wire and the JSON form that recall stores."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from strata.api.common.v1 import message_pb2 as common
+from strata.recall.domain.messages import Part
+
+_STATUS = {
+    common.TOOL_STATUS_UNSPECIFIED: "",
+    common.TOOL_STATUS_OK: "ok",
+    common.TOOL_STATUS_FAILED: "failed",
+    common.TOOL_STATUS_UNKNOWN: "unknown",
+}
+_STATUS_BACK = {name: value for value, name in _STATUS.items()}
+_PROVENANCE_PREFIX = "PROVENANCE_"
+
+
+def provenance_to_text(value: common.Provenance.ValueType) -> str:
+    """Returns ``user``, ``model``, ``memory``, ``tool``, ``web``, ``mcp`` or ``system``."""
+    if value not in common.Provenance.values():
+        return ""
+    name = common.Provenance.Name(value).removeprefix(_PROVENANCE_PREFIX)
+    return "" if name == "UNSPECIFIED" else name.lower()
+
+
+def provenance_from_text(value: str) -> common.Provenance.ValueType:
+    """Returns the enum value of a stored provenance."""
+    name = _PROVENANCE_PREFIX + (value.upper() or "UNSPECIFIED")
+    return common.Provenance.Value(name)
+
+
+def part_to_json(part: common.Part) -> Part | None:
+    """Returns the stored form of a part, or None if the part is empty."""
+    kind = part.WhichOneof("content")
+    if kind is None:
+        return None
+    return {"type": kind, **_TO_JSON[kind](getattr(part, kind))}
+
+
+def part_from_json(part: Part) -> common.Part:
+    """Returns the wire form of a stored part."""
+    kind = part["type"]
+    return common.Part(**{kind: _FROM_JSON[kind](part)})
+
+
+def _image_to_json(image: common.ImagePart) -> Part:
+    if image.WhichOneof("source") == "data":
+        return {"media_type": image.media_type, "data": base64.b64encode(image.data).decode()}
+    return {"media_type": image.media_type, "url": image.url}
+
+
+def _image_from_json(part: Part) -> common.ImagePart:
+    if "data" in part:
+        return common.ImagePart(media_type=part["media_type"], data=base64.b64decode(part["data"]))
+    return common.ImagePart(media_type=part["media_type"], url=part["url"])
+
+
+def _call_to_json(call: common.ToolCallPart) -> Part:
+    return {"tool_call_id": call.tool_call_id, "name": call.name, "arguments": call.arguments}
+
+
+def _call_from_json(part: Part) -> common.ToolCallPart:
+    return common.ToolCallPart(
+        tool_call_id=part["tool_call_id"], name=part["name"], arguments=part["arguments"]
+    )
+
+
+def _return_to_json(value: common.ToolReturnPart) -> Part:
+    return {
+        "tool_call_id": value.tool_call_id,
+        "name": value.name,
+        "status": _STATUS.get(value.status, ""),
+        "content": value.content,
+        "stdout": list(value.stdout),
+        "stderr": list(value.stderr),
+        "provenance": provenance_to_text(value.provenance),
+    }
+
+
+def _return_from_json(part: Part) -> common.ToolReturnPart:
+    return common.ToolReturnPart(
+        tool_call_id=part["tool_call_id"],
+        name=part["name"],
+        status=_STATUS_BACK[part["status"]],
+        content=part["content"],
+        stdout=part["stdout"],
+        stderr=part["stderr"],
+        provenance=provenance_from_text(part["provenance"]),
+    )
+
+
+def _request_to_json(value: common.ApprovalRequestPart) -> Part:
+    stored: dict[str, Any] = {
+        "approval_id": value.approval_id,
+        "tool_calls": [_call_to_json(call) for call in value.tool_calls],
+    }
+    if value.HasField("expire_time"):
+        stored["expire_time"] = value.expire_time.ToJsonString()
+    return stored
+
+
+def _request_from_json(part: Part) -> common.ApprovalRequestPart:
+    request = common.ApprovalRequestPart(
+        approval_id=part["approval_id"],
+        tool_calls=[_call_from_json(call) for call in part["tool_calls"]],
+    )
+    if "expire_time" in part:
+        expires = Timestamp()
+        expires.FromJsonString(part["expire_time"])
+        request.expire_time.CopyFrom(expires)
+    return request
+
+
+def _decision_to_json(value: common.ApprovalDecision) -> Part:
+    stored: dict[str, Any] = {
+        "tool_call_id": value.tool_call_id,
+        "approve": value.approve,
+        "reason": value.reason,
+    }
+    if value.HasField("client_return"):
+        stored["client_return"] = value.client_return
+    return stored
+
+
+def _response_to_json(value: common.ApprovalResponsePart) -> Part:
+    return {
+        "approval_id": value.approval_id,
+        "decisions": [_decision_to_json(decision) for decision in value.decisions],
+    }
+
+
+def _response_from_json(part: Part) -> common.ApprovalResponsePart:
+    return common.ApprovalResponsePart(
+        approval_id=part["approval_id"],
+        decisions=[common.ApprovalDecision(**decision) for decision in part["decisions"]],
+    )
+
+
+def _summary_to_json(value: common.SummaryPart) -> Part:
+    return {
+        "text": value.text,
+        "first_sequence": value.first_sequence,
+        "last_sequence": value.last_sequence,
+        "message_count": value.message_count,
+    }
+
+
+def _reasoning_to_json(value: common.ReasoningPart) -> Part:
+    return {
+        "text": value.text,
+        "signature": value.signature,
+        "redacted": base64.b64encode(value.redacted).decode(),
+    }
+
+
+_TO_JSON: dict[str, Callable[[Any], Part]] = {
+    "text": lambda value: {"text": value.text},
+    "image": _image_to_json,
+    "reasoning": _reasoning_to_json,
+    "tool_call": _call_to_json,
+    "tool_return": _return_to_json,
+    "approval_request": _request_to_json,
+    "approval_response": _response_to_json,
+    "summary": _summary_to_json,
+}
+
+_FROM_JSON: dict[str, Callable[[Part], Any]] = {
+    "text": lambda part: common.TextPart(text=part["text"]),
+    "image": _image_from_json,
+    "reasoning": lambda part: common.ReasoningPart(
+        text=part["text"],
+        signature=part["signature"],
+        redacted=base64.b64decode(part["redacted"]),
+    ),
+    "tool_call": _call_from_json,
+    "tool_return": _return_from_json,
+    "approval_request": _request_from_json,
+    "approval_response": _response_from_json,
+    "summary": lambda part: common.SummaryPart(
+        text=part["text"],
+        first_sequence=part["first_sequence"],
+        last_sequence=part["last_sequence"],
+        message_count=part["message_count"],
+    ),
+}

@@ -1,0 +1,151 @@
+"""The two services of recall: convert, ask the store, convert back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.api.recall.v1 import window_service_pb2 as window_pb
+from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
+from strata.recall import convert
+from strata.recall.domain.store import MessageStore, WindowStore
+from strata.shared.clock import Clock
+from strata.shared.db import decode_page_token, encode_page_token, page_limit
+from strata.shared.ids import check_id
+
+Context = Any
+MAX_PAGE_SIZE = 500
+
+
+class MessageServicer(message_grpc.MessageServiceServicer):
+    """Reads and searches the log."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    async def GetMessage(
+        self, request: message_pb.GetMessageRequest, context: Context
+    ) -> message_pb.GetMessageResponse:
+        """Returns one message."""
+        check_id(request.message_id, "message", field="message_id")
+        message = await self._store.get(request.message_id)
+        return message_pb.GetMessageResponse(message=convert.message_to_proto(message))
+
+    async def ListMessages(
+        self, request: message_pb.ListMessagesRequest, context: Context
+    ) -> message_pb.ListMessagesResponse:
+        """Lists messages of a conversation or an agent."""
+        wanted = convert.to_filter(request)
+        scope = f"ListMessages {wanted}"
+        cursor = decode_page_token(scope, request.page_token, wanted.cursor_kinds())
+        page = await self._store.page(
+            wanted, page_limit(request.page_size, maximum=MAX_PAGE_SIZE), cursor
+        )
+        token = encode_page_token(scope, page.next_cursor) if page.next_cursor else ""
+        return message_pb.ListMessagesResponse(
+            messages=convert.messages_to_proto(page.messages), next_page_token=token
+        )
+
+    async def SearchMessages(
+        self, request: message_pb.SearchMessagesRequest, context: Context
+    ) -> message_pb.SearchMessagesResponse:
+        """Searches the messages of an agent by their words."""
+        hits = await self._store.search(convert.to_search(request))
+        return message_pb.SearchMessagesResponse(
+            hits=[convert.hit_to_proto(hit, request.explain) for hit in hits]
+        )
+
+    async def PinMessage(
+        self, request: message_pb.PinMessageRequest, context: Context
+    ) -> message_pb.PinMessageResponse:
+        """Pins a message."""
+        check_id(request.message_id, "message", field="message_id")
+        message = await self._store.set_pin(request.message_id, True)
+        return message_pb.PinMessageResponse(message=convert.message_to_proto(message))
+
+    async def UnpinMessage(
+        self, request: message_pb.UnpinMessageRequest, context: Context
+    ) -> message_pb.UnpinMessageResponse:
+        """Takes a pin away."""
+        check_id(request.message_id, "message", field="message_id")
+        message = await self._store.set_pin(request.message_id, False)
+        return message_pb.UnpinMessageResponse(message=convert.message_to_proto(message))
+
+
+class WindowServicer(window_grpc.WindowServiceServicer):
+    """Keeps the context windows."""
+
+    def __init__(self, store: WindowStore, clock: Clock, search_language: str) -> None:
+        self._store = store
+        self._clock = clock
+        self._language = search_language
+
+    async def OpenWindow(
+        self, request: window_pb.OpenWindowRequest, context: Context
+    ) -> window_pb.OpenWindowResponse:
+        """Creates a window with its first messages."""
+        messages = convert.to_open(request, self._clock.now())
+        window = await self._store.open(
+            request.conversation_id,
+            request.agent_id,
+            messages,
+            request.search_language or self._language,
+        )
+        return window_pb.OpenWindowResponse(window=convert.window_to_proto(window))
+
+    async def GetWindow(
+        self, request: window_pb.GetWindowRequest, context: Context
+    ) -> window_pb.GetWindowResponse:
+        """Returns a window."""
+        check_id(request.conversation_id, "conversation", field="conversation_id")
+        window = await self._store.get(request.conversation_id)
+        return window_pb.GetWindowResponse(window=convert.window_to_proto(window))
+
+    async def BeginTurn(
+        self, request: window_pb.BeginTurnRequest, context: Context
+    ) -> window_pb.BeginTurnResponse:
+        """Stores the inputs of a run and returns the window."""
+        check_id(request.conversation_id, "conversation", field="conversation_id")
+        check_id(request.agent_id, "agent", field="agent_id")
+        check_id(request.run_id, "run", field="run_id")
+        inputs = convert.to_messages(
+            request.inputs, "inputs", self._clock.now(), run_id=request.run_id
+        )
+        start = await self._store.begin_turn(
+            request.conversation_id, request.agent_id, request.run_id, request.attempt, inputs
+        )
+        return window_pb.BeginTurnResponse(
+            window=convert.window_to_proto(start.window),
+            inputs=convert.messages_to_proto(start.inputs),
+            committed_steps=start.committed_steps,
+            committed_messages=convert.messages_to_proto(start.committed),
+        )
+
+    async def CommitStep(
+        self, request: window_pb.CommitStepRequest, context: Context
+    ) -> window_pb.CommitStepResponse:
+        """Stores one step, whole or not at all."""
+        committed = await self._store.commit_step(convert.to_step(request, self._clock.now()))
+        return window_pb.CommitStepResponse(
+            messages=convert.messages_to_proto(committed.messages),
+            revision=committed.revision,
+            message_count=committed.message_count,
+        )
+
+    async def CompactWindow(
+        self, request: window_pb.CompactWindowRequest, context: Context
+    ) -> window_pb.CompactWindowResponse:
+        """Stores a summary and swaps the window."""
+        window = await self._store.compact(convert.to_compaction(request, self._clock.now()))
+        return window_pb.CompactWindowResponse(window=convert.window_to_proto(window))
+
+    async def DeleteAgentMessages(
+        self, request: window_pb.DeleteAgentMessagesRequest, context: Context
+    ) -> window_pb.DeleteAgentMessagesResponse:
+        """Deletes all messages of an agent."""
+        check_id(request.agent_id, "agent", field="agent_id")
+        deleted = await self._store.delete_agent(request.agent_id)
+        response = window_pb.DeleteAgentMessagesResponse(deleted_count=deleted)
+        response.delete_time.FromDatetime(self._clock.now())
+        return response

@@ -1,0 +1,91 @@
+"""Messages between the domain and rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Row
+from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.search_text import searchable_text, split_text
+
+COLUMNS = (
+    "conversation_id, agent_id, sequence, id, role, parts, name, run_id, step_id, step, group_id,"
+    " model, usage, provenance, pinned, client_message_id, create_time"
+)
+
+# Rows to insert travel as one JSON array: one statement whatever their number.
+RECORD = (
+    "ordinal bigint, id text, role text, parts jsonb, name text, run_id text, step_id text,"
+    " step integer, group_id text, model text, usage jsonb, provenance text[], pinned boolean,"
+    " client_message_id text, create_time timestamptz, search_words text, search_pairs text"
+)
+INSERT_COLUMNS = (
+    "project_id, conversation_id, agent_id, sequence, id, role, parts, name, run_id, step_id,"
+    " step, group_id, model, usage, provenance, pinned, client_message_id, create_time,"
+    " search_words, search_pairs, search_language"
+)
+RECORD_COLUMNS = (
+    "r.id, r.role, r.parts, r.name, r.run_id, r.step_id, r.step, r.group_id, r.model, r.usage,"
+    " r.provenance, r.pinned, r.client_message_id, r.create_time, r.search_words, r.search_pairs"
+)
+
+
+def to_records(messages: Iterable[Message]) -> str:
+    """Returns messages as a JSON array of `RECORD` rows, numbered from 0."""
+    return json.dumps(
+        [_to_record(ordinal, message) for ordinal, message in enumerate(messages)],
+        ensure_ascii=False,
+    )
+
+
+def _to_record(ordinal: int, message: Message) -> dict[str, Any]:
+    text = split_text(searchable_text(message))
+    return {
+        "ordinal": ordinal,
+        "id": message.id,
+        "role": message.role.value,
+        "parts": list(message.parts),
+        "name": message.name,
+        "run_id": message.run_id,
+        "step_id": message.step_id,
+        "step": message.step,
+        "group_id": message.group_id,
+        "model": message.model,
+        "usage": message.usage,
+        "provenance": list(message.provenance),
+        "pinned": message.pinned,
+        "client_message_id": message.client_message_id,
+        "create_time": message.create_time.isoformat(),
+        "search_words": text.words.strip(),
+        "search_pairs": text.pairs,
+    }
+
+
+def to_message(row: Row[Any]) -> Message:
+    """Returns the message of a row with `COLUMNS`."""
+    return Message(
+        conversation_id=row.conversation_id,
+        agent_id=row.agent_id,
+        sequence=row.sequence,
+        id=row.id,
+        role=Role(row.role),
+        parts=tuple(_json(row.parts)),
+        name=row.name,
+        run_id=row.run_id,
+        step_id=row.step_id,
+        step=row.step,
+        group_id=row.group_id,
+        model=row.model,
+        usage=None if row.usage is None else _json(row.usage),
+        provenance=tuple(row.provenance),
+        pinned=row.pinned,
+        client_message_id=row.client_message_id,
+        create_time=row.create_time,
+    )
+
+
+def _json(value: Any) -> Any:
+    # A driver without a jsonb codec gives the text.
+    return json.loads(value) if isinstance(value, str) else value

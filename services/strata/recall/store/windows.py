@@ -1,0 +1,393 @@
+"""Windows in PostgreSQL.
+
+Each write is one statement whose first part is a guarded UPDATE of the window's row.
+That row is the lock and the fence: PostgreSQL checks the guard again after waiting
+for it, so of two writers exactly one passes. When none passes, a second look tells
+why: repeated, stale, or missing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+from strata.recall.domain.messages import (
+    CommittedStep,
+    Compaction,
+    Message,
+    Step,
+    TurnStart,
+    Window,
+)
+from strata.recall.store.rows import (
+    COLUMNS,
+    INSERT_COLUMNS,
+    RECORD,
+    RECORD_COLUMNS,
+    to_message,
+    to_records,
+)
+from strata.shared.context import current_project
+from strata.shared.db import Database
+from strata.shared.errors import AbortedError, NotFoundError, Reason
+
+_INSERT = f"""
+    INSERT INTO recall.messages ({INSERT_COLUMNS})
+    SELECT :project, w.conversation_id, w.agent_id, w.first_sequence + r.ordinal,
+           {RECORD_COLUMNS}, w.search_language
+    FROM moved w, jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD})
+"""
+
+_OPEN = text(
+    f"""
+    WITH moved AS (
+        INSERT INTO recall.windows (
+            project_id, conversation_id, agent_id, message_ids, revision, message_count,
+            metadata_stale, search_language, active_run_id, attempt, committed_steps
+        ) VALUES (
+            :project, :conversation, :agent, CAST(:ids AS text[]), 1, CAST(:count AS integer),
+            false, CAST(CAST(:language AS text) AS regconfig), '', 0, 0
+        )
+        ON CONFLICT (project_id, conversation_id) DO NOTHING
+        RETURNING conversation_id, agent_id, search_language, 0 AS first_sequence
+    ), stored AS ({_INSERT})
+    SELECT conversation_id FROM moved
+    """
+)
+
+_BEGIN = text(
+    f"""
+    WITH moved AS (
+        UPDATE recall.windows SET
+            active_run_id = :run, attempt = :attempt, committed_steps = 0,
+            message_ids = message_ids || CAST(:ids AS text[]),
+            message_count = message_count + CAST(:count AS integer),
+            revision = revision + CAST(CAST(:count AS integer) > 0 AS integer)
+        WHERE project_id = :project AND conversation_id = :conversation AND agent_id = :agent
+          AND NOT EXISTS (
+              SELECT 1 FROM recall.turns WHERE project_id = :project AND run_id = :run)
+        RETURNING *, message_count - CAST(:count AS integer) AS first_sequence
+    ), stored AS ({_INSERT}), begun AS (
+        INSERT INTO recall.turns (project_id, run_id, conversation_id, agent_id)
+        SELECT :project, :run, conversation_id, agent_id FROM moved
+    )
+    SELECT * FROM moved
+    """
+)
+
+_TAKE_OVER = text(
+    """
+    UPDATE recall.windows SET attempt = :attempt
+    WHERE project_id = :project AND conversation_id = :conversation AND agent_id = :agent
+      AND active_run_id = :run AND attempt <= :attempt
+    RETURNING *
+    """
+)
+
+_COMMIT = text(
+    f"""
+    WITH moved AS (
+        UPDATE recall.windows SET
+            committed_steps = :step,
+            message_ids = message_ids || CAST(:ids AS text[]),
+            message_count = message_count + CAST(:count AS integer),
+            revision = revision + 1,
+            metadata_stale = coalesce(CAST(:stale AS boolean), metadata_stale)
+        WHERE project_id = :project AND conversation_id = :conversation AND agent_id = :agent
+          AND active_run_id = :run AND attempt = :attempt AND committed_steps = :step - 1
+        RETURNING *, message_count - CAST(:count AS integer) AS first_sequence
+    ), stored AS ({_INSERT}), rebuilt AS (
+        UPDATE recall.messages m SET parts = CAST(:system AS jsonb)
+        FROM moved w
+        WHERE CAST(:system AS jsonb) IS NOT NULL
+          AND m.project_id = :project AND m.id = w.message_ids[1]
+    )
+    SELECT revision, message_count, first_sequence FROM moved
+    """
+)
+
+_COMPACT = text(
+    f"""
+    WITH moved AS (
+        UPDATE recall.windows SET
+            message_ids = message_ids[1:1] || CAST(:ids AS text[]) || CAST(:kept AS text[]),
+            message_count = message_count + 1,
+            revision = revision + 1,
+            metadata_stale = true
+        WHERE project_id = :project AND conversation_id = :conversation
+          AND revision = :expected AND CAST(:kept AS text[]) <@ message_ids
+          AND (CAST(:run AS text) = '' OR (active_run_id = :run AND attempt = :attempt))
+        RETURNING *, message_count - 1 AS first_sequence
+    ), stored AS ({_INSERT})
+    SELECT * FROM moved
+    """
+)
+
+_WINDOW = text(
+    "SELECT * FROM recall.windows WHERE project_id = :project AND conversation_id = :conversation"
+)
+_BY_ID = text(
+    f"SELECT {COLUMNS} FROM recall.messages"
+    " WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))"
+)
+_BY_RUN = text(
+    f"SELECT {COLUMNS} FROM recall.messages"
+    " WHERE project_id = :project AND run_id = :run AND run_id <> '' ORDER BY sequence"
+)
+_DELETE = text(
+    """
+    WITH windows AS (
+        DELETE FROM recall.windows WHERE project_id = :project AND agent_id = :agent
+    ), turns AS (
+        DELETE FROM recall.turns WHERE project_id = :project AND agent_id = :agent
+    ), messages AS (
+        DELETE FROM recall.messages WHERE project_id = :project AND agent_id = :agent RETURNING 1
+    )
+    SELECT count(*) FROM messages
+    """
+)
+
+
+class PostgresWindowStore:
+    """Implements `WindowStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def open(
+        self, conversation_id: str, agent_id: str, messages: Sequence[Message], language: str
+    ) -> Window:
+        """Creates a window, or returns the one that is there."""
+        project = current_project()
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                _OPEN,
+                {
+                    "project": project,
+                    "conversation": conversation_id,
+                    "agent": agent_id,
+                    "language": language,
+                    **_new_rows(messages),
+                },
+            )
+            return await self._read(connection, project, conversation_id)
+
+    async def get(self, conversation_id: str) -> Window:
+        """Returns a window."""
+        async with self._database.transaction(read_only=True) as connection:
+            return await self._read(connection, current_project(), conversation_id)
+
+    async def begin_turn(
+        self,
+        conversation_id: str,
+        agent_id: str,
+        run_id: str,
+        attempt: int,
+        inputs: Sequence[Message],
+    ) -> TurnStart:
+        """Stores the inputs of a run once and takes the fence."""
+        project = current_project()
+        fence = {
+            "project": project,
+            "conversation": conversation_id,
+            "agent": agent_id,
+            "run": run_id,
+            "attempt": attempt,
+        }
+        async with self._database.transaction() as connection:
+            begun = await connection.execute(_BEGIN, {**fence, **_new_rows(inputs)})
+            row = begun.one_or_none()
+            if row is None:
+                return await self._resume(connection, fence)
+            first = row.message_count - len(inputs)
+            stored = _placed(inputs, conversation_id, agent_id, first)
+            known = await self._by_id(connection, project, row.message_ids[: -len(inputs) or None])
+            return TurnStart(window=_window(row, [*known, *stored]), inputs=stored)
+
+    async def commit_step(self, step: Step) -> CommittedStep:
+        """Stores a step and moves the window."""
+        project = current_project()
+        system = None
+        if step.system_text is not None:
+            system = json.dumps([{"type": "text", "text": step.system_text}], ensure_ascii=False)
+        async with self._database.transaction() as connection:
+            done = await connection.execute(
+                _COMMIT,
+                {
+                    "project": project,
+                    "conversation": step.conversation_id,
+                    "agent": step.agent_id,
+                    "run": step.run_id,
+                    "attempt": step.attempt,
+                    "step": step.step,
+                    "stale": step.metadata_stale,
+                    "system": system,
+                    **_new_rows(step.messages),
+                },
+            )
+            row = done.one_or_none()
+            if row is None:
+                return await self._repeated_step(connection, project, step)
+            stored = _placed(step.messages, step.conversation_id, step.agent_id, row.first_sequence)
+            return CommittedStep(stored, row.revision, row.message_count)
+
+    async def compact(self, compaction: Compaction) -> Window:
+        """Stores a summary and swaps the window."""
+        project = current_project()
+        async with self._database.transaction() as connection:
+            done = await connection.execute(
+                _COMPACT,
+                {
+                    "project": project,
+                    "conversation": compaction.conversation_id,
+                    "run": compaction.run_id,
+                    "attempt": compaction.attempt,
+                    "expected": compaction.expected_revision,
+                    "kept": list(compaction.kept_ids),
+                    **_new_rows([compaction.summary]),
+                },
+            )
+            if done.one_or_none() is None:
+                await self._refuse_compaction(connection, project, compaction)
+            return await self._read(connection, project, compaction.conversation_id)
+
+    async def delete_agent(self, agent_id: str) -> int:
+        """Deletes everything of an agent."""
+        async with self._database.transaction() as connection:
+            deleted = await connection.execute(
+                _DELETE, {"project": current_project(), "agent": agent_id}
+            )
+            return int(deleted.scalar_one())
+
+    async def _resume(self, connection: AsyncConnection, fence: dict[str, Any]) -> TurnStart:
+        taken = await connection.execute(_TAKE_OVER, fence)
+        row = taken.one_or_none()
+        if row is None:
+            row = await self._row(connection, fence["project"], fence["conversation"])
+            _check_agent(row, fence["agent"])
+            raise _stale(fence["run"], fence["attempt"], row)
+        of_run = await connection.execute(
+            _BY_RUN, {"project": fence["project"], "run": fence["run"]}
+        )
+        messages = [to_message(item) for item in of_run]
+        window = await self._by_id(connection, fence["project"], row.message_ids)
+        return TurnStart(
+            window=_window(row, window),
+            inputs=tuple(message for message in messages if message.step == 0),
+            committed_steps=row.committed_steps,
+            committed=tuple(message for message in messages if message.step > 0),
+        )
+
+    async def _repeated_step(
+        self, connection: AsyncConnection, project: str, step: Step
+    ) -> CommittedStep:
+        row = await self._row(connection, project, step.conversation_id)
+        _check_agent(row, step.agent_id)
+        mine = row.active_run_id == step.run_id and row.attempt == step.attempt
+        if not mine or row.committed_steps < step.step:
+            raise _stale(step.run_id, step.attempt, row)
+        of_run = await connection.execute(_BY_RUN, {"project": project, "run": step.run_id})
+        messages = [to_message(item) for item in of_run]
+        return CommittedStep(
+            tuple(message for message in messages if message.step == step.step),
+            row.revision,
+            row.message_count,
+        )
+
+    async def _refuse_compaction(
+        self, connection: AsyncConnection, project: str, compaction: Compaction
+    ) -> None:
+        row = await self._row(connection, project, compaction.conversation_id)
+        if compaction.summary.id in row.message_ids:
+            return
+        if compaction.run_id and (row.active_run_id, row.attempt) != (
+            compaction.run_id,
+            compaction.attempt,
+        ):
+            raise _stale(compaction.run_id, compaction.attempt, row)
+        raise AbortedError(
+            "The window has changed since the compaction was planned.",
+            reason=Reason.REVISION_MISMATCH,
+            metadata={"expected": compaction.expected_revision, "current": row.revision},
+        )
+
+    async def _row(
+        self, connection: AsyncConnection, project: str, conversation_id: str
+    ) -> Row[Any]:
+        found = await connection.execute(
+            _WINDOW, {"project": project, "conversation": conversation_id}
+        )
+        row = found.one_or_none()
+        if row is None:
+            raise _missing(conversation_id)
+        return row
+
+    async def _read(
+        self, connection: AsyncConnection, project: str, conversation_id: str
+    ) -> Window:
+        row = await self._row(connection, project, conversation_id)
+        return _window(row, await self._by_id(connection, project, row.message_ids))
+
+    async def _by_id(
+        self, connection: AsyncConnection, project: str, ids: Sequence[str]
+    ) -> list[Message]:
+        found = await connection.execute(_BY_ID, {"project": project, "ids": list(ids)})
+        by_id = {row.id: to_message(row) for row in found}
+        return [by_id[message_id] for message_id in ids]
+
+
+def _new_rows(messages: Sequence[Message]) -> dict[str, Any]:
+    return {
+        "ids": [message.id for message in messages],
+        "count": len(messages),
+        "records": to_records(messages),
+    }
+
+
+def _placed(
+    messages: Sequence[Message], conversation_id: str, agent_id: str, first: int
+) -> tuple[Message, ...]:
+    return tuple(
+        message.placed(conversation_id, agent_id, first + index)
+        for index, message in enumerate(messages)
+    )
+
+
+def _window(row: Row[Any], messages: Sequence[Message]) -> Window:
+    return Window(
+        conversation_id=row.conversation_id,
+        agent_id=row.agent_id,
+        revision=row.revision,
+        messages=tuple(messages),
+        message_count=row.message_count,
+        metadata_stale=row.metadata_stale,
+    )
+
+
+def _check_agent(row: Row[Any], agent_id: str) -> None:
+    if row.agent_id != agent_id:
+        raise _missing(row.conversation_id)
+
+
+def _missing(conversation_id: str) -> NotFoundError:
+    return NotFoundError(
+        f"Conversation {conversation_id} has no window.",
+        reason=Reason.WINDOW_NOT_FOUND,
+        metadata={"id": conversation_id},
+    )
+
+
+def _stale(run_id: str, attempt: int, row: Row[Any]) -> AbortedError:
+    return AbortedError(
+        f"Attempt {attempt} of {run_id} no longer has the window.",
+        reason=Reason.STALE_ATTEMPT,
+        metadata={
+            "run_id": run_id,
+            "attempt": attempt,
+            "current_run_id": row.active_run_id,
+            "current_attempt": row.attempt,
+        },
+    )

@@ -1,0 +1,159 @@
+"""Tools that search recall and read and write archival memory, through their public services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+from strata.api.archival.v1 import passage_service_pb2 as passage_pb
+from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
+from strata.api.common.v1 import message_pb2 as common
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.shared.clock import Clock
+from strata.tool_execution.domain.dates import end_of, start_of, time_ago, zone
+from strata.tool_execution.domain.tools import Call, Caller, Output
+
+Arguments = dict[str, Any]
+
+_ROLES = {
+    "user": common.ROLE_USER,
+    "assistant": common.ROLE_ASSISTANT,
+    "tool": common.ROLE_TOOL,
+}
+_ROLE_NAMES = {value: name for name, value in _ROLES.items()} | {common.ROLE_SUMMARY: "summary"}
+_MATCH = {
+    "any": passage_pb.TAG_MATCH_MODE_ANY,
+    "all": passage_pb.TAG_MATCH_MODE_ALL,
+}
+
+
+class ConversationSearch:
+    """Runs ``conversation_search``; the run that asks is left out of what is searched."""
+
+    names = frozenset({"conversation_search"})
+
+    def __init__(self, messages: message_grpc.MessageServiceAsyncStub, clock: Clock) -> None:
+        self._messages = messages
+        self._clock = clock
+
+    async def run(self, call: Call, arguments: Arguments, caller: Caller) -> Output:
+        """Searches the agent's messages.
+
+        Raises:
+            ToolError: A date is not ISO 8601.
+            StrataError: Recall refused.
+        """
+        timezone = zone(caller.timezone)
+        request = message_pb.SearchMessagesRequest(
+            agent_id=caller.agent_id,
+            query=arguments["query"],
+            roles=[_ROLES[role] for role in arguments.get("roles", [])],
+            limit=arguments.get("limit", 0),
+            exclude_run_id=caller.run_id,
+        )
+        _set_time(request.start_time, start_of(arguments.get("start_date"), "start_date", timezone))
+        _set_time(request.end_time, end_of(arguments.get("end_date"), "end_date", timezone))
+        response = await self._messages.SearchMessages(request)
+        if not response.hits:
+            return Output({"message": "No results found.", "results": []})
+        now = self._clock.now()
+        results = [_message_result(hit, now, timezone) for hit in response.hits]
+        return Output({"message": f"Showing {len(results)} results:", "results": results})
+
+
+class ArchivalTools:
+    """Runs ``archival_memory_insert`` and ``archival_memory_search``."""
+
+    names = frozenset({"archival_memory_insert", "archival_memory_search"})
+
+    def __init__(self, passages: passage_grpc.PassageServiceAsyncStub) -> None:
+        self._passages = passages
+
+    async def run(self, call: Call, arguments: Arguments, caller: Caller) -> Output:
+        """Inserts or searches.
+
+        Raises:
+            ToolError: A date is not ISO 8601.
+            StrataError: Archival memory refused.
+        """
+        if call.name == "archival_memory_insert":
+            return await self._insert(call, arguments, caller)
+        return await self._search(arguments, caller)
+
+    async def _insert(self, call: Call, arguments: Arguments, caller: Caller) -> Output:
+        await self._passages.InsertPassage(
+            passage_pb.InsertPassageRequest(
+                request_id=call.key,
+                agent_id=caller.agent_id,
+                passage=passage_pb.NewPassage(
+                    text=arguments["content"],
+                    tags=arguments.get("tags", []),
+                    origin=passage_pb.PassageOrigin(
+                        agent_id=caller.agent_id, run_id=caller.run_id, tool_call_id=call.id
+                    ),
+                ),
+            )
+        )
+        return Output(None, archival_changed=True)
+
+    async def _search(self, arguments: Arguments, caller: Caller) -> Output:
+        timezone = zone(caller.timezone)
+        request = passage_pb.SearchPassagesRequest(
+            agent_id=caller.agent_id,
+            query=arguments["query"],
+            tags=arguments.get("tags", []),
+            tag_match_mode=_MATCH[arguments.get("tag_match_mode", "any")],
+            top_k=arguments.get("top_k", 0),
+        )
+        start = start_of(arguments.get("start_datetime"), "start_datetime", timezone)
+        end = end_of(arguments.get("end_datetime"), "end_datetime", timezone)
+        _set_time(request.start_time, start)
+        _set_time(request.end_time, end)
+        response = await self._passages.SearchPassages(request)
+        return Output([_passage_result(hit, timezone) for hit in response.hits])
+
+
+def _set_time(field: Timestamp, moment: Any) -> None:
+    if moment is not None:
+        field.FromDatetime(moment)
+
+
+def _local(moment: Timestamp, timezone: Any) -> Any:
+    return moment.ToDatetime(tzinfo=zone("UTC")).astimezone(timezone)
+
+
+def _message_result(hit: message_pb.MessageHit, now: Any, timezone: Any) -> dict[str, Any]:
+    message = hit.message
+    said = _local(message.create_time, timezone)
+    result: dict[str, Any] = {
+        "timestamp": said.isoformat(),
+        "time_ago": time_ago(said, now),
+        "role": _ROLE_NAMES.get(message.role, "system"),
+        "relevance": _relevance(hit.relevance, mode=True),
+    }
+    thinking = "\n".join(part.reasoning.text for part in message.parts if part.reasoning.text)
+    if thinking:
+        result["thinking"] = thinking
+    pieces = [part.text.text or part.summary.text for part in message.parts]
+    pieces += [part.tool_return.content for part in message.parts]
+    result["content"] = "\n".join(piece for piece in pieces if piece)
+    return result
+
+
+def _passage_result(hit: passage_pb.PassageHit, timezone: Any) -> dict[str, Any]:
+    return {
+        "timestamp": _local(hit.passage.create_time, timezone).isoformat(),
+        "content": hit.passage.text,
+        "tags": list(hit.passage.tags),
+        "relevance": _relevance(hit.relevance, mode=False),
+    }
+
+
+def _relevance(relevance: Any, *, mode: bool) -> dict[str, Any]:
+    shown: dict[str, Any] = {"search_mode": relevance.search_mode} if mode else {}
+    shown["rrf_score"] = round(relevance.rrf_score, 4)
+    for name in ("vector_rank", "fts_rank"):
+        if relevance.HasField(name):
+            shown[name] = getattr(relevance, name)
+    return shown

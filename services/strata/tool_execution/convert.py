@@ -1,0 +1,120 @@
+"""Between the messages of the wire and the domain; the one place that checks requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from strata.api.common.v1 import message_pb2 as common
+from strata.api.common.v1 import run_event_pb2 as event_pb
+from strata.api.common.v1 import tool_pb2
+from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
+from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
+from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.ids import check_id
+from strata.tool_execution.domain.tools import Call, Caller, Effect, Outcome, Tool, ToolType
+from strata.tool_execution.engine import Started
+
+_TYPES = {
+    ToolType.CORE: tool_pb2.TOOL_TYPE_CORE,
+    ToolType.MEMORY: tool_pb2.TOOL_TYPE_MEMORY,
+}
+_EFFECTS = {
+    Effect.READ_ONLY: tool_pb2.TOOL_EFFECT_READ_ONLY,
+    Effect.IDEMPOTENT: tool_pb2.TOOL_EFFECT_IDEMPOTENT,
+}
+
+
+def tool_to_proto(tool: Tool) -> tool_pb.Tool:
+    """Returns the wire form of a tool."""
+    return tool_pb.Tool(
+        id=tool.id,
+        name=tool.name,
+        description=tool.description,
+        type=_TYPES[tool.type],
+        parameters_json=json.dumps(tool.parameters, ensure_ascii=False),
+        tags=tool.tags,
+        return_char_limit=tool.return_char_limit,
+        enable_parallel_execution=tool.parallel,
+        effect=_EFFECTS[tool.effect],
+        version=tool.version,
+    )
+
+
+def types_to_domain(values: Iterable[tool_pb2.ToolType.ValueType]) -> frozenset[ToolType]:
+    """Returns the known types among those asked for."""
+    wanted = set(values)
+    return frozenset(name for name, value in _TYPES.items() if value in wanted)
+
+
+def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Caller]:
+    """Returns the calls to run and on whose behalf.
+
+    Raises:
+        InvalidArgumentError: An id is wrong, a call lacks its id or key, or two share one.
+    """
+    check_id(request.agent_id, "agent", field="agent_id")
+    check_id(request.conversation_id, "conversation", field="conversation_id")
+    check_id(request.run_id, "run", field="run_id")
+    violations = []
+    seen: set[str] = set()
+    for index, call in enumerate(request.calls):
+        place = f"calls[{index}]"
+        if not call.tool_call_id or call.tool_call_id in seen:
+            violations.append(FieldViolation(f"{place}.tool_call_id", "must be set and unique"))
+        if not call.idempotency_key:
+            violations.append(FieldViolation(f"{place}.idempotency_key", "must be set"))
+        seen.add(call.tool_call_id)
+    if not request.calls:
+        violations.append(FieldViolation("calls", "must not be empty"))
+    if violations:
+        raise InvalidArgumentError("The calls cannot be run.", violations=violations)
+    calls = [
+        Call(call.tool_call_id, call.name, call.arguments, call.idempotency_key)
+        for call in request.calls
+    ]
+    caller = Caller(
+        agent_id=request.agent_id,
+        conversation_id=request.conversation_id,
+        run_id=request.run_id,
+        step_id=request.step_id,
+        model=request.model,
+        timezone=request.timezone,
+    )
+    return calls, caller
+
+
+def event_to_proto(
+    event: Started | Outcome, tools: dict[str, Tool]
+) -> execution_pb.ExecuteToolsResponse:
+    """Returns the wire form of what happened."""
+    if isinstance(event, Started):
+        call = event.call
+        return execution_pb.ExecuteToolsResponse(
+            started=event_pb.ToolStarted(
+                tool_call_id=call.id, name=call.name, arguments=call.arguments
+            )
+        )
+    return execution_pb.ExecuteToolsResponse(finished=_finished(event, tools))
+
+
+def _finished(outcome: Outcome, tools: dict[str, Tool]) -> execution_pb.FinishedCall:
+    known = outcome.call.name in tools
+    return execution_pb.FinishedCall(
+        tool_return=common.ToolReturnPart(
+            tool_call_id=outcome.call.id,
+            name=outcome.call.name,
+            status=common.TOOL_STATUS_OK if outcome.ok else common.TOOL_STATUS_FAILED,
+            content=outcome.content,
+            provenance=common.PROVENANCE_MEMORY if known else common.PROVENANCE_SYSTEM,
+        ),
+        duration_ms=round(outcome.duration * 1000),
+        memory_edits=[
+            event_pb.MemoryEdit(
+                block_id=edit.block_id, label=edit.label, revision=edit.revision, diff=edit.diff
+            )
+            for edit in outcome.output.memory_edits
+        ],
+        archival_changed=outcome.output.archival_changed,
+        truncated=outcome.truncated,
+    )

@@ -1,0 +1,1 @@
+"""What a tool and a call of it are, free of transport."""

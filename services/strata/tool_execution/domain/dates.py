@@ -1,0 +1,65 @@
+"""Dates as models write them, and times as models read them."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from strata.tool_execution.domain.tools import ToolError
+
+_DATE_ONLY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+
+
+def zone(name: str) -> ZoneInfo:
+    """Returns the agent's timezone; UTC if none is set or it is unknown here."""
+    try:
+        return ZoneInfo(name or "UTC")
+    except (ZoneInfoNotFoundError, ValueError):
+        return ZoneInfo("UTC")
+
+
+def start_of(text: str | None, field: str, timezone: ZoneInfo) -> datetime | None:
+    """Returns the first moment that a date means.
+
+    Raises:
+        ToolError: It is not ISO 8601.
+    """
+    return None if text is None else _parse(text, field, timezone)
+
+
+def end_of(text: str | None, field: str, timezone: ZoneInfo) -> datetime | None:
+    """Returns the first moment after what a date means: a bare date includes its whole day.
+
+    Raises:
+        ToolError: It is not ISO 8601.
+    """
+    if text is None:
+        return None
+    moment = _parse(text, field, timezone)
+    if _DATE_ONLY.fullmatch(text.strip()):
+        return moment + timedelta(days=1)
+    return moment + timedelta(microseconds=1)
+
+
+def time_ago(moment: datetime, now: datetime) -> str:
+    """Returns ``5s ago``, ``3m ago``, ``2h ago`` or ``1d ago``."""
+    seconds = max(0, int((now - moment).total_seconds()))
+    if seconds < _MINUTE:
+        return f"{seconds}s ago"
+    if seconds < _HOUR:
+        return f"{seconds // _MINUTE}m ago"
+    if seconds < _DAY:
+        return f"{seconds // _HOUR}h ago"
+    return f"{seconds // _DAY}d ago"
+
+
+def _parse(text: str, field: str, timezone: ZoneInfo) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ToolError(
+            f"Invalid {field} format: {text}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone)

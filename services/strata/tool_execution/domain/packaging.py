@@ -1,0 +1,45 @@
+"""How a return is packed for the model (blueprint §0.4, §17.2)."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+TIME_FORMAT = "%Y-%m-%d %I:%M:%S %p %Z%z"
+_NOTE = (
+    " [NOTE: function output was truncated since it exceeded the character limit"
+    " ({length} > {limit})]"
+)
+
+
+def pack(ok: bool, value: Any, now: datetime, limit: int) -> tuple[str, bool]:
+    """Returns the packed return and whether it was cut.
+
+    Args:
+        ok: False gives the status ``Failed``.
+        value: What the tool gave. Objects and arrays stay JSON; None becomes ``"None"``.
+        now: The time to show, in the agent's timezone.
+        limit: Characters of the message at most. A longer one is cut as text, so that
+            the whole stays valid JSON.
+    """
+    message, truncated = _clip(_to_message(value), limit)
+    packed = {
+        "status": "OK" if ok else "Failed",
+        "message": message,
+        "time": now.strftime(TIME_FORMAT),
+    }
+    return json.dumps(packed, ensure_ascii=False, indent=2), truncated
+
+
+def _to_message(value: Any) -> Any:
+    if value is None:
+        return "None"
+    return value if isinstance(value, str | dict | list) else json.dumps(value)
+
+
+def _clip(message: Any, limit: int) -> tuple[Any, bool]:
+    text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+    if len(text) <= limit:
+        return message, False
+    return text[:limit] + _NOTE.format(length=len(text), limit=limit), True

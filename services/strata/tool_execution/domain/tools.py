@@ -1,0 +1,137 @@
+"""Tools and the outcome of calling them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+FUNCTION_RETURN_CHAR_LIMIT = 50_000
+_ID_NAMESPACE = uuid.UUID("6f1c1d4e-2f7b-5d63-9d0a-5f3f0f5b7a10")
+
+
+class ToolType(StrEnum):
+    """Which executor runs a tool."""
+
+    CORE = "core"
+    MEMORY = "memory"
+
+
+class Effect(StrEnum):
+    """What a tool does to the world; see ``ToolEffect`` in the protos."""
+
+    READ_ONLY = "read_only"
+    IDEMPOTENT = "idempotent"
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A tool that agents may call.
+
+    Attributes:
+        parameters: JSON schema of the arguments, an object schema.
+        parallel: True if calls of one reply may run at the same time.
+        return_char_limit: Most characters of a return that the model is shown.
+    """
+
+    name: str
+    description: str
+    type: ToolType
+    parameters: Mapping[str, Any]
+    effect: Effect
+    parallel: bool = False
+    return_char_limit: int = FUNCTION_RETURN_CHAR_LIMIT
+    tags: tuple[str, ...] = ()
+
+    @cached_property
+    def id(self) -> str:
+        """The fixed id of a built-in tool."""
+        return f"tool-{uuid.uuid5(_ID_NAMESPACE, self.name)}"
+
+    @cached_property
+    def version(self) -> str:
+        """Names exactly this definition."""
+        definition = [
+            self.name,
+            self.description,
+            self.type,
+            self.parameters,
+            self.effect,
+            self.parallel,
+            self.return_char_limit,
+        ]
+        text = json.dumps(definition, sort_keys=True, ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call that a model asked for.
+
+    Attributes:
+        arguments: JSON text as the model wrote it.
+        key: Names the call for ever: ``run/step/call``.
+    """
+
+    id: str
+    name: str
+    arguments: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """On whose behalf calls are run."""
+
+    agent_id: str
+    conversation_id: str
+    run_id: str
+    step_id: str
+    model: str
+    timezone: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEdit:
+    """A memory block that a tool changed."""
+
+    block_id: str
+    label: str
+    revision: int
+    diff: str
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a tool gave: text, None or a JSON value, and what it changed."""
+
+    value: Any
+    memory_edits: tuple[MemoryEdit, ...] = ()
+    archival_changed: bool = False
+
+
+class ToolError(Exception):
+    """A tool refused or failed; the text is written for the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished call, ready for the model.
+
+    Attributes:
+        content: The packed return that the model is shown.
+        duration: Seconds.
+        truncated: True if the text was cut at the tool's limit.
+    """
+
+    call: Call
+    ok: bool
+    content: str
+    duration: float
+    truncated: bool = False
+    output: Output = field(default_factory=lambda: Output(None))

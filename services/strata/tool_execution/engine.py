@@ -1,0 +1,164 @@
+"""Runs the calls of one reply."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from strata.shared.clock import Clock
+from strata.shared.errors import StrataError
+from strata.shared.logs import get_logger
+from strata.tool_execution.domain.arguments import parse_arguments
+from strata.tool_execution.domain.dates import zone
+from strata.tool_execution.domain.packaging import pack
+from strata.tool_execution.domain.tools import (
+    FUNCTION_RETURN_CHAR_LIMIT,
+    Call,
+    Caller,
+    Outcome,
+    Output,
+    Tool,
+    ToolError,
+)
+
+# What a tier says with these statuses is about the request; the model can mend it.
+_TOLD_TO_MODEL = frozenset(
+    {
+        "INVALID_ARGUMENT",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "FAILED_PRECONDITION",
+        "ABORTED",
+        "OUT_OF_RANGE",
+    }
+)
+_log = get_logger(__name__)
+
+
+class Executor(Protocol):
+    """Runs the tools of one kind."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """The tools that it runs."""
+        ...
+
+    async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+        """Runs one call with valid arguments.
+
+        Raises:
+            ToolError: The tool refused.
+            StrataError: A tier refused or failed.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A call starts."""
+
+    call: Call
+
+
+class Engine:
+    """Runs calls: parallel ones at once, the others one after the other in their order.
+
+    Args:
+        tools: The known tools by name.
+        executors: What runs them.
+        clock: Stamps returns and measures calls.
+        timeout: Seconds that one call may take.
+        max_parallel: Calls at the same time at most.
+    """
+
+    def __init__(
+        self,
+        tools: Mapping[str, Tool],
+        executors: Sequence[Executor],
+        clock: Clock,
+        *,
+        timeout: float,
+        max_parallel: int,
+    ) -> None:
+        self._tools = tools
+        self._executors = {name: executor for executor in executors for name in executor.names}
+        self._clock = clock
+        self._timeout = timeout
+        self._max_parallel = max_parallel
+
+    async def run(
+        self, calls: Sequence[Call], caller: Caller, allowed: Collection[str]
+    ) -> AsyncGenerator[Started | Outcome, None]:
+        """Yields each start and each outcome as they happen; closing it stops what still runs."""
+        events: asyncio.Queue[Started | Outcome] = asyncio.Queue()
+        slots = asyncio.Semaphore(self._max_parallel)
+
+        async def one(call: Call) -> None:
+            async with slots:
+                events.put_nowait(Started(call))
+                events.put_nowait(await self._outcome(call, caller, allowed))
+
+        async def in_order(serial: Sequence[Call]) -> None:
+            for call in serial:
+                await one(call)
+
+        parallel = [call for call in calls if self._is_parallel(call)]
+        serial = [call for call in calls if not self._is_parallel(call)]
+        tasks = [asyncio.create_task(one(call)) for call in parallel]
+        tasks.append(asyncio.create_task(in_order(serial)))
+        try:
+            waiting = len(calls)
+            while waiting:
+                event = await events.get()
+                waiting -= isinstance(event, Outcome)
+                yield event
+        finally:
+            for task in tasks:
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _is_parallel(self, call: Call) -> bool:
+        tool = self._tools.get(call.name)
+        return tool is not None and tool.parallel
+
+    async def _outcome(self, call: Call, caller: Caller, allowed: Collection[str]) -> Outcome:
+        began = self._clock.monotonic()
+        try:
+            output = await self._execute(call, caller, allowed)
+            ok, value = True, output.value
+        except ToolError as error:
+            ok, value, output = False, str(error), Output(None)
+        now = self._clock.now().astimezone(zone(caller.timezone))
+        tool = self._tools.get(call.name)
+        limit = tool.return_char_limit if tool else FUNCTION_RETURN_CHAR_LIMIT
+        content, truncated = pack(ok, value, now, limit)
+        duration = self._clock.monotonic() - began
+        return Outcome(call, ok, content, duration, truncated, output)
+
+    async def _execute(self, call: Call, caller: Caller, allowed: Collection[str]) -> Output:
+        tool = self._tools.get(call.name)
+        if tool is None or call.name not in allowed:
+            raise ToolError(
+                f"[ToolConstraintError] Cannot call {call.name},"
+                f" valid tools include: {sorted(allowed)}."
+            )
+        arguments = parse_arguments(tool, call.arguments)
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await self._executors[call.name].run(call, arguments, caller)
+        except TimeoutError:
+            raise ToolError(f"{call.name} did not end within {self._timeout:g} seconds.") from None
+        except StrataError as error:
+            if error.status in _TOLD_TO_MODEL:
+                raise ToolError(error.message) from error
+            _log.warning("tool call failed", tool=call.name, reason=error.reason.value)
+            raise ToolError(
+                f"{call.name} could not be carried out now: {error.message} Try again later."
+            ) from error
+        except Exception:  # noqa: BLE001 - a defect of one tool must not end the others
+            _log.exception("tool call failed", tool=call.name)
+            raise ToolError(f"{call.name} failed because of an internal error.") from None

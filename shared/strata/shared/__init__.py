@@ -1,0 +1,1 @@
+"""What every room stands on: errors, context, transport, storage and search plumbing."""

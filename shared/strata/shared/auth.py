@@ -1,0 +1,279 @@
+"""The signed token that carries an identity from room to room.
+
+The gateway authenticates a key or user once and mints a short-lived EdDSA token
+{organisation, project, principal, scopes, run}; every room verifies it on every
+call. Verification costs about 260 us, so verified tokens are remembered until
+they expire, and the signer hands out the same token again while it is fresh.
+
+Keys are named by a fingerprint of the public key (``kid``), so that they rotate
+without configuration: give every room the new public key beside the old one,
+change the private key at the gateway, and drop the old public key after the
+longest token life.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from strata.shared.clock import Clock, SystemClock
+from strata.shared.context import Caller
+from strata.shared.errors import Reason, UnauthenticatedError
+
+ISSUER = "strata-gateway"
+AUDIENCE = "strata-internal"
+ALGORITHM = "EdDSA"
+DEFAULT_TTL = timedelta(minutes=5)
+
+_CACHE_SIZE = 4096
+_MAX_TOKEN_LENGTH = 4096
+# Clocks of two hosts may differ by this much before a fresh token is refused.
+_LEEWAY_S = 5.0
+_REUSE_S = 60.0
+_PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.+?-----END \1-----", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a token says.
+
+    Attributes:
+        organization_id: Claim ``org``.
+        project_id: Claim ``prj``.
+        principal: Claim ``sub``.
+        scopes: Claim ``scope``, joined by spaces on the wire.
+        run_id: Claim ``run``, absent outside of a run.
+    """
+
+    organization_id: str
+    project_id: str
+    principal: str
+    scopes: frozenset[str]
+    run_id: str | None = None
+
+
+def generate_key_pair() -> tuple[str, str]:
+    """Returns a new (private, public) key pair as PEM texts (PKCS #8, SubjectPublicKeyInfo)."""
+    private = Ed25519PrivateKey.generate()
+    private_pem = private.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ).decode()
+    return private_pem, _public_pem(private.public_key())
+
+
+def public_key_of(private_key_pem: str) -> str:
+    """Returns the public half of a private key, as PEM text.
+
+    Raises:
+        ValueError: Not an Ed25519 private key.
+    """
+    return _public_pem(_load_private(private_key_pem).public_key())
+
+
+class TokenSigner:
+    """Mints internal tokens.
+
+    Args:
+        private_key_pem: An Ed25519 private key.
+        clock: Source of the time.
+
+    Raises:
+        ValueError: Not an Ed25519 private key.
+    """
+
+    def __init__(self, private_key_pem: str, *, clock: Clock | None = None) -> None:
+        self._key = _load_private(private_key_pem)
+        self._kid = _key_id(self._key.public_key())
+        self._clock = clock or SystemClock()
+        self._minted: OrderedDict[tuple[Claims, float], tuple[str, float]] = OrderedDict()
+
+    def mint(
+        self,
+        organization_id: str,
+        project_id: str,
+        principal: str,
+        scopes: Iterable[str],
+        run_id: str | None = None,
+        ttl: timedelta = DEFAULT_TTL,
+    ) -> str:
+        """Returns a token that is valid for at least `ttl` from now.
+
+        The token of a run is forwarded for as long as the run lasts: its `ttl` must
+        cover the longest turn. A token may be handed out again for equal claims, up to
+        a minute after it was made, so that the rooms find it in their cache.
+        """
+        claims = Claims(organization_id, project_id, principal, frozenset(scopes), run_id)
+        seconds = ttl.total_seconds()
+        now = self._clock.now().timestamp()
+        key = (claims, seconds)
+        known = self._minted.get(key)
+        if known is not None and known[1] - now >= seconds:
+            self._minted.move_to_end(key)
+            return known[0]
+        expires = now + seconds + min(seconds, _REUSE_S)
+        token = self._sign(claims, now, expires)
+        self._minted[key] = (token, expires)
+        if len(self._minted) > _CACHE_SIZE:
+            self._minted.popitem(last=False)
+        return token
+
+    def _sign(self, claims: Claims, now: float, expires: float) -> str:
+        payload: dict[str, object] = {
+            "iss": ISSUER,
+            "aud": AUDIENCE,
+            "iat": now,
+            "exp": expires,
+            "org": claims.organization_id,
+            "prj": claims.project_id,
+            "sub": claims.principal,
+            "scope": " ".join(sorted(claims.scopes)),
+        }
+        if claims.run_id is not None:
+            payload["run"] = claims.run_id
+        return jwt.encode(payload, self._key, algorithm=ALGORITHM, headers={"kid": self._kid})
+
+
+class TokenVerifier:
+    """Verifies internal tokens.
+
+    Args:
+        public_keys_pem: Ed25519 public keys; each text may hold several PEM blocks.
+        clock: Source of the time.
+        cache_size: How many verified tokens are remembered.
+
+    Raises:
+        ValueError: No key, or one that is not an Ed25519 public key.
+    """
+
+    def __init__(
+        self,
+        public_keys_pem: str | Iterable[str],
+        *,
+        clock: Clock | None = None,
+        cache_size: int = _CACHE_SIZE,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._cache_size = cache_size
+        self._cache: OrderedDict[str, tuple[Caller, float]] = OrderedDict()
+        self._keys: dict[str, Ed25519PublicKey] = {}
+        self.replace_keys(public_keys_pem)
+
+    def replace_keys(self, public_keys_pem: str | Iterable[str]) -> None:
+        """Trusts these keys and no others from now on; forgets what was verified before.
+
+        Raises:
+            ValueError: No key, or one that is not an Ed25519 public key.
+        """
+        texts = [public_keys_pem] if isinstance(public_keys_pem, str) else public_keys_pem
+        blocks = [match.group(0) for text in texts for match in _PEM_BLOCK.finditer(text)]
+        keys = [_load_public(block) for block in blocks]
+        if not keys:
+            raise ValueError("no public key given to verify internal tokens with")
+        self._keys = {_key_id(key): key for key in keys}
+        self._cache.clear()
+
+    def verify(self, token: str) -> Caller:
+        """Returns the caller that the token speaks for.
+
+        Raises:
+            UnauthenticatedError: Forged, expired, for another audience, signed by an
+                unknown key or not a token at all (``CREDENTIALS_INVALID``).
+        """
+        now = self._clock.now().timestamp()
+        known = self._cache.get(token)
+        if known is not None:
+            if now < known[1]:
+                self._cache.move_to_end(token)
+                return known[0]
+            del self._cache[token]
+        caller, expires = self._decode(token, now)
+        self._cache[token] = (caller, expires)
+        if len(self._cache) > self._cache_size:
+            self._cache.popitem(last=False)
+        return caller
+
+    def _decode(self, token: str, now: float) -> tuple[Caller, float]:
+        if len(token) > _MAX_TOKEN_LENGTH:
+            raise _invalid()
+        try:
+            key = self._keys[jwt.get_unverified_header(token)["kid"]]
+            # Times are checked below, against the injected clock.
+            payload = jwt.decode(
+                token,
+                key,
+                algorithms=[ALGORITHM],
+                audience=AUDIENCE,
+                issuer=ISSUER,
+                options={
+                    "require": ["iss", "aud", "iat", "exp", "org", "prj", "sub", "scope"],
+                    "verify_exp": False,
+                    "verify_iat": False,
+                },
+            )
+            issued, expires = float(payload["iat"]), float(payload["exp"])
+            caller = Caller(
+                organization_id=_text(payload["org"]),
+                project_id=_text(payload["prj"]),
+                principal=_text(payload["sub"]),
+                scopes=frozenset(_text(payload["scope"]).split()),
+                run_id=_text(payload["run"]) if "run" in payload else None,
+                token=token,
+            )
+        except (jwt.PyJWTError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise _invalid() from error
+        if not caller.project_id or not issued - _LEEWAY_S <= now < expires:
+            raise _invalid()
+        return caller, expires
+
+
+def _invalid() -> UnauthenticatedError:
+    return UnauthenticatedError(
+        "The internal token is not valid.", reason=Reason.CREDENTIALS_INVALID
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("claim is not a text")
+    return value
+
+
+def _key_id(key: Ed25519PublicKey) -> str:
+    raw = key.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    return hashlib.sha256(raw).hexdigest()[:16]
+
+
+def _public_pem(key: Ed25519PublicKey) -> str:
+    return key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    ).decode()
+
+
+def _load_private(pem: str) -> Ed25519PrivateKey:
+    try:
+        key = serialization.load_pem_private_key(pem.encode(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError("the signing key is not a readable PEM private key") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ValueError("the signing key must be an Ed25519 key")  # noqa: TRY004
+    return key
+
+
+def _load_public(pem: str) -> Ed25519PublicKey:
+    try:
+        key = serialization.load_pem_public_key(pem.encode())
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ValueError("a verification key is not a readable PEM public key") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise ValueError("a verification key must be an Ed25519 key")  # noqa: TRY004
+    return key

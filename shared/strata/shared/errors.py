@@ -1,0 +1,284 @@
+"""The error tree of Strata, free of any transport.
+
+Rooms raise these; one server interceptor turns them into a gRPC status with
+``google.rpc`` details, one client wrapper turns those back into the same tree::
+
+    StrataError
+    ├── InvalidArgumentError     ├── PermissionDeniedError    ├── UnimplementedError
+    ├── NotFoundError            ├── UnauthenticatedError     ├── DataLossError
+    ├── AlreadyExistsError       ├── ResourceExhaustedError   └── InternalError
+    ├── FailedPreconditionError  ├── UnavailableError
+    ├── AbortedError             ├── DeadlineExceededError
+    └── OutOfRangeError          └── CancelledError
+
+Each class stands for one gRPC status (``status``, its name) and has a default
+reason where one reason is the obvious one. `NotFoundError` and
+`FailedPreconditionError` have none: the caller must name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import ClassVar
+
+
+class Reason(StrEnum):
+    """Why a call failed, beyond its status.
+
+    Equals ``strata.api.errors.v1.ErrorReason`` without the ``ERROR_REASON_``
+    prefix; the proto says which status and metadata go with each value.
+    """
+
+    UNSPECIFIED = "UNSPECIFIED"
+    CREDENTIALS_MISSING = "CREDENTIALS_MISSING"
+    CREDENTIALS_INVALID = "CREDENTIALS_INVALID"
+    SCOPE_MISSING = "SCOPE_MISSING"
+    TENANT_MISSING = "TENANT_MISSING"
+    INVALID_FIELD = "INVALID_FIELD"
+    INVALID_ID = "INVALID_ID"
+    INVALID_PAGE_TOKEN = "INVALID_PAGE_TOKEN"  # noqa: S105
+    MALFORMED_MESSAGE = "MALFORMED_MESSAGE"
+    MESSAGE_TOO_LARGE = "MESSAGE_TOO_LARGE"
+    AGENT_NOT_FOUND = "AGENT_NOT_FOUND"
+    CONVERSATION_NOT_FOUND = "CONVERSATION_NOT_FOUND"
+    BLOCK_NOT_FOUND = "BLOCK_NOT_FOUND"
+    MESSAGE_NOT_FOUND = "MESSAGE_NOT_FOUND"
+    ARCHIVE_NOT_FOUND = "ARCHIVE_NOT_FOUND"
+    PASSAGE_NOT_FOUND = "PASSAGE_NOT_FOUND"
+    TOOL_NOT_FOUND = "TOOL_NOT_FOUND"
+    RUN_NOT_FOUND = "RUN_NOT_FOUND"
+    FILE_NOT_FOUND = "FILE_NOT_FOUND"
+    GROUP_NOT_FOUND = "GROUP_NOT_FOUND"
+    PROJECT_NOT_FOUND = "PROJECT_NOT_FOUND"
+    MCP_SERVER_NOT_FOUND = "MCP_SERVER_NOT_FOUND"
+    VERSION_NOT_FOUND = "VERSION_NOT_FOUND"
+    WINDOW_NOT_FOUND = "WINDOW_NOT_FOUND"
+    API_KEY_NOT_FOUND = "API_KEY_NOT_FOUND"
+    APPROVAL_NOT_FOUND = "APPROVAL_NOT_FOUND"
+    NAME_TAKEN = "NAME_TAKEN"
+    REQUEST_ID_REUSED = "REQUEST_ID_REUSED"
+    REVISION_MISMATCH = "REVISION_MISMATCH"
+    STALE_ATTEMPT = "STALE_ATTEMPT"
+    EDIT_CONFLICT = "EDIT_CONFLICT"
+    CONVERSATION_BUSY = "CONVERSATION_BUSY"
+    BLOCK_READ_ONLY = "BLOCK_READ_ONLY"
+    BLOCK_LIMIT_EXCEEDED = "BLOCK_LIMIT_EXCEEDED"
+    EDIT_NOT_APPLICABLE = "EDIT_NOT_APPLICABLE"
+    SCHEMA_OUTDATED = "SCHEMA_OUTDATED"
+    MODEL_NOT_CONFIGURED = "MODEL_NOT_CONFIGURED"
+    RUN_FINISHED = "RUN_FINISHED"
+    APPROVAL_PENDING = "APPROVAL_PENDING"
+    IN_USE = "IN_USE"
+    TOKEN_LIMIT_EXCEEDED = "TOKEN_LIMIT_EXCEEDED"  # noqa: S105
+    CONTEXT_WINDOW_EXCEEDED = "CONTEXT_WINDOW_EXCEEDED"
+    OVERLOADED = "OVERLOADED"
+    QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
+    DEPENDENCY_UNAVAILABLE = "DEPENDENCY_UNAVAILABLE"
+    SHUTTING_DOWN = "SHUTTING_DOWN"
+    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
+    CANCELLED = "CANCELLED"
+    NOT_BUILT = "NOT_BUILT"
+    INTERNAL = "INTERNAL"
+    CORRUPT_DATA = "CORRUPT_DATA"
+    MODEL_UNAVAILABLE = "MODEL_UNAVAILABLE"
+    MODEL_RATE_LIMITED = "MODEL_RATE_LIMITED"
+    MODEL_AUTHENTICATION = "MODEL_AUTHENTICATION"
+    MODEL_REQUEST_REFUSED = "MODEL_REQUEST_REFUSED"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldViolation:
+    """One wrong field of a request.
+
+    Attributes:
+        field: Path from the request, as in the proto: ``blocks[2].label``.
+        description: What is wrong and what would be right.
+    """
+
+    field: str
+    description: str
+
+
+class StrataError(Exception):
+    """A failure that may be told to the caller.
+
+    Attributes:
+        reason: Machine-readable cause.
+        message: One sentence for a person; safe to show outside.
+        metadata: The dynamic parts of the message, by name.
+        violations: Wrong fields of the request.
+        retry_after: Seconds after which a retry may succeed, if known.
+    """
+
+    status: ClassVar[str] = "INTERNAL"
+    default_reason: ClassVar[Reason] = Reason.INTERNAL
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: Reason | None = None,
+        metadata: Mapping[str, object] | None = None,
+        violations: Iterable[FieldViolation] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = self.default_reason if reason is None else reason
+        self.metadata: Mapping[str, str] = MappingProxyType(
+            {key: str(value) for key, value in (metadata or {}).items()}
+        )
+        self.violations = tuple(violations)
+        self.retry_after = retry_after
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.message!r}, reason={self.reason.value})"
+
+
+class InvalidArgumentError(StrataError):
+    """The request itself is wrong, whatever the state of the system."""
+
+    status = "INVALID_ARGUMENT"
+    default_reason = Reason.INVALID_FIELD
+
+
+class _ReasonNamedError(StrataError):
+    """A status whose reasons differ too much for a default: the caller must name one."""
+
+    default_reason = Reason.UNSPECIFIED
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: Reason,
+        metadata: Mapping[str, object] | None = None,
+        violations: Iterable[FieldViolation] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(
+            message,
+            reason=reason,
+            metadata=metadata,
+            violations=violations,
+            retry_after=retry_after,
+        )
+
+
+class NotFoundError(_ReasonNamedError):
+    """The named object does not exist, or not in this project."""
+
+    status = "NOT_FOUND"
+
+
+class AlreadyExistsError(StrataError):
+    """The name or id is taken."""
+
+    status = "ALREADY_EXISTS"
+    default_reason = Reason.NAME_TAKEN
+
+
+class FailedPreconditionError(_ReasonNamedError):
+    """The request is right, but not in the present state; a retry alone will not help."""
+
+    status = "FAILED_PRECONDITION"
+
+
+class AbortedError(StrataError):
+    """A concurrent change won; read again and retry at a higher level."""
+
+    status = "ABORTED"
+    default_reason = Reason.REVISION_MISMATCH
+
+
+class OutOfRangeError(StrataError):
+    """A position lies outside what exists."""
+
+    status = "OUT_OF_RANGE"
+    default_reason = Reason.INVALID_FIELD
+
+
+class PermissionDeniedError(StrataError):
+    """The caller is known but may not do this."""
+
+    status = "PERMISSION_DENIED"
+    default_reason = Reason.SCOPE_MISSING
+
+
+class UnauthenticatedError(StrataError):
+    """The caller is not known."""
+
+    status = "UNAUTHENTICATED"
+    default_reason = Reason.CREDENTIALS_INVALID
+
+
+class ResourceExhaustedError(StrataError):
+    """A limit is reached: load, quota, size."""
+
+    status = "RESOURCE_EXHAUSTED"
+    default_reason = Reason.OVERLOADED
+
+
+class UnavailableError(StrataError):
+    """Something needed cannot be reached now; an idempotent call may be repeated."""
+
+    status = "UNAVAILABLE"
+    default_reason = Reason.DEPENDENCY_UNAVAILABLE
+
+
+class DeadlineExceededError(StrataError):
+    """The time for the call has passed; the outcome is unknown."""
+
+    status = "DEADLINE_EXCEEDED"
+    default_reason = Reason.DEADLINE_EXCEEDED
+
+
+class CancelledError(StrataError):
+    """The other side cancelled. Not `asyncio.CancelledError`, which is our own cancellation."""
+
+    status = "CANCELLED"
+    default_reason = Reason.CANCELLED
+
+
+class UnimplementedError(StrataError):
+    """Declared in the contract, not built in this release."""
+
+    status = "UNIMPLEMENTED"
+    default_reason = Reason.NOT_BUILT
+
+
+class DataLossError(StrataError):
+    """Stored data contradicts itself."""
+
+    status = "DATA_LOSS"
+    default_reason = Reason.CORRUPT_DATA
+
+
+class InternalError(StrataError):
+    """A defect of ours; the message says nothing of the internals."""
+
+    status = "INTERNAL"
+    default_reason = Reason.INTERNAL
+
+
+ERRORS: tuple[type[StrataError], ...] = (
+    InvalidArgumentError,
+    NotFoundError,
+    AlreadyExistsError,
+    FailedPreconditionError,
+    AbortedError,
+    OutOfRangeError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    ResourceExhaustedError,
+    UnavailableError,
+    DeadlineExceededError,
+    CancelledError,
+    UnimplementedError,
+    DataLossError,
+    InternalError,
+)
+"""One class per status; the tables of `strata.shared.status` are made from it."""

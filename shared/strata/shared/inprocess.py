@@ -1,0 +1,375 @@
+# ruff: noqa: ARG002 - channels and callables keep the signatures of grpc.aio
+"""Rooms that call each other inside one process, without sockets.
+
+A room cannot tell the difference: stubs, interceptors, metadata, deadlines,
+cancellation, limits and errors are those of the network, and messages cross as
+bytes. What is missing is what a network adds: retries, balancing, reconnection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+from strata.shared.auth import TokenVerifier
+from strata.shared.clock import Clock, SystemClock
+from strata.shared.errors import Reason
+from strata.shared.inprocess_call import (
+    Deserializer,
+    Serializer,
+    StreamStreamCall,
+    StreamUnaryCall,
+    UnaryStreamCall,
+    UnaryUnaryCall,
+)
+from strata.shared.inprocess_rpc import Outcome, RawMetadata, Rpc, unavailable
+from strata.shared.interceptors.auth import TokenAuthenticator
+from strata.shared.interceptors.client import CallPolicy, ClientChannel
+from strata.shared.interceptors.pipeline import MethodTable
+from strata.shared.interceptors.standard import method_table
+from strata.shared.room import Room
+from strata.shared.settings import RoomSettings, ServerLimits
+from strata.shared.telemetry import Telemetry
+
+
+@dataclass(slots=True)
+class _Details:
+    method: str
+    invocation_metadata: RawMetadata
+
+
+class InProcessServer:
+    """Serves a table of methods to channels of the same process.
+
+    Args:
+        name: Stands in the peer that servicers see.
+        table: What is served.
+        max_metadata_bytes: Calls with larger metadata are refused.
+    """
+
+    def __init__(self, name: str, table: MethodTable, *, max_metadata_bytes: int) -> None:
+        self._peer = f"inprocess:{name}"
+        self._table = table
+        self._max_metadata_bytes = max_metadata_bytes
+        self._running: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def call(self, path: str, metadata: RawMetadata, timeout: float | None) -> Rpc:
+        """Starts a call; it has ended already when it is refused."""
+        loop = asyncio.get_running_loop()
+        rpc = Rpc(loop, self._peer, metadata, timeout)
+        if self._closed:
+            rpc.finish(unavailable("The room is shutting down.", Reason.SHUTTING_DOWN))
+        elif _size(metadata) > self._max_metadata_bytes:
+            rpc.finish(
+                Outcome(
+                    grpc.StatusCode.RESOURCE_EXHAUSTED, "received metadata size exceeds hard limit"
+                )
+            )
+        elif timeout is not None and timeout <= 0:
+            rpc.finish(Outcome(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", local=True))
+        else:
+            task = rpc.start(self._table.endpoint(_Details(path, metadata)))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        return rpc
+
+    async def close(self, grace: float | None = None) -> None:
+        """Refuses new calls, gives running ones `grace` seconds, then cancels them."""
+        self._closed = True
+        if self._running and grace:
+            await asyncio.wait(tuple(self._running), timeout=grace)
+        running = tuple(self._running)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
+
+
+class InProcessNetwork:
+    """The rooms of this process, and the channels between them; a `Wiring`.
+
+    Channels may be taken before their room is registered: a call made before that
+    fails with UNAVAILABLE.
+
+    Args:
+        verifier: Verifies internal tokens, for all rooms.
+        clock: The clock of the process.
+        policy: Caps on the calls between rooms.
+        telemetry: Where the metrics of all rooms go.
+    """
+
+    def __init__(
+        self,
+        verifier: TokenVerifier,
+        *,
+        clock: Clock | None = None,
+        policy: CallPolicy | None = None,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self.verifier = verifier
+        self.clock: Clock = clock or SystemClock()
+        self.telemetry = telemetry or Telemetry()
+        self._policy = policy or CallPolicy()
+        self._servers: dict[str, InProcessServer] = {}
+        self._changed = asyncio.Event()
+
+    def register(self, room: Room, settings: RoomSettings | None = None) -> None:
+        """Serves a room to the others.
+
+        Args:
+            room: The built room.
+            settings: For its limits and log; the defaults where there are none.
+
+        Raises:
+            ValueError: A room of this name is registered.
+        """
+        if room.name in self._servers:
+            raise ValueError(f"the room {room.name!r} is registered already")
+        limits = settings.limits if settings is not None else ServerLimits()
+        table = method_table(
+            limits,
+            room.authenticator or TokenAuthenticator(self.verifier),
+            self.telemetry,
+            access_log=settings is not None and settings.access_log,
+        )
+        for service in room.services:
+            service.add(service.servicer, table)
+        self._servers[room.name] = InProcessServer(
+            room.name, table, max_metadata_bytes=limits.max_metadata_bytes
+        )
+        self.notify()
+
+    def channel(self, room: str) -> ClientChannel:
+        """Returns a channel to a room, with the client side of the calls."""
+        return ClientChannel(self.raw_channel(room), self._policy)
+
+    def raw_channel(self, room: str) -> InProcessChannel:
+        """Returns a bare channel to a room: adds no metadata, raises `AioRpcError`."""
+        return InProcessChannel(self, room)
+
+    def notify(self) -> None:
+        """Wakes those who wait for `changed`."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def changed(self) -> None:
+        """Waits until a room is registered or a channel closed."""
+        await self._changed.wait()
+
+    def server(self, room: str) -> InProcessServer | None:
+        """Returns the server of a room, None while it is not registered."""
+        return self._servers.get(room)
+
+    async def close(self, grace: float | None = None) -> None:
+        """Closes all rooms at once: no new calls, `grace` seconds for running ones."""
+        await asyncio.gather(*(server.close(grace) for server in self._servers.values()))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class InProcessChannel(grpc.aio.Channel):
+    """A `grpc.aio.Channel` to a room of this process."""
+
+    def __init__(self, network: InProcessNetwork, room: str) -> None:
+        self._network = network
+        self._room = room
+        self._closed = False
+
+    def start(self, path: str, metadata: Any, timeout: float | None) -> Rpc:
+        """Starts a call; for the callables of this channel.
+
+        Raises:
+            grpc.aio.UsageError: The channel is closed.
+        """
+        if self._closed:
+            raise grpc.aio.UsageError("Channel is closed.")
+        raw: RawMetadata = tuple(metadata or ())
+        server = self._network.server(self._room)
+        if server is not None:
+            return server.call(path, raw, timeout)
+        rpc = Rpc(asyncio.get_running_loop(), f"inprocess:{self._room}", raw, timeout)
+        text = f"The room {self._room!r} is not up."
+        rpc.finish(unavailable(text, Reason.DEPENDENCY_UNAVAILABLE))
+        return rpc
+
+    def unary_unary(
+        self,
+        method: str,
+        request_serializer: Serializer = None,
+        response_deserializer: Deserializer = None,
+        _registered_method: bool | None = False,
+    ) -> grpc.aio.UnaryUnaryMultiCallable[Any, Any]:
+        """Returns the callable of a unary method; without (de)serializer it takes bytes."""
+        return _UnaryUnary(self, method, request_serializer, response_deserializer)
+
+    def unary_stream(
+        self,
+        method: str,
+        request_serializer: Serializer = None,
+        response_deserializer: Deserializer = None,
+        _registered_method: bool | None = False,
+    ) -> grpc.aio.UnaryStreamMultiCallable[Any, Any]:
+        """Returns the callable of a method that streams its responses."""
+        return _UnaryStream(self, method, request_serializer, response_deserializer)
+
+    def stream_unary(
+        self,
+        method: str,
+        request_serializer: Serializer = None,
+        response_deserializer: Deserializer = None,
+        _registered_method: bool | None = False,
+    ) -> grpc.aio.StreamUnaryMultiCallable[Any, Any]:
+        """Returns the callable of a method that takes a stream of requests."""
+        return _StreamUnary(self, method, request_serializer, response_deserializer)
+
+    def stream_stream(
+        self,
+        method: str,
+        request_serializer: Serializer = None,
+        response_deserializer: Deserializer = None,
+        _registered_method: bool | None = False,
+    ) -> grpc.aio.StreamStreamMultiCallable[Any, Any]:
+        """Returns the callable of a method that streams both ways."""
+        return _StreamStream(self, method, request_serializer, response_deserializer)
+
+    async def close(self, grace: float | None = None) -> None:
+        """Takes no more calls; running ones go on."""
+        self._closed = True
+        self._network.notify()
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """Returns SHUTDOWN after `close`, READY or IDLE as the room is registered or not."""
+        if self._closed:
+            return grpc.ChannelConnectivity.SHUTDOWN
+        if self._network.server(self._room) is None:
+            return grpc.ChannelConnectivity.IDLE
+        return grpc.ChannelConnectivity.READY
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        """Waits until the state differs."""
+        while self.get_state() is last_observed_state:
+            await self._network.changed()
+
+    async def channel_ready(self) -> None:
+        """Waits until the room is registered.
+
+        Raises:
+            grpc.aio.UsageError: The channel is closed.
+        """
+        while (state := self.get_state()) is not grpc.ChannelConnectivity.READY:
+            if state is grpc.ChannelConnectivity.SHUTDOWN:
+                raise grpc.aio.UsageError("Channel is closed.")
+            await self.wait_for_state_change(state)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class _Callable:
+    def __init__(
+        self,
+        channel: InProcessChannel,
+        path: str,
+        serializer: Serializer,
+        deserializer: Deserializer,
+    ) -> None:
+        self._channel = channel
+        self._path = path
+        self._serializer = serializer
+        self._deserializer = deserializer
+
+    def _send(self, request: Any, timeout: float | None, metadata: Any) -> Rpc:
+        raw = request if self._serializer is None else self._serializer(request)
+        rpc = self._channel.start(self._path, metadata, timeout)
+        rpc.requests.put_nowait(raw)
+        rpc.requests.close()
+        return rpc
+
+
+class _UnaryUnary(_Callable, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
+    def __call__(
+        self,
+        request: Any,
+        *,
+        timeout: float | None = None,
+        metadata: Any = None,
+        credentials: grpc.CallCredentials | None = None,
+        wait_for_ready: bool | None = None,
+        compression: grpc.Compression | None = None,
+    ) -> UnaryUnaryCall:
+        rpc = self._send(request, timeout, metadata)
+        return UnaryUnaryCall(rpc, self._serializer, self._deserializer)
+
+
+class _UnaryStream(_Callable, grpc.aio.UnaryStreamMultiCallable[Any, Any]):
+    def __call__(
+        self,
+        request: Any,
+        *,
+        timeout: float | None = None,
+        metadata: Any = None,
+        credentials: grpc.CallCredentials | None = None,
+        wait_for_ready: bool | None = None,
+        compression: grpc.Compression | None = None,
+    ) -> UnaryStreamCall:
+        rpc = self._send(request, timeout, metadata)
+        return UnaryStreamCall(rpc, self._serializer, self._deserializer)
+
+
+class _StreamUnary(_Callable, grpc.aio.StreamUnaryMultiCallable[Any, Any]):
+    def __call__(
+        self,
+        request_iterator: Any = None,
+        timeout: float | None = None,
+        metadata: Any = None,
+        credentials: grpc.CallCredentials | None = None,
+        wait_for_ready: bool | None = None,
+        compression: grpc.Compression | None = None,
+    ) -> StreamUnaryCall:
+        rpc = self._channel.start(self._path, metadata, timeout)
+        call = StreamUnaryCall(rpc, self._serializer, self._deserializer)
+        call.consume(request_iterator)
+        return call
+
+
+class _StreamStream(_Callable, grpc.aio.StreamStreamMultiCallable[Any, Any]):
+    def __call__(
+        self,
+        request_iterator: Any = None,
+        timeout: float | None = None,
+        metadata: Any = None,
+        credentials: grpc.CallCredentials | None = None,
+        wait_for_ready: bool | None = None,
+        compression: grpc.Compression | None = None,
+    ) -> StreamStreamCall:
+        rpc = self._channel.start(self._path, metadata, timeout)
+        call = StreamStreamCall(rpc, self._serializer, self._deserializer)
+        call.consume(request_iterator)
+        return call
+
+
+def _size(metadata: RawMetadata) -> int:
+    # RFC 9113 §10.5.1: 32 octets of overhead for each field.
+    return sum(len(key) + len(value) + 32 for key, value in metadata)

@@ -1,0 +1,89 @@
+"""Establishes who is calling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from strata.shared.auth import TokenVerifier
+from strata.shared.context import Caller, current, use
+from strata.shared.errors import Reason, UnauthenticatedError
+from strata.shared.interceptors.pipeline import Method, Next, ServerCall
+
+AUTHORIZATION_KEY = "authorization"
+
+Metadata = Mapping[str, str | bytes]
+
+
+class Authenticator(Protocol):
+    """Tells the caller from the metadata of a call."""
+
+    async def authenticate(self, method: Method, metadata: Metadata) -> Caller:
+        """Returns the caller.
+
+        Raises:
+            UnauthenticatedError: Credentials are missing or wrong.
+            PermissionDeniedError: The credentials do not allow this method.
+        """
+        ...
+
+
+class TokenAuthenticator:
+    """Accepts the internal token as ``authorization: Bearer <token>``: for rooms."""
+
+    def __init__(self, verifier: TokenVerifier) -> None:
+        self._verifier = verifier
+
+    async def authenticate(
+        self,
+        method: Method,  # noqa: ARG002 - the token opens every method
+        metadata: Metadata,
+    ) -> Caller:
+        """Returns the caller that the token speaks for.
+
+        Raises:
+            UnauthenticatedError: No token, or one that is not valid.
+        """
+        return self._verifier.verify(bearer(metadata))
+
+
+def bearer(metadata: Metadata) -> str:
+    """Returns what stands behind ``Bearer`` in the ``authorization`` metadata.
+
+    Raises:
+        UnauthenticatedError: Nothing there (``CREDENTIALS_MISSING``), or another scheme
+            (``CREDENTIALS_INVALID``).
+    """
+    value = metadata.get(AUTHORIZATION_KEY)
+    if not value:
+        raise UnauthenticatedError(
+            'This call needs the metadata "authorization: Bearer <credentials>".',
+            reason=Reason.CREDENTIALS_MISSING,
+        )
+    scheme, _, credentials = (value if isinstance(value, str) else "").partition(" ")
+    if scheme.lower() != "bearer" or not credentials.strip():
+        raise UnauthenticatedError(
+            'The metadata "authorization" must have the form "Bearer <credentials>".',
+            reason=Reason.CREDENTIALS_INVALID,
+        )
+    return credentials.strip()
+
+
+class Authenticate:
+    """Puts the verified caller into the context; health and reflection need none."""
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+
+    def bind(self, method: Method, proceed: Next) -> Next:
+        """Returns the authenticated call."""
+        if method.infrastructure:
+            return proceed
+        authenticate = self._authenticator.authenticate
+
+        async def run(call: ServerCall) -> Any:
+            call.caller = await authenticate(method, call.metadata)
+            with use(current().with_caller(call.caller)):
+                return await proceed(call)
+
+        return run

@@ -1,0 +1,355 @@
+"""The client side of a call, the same over a socket and in the process.
+
+`ClientChannel` wraps any `grpc.aio.Channel`. Each call through it carries the
+identity, request id and trace of the call being served, gets a deadline no later
+than the caller's, and fails with an error of our tree instead of `AioRpcError`,
+also while a stream is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import weakref
+from collections.abc import AsyncIterator, Generator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+from strata.shared.context import RequestContext, current
+from strata.shared.errors import DeadlineExceededError
+from strata.shared.interceptors.auth import AUTHORIZATION_KEY
+from strata.shared.interceptors.observe import REQUEST_ID_KEY, TRACEPARENT_KEY
+from strata.shared.status import from_rpc_error
+from strata.shared.telemetry import make_traceparent
+
+MARGIN_S = 0.05
+"""What a hop keeps of the remaining time for itself, to answer before its caller gives up."""
+
+Metadata = Sequence[tuple[str, str | bytes]]
+
+_KEY = re.compile(r"[0-9a-z_.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class CallPolicy:
+    """Own caps on outgoing calls, in seconds; None for no cap of our own."""
+
+    unary_timeout_s: float | None = 30.0
+    stream_timeout_s: float | None = 900.0
+
+
+def outgoing_timeout(
+    context: RequestContext, cap: float | None, timeout: float | None
+) -> float | None:
+    """Returns the least of the caller's remaining time, the cap and the timeout of the call.
+
+    Raises:
+        DeadlineExceededError: Nothing of the caller's time is left.
+    """
+    given = [each for each in (cap, timeout) if each is not None]
+    remaining = context.remaining()
+    if remaining is not None:
+        if remaining <= MARGIN_S:
+            raise DeadlineExceededError("The deadline of the call passed before a call it needs.")
+        given.append(remaining - MARGIN_S)
+    return min(given, default=None)
+
+
+def outgoing_metadata(context: RequestContext, given: Metadata | None) -> Metadata:
+    """Returns the metadata to send: what was given, and the context where it is silent.
+
+    The run id travels in the signed token, where it cannot be made up.
+    """
+    metadata = [_checked(key, value) for key, value in given or ()]
+    present = {key for key, _ in metadata}
+    if context.caller is not None and context.caller.token and AUTHORIZATION_KEY not in present:
+        metadata.append((AUTHORIZATION_KEY, f"Bearer {context.caller.token}"))
+    if context.request_id and REQUEST_ID_KEY not in present:
+        metadata.append((REQUEST_ID_KEY, context.request_id))
+    if context.trace_id and TRACEPARENT_KEY not in present:
+        metadata.append((TRACEPARENT_KEY, make_traceparent(context.trace_id)))
+    return tuple(metadata)
+
+
+def _checked(key: str, value: str | bytes) -> tuple[str, str | bytes]:
+    # As gRPC does on the wire; a mistake must not wait for the first split deployment.
+    if not _legal_key(key) or isinstance(value, bytes) != key.endswith("-bin"):
+        raise ValueError(f"metadata {key!r} is not legal")
+    return key, value
+
+
+@lru_cache(maxsize=512)
+def _legal_key(key: str) -> bool:
+    return _KEY.fullmatch(key) is not None
+
+
+class _Call:
+    """What all calls have in common; the errors of the inner call become ours."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._loop = asyncio.get_running_loop()
+
+    def __del__(self) -> None:
+        # A call that nobody holds can never be read, but grpc.aio keeps it running until
+        # its deadline (1.85): a reader that broke out of a stream would leave it open.
+        call = getattr(self, "_call", None)
+        if call is not None and not self._loop.is_closed() and not call.done():
+            call.cancel()
+
+    def cancel(self) -> bool:
+        return bool(self._call.cancel())
+
+    def cancelled(self) -> bool:
+        return bool(self._call.cancelled())
+
+    def done(self) -> bool:
+        return bool(self._call.done())
+
+    def time_remaining(self) -> float | None:
+        remaining: float | None = self._call.time_remaining()
+        return remaining
+
+    def add_done_callback(self, callback: Any) -> None:
+        held = weakref.ref(self)
+        self._call.add_done_callback(lambda inner: callback(held() or inner))
+
+    async def initial_metadata(self) -> grpc.aio.Metadata:
+        metadata: grpc.aio.Metadata = await self._call.initial_metadata()
+        return metadata
+
+    async def trailing_metadata(self) -> grpc.aio.Metadata:
+        metadata: grpc.aio.Metadata = await self._call.trailing_metadata()
+        return metadata
+
+    async def code(self) -> grpc.StatusCode:
+        code: grpc.StatusCode = await self._call.code()
+        return code
+
+    async def details(self) -> str:
+        details: str = await self._call.details()
+        return details
+
+    async def wait_for_connection(self) -> None:
+        try:
+            await self._call.wait_for_connection()
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+
+
+class _UnaryResponse(_Call):
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._result().__await__()
+
+    async def _result(self) -> Any:
+        try:
+            return await self._call
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+
+
+class _StreamResponse(_Call):
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return _Responses(self, self._call.__aiter__())
+
+    async def read(self) -> Any:
+        try:
+            return await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+
+
+class _Responses:
+    def __init__(self, call: _Call, inner: Any) -> None:
+        # Held because it cancels itself once nobody holds it.
+        self._call = call
+        self._inner = inner
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        try:
+            return await self._inner.__anext__()
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+
+
+class _StreamRequest(_Call):
+    async def write(self, request: Any) -> None:
+        try:
+            await self._call.write(request)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+
+    async def done_writing(self) -> None:
+        try:
+            await self._call.done_writing()
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+
+
+class _UnaryUnaryCall(_UnaryResponse, grpc.aio.UnaryUnaryCall[Any, Any]):
+    pass
+
+
+class _UnaryStreamCall(_StreamResponse, grpc.aio.UnaryStreamCall[Any, Any]):
+    pass
+
+
+class _StreamUnaryCall(_UnaryResponse, _StreamRequest, grpc.aio.StreamUnaryCall[Any, Any]):
+    pass
+
+
+class _StreamStreamCall(_StreamResponse, _StreamRequest, grpc.aio.StreamStreamCall[Any, Any]):
+    pass
+
+
+class _Callable:
+    """Starts calls of one method with the context of the moment."""
+
+    _wrap: type[_Call]
+
+    def __init__(self, inner: Any, cap: float | None) -> None:
+        self._inner = inner
+        self._cap = cap
+
+    def _start(self, request: Any, timeout: float | None, metadata: Any, **options: Any) -> Any:
+        context = current()
+        call = self._inner(
+            request,
+            timeout=outgoing_timeout(context, self._cap, timeout),
+            metadata=outgoing_metadata(context, metadata),
+            **options,
+        )
+        return self._wrap(call)
+
+
+class _UnaryRequestCallable(_Callable):
+    def __call__(
+        self,
+        request: Any,
+        *,
+        timeout: float | None = None,
+        metadata: Any = None,
+        credentials: grpc.CallCredentials | None = None,
+        wait_for_ready: bool | None = None,
+        compression: grpc.Compression | None = None,
+    ) -> Any:
+        return self._start(
+            request,
+            timeout,
+            metadata,
+            credentials=credentials,
+            wait_for_ready=wait_for_ready,
+            compression=compression,
+        )
+
+
+class _StreamRequestCallable(_Callable):
+    def __call__(
+        self,
+        request_iterator: Any = None,
+        timeout: float | None = None,
+        metadata: Any = None,
+        credentials: grpc.CallCredentials | None = None,
+        wait_for_ready: bool | None = None,
+        compression: grpc.Compression | None = None,
+    ) -> Any:
+        return self._start(
+            request_iterator,
+            timeout,
+            metadata,
+            credentials=credentials,
+            wait_for_ready=wait_for_ready,
+            compression=compression,
+        )
+
+
+class _UnaryUnary(_UnaryRequestCallable, grpc.aio.UnaryUnaryMultiCallable[Any, Any]):
+    _wrap = _UnaryUnaryCall
+
+
+class _UnaryStream(_UnaryRequestCallable, grpc.aio.UnaryStreamMultiCallable[Any, Any]):
+    _wrap = _UnaryStreamCall
+
+
+class _StreamUnary(_StreamRequestCallable, grpc.aio.StreamUnaryMultiCallable[Any, Any]):
+    _wrap = _StreamUnaryCall
+
+
+class _StreamStream(_StreamRequestCallable, grpc.aio.StreamStreamMultiCallable[Any, Any]):
+    _wrap = _StreamStreamCall
+
+
+class ClientChannel(grpc.aio.Channel):
+    """A channel whose calls carry the context and fail with our errors.
+
+    Raises from its calls: the `strata.shared.errors` tree; `asyncio.CancelledError`
+    when the call was cancelled on this side.
+
+    Args:
+        inner: The channel that transports.
+        policy: Caps on the calls.
+    """
+
+    def __init__(self, inner: grpc.aio.Channel, policy: CallPolicy | None = None) -> None:
+        self._inner: Any = inner
+        self._policy = policy or CallPolicy()
+
+    def unary_unary(self, *args: Any, **kwargs: Any) -> grpc.aio.UnaryUnaryMultiCallable[Any, Any]:
+        """Returns the callable of a unary method."""
+        return _UnaryUnary(self._inner.unary_unary(*args, **kwargs), self._policy.unary_timeout_s)
+
+    def unary_stream(
+        self, *args: Any, **kwargs: Any
+    ) -> grpc.aio.UnaryStreamMultiCallable[Any, Any]:
+        """Returns the callable of a method that streams its responses."""
+        inner = self._inner.unary_stream(*args, **kwargs)
+        return _UnaryStream(inner, self._policy.stream_timeout_s)
+
+    def stream_unary(
+        self, *args: Any, **kwargs: Any
+    ) -> grpc.aio.StreamUnaryMultiCallable[Any, Any]:
+        """Returns the callable of a method that takes a stream of requests."""
+        inner = self._inner.stream_unary(*args, **kwargs)
+        return _StreamUnary(inner, self._policy.stream_timeout_s)
+
+    def stream_stream(
+        self, *args: Any, **kwargs: Any
+    ) -> grpc.aio.StreamStreamMultiCallable[Any, Any]:
+        """Returns the callable of a method that streams both ways."""
+        inner = self._inner.stream_stream(*args, **kwargs)
+        return _StreamStream(inner, self._policy.stream_timeout_s)
+
+    async def close(self, grace: float | None = None) -> None:
+        """Closes the inner channel."""
+        await self._inner.close(grace)
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """Returns the state of the inner channel."""
+        state: grpc.ChannelConnectivity = self._inner.get_state(try_to_connect)
+        return state
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        """Waits until the inner channel leaves the state."""
+        await self._inner.wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        """Waits until the inner channel is connected."""
+        await self._inner.channel_ready()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,0 +1,71 @@
+"""The one place where an exception becomes a status."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import Any
+
+import grpc.aio
+from strata.shared.context import current
+from strata.shared.errors import InternalError, StrataError
+from strata.shared.interceptors.pipeline import Method, Next, ServerCall
+from strata.shared.logs import get_logger
+from strata.shared.status import code_of, to_status
+
+_log = get_logger(__name__)
+
+
+class MapErrors:
+    """Sends errors of the tree as they are, anything else as INTERNAL with an incident id.
+
+    The traceback of a defect goes to the log under that id, never to the caller. A
+    group of errors (from a task group) that are all of the tree is sent as its first.
+    """
+
+    def bind(self, method: Method, proceed: Next) -> Next:
+        """Returns the call whose errors are mapped."""
+
+        async def run(call: ServerCall) -> Any:
+            try:
+                return await proceed(call)
+            except grpc.aio.AbortError:
+                raise
+            except StrataError as raised:
+                error = raised
+            except asyncio.CancelledError as raised:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Nobody cancelled this call: the handler let out the cancellation of
+                # something it awaited. gRPC would leave the caller waiting.
+                error = _incident(raised, method)
+            except Exception as raised:  # noqa: BLE001 - this is where they end
+                error = _expected(raised) or _incident(raised, method)
+            call.code = code_of(error)
+            call.reason = error.reason
+            status = to_status(error, request_id=current().request_id)
+            return await call.context.abort_with_status(status)
+
+        return run
+
+
+def _expected(raised: Exception) -> StrataError | None:
+    if not isinstance(raised, ExceptionGroup):
+        return None
+    ours, others = raised.split(StrataError)
+    if ours is None or others is not None:
+        return None
+    leaf: BaseException = ours
+    while isinstance(leaf, BaseExceptionGroup):
+        leaf = leaf.exceptions[0]
+    return leaf if isinstance(leaf, StrataError) else None
+
+
+def _incident(raised: BaseException, method: Method) -> StrataError:
+    incident_id = f"incident-{secrets.token_hex(8)}"
+    _log.error("unexpected error", incident_id=incident_id, method=method.label, exc_info=raised)
+    return InternalError(
+        f"An internal error happened; it is logged as {incident_id}.",
+        metadata={"incident_id": incident_id},
+    )

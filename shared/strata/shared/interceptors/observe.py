@@ -1,0 +1,143 @@
+"""Outermost: gives the call its ids, measures it and logs how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from typing import Any
+
+import grpc
+from strata.shared.context import RequestContext, use
+from strata.shared.interceptors.pipeline import Method, Next, ServerCall
+from strata.shared.logs import get_logger
+from strata.shared.telemetry import Counter, Telemetry, new_trace_id, parse_traceparent
+
+REQUEST_ID_KEY = "x-request-id"
+TRACEPARENT_KEY = "traceparent"
+
+REQUESTS = "rpc_server_requests"
+IN_FLIGHT = "rpc_server_in_flight"
+LATENCY = "rpc_server_latency_seconds"
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_WARN = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+)
+_ERROR = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS})
+
+_log = get_logger(__name__)
+
+
+class Observe:
+    """Sets the request context, counts, times and logs.
+
+    Args:
+        telemetry: Where the metrics go: `REQUESTS` by method and code, `IN_FLIGHT` and
+            `LATENCY` by method.
+        access_log: Log successful calls at INFO; else at DEBUG.
+    """
+
+    def __init__(self, telemetry: Telemetry, *, access_log: bool = False) -> None:
+        self._telemetry = telemetry
+        self._ok_level = logging.INFO if access_log else logging.DEBUG
+
+    def bind(self, method: Method, proceed: Next) -> Next:
+        """Returns the observed call."""
+        telemetry, label = self._telemetry, method.label
+        in_flight = telemetry.gauge(IN_FLIGHT, method=label)
+        latency = telemetry.histogram(LATENCY, method=label)
+        requests: dict[grpc.StatusCode, Counter] = {}
+        # Probes call every few seconds; they are no news.
+        ok_level = logging.DEBUG if method.infrastructure else self._ok_level
+
+        async def run(call: ServerCall) -> Any:
+            context = _request_context(call)
+            call.context.set_trailing_metadata(((REQUEST_ID_KEY, context.request_id),))
+            started = time.perf_counter()
+            in_flight.add(1)
+            with use(context):
+                try:
+                    return await proceed(call)
+                except asyncio.CancelledError:
+                    call.code = _cancelled_code(call)
+                    raise
+                except BaseException:
+                    # Only a status that was set on the transport gets past the errors.
+                    call.code = _final_code(call)
+                    raise
+                finally:
+                    elapsed = time.perf_counter() - started
+                    in_flight.add(-1)
+                    latency.observe(elapsed)
+                    counter = requests.get(call.code)
+                    if counter is None:
+                        counter = requests[call.code] = telemetry.counter(
+                            REQUESTS, method=label, code=call.code.name
+                        )
+                    counter.inc()
+                    self._log(call, elapsed, ok_level)
+
+        return run
+
+    @staticmethod
+    def _log(call: ServerCall, elapsed: float, ok_level: int) -> None:
+        code = call.code
+        level = ok_level
+        if code is not grpc.StatusCode.OK:
+            level = logging.INFO
+            if code in _ERROR:
+                level = logging.ERROR
+            elif code in _WARN:
+                level = logging.WARNING
+        if not _stdlib_log.isEnabledFor(level):
+            return
+        fields: dict[str, object] = {
+            "method": call.method.path[:200],
+            "code": code.name,
+            "duration_ms": round(elapsed * 1000, 3),
+        }
+        if call.reason is not None:
+            fields["reason"] = call.reason.value
+        if call.caller is not None:
+            fields["project_id"] = call.caller.project_id
+            fields["principal"] = call.caller.principal
+            if call.caller.run_id:
+                fields["run_id"] = call.caller.run_id
+        _log.log(level, "rpc", **fields)
+
+
+_stdlib_log = logging.getLogger(__name__)
+
+
+def _request_context(call: ServerCall) -> RequestContext:
+    request_id = call.metadata.get(REQUEST_ID_KEY)
+    if not isinstance(request_id, str) or _REQUEST_ID.fullmatch(request_id) is None:
+        request_id = f"req-{secrets.token_hex(8)}"
+    trace_id = parse_traceparent(call.metadata.get(TRACEPARENT_KEY)) or new_trace_id()
+    return RequestContext(request_id=request_id, trace_id=trace_id)
+
+
+def _cancelled_code(call: ServerCall) -> grpc.StatusCode:
+    remaining = call.context.time_remaining()
+    if remaining is not None and remaining <= 0:
+        return grpc.StatusCode.DEADLINE_EXCEEDED
+    return grpc.StatusCode.CANCELLED
+
+
+def _final_code(call: ServerCall) -> grpc.StatusCode:
+    if call.code is not grpc.StatusCode.OK:
+        return call.code
+    code = call.context.code()
+    if isinstance(code, grpc.StatusCode):
+        return code
+    for known in grpc.StatusCode:
+        if known.value[0] == code:
+            return known
+    return grpc.StatusCode.UNKNOWN

@@ -1,0 +1,321 @@
+"""The server side of a call, the same over a socket and in the process.
+
+gRPC's own interceptors run per call and see a different handler for each of the
+four shapes of RPC. Here every shape is one coroutine ``handle(request, context)``
+that takes raw bytes: a streamed response is written inside it, so an interceptor
+around the coroutine is around the whole iteration. The chain is built once per
+method. Messages are parsed and serialised at its innermost end, so bytes that are
+no message become an ordinary error, and only after authentication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+from strata.shared.context import Caller
+from strata.shared.errors import (
+    InvalidArgumentError,
+    Reason,
+    ResourceExhaustedError,
+    UnimplementedError,
+)
+
+INFRASTRUCTURE = frozenset(
+    {
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
+)
+"""Services for probes and tools: not authenticated, not shed, without imposed deadline."""
+
+_CACHED_METHODS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method as served.
+
+    Attributes:
+        path: ``/package.Service/Method``.
+        service: Full name of the service.
+        request_streaming: The client sends a stream.
+        response_streaming: The server sends a stream.
+        known: False for a path that nothing serves.
+    """
+
+    path: str
+    service: str
+    request_streaming: bool
+    response_streaming: bool
+    known: bool = True
+
+    @property
+    def streaming(self) -> bool:
+        """Whether either side streams."""
+        return self.request_streaming or self.response_streaming
+
+    @property
+    def infrastructure(self) -> bool:
+        """Whether this is health or reflection."""
+        return self.service in INFRASTRUCTURE
+
+    @property
+    def label(self) -> str:
+        """The path for logs and metrics; one name for everything unknown."""
+        return self.path if self.known else "unknown"
+
+
+class ServerCall:
+    """One call on its way through the interceptors.
+
+    Attributes:
+        method: What is called.
+        request: The serialised request, or the iterator over them.
+        context: The transport's `grpc.aio.ServicerContext`.
+        metadata: What the caller sent; the last value of a key.
+        code: The status it ended with, for the interceptors outside of the errors.
+        reason: The reason beside it, when it failed with one of our errors.
+        caller: Who it turned out to be.
+    """
+
+    __slots__ = ("caller", "code", "context", "metadata", "method", "reason", "request")
+
+    def __init__(self, method: Method, request: Any, context: Any) -> None:
+        self.method = method
+        self.request = request
+        self.context = context
+        self.metadata: Mapping[str, str | bytes] = dict(context.invocation_metadata() or ())
+        self.code = grpc.StatusCode.OK
+        self.reason: Reason | None = None
+        self.caller: Caller | None = None
+
+
+Next = Callable[[ServerCall], Awaitable[Any]]
+"""The rest of the chain; gives the serialised response, None where it was streamed."""
+
+Handle = Callable[[Any, Any], Awaitable[Any]]
+
+
+class ServerInterceptor(Protocol):
+    """Surrounds the calls of a method."""
+
+    def bind(self, method: Method, proceed: Next) -> Next:
+        """Returns what runs instead of `proceed`; `proceed` itself to stay out of the way."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A method ready to be called with bytes."""
+
+    method: Method
+    handle: Handle
+    rpc_handler: grpc.RpcMethodHandler[Any, Any]
+
+
+class MethodTable(grpc.GenericRpcHandler):
+    """Everything one server serves, wrapped in its interceptors.
+
+    Takes the place of a server in the generated ``add_<Name>Servicer_to_server``.
+
+    Args:
+        interceptors: Outermost first.
+        max_message_bytes: Larger requests and responses are refused.
+    """
+
+    def __init__(
+        self, interceptors: Sequence[ServerInterceptor], *, max_message_bytes: int
+    ) -> None:
+        self._interceptors = tuple(interceptors)
+        self._limit = max_message_bytes
+        self._generic: list[grpc.GenericRpcHandler] = []
+        self._endpoints: dict[str, tuple[object, Endpoint]] = {}
+
+    def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
+        """Serves what these handlers serve; the first that knows a method has it."""
+        self._generic.extend(handlers)
+
+    def add_registered_method_handlers(
+        self, service_name: str, method_handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
+    ) -> None:
+        """Does nothing: generated code registers each method a second time with this."""
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """Returns the handler of a method, for gRPC; an unknown one is refused politely."""
+        return self.endpoint(handler_call_details).rpc_handler
+
+    def endpoint(self, details: grpc.HandlerCallDetails) -> Endpoint:
+        """Returns the endpoint of a method, known or not."""
+        raw: grpc.RpcMethodHandler[Any, Any] | None = None
+        for generic in self._generic:
+            raw = generic.service(details)
+            if raw is not None:
+                break
+        path = details.method
+        cached = self._endpoints.get(path)
+        if cached is not None and cached[0] is raw:
+            return cached[1]
+        endpoint = self._build(path, raw)
+        # Anybody can call any path; what is remembered must not grow with that.
+        if len(self._endpoints) < _CACHED_METHODS:
+            self._endpoints[path] = (raw, endpoint)
+        return endpoint
+
+    def _build(self, path: str, raw: grpc.RpcMethodHandler[Any, Any] | None) -> Endpoint:
+        service = path.rpartition("/")[0].lstrip("/")
+        if raw is None:
+            method = Method(path, service, True, True, known=False)
+            proceed: Next = _refuse_unknown
+        else:
+            method = Method(path, service, raw.request_streaming, raw.response_streaming)
+            proceed = _Invocation(method, raw, self._limit)
+        for interceptor in reversed(self._interceptors):
+            proceed = interceptor.bind(method, proceed)
+        chain = proceed
+
+        async def handle(request: Any, context: Any) -> Any:
+            return await chain(ServerCall(method, request, context))
+
+        return Endpoint(method, handle, _rpc_handler(method, handle))
+
+
+def _rpc_handler(method: Method, handle: Handle) -> grpc.RpcMethodHandler[Any, Any]:
+    make: Any
+    if method.request_streaming:
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if method.response_streaming
+            else grpc.stream_unary_rpc_method_handler
+        )
+    else:
+        make = (
+            grpc.unary_stream_rpc_method_handler
+            if method.response_streaming
+            else grpc.unary_unary_rpc_method_handler
+        )
+    handler: grpc.RpcMethodHandler[Any, Any] = make(handle, None, None)
+    return handler
+
+
+async def _refuse_unknown(call: ServerCall) -> None:
+    raise not_built(call.method.path)
+
+
+def not_built(path: str) -> UnimplementedError:
+    """Returns the error for a method that has no implementation in this release."""
+    return UnimplementedError(
+        f"{path} is not built in this release.", metadata={"method": path.lstrip("/")}
+    )
+
+
+class _Invocation:
+    """The innermost end of the chain: parses, calls the servicer, serialises."""
+
+    def __init__(
+        self, method: Method, handler: grpc.RpcMethodHandler[Any, Any], limit: int
+    ) -> None:
+        self._method = method
+        self._limit = limit
+        self._deserializer = handler.request_deserializer
+        self._serializer = handler.response_serializer
+        self._behavior: Any = (
+            handler.unary_unary
+            or handler.unary_stream
+            or handler.stream_unary
+            or handler.stream_stream
+        )
+
+    async def __call__(self, call: ServerCall) -> Any:
+        request = (
+            self._decode_all(call.request)
+            if self._method.request_streaming
+            else self.decode(call.request)
+        )
+        try:
+            result = self._behavior(request, HandlerContext(call.context, self))
+        except NotImplementedError as error:
+            # The generated base class of servicers raises this, synchronously; a servicer
+            # of ours is a coroutine or generator and raises only once it is awaited.
+            raise not_built(self._method.path) from error
+        if not self._method.response_streaming:
+            return self.encode(await result)
+        if not hasattr(result, "__aiter__"):
+            await result
+            return None
+        try:
+            async for response in result:
+                await call.context.write(self.encode(response))
+        finally:
+            if hasattr(result, "aclose"):
+                await result.aclose()
+        return None
+
+    def decode(self, raw: bytes) -> Any:
+        """Returns the message in the bytes.
+
+        Raises:
+            InvalidArgumentError: Not a message of the type (``MALFORMED_MESSAGE``).
+            ResourceExhaustedError: Larger than the limit (``MESSAGE_TOO_LARGE``).
+        """
+        self._check_size(raw, "request")
+        if self._deserializer is None:
+            return raw
+        try:
+            return self._deserializer(raw)
+        except Exception as error:
+            raise InvalidArgumentError(
+                "The bytes of the request are not a message of the method's type.",
+                reason=Reason.MALFORMED_MESSAGE,
+                metadata={"method": self._method.path.lstrip("/")},
+            ) from error
+
+    async def _decode_all(self, requests: Any) -> AsyncIterator[Any]:
+        async for raw in requests:
+            yield self.decode(raw)
+
+    def encode(self, response: Any) -> bytes:
+        """Returns the bytes of a response.
+
+        Raises:
+            ResourceExhaustedError: Larger than the limit (``MESSAGE_TOO_LARGE``).
+        """
+        raw: bytes = response if self._serializer is None else self._serializer(response)
+        self._check_size(raw, "response")
+        return raw
+
+    def _check_size(self, raw: bytes, what: str) -> None:
+        if len(raw) > self._limit:
+            raise ResourceExhaustedError(
+                f"The {what} has {len(raw)} bytes, more than the {self._limit} allowed.",
+                reason=Reason.MESSAGE_TOO_LARGE,
+                metadata={"limit_bytes": self._limit},
+            )
+
+
+class HandlerContext:
+    """The context a servicer gets: that of the transport, with messages in place of bytes."""
+
+    __slots__ = ("_codec", "_transport")
+
+    def __init__(self, transport: Any, codec: _Invocation) -> None:
+        self._transport = transport
+        self._codec = codec
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    async def read(self) -> Any:
+        """Reads the next request of a stream, `grpc.aio.EOF` at its end."""
+        raw = await self._transport.read()
+        return raw if raw is grpc.aio.EOF else self._codec.decode(raw)
+
+    async def write(self, message: Any) -> None:
+        """Writes a response of a stream."""
+        await self._transport.write(self._codec.encode(message))

@@ -1,0 +1,166 @@
+"""Structured logs: one event per line, as JSON or for a terminal.
+
+Every line carries the request, trace and run id and the project of the call that
+is being served. Secrets do not get out: values under a secret-looking key are
+replaced, and so is anything inside a text that looks like a credential, tracebacks
+included. Log names and sizes, not contents: messages and memory are the user's.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Literal, TextIO
+
+import structlog
+from strata.shared.context import current
+from structlog.typing import EventDict, Processor
+
+REDACTED = "[redacted]"
+
+LogFormat = Literal["json", "console"]
+
+_SECRET_KEY = re.compile(
+    r"(^|_)(authorization|token|tokens_pem|secret|secrets|password|passwd|passphrase|pepper"
+    r"|api_key|apikey|private_key|credential|credentials|cookie|dsn|database_url)$",
+    re.IGNORECASE,
+)
+_SECRET_TEXT = re.compile(
+    r"(?P<bearer>\bbearer\s+)[^\s\"',;]+"
+    r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    r"|\b(?:sk|pk|rk|key|ghp|gho|xox[abps]|strata)[-_][\w.-]{16,}"
+    r"|(?P<url>\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s/@]+(?=@)"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+    re.IGNORECASE | re.DOTALL,
+)
+_MAX_DEPTH = 6
+
+
+def redact_text(text: str) -> str:
+    """Returns the text with everything that looks like a credential replaced."""
+    return _SECRET_TEXT.sub(_replacement, text)
+
+
+def _replacement(match: re.Match[str]) -> str:
+    kept = match.group("bearer") or match.group("url") or ""
+    return f"{kept}{REDACTED}"
+
+
+def _redact(value: Any, depth: int = 0) -> Any:
+    if isinstance(value, str):
+        return redact_text(value)
+    if depth >= _MAX_DEPTH:
+        return REDACTED if isinstance(value, Mapping | list | tuple | set) else value
+    if isinstance(value, Mapping):
+        return {key: _redact_item(key, item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_redact(item, depth + 1) for item in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return redact_text(repr(value))
+
+
+def _redact_item(key: object, value: Any, depth: int = 0) -> Any:
+    if value is not None and _SECRET_KEY.search(str(key)):
+        return REDACTED
+    return _redact(value, depth)
+
+
+def redact_event(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """A structlog processor that takes the secrets out of an event."""
+    # Keys that start with an underscore are structlog's own and never rendered.
+    return {
+        key: value if key.startswith("_") else _redact_item(key, value)
+        for key, value in event.items()
+    }
+
+
+def add_context(_logger: Any, _method: str, event: EventDict) -> MutableMapping[str, Any]:
+    """A structlog processor that adds the ids of the call being served."""
+    context = current()
+    if context.request_id:
+        event.setdefault("request_id", context.request_id)
+    if context.trace_id:
+        event.setdefault("trace_id", context.trace_id)
+    caller = context.caller
+    if caller is not None:
+        event.setdefault("project_id", caller.project_id)
+        if caller.run_id:
+            event.setdefault("run_id", caller.run_id)
+    return event
+
+
+def configure_logging(
+    level: str = "INFO",
+    form: LogFormat = "json",
+    *,
+    room: str | None = None,
+    stream: TextIO | None = None,
+) -> None:
+    """Sends the logs of this process, ours and those of libraries, to one stream.
+
+    Args:
+        level: Name of the lowest level that is written.
+        form: ``json`` for machines, ``console`` for a terminal.
+        room: Added to every line of this process as ``room``.
+        stream: Where to write; standard error by default.
+    """
+
+    def add_room(_logger: Any, _method: str, event: EventDict) -> EventDict:
+        if room is not None:
+            event.setdefault("room", room)
+        return event
+
+    renderer: Processor = (
+        structlog.processors.JSONRenderer(default=repr)
+        if form == "json"
+        else structlog.dev.ConsoleRenderer(
+            colors=(stream or sys.stderr).isatty(),
+            exception_formatter=structlog.dev.plain_traceback,
+        )
+    )
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*_PROCESSORS, structlog.stdlib.ExtraAdder()],
+            processors=[
+                add_room,
+                structlog.processors.format_exc_info,
+                redact_event,
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                renderer,
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    logging.captureWarnings(True)
+
+
+_PROCESSORS: list[Processor] = [
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.add_logger_name,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    add_context,
+]
+
+
+def get_logger(name: str) -> structlog.stdlib.BoundLogger:
+    """Returns a logger; events are short fixed texts, everything variable is a keyword.
+
+    It writes to the standard library's logger of the name, so that nothing has to be
+    configured for it to work, and tests and libraries see its records.
+    """
+    logger: structlog.stdlib.BoundLogger = structlog.wrap_logger(
+        logging.getLogger(name),
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *_PROCESSORS,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+    )
+    return logger

@@ -1,0 +1,32 @@
+"""SCRAM verifiers, so that no password is ever in the text of a statement or in a log."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+
+_ITERATIONS = 4096
+_SALT_BYTES = 16
+
+
+def scram_verifier(password: str, salt: bytes | None = None) -> str:
+    """Returns what PostgreSQL stores for a password (RFC 5802, SCRAM-SHA-256).
+
+    Args:
+        password: Printable ASCII, for which SASLprep changes nothing.
+        salt: Random by default.
+
+    Raises:
+        ValueError: The password is empty or holds other characters.
+    """
+    if not password or not password.isascii() or not password.isprintable():
+        raise ValueError("a role's password must be printable ASCII")
+    salt = salt if salt is not None else secrets.token_bytes(_SALT_BYTES)
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, _ITERATIONS)
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    stored_key = hashlib.sha256(client_key).digest()
+    server_key = hmac.digest(salted, b"Server Key", "sha256")
+    encoded = [base64.b64encode(part).decode() for part in (salt, stored_key, server_key)]
+    return f"SCRAM-SHA-256${_ITERATIONS}:{encoded[0]}${encoded[1]}:{encoded[2]}"

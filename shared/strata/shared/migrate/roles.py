@@ -1,0 +1,172 @@
+"""The three roles of a room, its schema, and the extensions all rooms share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import asyncpg
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+from strata.shared.db.errors import driver_error
+from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.migrate.passwords import scram_verifier
+
+REQUIRED_EXTENSIONS = ("pg_trgm", "btree_gin", "unaccent")
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class RoomRoles:
+    """The names of a room's roles.
+
+    Attributes:
+        owner: Owns schema and tables, cannot log in; migrations run as it.
+        service: What the room logs in as: reads and writes rows of the tenant it has set.
+        worker: What the room's background work logs in as: what its migrations grant, no more.
+    """
+
+    owner: str
+    service: str
+    worker: str
+
+    @classmethod
+    def of(cls, room: str) -> RoomRoles:
+        """Returns the roles of a room."""
+        return cls(f"strata_{room}_owner", f"strata_{room}", f"strata_{room}_worker")
+
+
+@dataclass(frozen=True)
+class RolePasswords:
+    """Passwords for the roles that log in, kept by the caller."""
+
+    service: str
+    worker: str
+
+
+async def ensure_roles(
+    admin: AsyncConnection, roles: RoomRoles, passwords: RolePasswords | None
+) -> None:
+    """Makes the roles that are missing and sets the passwords, if any are given.
+
+    Without passwords nothing is made: the roles are then somebody else's to make, and are
+    only looked for.
+
+    Raises:
+        FailedPreconditionError: A role is missing, or one has a right it must not have.
+    """
+    if passwords is not None:
+        await _ensure_role(admin, roles.owner, "NOLOGIN")
+        for role, password in (
+            (roles.service, passwords.service),
+            (roles.worker, passwords.worker),
+        ):
+            await _ensure_role(admin, role, f"LOGIN PASSWORD '{scram_verifier(password)}'")
+    await _check_roles(admin, roles)
+    if await _scalar(admin, "SELECT current_setting('is_superuser')") != "on":
+        # Whoever makes a role may administer it, but act as it only by a grant of its own.
+        await admin.execute(text(f"GRANT {roles.owner} TO CURRENT_USER"))
+
+
+async def _ensure_role(admin: AsyncConnection, role: str, options: str) -> None:
+    """Makes or alters a role.
+
+    Roles belong to the whole cluster: a migration of another database may be at the same.
+    """
+    for attempt in range(_ATTEMPTS):
+        exists = await _scalar(admin, f"SELECT 1 FROM pg_roles WHERE rolname = '{role}'")
+        verb = "ALTER" if exists else "CREATE"
+        try:
+            await _plain(admin, f"{verb} ROLE {role} {options}")
+            break
+        except DBAPIError as error:
+            retriable = (
+                asyncpg.DuplicateObjectError,
+                asyncpg.UniqueViolationError,
+                asyncpg.InternalServerError,  # "tuple concurrently updated"
+            )
+            if attempt == _ATTEMPTS - 1 or not isinstance(driver_error(error), retriable):
+                raise
+            await asyncio.sleep(0.05 * (attempt + 1))
+
+
+async def _plain(connection: AsyncConnection, statement: str) -> None:
+    # A verifier holds colons, which `text` would read as parameters.
+    await connection.exec_driver_sql(statement)
+
+
+async def _check_roles(admin: AsyncConnection, roles: RoomRoles) -> None:
+    names = (roles.owner, roles.service, roles.worker)
+    found = await admin.execute(
+        text(
+            "SELECT rolname, rolsuper OR rolbypassrls AS unbound, rolcanlogin FROM pg_roles "
+            "WHERE rolname = ANY(:names)"
+        ),
+        {"names": list(names)},
+    )
+    rows = {row.rolname: row for row in found}
+    missing = [name for name in names if name not in rows]
+    if missing:
+        raise _refused(f"these database roles are missing: {', '.join(missing)}")
+    unbound = [name for name in names if rows[name].unbound]
+    if unbound:
+        raise _refused(f"these roles could read every tenant's rows: {', '.join(unbound)}")
+    for name in (roles.service, roles.worker):
+        member = f"SELECT pg_has_role('{name}', '{roles.owner}', 'MEMBER')"
+        if await _scalar(admin, member):
+            raise _refused(f"{name} must not be a member of {roles.owner}")
+
+
+def _refused(message: str) -> FailedPreconditionError:
+    return FailedPreconditionError(message, reason=Reason.SCHEMA_OUTDATED)
+
+
+async def _scalar(connection: AsyncConnection, statement: str) -> object:
+    return (await connection.execute(text(statement))).scalar()
+
+
+async def ensure_extensions(admin: AsyncConnection) -> None:
+    """Makes the extensions all rooms share, in `public`.
+
+    Raises:
+        FailedPreconditionError: A required one is not installed with the server.
+    """
+    names = REQUIRED_EXTENSIONS
+    found = await admin.execute(
+        text(
+            "SELECT name, installed_version IS NOT NULL FROM pg_available_extensions "
+            "WHERE name = ANY(:names)"
+        ),
+        {"names": list(names)},
+    )
+    available: dict[str, bool] = {row[0]: row[1] for row in found}
+    missing = [name for name in REQUIRED_EXTENSIONS if name not in available]
+    if missing:
+        raise _refused(f"the database server lacks the extensions {', '.join(missing)}")
+    for name, installed in available.items():
+        if not installed:
+            await admin.execute(text(f"CREATE EXTENSION IF NOT EXISTS {name} WITH SCHEMA public"))
+
+
+async def ensure_schema(admin: AsyncConnection, schema: str, roles: RoomRoles) -> None:
+    """Makes the schema, and what each role may do in it now and with tables to come."""
+    await admin.execute(text(f"CREATE SCHEMA IF NOT EXISTS {schema} AUTHORIZATION {roles.owner}"))
+    owner = await _scalar(
+        admin, f"SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = '{schema}'"
+    )
+    if owner != roles.owner:
+        raise _refused(f"the schema {schema} belongs to {owner}, not to {roles.owner}")
+    for statement in _schema_grants(schema, roles):
+        await admin.execute(text(statement))
+
+
+def _schema_grants(schema: str, roles: RoomRoles) -> Sequence[str]:
+    defaults = f"ALTER DEFAULT PRIVILEGES FOR ROLE {roles.owner} IN SCHEMA {schema}"
+    return (
+        f"GRANT USAGE ON SCHEMA {schema} TO {roles.service}, {roles.worker}",
+        f"{defaults} GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {roles.service}",
+        f"{defaults} GRANT USAGE ON SEQUENCES TO {roles.service}, {roles.worker}",
+    )

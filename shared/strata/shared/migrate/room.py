@@ -1,0 +1,244 @@
+"""Migrations of one room: Alembic, run from code, over the room's own schema and roles."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+from sqlalchemy import Connection, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+from strata.shared.db.errors import as_strata_error, driver_error, unavailable
+from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.migrate.roles import (
+    RolePasswords,
+    RoomRoles,
+    ensure_extensions,
+    ensure_roles,
+    ensure_schema,
+)
+from strata.shared.migrate.tenancy import check_tenancy
+
+if TYPE_CHECKING:
+    from alembic.script import ScriptDirectory
+    from sqlalchemy.engine.interfaces import DBAPICursor
+
+VERSION_TABLE = "schema_version"
+_REVISION_FILE = re.compile(r"(\d{4})_[a-z0-9_]+\.py")
+# One lock for all rooms: they share extensions and, in one cluster, the table of roles.
+_SEVERAL_STATEMENTS = re.compile(r";\s*\S")
+_LOCK = "hashtext('strata.migrate')"
+
+
+@dataclass(frozen=True)
+class RoomMigrations:
+    """What is needed to build a room's schema, and to know whether it is built.
+
+    The package holds `versions/NNNN_name.py`, each with `revision = "NNNN"`, its predecessor in
+    `down_revision`, and `upgrade()`. They run as the schema's owner with the schema first in
+    the search path, so plain SQL through `op.execute` needs no schema names. The service role
+    gets its rights on new tables by itself; rights and policies of the worker role are each
+    migration's own (see `strata.shared.db.policies`).
+
+    Attributes:
+        room: Name of the room: `recall`.
+        package: The package with the migrations: `strata.recall.migrations`.
+        schema: The schema the room owns.
+        untenanted: Tables without tenant data, exempt from row-level security.
+    """
+
+    room: str
+    package: str
+    schema: str
+    untenanted: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        for name in (self.room, self.schema):
+            if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name):
+                raise ValueError(f"{name!r} is not a plain name")
+
+    @property
+    def roles(self) -> RoomRoles:
+        """The room's roles."""
+        return RoomRoles.of(self.room)
+
+    @cached_property
+    def head(self) -> str:
+        """The newest revision in the package; read from file names, without Alembic."""
+        found = [_REVISION_FILE.fullmatch(path.name) for path in self._versions.glob("*.py")]
+        revisions = sorted(match.group(1) for match in found if match)
+        if not revisions:
+            raise FileNotFoundError(f"{self.package} has no versions/NNNN_name.py")
+        return revisions[-1]
+
+    async def upgrade(self, admin_url: str, passwords: RolePasswords | None = None) -> None:
+        """Brings roles, schema and tables up to `head`. Safe to repeat and to run twice at once.
+
+        Each migration is one transaction: after a failure the database stands at the last good
+        one. Afterwards every table is checked for its tenancy.
+
+        Args:
+            admin_url: A superuser, or a role that may make roles, schemas and extensions.
+            passwords: Makes the roles and sets these; None if the roles are made elsewhere.
+
+        Raises:
+            FailedPreconditionError: Roles or extensions are missing, the database is ahead of
+                this release, or a table is not bound to tenants (``SCHEMA_OUTDATED``).
+            UnavailableError: The database cannot be reached.
+        """
+        async with _connect(admin_url) as admin:
+            # Held until the connection closes.
+            await admin.execute(text(f"SELECT pg_advisory_lock({_LOCK})"))
+            await ensure_roles(admin, self.roles, passwords)
+            await ensure_extensions(admin)
+            await ensure_schema(admin, self.schema, self.roles)
+            present = await self._version(admin)
+            if present is not None and present > self.head:
+                raise self._outdated(present)
+            async with _connect(admin_url, autocommit=False) as connection:
+                await self._migrate(connection)
+            await check_tenancy(admin, self.schema, self.untenanted | {VERSION_TABLE})
+
+    async def version(self, url: str) -> str | None:
+        """Returns the revision of the database, None if the room was never migrated."""
+        async with _connect(url) as connection:
+            return await self._version(connection)
+
+    async def check(self, url: str) -> None:
+        """Makes sure that the database is at `head`; one query, by any role of the room.
+
+        Raises:
+            FailedPreconditionError: It is behind or ahead (``SCHEMA_OUTDATED``); the metadata
+                names both revisions.
+            UnavailableError: The database cannot be reached.
+        """
+        present = await self.version(url)
+        if present != self.head:
+            raise self._outdated(present)
+
+    async def _migrate(self, connection: AsyncConnection) -> None:
+        script = self._script()
+        if script.get_current_head() != self.head:
+            raise ValueError(f"{self.package}: the newest file and the newest revision differ")
+        await connection.execute(text(f"SET ROLE {self.roles.owner}"))
+        await connection.execute(text(f"SET search_path = {self.schema}, public"))
+        await connection.commit()
+        await connection.run_sync(self._run_alembic, script)
+        # The default privileges let the service write; the version is not its to change.
+        table = f"{self.schema}.{VERSION_TABLE}"
+        for statement in (
+            f"REVOKE INSERT, UPDATE, DELETE ON {table} FROM {self.roles.service}",
+            f"GRANT SELECT ON {table} TO {self.roles.worker}",
+        ):
+            await connection.execute(text(statement))
+        await connection.commit()
+
+    def _run_alembic(self, connection: Connection, script: ScriptDirectory) -> None:
+        # Alembic is needed here only, and would cost every room that merely starts 10 MB.
+        from alembic.config import Config  # noqa: PLC0415
+        from alembic.runtime.environment import EnvironmentContext  # noqa: PLC0415
+
+        def steps(revision: object, _context: object) -> object:
+            # What Alembic's own `upgrade` command does.
+            return script._upgrade_revs(self.head, revision)  # type: ignore[arg-type] # noqa: SLF001
+
+        with EnvironmentContext(Config(), script, fn=steps) as environment:
+            environment.configure(
+                connection=connection,
+                version_table=VERSION_TABLE,
+                version_table_schema=self.schema,
+                transaction_per_migration=True,
+            )
+            with environment.begin_transaction():
+                environment.run_migrations()
+
+    def _script(self) -> ScriptDirectory:
+        from alembic.script import ScriptDirectory  # noqa: PLC0415
+
+        return ScriptDirectory(str(self._versions.parent), version_locations=[str(self._versions)])
+
+    @property
+    def _versions(self) -> Path:
+        spec = importlib.util.find_spec(self.package)
+        if spec is None or not spec.submodule_search_locations:
+            raise ModuleNotFoundError(f"no package {self.package}", name=self.package)
+        return Path(next(iter(spec.submodule_search_locations))) / "versions"
+
+    async def _version(self, connection: AsyncConnection) -> str | None:
+        query = text(f"SELECT version_num FROM {self.schema}.{VERSION_TABLE}")
+        try:
+            found: str | None = (await connection.execute(query)).scalar()
+        except DBAPIError as error:
+            absent = (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError)
+            if isinstance(driver_error(error), absent):
+                return None
+            raise
+        return found
+
+    def _outdated(self, present: str | None) -> FailedPreconditionError:
+        what = "was never migrated" if present is None else f"is at revision {present}"
+        return FailedPreconditionError(
+            f"the database of {self.room} {what}, this release needs {self.head}: "
+            + (
+                "a newer release has migrated it"
+                if present is not None and present > self.head
+                else "run `strata migrate`"
+            ),
+            reason=Reason.SCHEMA_OUTDATED,
+            metadata={"room": self.room, "found": present or "", "needed": self.head},
+        )
+
+
+@asynccontextmanager
+async def _connect(url: str, *, autocommit: bool = True) -> AsyncIterator[AsyncConnection]:
+    """Opens one connection for the block."""
+    engine = create_async_engine(
+        make_url(url).set(drivername="postgresql+asyncpg"),
+        **({"isolation_level": "AUTOCOMMIT"} if autocommit else {}),
+        poolclass=NullPool,
+        connect_args={"server_settings": {"application_name": "strata-migrate"}},
+    )
+    event.listen(engine.sync_engine, "do_execute", _execute_script)
+    try:
+        connection = await _open(engine)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+    finally:
+        await engine.dispose()
+
+
+async def _open(engine: AsyncEngine) -> AsyncConnection:
+    try:
+        return await engine.connect()
+    except OSError as error:
+        raise unavailable() from error
+    except DBAPIError as error:
+        told = as_strata_error(error)
+        if told is None:
+            raise
+        raise told from error
+
+
+def _execute_script(
+    cursor: DBAPICursor, statement: str, parameters: object, context: Any
+) -> bool | None:
+    """Sends several statements as one simple query.
+
+    The driver prepares what it is given, and PostgreSQL prepares only one statement at a time.
+    """
+    if parameters or not _SEVERAL_STATEMENTS.search(statement):
+        return None
+    cursor.execute("SELECT 1", ())  # opens SQLAlchemy's transaction where there is to be one
+    context.root_connection.connection.run_async(lambda driver: driver.execute(statement))
+    return True

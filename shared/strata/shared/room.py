@@ -1,0 +1,140 @@
+"""What a room is, to whoever serves it.
+
+Each room's ``main`` has ``async def build(settings, wiring, stack) -> Room``: it
+opens stores and clients (their closing goes on the stack), and returns what is to
+be served. Nothing in it knows whether the other rooms are in this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+import grpc
+from strata.shared.auth import TokenVerifier
+from strata.shared.clock import Clock
+from strata.shared.interceptors.auth import Authenticator
+from strata.shared.logs import get_logger
+from strata.shared.settings import RoomSettings
+
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+_HEALTHY_AFTER_S = 60.0
+
+_log = get_logger(__name__)
+
+BackgroundTask = Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One gRPC service of a room.
+
+    Attributes:
+        full_name: ``strata.api.recall.v1.MessageService``; take it from the descriptor.
+        add: The generated ``add_<Name>Servicer_to_server``.
+        servicer: What implements it.
+    """
+
+    full_name: str
+    add: Callable[[Any, Any], None]
+    servicer: object
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A built room.
+
+    Attributes:
+        name: The folder name, ``core_memory``.
+        services: What it serves.
+        background: Makers of endless tasks; one that fails is started again.
+        authenticator: How callers are told; None verifies the internal token.
+    """
+
+    name: str
+    services: Sequence[Service]
+    background: Sequence[BackgroundTask] = ()
+    authenticator: Authenticator | None = None
+
+
+class Wiring(Protocol):
+    """What a room gets from the process it is built in."""
+
+    @property
+    def verifier(self) -> TokenVerifier:
+        """Verifies internal tokens."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the process."""
+        ...
+
+    def channel(self, room: str) -> grpc.aio.Channel:
+        """Returns the channel to another room; works before that room is up."""
+        ...
+
+
+SettingsT_contra = TypeVar("SettingsT_contra", bound=RoomSettings, contravariant=True)
+
+
+class Build(Protocol[SettingsT_contra]):
+    """The ``build`` of a room."""
+
+    def __call__(
+        self, settings: SettingsT_contra, wiring: Wiring, stack: AsyncExitStack, /
+    ) -> Awaitable[Room]:
+        """Builds the room; what it opens is closed by the stack."""
+        ...
+
+
+class BackgroundTasks:
+    """Runs the background tasks of a room while the block lasts.
+
+    A task that fails is logged and started again after a growing pause (0.5 s to
+    30 s): a reconciler that cannot reach its engine must not take the room down.
+    A task that returns is done.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        for make in self._room.background:
+            name = f"{self._room.name}.{getattr(make, '__name__', 'background')}"
+            self._tasks.append(asyncio.create_task(self._supervise(make, name), name=name))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    async def _supervise(self, make: BackgroundTask, name: str) -> None:
+        loop = asyncio.get_running_loop()
+        pause = _FIRST_PAUSE_S
+        while True:
+            started = loop.time()
+            try:
+                await make()
+            except Exception:  # noqa: BLE001 - whatever it is, the task starts again
+                if loop.time() - started > _HEALTHY_AFTER_S:
+                    pause = _FIRST_PAUSE_S
+                _log.exception("background task failed", task=name, restart_in_s=pause)
+            else:
+                return
+            await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311
+            pause = min(pause * 2, _LONGEST_PAUSE_S)

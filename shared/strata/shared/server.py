@@ -1,0 +1,304 @@
+"""A process that serves one room over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+from strata.shared.auth import TokenVerifier
+from strata.shared.channels import ChannelFactory, ChannelOptions, RoomChannels
+from strata.shared.clock import Clock, SystemClock
+from strata.shared.interceptors.auth import Authenticator, TokenAuthenticator
+from strata.shared.interceptors.client import CallPolicy, ClientChannel
+from strata.shared.interceptors.standard import method_table
+from strata.shared.logs import configure_logging, get_logger
+from strata.shared.room import BackgroundTasks, Build, Room, SettingsT_contra
+from strata.shared.settings import RoomSettings
+from strata.shared.telemetry import Telemetry
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+
+_log = get_logger(__name__)
+
+
+class GrpcServer:
+    """The gRPC server of one room.
+
+    Args:
+        room: What to serve.
+        settings: Address, limits, ages.
+        authenticator: Tells the callers.
+        telemetry: Where the metrics go.
+    """
+
+    def __init__(
+        self,
+        room: Room,
+        settings: RoomSettings,
+        authenticator: Authenticator,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        self.telemetry = telemetry or Telemetry()
+        self._room = room
+        self._settings = settings
+        self._health = health.aio.HealthServicer()
+        self._table = method_table(
+            settings.limits, authenticator, self.telemetry, access_log=settings.access_log
+        )
+        self._server = grpc.aio.server(options=_server_arguments(settings))
+        self._server.add_generic_rpc_handlers((self._table,))
+        self._port = 0
+        # The generated functions want a server; the table has what they call.
+        table: Any = self._table
+        for service in room.services:
+            service.add(service.servicer, table)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, table)
+        if settings.reflection:
+            names = (
+                *(service.full_name for service in room.services),
+                _HEALTH,
+                reflection.SERVICE_NAME,
+            )
+            reflection_pb2_grpc.add_ServerReflectionServicer_to_server(  # type: ignore[no-untyped-call]
+                reflection.aio.ReflectionServicer(names), table
+            )
+
+    @property
+    def port(self) -> int:
+        """The bound port; 0 before `start` and on a unix socket."""
+        return self._port
+
+    @property
+    def address(self) -> str:
+        """Where clients connect: ``127.0.0.1:7103`` or ``unix:/path``."""
+        return _address(self._settings.host, self._port)
+
+    async def start(self) -> int:
+        """Listens and reports SERVING.
+
+        Returns:
+            The bound port.
+
+        Raises:
+            OSError: The address cannot be bound.
+        """
+        address = _address(self._settings.host, self._settings.port)
+        try:
+            port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}: {error}") from error
+        self._port = 0 if address.startswith("unix:") else port
+        await self._server.start()
+        for service in self._room.services:
+            await self._health.set(service.full_name, _SERVING)
+        return self._port
+
+    async def drain(self) -> None:
+        """Reports NOT_SERVING for good; calls are still taken."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self, grace: float | None) -> None:
+        """Refuses new calls, gives running ones `grace` seconds, then cancels them."""
+        await self._server.stop(grace)
+
+
+def _server_arguments(settings: RoomSettings) -> list[tuple[str, str | int]]:
+    limits = settings.limits
+    # The exact limit is enforced on our side, with a reason the caller can read; gRPC's
+    # own, which gives none, only guards the memory.
+    guard = 2 * limits.max_message_bytes
+    return [
+        ("grpc.so_reuseport", int(settings.reuse_port)),
+        ("grpc.max_receive_message_length", guard),
+        ("grpc.max_send_message_length", guard),
+        ("grpc.max_metadata_size", limits.max_metadata_bytes),
+        ("grpc.absolute_max_metadata_size", limits.max_metadata_bytes),
+        ("grpc.max_connection_age_ms", round(settings.max_connection_age_s * 1000)),
+        ("grpc.max_connection_age_grace_ms", round(settings.max_connection_age_grace_s * 1000)),
+        ("grpc.keepalive_time_ms", 60_000),
+        ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    ]
+
+
+def _address(host: str, port: int) -> str:
+    if host.startswith("unix:"):
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class NetworkWiring:
+    """The wiring of a room that is alone in its process."""
+
+    def __init__(self, verifier: TokenVerifier, channels: RoomChannels, clock: Clock) -> None:
+        self.verifier = verifier
+        self.clock = clock
+        self._channels = channels
+
+    def channel(self, room: str) -> ClientChannel:
+        """Returns the channel to another room.
+
+        Raises:
+            ValueError: No target is configured for it.
+        """
+        return self._channels.channel(room)
+
+
+@asynccontextmanager
+async def serving(
+    build: Build[SettingsT_contra],
+    settings: SettingsT_contra,
+    *,
+    telemetry: Telemetry | None = None,
+    hurry: asyncio.Event | None = None,
+) -> AsyncIterator[GrpcServer]:
+    """Serves a room while the block lasts.
+
+    On the way out: NOT_SERVING, the drain pause, refusal of new calls and grace for
+    running ones, the background tasks, then what the room put on its stack, last first.
+
+    Args:
+        build: The room's `build`.
+        settings: The room's settings.
+        telemetry: Where the metrics go.
+        hurry: When set, drain and grace are cut short.
+
+    Raises:
+        ValueError: No key to verify internal tokens with.
+        OSError: The address cannot be bound.
+    """
+    hurry = hurry or asyncio.Event()
+    async with AsyncExitStack() as stack:
+        verifier = TokenVerifier(settings.public_keys())
+        factory = ChannelFactory(
+            ChannelOptions(max_message_bytes=settings.limits.max_message_bytes),
+            CallPolicy(settings.call_timeout_s, settings.stream_timeout_s),
+        )
+        stack.push_async_callback(factory.close)
+        wiring = NetworkWiring(verifier, RoomChannels(settings.targets, factory), SystemClock())
+        room = await build(settings, wiring, stack)
+        await stack.enter_async_context(BackgroundTasks(room))
+        authenticator = room.authenticator or TokenAuthenticator(verifier)
+        server = GrpcServer(room, settings, authenticator, telemetry)
+        await server.start()
+        stack.push_async_callback(_shut_down, server, settings, hurry)
+        yield server
+
+
+async def _shut_down(server: GrpcServer, settings: RoomSettings, hurry: asyncio.Event) -> None:
+    await server.drain()
+    hurried = asyncio.create_task(hurry.wait())
+    try:
+        await asyncio.wait((hurried,), timeout=settings.drain_s)
+        stopping = asyncio.create_task(server.stop(settings.grace_s))
+        await asyncio.wait((hurried, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.done():
+            await server.stop(None)
+        await stopping
+    finally:
+        hurried.cancel()
+
+
+class _Termination:
+    """SIGTERM and SIGINT: the first asks to stop, the second to hurry.
+
+    A signal while the room is still starting cancels the start.
+    """
+
+    def __init__(self) -> None:
+        self.requested = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self._starting = asyncio.current_task()
+
+    def started(self) -> None:
+        self._starting = None
+
+    @property
+    def during_start(self) -> bool:
+        return self.requested.is_set() and self._starting is not None
+
+    def _on_signal(self) -> None:
+        if self.requested.is_set():
+            self.hurry.set()
+            return
+        self.requested.set()
+        if self._starting is not None:
+            self._starting.cancel()
+
+    def __enter__(self) -> Self:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(each, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(each)
+
+
+async def serve_room(
+    name: str,
+    build: Build[SettingsT_contra],
+    settings: SettingsT_contra,
+    *,
+    ready: Callable[[GrpcServer], None] | None = None,
+) -> None:
+    """Serves a room until SIGTERM or SIGINT; a second signal skips drain and grace.
+
+    Args:
+        name: The room, for the log.
+        build: The room's `build`.
+        settings: The room's settings.
+        ready: Called once calls are taken.
+    """
+    with _Termination() as termination:
+        try:
+            async with serving(build, settings, hurry=termination.hurry) as server:
+                termination.started()
+                _log.info("room ready", room=name, address=server.address)
+                if ready is not None:
+                    ready(server)
+                await termination.requested.wait()
+                _log.info("room draining", room=name, drain_s=settings.drain_s)
+        except asyncio.CancelledError:
+            if not termination.during_start:
+                raise
+    _log.info("room stopped", room=name)
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Returns the maker of uvloop's event loop, None where uvloop is not installed."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    import uvloop  # noqa: PLC0415 - optional, and not on every platform
+
+    make: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return make
+
+
+def run_room(name: str, build: Build[SettingsT_contra], settings: SettingsT_contra) -> None:
+    """Runs a process that serves one room until it is told to stop.
+
+    Prints one line ``READY <room> <address>`` to standard output once calls are taken,
+    for supervisors; logs go to standard error.
+
+    Args:
+        name: The room, ``core_memory``.
+        build: The room's `build`.
+        settings: The room's settings.
+    """
+
+    def announce(server: GrpcServer) -> None:
+        print(f"READY {name} {server.address}", flush=True)  # noqa: T201
+
+    configure_logging(settings.log_level, settings.log_format, room=name)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(serve_room(name, build, settings, ready=announce))

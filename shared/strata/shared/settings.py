@@ -1,0 +1,135 @@
+"""What every room can be told from outside.
+
+A room subclasses `RoomSettings` with its own prefix; `main` builds the object once
+and passes it down::
+
+    class RecallSettings(RoomSettings):
+        model_config = room_config("recall")
+
+``STRATA_RECALL_PORT=7103``, ``STRATA_RECALL_LIMITS__MAX_IN_FLIGHT_UNARY=512`` and
+``STRATA_RECALL_TARGETS__CORE_MEMORY=dns:///core-memory:7102`` then set its fields.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+def room_config(room: str) -> SettingsConfigDict:
+    """Returns the settings configuration of a room: prefix ``STRATA_<ROOM>_``, ``__`` nests."""
+    return SettingsConfigDict(
+        env_prefix=f"STRATA_{room.upper()}_",
+        env_nested_delimiter="__",
+        frozen=True,
+        extra="ignore",
+    )
+
+
+class ServerLimits(BaseModel):
+    """What a server takes before it refuses; times in seconds, sizes in bytes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_message_bytes: int = Field(
+        default=16 * MIB, gt=0, description="Largest request and response; 4 MiB at the edge."
+    )
+    max_metadata_bytes: int = Field(
+        default=16 * KIB, gt=0, description="Largest metadata of a call."
+    )
+    max_in_flight_unary: int = Field(
+        default=256, gt=0, description="Unary calls at once before load is shed."
+    )
+    max_in_flight_streams: int = Field(
+        default=256, gt=0, description="Streaming calls at once before load is shed."
+    )
+    default_unary_deadline_s: float = Field(
+        default=30.0, gt=0, description="Imposed on a unary call that came without a deadline."
+    )
+    default_stream_deadline_s: float = Field(
+        default=900.0, gt=0, description="Imposed on a stream that came without a deadline."
+    )
+    deadline_floor_s: float = Field(
+        default=0.005, ge=0, description="A call with less time left than this is refused."
+    )
+    retry_after_s: float = Field(
+        default=0.5, gt=0, description="Hint given to callers whose call was shed."
+    )
+
+
+class RoomSettings(BaseSettings):
+    """Fields that all rooms share."""
+
+    model_config = room_config("room")
+
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address to listen on, or unix:/path for a unix socket.",
+    )
+    port: int = Field(default=0, ge=0, le=65535, description="Port; 0 lets the system choose.")
+    reuse_port: bool = Field(
+        default=False, description="Let several processes listen on the port (SO_REUSEPORT)."
+    )
+    reflection: bool = Field(default=True, description="Serve gRPC reflection.")
+    database_url: str = Field(
+        default="", repr=False, description="PostgreSQL URL of the room's service role."
+    )
+    worker_database_url: str = Field(
+        default="", repr=False, description="PostgreSQL URL of the room's worker role."
+    )
+    token_public_keys: str = Field(
+        default="",
+        repr=False,
+        description="PEM public keys that internal tokens are verified with, one or several.",
+    )
+    token_public_keys_file: Path | None = Field(
+        default=None, description="File to read the public keys from instead."
+    )
+    targets: dict[str, str] = Field(
+        default_factory=dict,
+        description="Room name to gRPC target, such as dns:///recall:7103.",
+    )
+    limits: ServerLimits = Field(default_factory=ServerLimits, description="Server limits.")
+    call_timeout_s: float = Field(
+        default=30.0, gt=0, description="Own cap on an outgoing unary call, seconds."
+    )
+    stream_timeout_s: float = Field(
+        default=900.0, gt=0, description="Own cap on an outgoing stream, seconds."
+    )
+    drain_s: float = Field(
+        default=5.0, ge=0, description="Pause between NOT_SERVING and refusing calls, seconds."
+    )
+    grace_s: float = Field(
+        default=30.0, ge=0, description="Time that running calls get to end at shutdown, seconds."
+    )
+    max_connection_age_s: float = Field(
+        default=300.0, gt=0, description="Clients reconnect after this, so new replicas get work."
+    )
+    max_connection_age_grace_s: float = Field(
+        default=960.0, gt=0, description="Must exceed the longest turn, seconds."
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="Lowest level that is logged."
+    )
+    log_format: Literal["json", "console"] = Field(default="json", description="Form of the logs.")
+    access_log: bool = Field(
+        default=False, description="Log successful calls at INFO instead of DEBUG."
+    )
+
+    def public_keys(self) -> str:
+        """Returns the PEM texts to verify internal tokens with.
+
+        Raises:
+            ValueError: Neither the keys nor a readable file with them is configured.
+        """
+        if self.token_public_keys:
+            return self.token_public_keys
+        if self.token_public_keys_file is None:
+            raise ValueError("set token_public_keys or token_public_keys_file")
+        return self.token_public_keys_file.read_text(encoding="ascii")

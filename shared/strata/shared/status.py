@@ -1,0 +1,197 @@
+"""Error tree ↔ gRPC status with ``google.rpc`` details, both ways.
+
+A status carries `ErrorInfo` (reason, domain ``strata``, metadata), `BadRequest`
+(field violations) and `RetryInfo` (AIP-193). All of it travels in the trailing
+metadata, whose size peers limit to 8 KiB by default: what does not fit is cut here,
+rather than have the peer replace the whole error by RESOURCE_EXHAUSTED.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+from strata.shared.errors import (
+    ERRORS,
+    FieldViolation,
+    InternalError,
+    Reason,
+    StrataError,
+)
+
+DOMAIN = "strata"
+DETAILS_KEY = "grpc-status-details-bin"
+
+_MAX_MESSAGE_BYTES = 600
+_MAX_VALUE_BYTES = 400
+_MAX_DETAILS_BYTES = 3000
+_RETRY_INFO_LIMIT_S = 24 * 3600.0
+
+_CLASS_OF = {grpc.StatusCode[error.status]: error for error in ERRORS}
+
+
+class WireStatus(grpc.Status):
+    """What `context.abort_with_status` takes."""
+
+    def __init__(
+        self,
+        code: grpc.StatusCode,
+        details: str,
+        trailing_metadata: tuple[tuple[str, str | bytes], ...],
+    ) -> None:
+        self.code = code
+        self.details = details
+        self.trailing_metadata = trailing_metadata
+
+
+def code_of(error: StrataError) -> grpc.StatusCode:
+    """Returns the status code an error is sent with."""
+    return grpc.StatusCode[error.status]
+
+
+def to_status(error: StrataError, *, request_id: str = "") -> grpc.Status:
+    """Returns the status that carries the error to the caller.
+
+    Args:
+        error: What to tell.
+        request_id: Sent beside it as ``x-request-id``, if there is one.
+    """
+    code = code_of(error)
+    message = _clip(error.message, _MAX_MESSAGE_BYTES)
+    number: int = code.value[0]
+    rich = status_pb2.Status(code=number, message=message, details=_details(error))
+    trailing: list[tuple[str, str | bytes]] = [(DETAILS_KEY, rich.SerializeToString())]
+    if request_id:
+        trailing.append(("x-request-id", request_id))
+    return WireStatus(code, message, tuple(trailing))
+
+
+def from_rpc_error(error: grpc.aio.AioRpcError) -> StrataError:
+    """Returns the error that a failed call stands for.
+
+    A status without our details (sent by gRPC itself, a proxy, another server) gives
+    the class of the status with its default reason.
+    """
+    code = error.code()
+    message = error.details() or code.name
+    kind = _CLASS_OF.get(code, InternalError)
+    rich = _rich_status(error.trailing_metadata())
+    if rich is None:
+        return _build(kind, message, _guess(kind, code, message), {}, (), None)
+    reason: Reason | None = None
+    metadata: dict[str, str] = {}
+    violations: tuple[FieldViolation, ...] = ()
+    retry_after: float | None = None
+    info, bad, retry = (
+        error_details_pb2.ErrorInfo(),
+        error_details_pb2.BadRequest(),
+        error_details_pb2.RetryInfo(),
+    )
+    for detail in rich.details:
+        if _unpack(detail, info):
+            metadata = dict(info.metadata)
+            if info.domain == DOMAIN and info.reason in Reason.__members__:
+                reason = Reason(info.reason)
+        elif _unpack(detail, bad):
+            violations = tuple(
+                FieldViolation(each.field, each.description) for each in bad.field_violations
+            )
+        elif _unpack(detail, retry):
+            retry_after = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
+    if reason is None:
+        reason = _guess(kind, code, message)
+    return _build(kind, message, reason, metadata, violations, retry_after)
+
+
+def _build(
+    kind: type[StrataError],
+    message: str,
+    reason: Reason,
+    metadata: dict[str, str],
+    violations: tuple[FieldViolation, ...],
+    retry_after: float | None,
+) -> StrataError:
+    return kind(
+        message,
+        reason=reason,
+        metadata=metadata,
+        violations=violations,
+        retry_after=retry_after,
+    )
+
+
+def _guess(kind: type[StrataError], code: grpc.StatusCode, message: str) -> Reason:
+    # gRPC itself refuses oversized messages, with nothing but this text.
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in message:
+        return Reason.MESSAGE_TOO_LARGE
+    return kind.default_reason
+
+
+def _rich_status(trailing: Any) -> status_pb2.Status | None:
+    for key, value in trailing or ():
+        if key == DETAILS_KEY and isinstance(value, bytes):
+            try:
+                return status_pb2.Status.FromString(value)
+            except DecodeError:
+                return None
+    return None
+
+
+def _unpack(detail: any_pb2.Any, into: Any) -> bool:
+    try:
+        return bool(detail.Unpack(into))
+    except DecodeError:
+        return False
+
+
+def _details(error: StrataError) -> list[any_pb2.Any]:
+    details: list[any_pb2.Any] = []
+    room = _MAX_DETAILS_BYTES
+    if error.reason is not Reason.UNSPECIFIED:
+        info = error_details_pb2.ErrorInfo(reason=error.reason.value, domain=DOMAIN)
+        room -= info.ByteSize() + 64
+        for key, value in error.metadata.items():
+            text = _clip(value, _MAX_VALUE_BYTES)
+            size = len(key) + len(text.encode()) + 8
+            if size <= room:
+                room -= size
+                info.metadata[key] = text
+        details.append(_pack(info))
+    if error.retry_after is not None:
+        details.append(_pack(_retry_info(error.retry_after)))
+    bad = error_details_pb2.BadRequest()
+    for violation in error.violations:
+        field = _clip(violation.field, _MAX_VALUE_BYTES)
+        description = _clip(violation.description, _MAX_VALUE_BYTES)
+        size = len(field.encode()) + len(description.encode()) + 8
+        if size > room:
+            break
+        room -= size
+        bad.field_violations.add(field=field, description=description)
+    if bad.field_violations:
+        details.append(_pack(bad))
+    return details
+
+
+def _retry_info(seconds: float) -> error_details_pb2.RetryInfo:
+    fraction, whole = math.modf(min(max(seconds, 0.0), _RETRY_INFO_LIMIT_S))
+    delay = duration_pb2.Duration(seconds=int(whole), nanos=int(fraction * 1e9))
+    return error_details_pb2.RetryInfo(retry_delay=delay)
+
+
+def _pack(message: Any) -> any_pb2.Any:
+    packed = any_pb2.Any()
+    packed.Pack(message)
+    return packed
+
+
+def _clip(text: str, limit: int) -> str:
+    """Cuts to `limit` UTF-8 bytes and takes out what cannot be encoded (lone surrogates)."""
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= limit:
+        return raw.decode()
+    return raw[: limit - 3].decode("utf-8", "ignore") + "..."

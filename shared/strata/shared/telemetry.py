@@ -1,0 +1,165 @@
+"""Trace context and in-memory metrics.
+
+Metrics are plain objects in a registry that can be read at any time; an exporter
+can be put on top of `Telemetry.samples`. Nothing here starts a thread or a server.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import secrets
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_NO_TRACE = "0" * 32
+_NO_SPAN = "0" * 16
+
+LATENCY_BUCKETS_S: tuple[float, ...] = (
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+    0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0,
+)  # fmt: skip
+
+
+def parse_traceparent(header: str | bytes | None) -> str | None:
+    """Returns the trace id of a ``traceparent`` header, None if there is no valid one.
+
+    W3C Trace Context §3.2: version ``ff`` and all-zero ids are invalid; version ``00``
+    has exactly four parts; later versions may have more.
+    """
+    if not isinstance(header, str):
+        return None
+    match = _TRACEPARENT.fullmatch(header)
+    if match is None:
+        return None
+    version, trace_id, span_id, _, rest = match.groups()
+    if version == "ff" or trace_id == _NO_TRACE or span_id == _NO_SPAN:
+        return None
+    if version == "00" and rest is not None:
+        return None
+    return trace_id
+
+
+def make_traceparent(trace_id: str) -> str:
+    """Returns a ``traceparent`` for an outgoing call: this trace, a new span, sampled."""
+    return f"00-{trace_id}-{random.getrandbits(64) | 1:016x}-01"
+
+
+def new_trace_id() -> str:
+    """Returns 32 random hex digits, not all zero."""
+    return f"{secrets.randbits(128) | 1:032x}"
+
+
+class Counter:
+    """A number that only grows."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def inc(self, amount: float = 1.0) -> None:
+        """Adds `amount`, which must not be negative."""
+        self.value += amount
+
+
+class Gauge:
+    """A number that goes up and down."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def add(self, amount: float) -> None:
+        """Adds `amount`, which may be negative."""
+        self.value += amount
+
+    def set(self, value: float) -> None:
+        """Replaces the value."""
+        self.value = value
+
+
+class Histogram:
+    """Counts observations by upper bound; `counts` has one more slot for what lies above."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...] = LATENCY_BUCKETS_S) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Adds one observation."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        """How many observations there were."""
+        return sum(self.counts)
+
+
+Metric = Counter | Gauge | Histogram
+_M = TypeVar("_M", Counter, Gauge, Histogram)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One metric of the registry with its name and labels."""
+
+    name: str
+    labels: Mapping[str, str]
+    metric: Metric
+
+
+class Telemetry:
+    """A registry of metrics, keyed by name and labels.
+
+    Hold on to the returned objects where the labels are known beforehand; looking one
+    up costs a tuple and a dictionary access. Labels must have few values: method names
+    and status codes, never ids.
+    """
+
+    def __init__(self) -> None:
+        self._metrics: dict[tuple[str, tuple[tuple[str, str], ...]], Metric] = {}
+
+    def counter(self, name: str, **labels: str) -> Counter:
+        """Returns the counter of this name and these labels, made at first use."""
+        return self._get(Counter, name, labels)
+
+    def gauge(self, name: str, **labels: str) -> Gauge:
+        """Returns the gauge of this name and these labels, made at first use."""
+        return self._get(Gauge, name, labels)
+
+    def histogram(self, name: str, **labels: str) -> Histogram:
+        """Returns the histogram of this name and these labels, made at first use."""
+        return self._get(Histogram, name, labels)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yields every metric there is."""
+        for (name, labels), metric in list(self._metrics.items()):
+            yield Sample(name, dict(labels), metric)
+
+    def total(self, name: str, **labels: str) -> float:
+        """Returns the sum over all counters and gauges of the name that have these labels."""
+        return sum(
+            sample.metric.value
+            for sample in self.samples()
+            if sample.name == name
+            and not isinstance(sample.metric, Histogram)
+            and labels.items() <= sample.labels.items()
+        )
+
+    def _get(self, kind: type[_M], name: str, labels: Mapping[str, str]) -> _M:
+        key = (name, tuple(sorted(labels.items())))
+        metric = self._metrics.get(key)
+        if metric is None:
+            metric = self._metrics[key] = kind()
+        if not isinstance(metric, kind):
+            raise TypeError(f"{name} is a {type(metric).__name__}, not a {kind.__name__}")
+        return metric

@@ -1,0 +1,96 @@
+"""A circuit breaker: a dead dependency costs callers nothing but the answer."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+from strata.shared.errors import UnavailableError
+
+
+class CircuitBreaker:
+    """Refuses calls for a while after several failures in a row.
+
+    Closed, it counts failures that follow each other. Open, it refuses. When its time is
+    over it lets one call through: success closes it, failure doubles the time.
+
+    Args:
+        name: The dependency, as told in the error.
+        threshold: Failures in a row that open it.
+        first_pause: Seconds that it is open at first.
+        longest_pause: Seconds that it is open at most.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        threshold: int = 5,
+        first_pause: float = 0.5,
+        longest_pause: float = 10.0,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._name = name
+        self._threshold = threshold
+        self._first_pause = first_pause
+        self._longest_pause = longest_pause
+        self._clock = clock
+        self._failures = 0
+        self._pause = first_pause
+        self._open_until: float | None = None
+        self._probing = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls are refused or on trial."""
+        return self._open_until is not None
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Around a call. `UnavailableError` counts as failure, anything else does not.
+
+        Raises:
+            UnavailableError: The circuit is open; `retry_after` tells for how long.
+        """
+        probe = self._admit()
+        try:
+            yield
+        except UnavailableError:
+            self._failed(probe)
+            raise
+        except Exception:
+            self._succeeded()  # it answered, if only with a refusal
+            raise
+        else:
+            self._succeeded()
+        finally:
+            # A cancelled probe has shown nothing: the next call is the probe.
+            if probe:
+                self._probing = False
+
+    def _admit(self) -> bool:
+        if self._open_until is None:
+            return False
+        remaining = self._open_until - self._clock()
+        if remaining > 0 or self._probing:
+            raise UnavailableError(
+                f"{self._name} does not answer; it is tried again soon",
+                metadata={"dependency": self._name},
+                retry_after=max(remaining, 0.1),
+            )
+        self._probing = True
+        return True
+
+    def _failed(self, probe: bool) -> None:
+        self._failures += 1
+        if probe:
+            self._pause = min(self._pause * 2, self._longest_pause)
+        elif self._failures < self._threshold or self._open_until is not None:
+            # Calls that were under way when it opened say nothing new.
+            return
+        self._open_until = self._clock() + self._pause
+
+    def _succeeded(self) -> None:
+        self._failures = 0
+        self._pause = self._first_pause
+        self._open_until = None

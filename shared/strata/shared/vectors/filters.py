@@ -1,0 +1,111 @@
+"""From `Where` to the engine's filter. The tenant is an argument, not a condition of choice."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from qdrant_client import models
+from strata.shared.errors import InternalError, Reason
+from strata.shared.vectors.index import (
+    CHUNK_FIELD,
+    DOCUMENT_FIELD,
+    PROJECT_FIELD,
+    Collection,
+    FieldKind,
+    FilterValue,
+    Where,
+)
+
+
+def tenant_filter(collection: Collection, project_id: str, where: Where) -> models.Filter:
+    """The filter of every request on documents: the project first, then the conditions.
+
+    Raises:
+        InternalError: TENANT_MISSING: no project. INTERNAL: a field that is not indexed (the
+            engine would scan for it), or a time without a zone.
+    """
+    must: list[models.Condition] = [_project(project_id)]
+    must += [_value(collection, name, value) for name, value in where.eq.items()]
+    must += [_any(collection, name, values) for name, values in where.any_of.items()]
+    must += [
+        _value(collection, name, value) for name, values in where.all_of.items() for value in values
+    ]
+    if where.since is not None or where.until is not None:
+        must.append(_period(collection, where.since, where.until))
+    must_not: list[models.Condition] = [
+        _any(collection, name, values) for name, values in where.none_of.items() if values
+    ]
+    return models.Filter(must=must, must_not=must_not or None)
+
+
+def documents_filter(
+    project_id: str, document_ids: Iterable[str], *, from_chunk: int = 0
+) -> models.Filter:
+    """Points of these documents of the project; only chunks from a number on, if given.
+
+    Raises:
+        InternalError: TENANT_MISSING: no project.
+    """
+    must: list[models.Condition] = [
+        _project(project_id),
+        models.FieldCondition(key=DOCUMENT_FIELD, match=models.MatchAny(any=list(document_ids))),
+    ]
+    if from_chunk:
+        condition = models.FieldCondition(key=CHUNK_FIELD, range=models.Range(gte=from_chunk))
+        must.append(condition)
+    return models.Filter(must=must)
+
+
+def first_chunks(conditions: models.Filter) -> models.Filter:
+    """The same documents, one point each."""
+    first = models.FieldCondition(key=CHUNK_FIELD, match=models.MatchValue(value=0))
+    must = conditions.must if isinstance(conditions.must, list) else []
+    return models.Filter(must=[*must, first], must_not=conditions.must_not)
+
+
+def tenant_corpus(project_id: str) -> models.SearchParams:
+    """Counts how rare a word is in the project alone.
+
+    Over all projects, scores would tell one tenant what words the others use.
+    """
+    corpus = models.Filter(must=[_project(project_id)])
+    return models.SearchParams(idf=models.IdfCorpusParams(corpus=corpus))
+
+
+def _project(project_id: str) -> models.FieldCondition:
+    if not project_id.strip():
+        raise InternalError("a search without a project", reason=Reason.TENANT_MISSING)
+    return models.FieldCondition(key=PROJECT_FIELD, match=models.MatchValue(value=project_id))
+
+
+def _value(collection: Collection, name: str, value: FilterValue) -> models.FieldCondition:
+    if isinstance(value, bool):
+        raise InternalError(f"a bool for {name}; see FieldKind")
+    _check_indexed(collection, name)
+    return models.FieldCondition(key=name, match=models.MatchValue(value=value))
+
+
+def _any(collection: Collection, name: str, values: Sequence[FilterValue]) -> models.FieldCondition:
+    _check_indexed(collection, name)
+    strings = [value for value in values if isinstance(value, str)]
+    numbers = [value for value in values if isinstance(value, int)]
+    if strings and numbers:
+        raise InternalError(f"values of two types for {name}")
+    return models.FieldCondition(key=name, match=models.MatchAny(any=strings or numbers))
+
+
+def _period(
+    collection: Collection, since: datetime | None, until: datetime | None
+) -> models.FieldCondition:
+    _check_indexed(collection, collection.time_field, FieldKind.DATETIME)
+    if any(time is not None and time.tzinfo is None for time in (since, until)):
+        raise InternalError("a time without a zone in a search")
+    period = models.DatetimeRange(gte=since, lte=until)
+    return models.FieldCondition(key=collection.time_field, range=period)
+
+
+def _check_indexed(collection: Collection, name: str, kind: FieldKind | None = None) -> None:
+    if name == DOCUMENT_FIELD and kind is None:
+        return
+    found = collection.fields.get(name)
+    if found is None or (kind is not None and found is not kind):
+        raise InternalError(f"{collection.name} has no index on {name}")

@@ -1,0 +1,148 @@
+"""One ranking out of two: search by meaning and search by words.
+
+The fused score is ``dense + weight x sparse``, both on a scale from 0 to 1. Measured on
+short facts and on turns of real chats (recall at 5: .87 and .62; BM25 alone .09 and .58,
+reciprocal rank fusion .85 and .55), a weighted sum of scores beats the fusion of ranks.
+It is done here, not in the engine, because the engine's fusion hides the ranks.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_RRF_K = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A chunk that one arm of the search found."""
+
+    document_id: str
+    chunk: int
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class FusionConfig:
+    """How much each arm counts.
+
+    Attributes:
+        sparse_weight: Weight of the words beside meaning's 1.
+        dense_low: Cosine that counts as unrelated (0 for the default model; models of the E5
+            family keep everything above 0.7).
+        dense_high: Cosine that counts as equal.
+    """
+
+    sparse_weight: float = 0.3
+    dense_low: float = 0.0
+    dense_high: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.sparse_weight < 0 or self.dense_low >= self.dense_high:
+            raise ValueError("weights are not negative and the dense range is not empty")
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A document that was found, and how.
+
+    Attributes:
+        document_id: The document.
+        chunk: The part of it that fits best: by meaning, else by words.
+        score: The fused score that the hits are ordered by.
+        vector_rank: Place in the search by meaning, from 1; None if it is not among them.
+        fts_rank: Place in the search by words, from 1; None if it is not among them.
+        vector_score: Cosine, as the engine gave it.
+        fts_score: BM25, as the engine gave it; comparable within one query only.
+    """
+
+    document_id: str
+    chunk: int
+    score: float
+    vector_rank: int | None
+    fts_rank: int | None
+    vector_score: float | None
+    fts_score: float | None
+
+    @property
+    def rrf_score(self) -> float:
+        """Reciprocal rank fusion of the two ranks (k = 60), for clients that expect it."""
+        ranks = (self.vector_rank, self.fts_rank)
+        return sum(1 / (_RRF_K + rank) for rank in ranks if rank is not None)
+
+
+def fuse(
+    dense: Sequence[Candidate],
+    sparse: Sequence[Candidate],
+    *,
+    limit: int,
+    depth: int,
+    config: FusionConfig,
+) -> list[Hit]:
+    """Rank the documents of both arms.
+
+    Args:
+        dense: Candidates by meaning, in any order; empty if that arm was not asked.
+        sparse: Candidates by words, in any order; empty if that arm was not asked.
+        limit: Most hits to return.
+        depth: How many candidates each arm was asked for.
+        config: Weights.
+
+    Returns:
+        At most one hit per document. Ties go to the better cosine, then to the smaller id,
+        so that equal input in any order gives equal output.
+    """
+    by_meaning = _ranked(dense)
+    # A document without a word of the query is no candidate; ranking it anyway ruins the
+    # fusion (recall at 1: .10 with, .41 without).
+    by_words = _ranked(hit for hit in sparse if hit.score > 0)
+    best_sparse = max((hit.score for _, hit in by_words.values()), default=1.0)
+    # A list cut at `depth` says of a document it lacks only that its cosine is not above
+    # the last one: that bound stands for it.
+    cut = len(dense) >= depth
+    floor = min((hit.score for hit in dense), default=0.0) if cut else config.dense_low
+    weight = config.sparse_weight if dense else 1.0
+
+    hits = []
+    for document_id in by_meaning.keys() | by_words.keys():
+        vector_rank, meaning = by_meaning.get(document_id, (None, None))
+        fts_rank, words = by_words.get(document_id, (None, None))
+        score = 0.0
+        if dense:
+            score += _dense_score(meaning.score if meaning else floor, config)
+        if words:
+            score += weight * words.score / best_sparse
+        found = meaning or words
+        assert found is not None  # the id comes from one of the two
+        hits.append(
+            Hit(
+                document_id=document_id,
+                chunk=found.chunk,
+                score=score,
+                vector_rank=vector_rank,
+                fts_rank=fts_rank,
+                vector_score=meaning.score if meaning else None,
+                fts_score=words.score if words else None,
+            )
+        )
+    hits.sort(key=_order)
+    return hits[:limit]
+
+
+def _order(hit: Hit) -> tuple[float, float, str]:
+    cosine = hit.vector_score if hit.vector_score is not None else float("-inf")
+    return (-hit.score, -cosine, hit.document_id)
+
+
+def _dense_score(cosine: float, config: FusionConfig) -> float:
+    scaled = (cosine - config.dense_low) / (config.dense_high - config.dense_low)
+    return min(1.0, max(0.0, scaled))
+
+
+def _ranked(candidates: Iterable[Candidate]) -> dict[str, tuple[int, Candidate]]:
+    """The best chunk of each document, with the document's rank."""
+    ordered = sorted(candidates, key=lambda hit: (-hit.score, hit.document_id, hit.chunk))
+    result: dict[str, tuple[int, Candidate]] = {}
+    for hit in ordered:
+        if hit.document_id not in result:
+            result[hit.document_id] = (len(result) + 1, hit)
+    return result

@@ -1,0 +1,116 @@
+"""Documents as the engine's points and back."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid5
+
+from qdrant_client import models
+from strata.shared.errors import InternalError
+from strata.shared.vectors.fusion import Candidate
+from strata.shared.vectors.index import (
+    CHUNK_FIELD,
+    DOCUMENT_FIELD,
+    PROJECT_FIELD,
+    Collection,
+    Document,
+    FieldKind,
+    PayloadValue,
+    SparseVector,
+)
+
+DENSE = "dense"
+SPARSE = "bm25"
+
+_NAMESPACE = UUID("6f0d5c2e-54f5-5c1a-9d3a-0c5a5a6f3f27")
+_SCHEMAS = {
+    FieldKind.KEYWORD: models.PayloadSchemaType.KEYWORD,
+    FieldKind.INTEGER: models.PayloadSchemaType.INTEGER,
+    FieldKind.DATETIME: models.PayloadSchemaType.DATETIME,
+}
+
+
+def point_id(project_id: str, document_id: str, chunk: int) -> str:
+    """The point's id. Made from the project too: no tenant can overwrite another's point."""
+    return str(uuid5(_NAMESPACE, f"{project_id}\0{document_id}\0{chunk}"))
+
+
+def points_of(
+    collection: Collection, project_id: str, documents: Sequence[Document]
+) -> Iterator[models.PointStruct]:
+    """One point per chunk.
+
+    Raises:
+        InternalError: A document without chunks, or with a field the collection has not.
+    """
+    for document in documents:
+        if not document.chunks:
+            raise InternalError("a document without chunks cannot be indexed")
+        shared = payload_of(collection, document.payload)
+        for number, chunk in enumerate(document.chunks):
+            vectors: dict[str, Any] = {DENSE: list(chunk.dense)}
+            if chunk.sparse:
+                vectors[SPARSE] = engine_sparse(chunk.sparse)
+            yield models.PointStruct(
+                id=point_id(project_id, document.id, number),
+                vector=vectors,
+                payload={
+                    **shared,
+                    PROJECT_FIELD: project_id,
+                    DOCUMENT_FIELD: document.id,
+                    CHUNK_FIELD: number,
+                },
+            )
+
+
+def payload_of(collection: Collection, payload: Mapping[str, PayloadValue]) -> dict[str, Any]:
+    """The payload as the engine stores it: times in RFC 3339, UTC.
+
+    Raises:
+        InternalError: A field that the collection has not.
+    """
+    if unknown := payload.keys() - collection.fields.keys():
+        raise InternalError(f"{collection.name} has no fields {sorted(unknown)}")
+    return {name: _stored(value) for name, value in payload.items()}
+
+
+def engine_sparse(vector: SparseVector) -> models.SparseVector:
+    """The engine's form of a sparse vector."""
+    return models.SparseVector(indices=list(vector.indices), values=list(vector.values))
+
+
+def candidates_of(points: Sequence[models.ScoredPoint]) -> list[Candidate]:
+    """What one arm of a search found."""
+    candidates = []
+    for point in points:
+        payload = point.payload or {}
+        candidates.append(
+            Candidate(str(payload[DOCUMENT_FIELD]), int(payload[CHUNK_FIELD]), point.score)
+        )
+    return candidates
+
+
+def payload_indexes(
+    collection: Collection,
+) -> dict[str, models.PayloadSchemaType | models.KeywordIndexParams]:
+    """Every field that is ever filtered on; without an index the engine scans."""
+    keyword = models.KeywordIndexType.KEYWORD
+    indexes: dict[str, models.PayloadSchemaType | models.KeywordIndexParams] = {
+        # Lets the engine store each tenant's points together.
+        PROJECT_FIELD: models.KeywordIndexParams(type=keyword, is_tenant=True),
+        DOCUMENT_FIELD: models.PayloadSchemaType.KEYWORD,
+        CHUNK_FIELD: models.PayloadSchemaType.INTEGER,
+    }
+    return indexes | {name: _SCHEMAS[kind] for name, kind in collection.fields.items()}
+
+
+def _stored(value: PayloadValue) -> str | int | list[str]:
+    if isinstance(value, bool):
+        raise InternalError("a bool in a document; see FieldKind")
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise InternalError("a time without a zone in a document")
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, (str, int)):
+        return value
+    return list(value)

@@ -1,0 +1,122 @@
+"""Engines for the whole session, and databases by the handful.
+
+PostgreSQL and the vector engine are the real ones, started once, on first use. The shared
+PostgreSQL runs without fsync: tests of durability start one of their own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+import pytest
+import pytest_asyncio
+from strata.embedded.postgres import EmbeddedPostgres
+from strata.embedded.vectors import EmbeddedVectors
+from strata.shared.migrate import RolePasswords, RoomMigrations
+
+
+@dataclass(frozen=True)
+class RoomDatabase:
+    """A fresh, migrated database, by the roles that use it."""
+
+    admin_url: str
+    service_url: str
+    worker_url: str
+
+
+class Databases:
+    """Makes databases in the session's PostgreSQL; each is new and nobody else's."""
+
+    def __init__(self, postgres: EmbeddedPostgres) -> None:
+        self._postgres = postgres
+        self._numbers = itertools.count(1)
+        self._templates: dict[str, str] = {}
+        self.passwords = RolePasswords(secrets.token_urlsafe(16), secrets.token_urlsafe(16))
+
+    async def create(self, template: str = "template0") -> str:
+        """Returns the name of a new database, a copy of `template`."""
+        name = f"test_{next(self._numbers)}"
+        connection = await asyncpg.connect(self._postgres.url())
+        try:
+            await connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        finally:
+            await connection.close()
+        return name
+
+    def url(self, database: str) -> str:
+        """Returns the URL of a database for the superuser."""
+        return self._postgres.url(database=database)
+
+    async def of(self, room: RoomMigrations) -> RoomDatabase:
+        """Returns a new database with the room's schema; the migration itself runs once."""
+        if room.package not in self._templates:
+            template = await self.create()
+            await room.upgrade(self.url(template), self.passwords)
+            self._templates[room.package] = template
+        name = await self.create(self._templates[room.package])
+        return RoomDatabase(
+            admin_url=self.url(name),
+            service_url=self._postgres.url(
+                user=room.roles.service, password=self.passwords.service, database=name
+            ),
+            worker_url=self._postgres.url(
+                user=room.roles.worker, password=self.passwords.worker, database=name
+            ),
+        )
+
+
+def _make_reachable() -> Path:
+    # pytest's own folders are closed to the user that PostgreSQL runs as when we are root.
+    folder = Path(tempfile.mkdtemp(prefix="strata-"))
+    folder.chmod(0o711)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def session_folder() -> Iterator[Path]:
+    """A folder for the session that other users may pass through."""
+    folder = _make_reachable()
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A temporary folder that other users may pass through, unlike `tmp_path`."""
+    folder = _make_reachable()
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def postgres(session_folder: Path) -> AsyncIterator[EmbeddedPostgres]:
+    """The session's PostgreSQL."""
+    server = EmbeddedPostgres(
+        session_folder / "postgres",
+        settings={"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"},
+    )
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def databases(postgres: EmbeddedPostgres) -> Databases:
+    """Makes databases in the session's PostgreSQL."""
+    return Databases(postgres)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def vectors(session_folder: Path) -> AsyncIterator[EmbeddedVectors]:
+    """The session's vector engine."""
+    engine = EmbeddedVectors(session_folder / "vectors")
+    await engine.start()
+    yield engine
+    await engine.stop()

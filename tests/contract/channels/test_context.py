@@ -1,0 +1,332 @@
+"""What crosses from caller to servicer, and what does not; deadlines; cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from strata.shared.context import RequestContext, current, current_project
+from strata.shared.errors import CancelledError, DeadlineExceededError, Reason
+
+PATH = "/strata.testing.echo.v1.EchoService"
+
+leak: contextvars.ContextVar[str] = contextvars.ContextVar("leak", default="clean")
+
+
+async def test_the_caller_request_and_trace_arrive(serve: Any, echo: Any, keys: Any) -> None:
+    seen: list[RequestContext] = []
+
+    class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
+        async def Echo(self, request: Any, context: Any) -> Any:
+            seen.append(current())
+            return echo.pb.Note(text=current_project())
+
+        async def Count(self, request: Any, context: Any) -> AsyncIterator[Any]:
+            seen.append(current())
+            yield echo.pb.Note()
+
+    served = await serve(Servicer())
+    caller = keys.caller("project-9", run_id="run-3", scopes={"a", "b"})
+    with keys.signed_in(caller=caller, request_id="req-42") as mine:
+        assert (await served.stub.Echo(echo.pb.Note())).text == "project-9"
+        await served.stub.Count(echo.pb.Note()).read()
+    for context in seen:
+        assert context.caller == caller
+        assert context.caller.run_id == "run-3"
+        assert context.request_id == "req-42"
+        assert context.trace_id == mine.trace_id
+        assert context.deadline is not None
+
+
+async def test_context_variables_of_the_caller_do_not_leak(
+    serve: Any, echo: Any, keys: Any
+) -> None:
+    class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
+        async def Echo(self, request: Any, context: Any) -> Any:
+            return echo.pb.Note(text=leak.get())
+
+    served = await serve(Servicer())
+    leak.set("leaked")
+    with keys.signed_in():
+        assert (await served.stub.Echo(echo.pb.Note())).text == "clean"
+
+
+async def test_a_call_without_ids_gets_some(serve: Any, echo: Any, keys: Any) -> None:
+    class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
+        async def Echo(self, request: Any, context: Any) -> Any:
+            return echo.pb.Note(text=f"{current().request_id} {current().trace_id}")
+
+    served = await serve(Servicer())
+    bad = (*keys.metadata(), ("x-request-id", "no spaces!"), ("traceparent", "00-zz"))
+    call = served.raw.unary_unary(f"{PATH}/Echo")(b"", metadata=bad)
+    request_id, trace_id = echo.pb.Note.FromString(await call).text.split()
+    assert request_id.startswith("req-")
+    assert len(trace_id) == 32
+    assert dict(await call.trailing_metadata())["x-request-id"] == request_id
+
+
+async def test_metadata_crosses_both_ways(serve: Any, echo: Any, keys: Any) -> None:
+    class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
+        async def Echo(self, request: Any, context: Any) -> Any:
+            received = dict(context.invocation_metadata())
+            await context.send_initial_metadata((("x-first", received["x-text"]),))
+            context.set_trailing_metadata((("x-last-bin", received["x-raw-bin"]),))
+            return request
+
+    served = await serve(Servicer())
+    with keys.signed_in():
+        call = served.stub.Echo(
+            echo.pb.Note(), metadata=(("x-text", "hello"), ("x-raw-bin", b"\x00\xff"))
+        )
+        assert dict(await call.initial_metadata())["x-first"] == "hello"
+        await call
+        assert dict(await call.trailing_metadata())["x-last-bin"] == b"\x00\xff"
+
+
+@pytest.mark.parametrize("pair", [("Upper", "x"), ("x-raw-bin", "text"), ("x-text", b"raw")])
+async def test_illegal_metadata_is_a_mistake_of_the_caller(
+    serve: Any, echo: Any, keys: Any, pair: Any
+) -> None:
+    served = await serve(echo.pb_grpc.EchoServiceServicer())
+    with keys.signed_in(), pytest.raises(ValueError, match="not legal"):
+        await served.stub.Echo(echo.pb.Note(), metadata=(pair,))
+
+
+class Waiting:
+    """Makes servicers that wait, and tells how that ended."""
+
+    def __init__(self, echo: Any) -> None:
+        self.started = asyncio.Event()
+        self.cancelled = asyncio.Event()
+        outer = self
+
+        class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
+            async def Echo(self, request: Any, context: Any) -> Any:
+                await outer.wait()
+
+            async def Sum(self, requests: Any, context: Any) -> Any:
+                await outer.wait()
+
+            async def Count(self, request: Any, context: Any) -> AsyncIterator[Any]:
+                yield echo.pb.Note()
+                await outer.wait()
+
+            async def Chat(self, requests: Any, context: Any) -> AsyncIterator[Any]:
+                async for each in requests:
+                    yield each
+                    await outer.wait()
+
+        self.servicer = Servicer()
+
+    async def wait(self) -> None:
+        self.started.set()
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+def start(served: Any, echo: Any, shape: str, **options: Any) -> Any:
+    """Starts a call and returns the coroutine that waits for what never comes."""
+    note = echo.pb.Note()
+    if shape in {"Echo", "Sum"}:
+        call = getattr(served.stub, shape)(note if shape == "Echo" else iter([note]), **options)
+
+        async def result() -> Any:
+            return await call
+
+        return call, result()
+    call = getattr(served.stub, shape)(note if shape == "Count" else iter([note]), **options)
+
+    async def drain() -> Any:
+        return [each async for each in call]
+
+    return call, drain()
+
+
+SHAPES = ["Echo", "Sum", "Count", "Chat"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_when_the_deadline_passes_both_sides_end(
+    serve: Any, echo: Any, keys: Any, shape: str
+) -> None:
+    waiting = Waiting(echo)
+    served = await serve(waiting.servicer)
+    with keys.signed_in():
+        _, result = start(served, echo, shape, timeout=0.2)
+        with pytest.raises(DeadlineExceededError) as raised:
+            await result
+    assert raised.value.reason is Reason.DEADLINE_EXCEEDED
+    await asyncio.wait_for(waiting.cancelled.wait(), 5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_an_imposed_deadline_ends_a_call_that_came_without(
+    serve: Any, echo: Any, keys: Any, shape: str
+) -> None:
+    waiting = Waiting(echo)
+    served = await serve(
+        waiting.servicer, default_unary_deadline_s=0.2, default_stream_deadline_s=0.2
+    )
+    raw = {
+        "Echo": served.raw.unary_unary,
+        "Sum": served.raw.stream_unary,
+        "Count": served.raw.unary_stream,
+        "Chat": served.raw.stream_stream,
+    }[shape](f"{PATH}/{shape}")
+    call = raw(b"" if shape in {"Echo", "Count"} else iter([b""]), metadata=keys.metadata())
+    if shape in {"Count", "Chat"}:
+        # The status comes after the messages, and they have to be read first.
+        with pytest.raises(grpc.aio.AioRpcError):
+            async for _ in call:
+                pass
+    assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert "imposed" in await call.details()
+    await asyncio.wait_for(waiting.cancelled.wait(), 5)
+
+
+async def test_the_deadline_is_forwarded_with_a_margin(serve: Any, echo: Any, keys: Any) -> None:
+    remaining: list[float] = []
+
+    class Behind(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
+        async def Echo(self, request: Any, context: Any) -> Any:
+            remaining.append(current().remaining() or 0)
+            return request
+
+    behind = await serve(Behind())
+
+    class Front(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
+        async def Echo(self, request: Any, context: Any) -> Any:
+            remaining.append(current().remaining() or 0)
+            return await behind.stub.Echo(request)
+
+    front = await serve(Front())
+    with keys.signed_in():
+        await front.stub.Echo(echo.pb.Note(), timeout=8)
+    assert 7 < remaining[0] <= 8
+    assert remaining[1] <= remaining[0] - 0.045
+
+
+async def test_a_call_that_cannot_end_in_time_is_not_started(
+    serve: Any, echo: Any, keys: Any
+) -> None:
+    called = False
+
+    class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
+        async def Echo(self, request: Any, context: Any) -> Any:
+            nonlocal called
+            called = True
+
+    served = await serve(Servicer())
+    deadline = asyncio.get_running_loop().time() + 0.03
+    with keys.signed_in(deadline=deadline), pytest.raises(DeadlineExceededError):
+        await served.stub.Echo(echo.pb.Note())
+    assert not called
+
+
+async def test_a_call_below_the_floor_is_refused(serve: Any, echo: Any, keys: Any) -> None:
+    served = await serve(Waiting(echo).servicer, deadline_floor_s=5)
+    with keys.signed_in(), pytest.raises(DeadlineExceededError, match="Too little time"):
+        await served.stub.Echo(echo.pb.Note(), timeout=3)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_cancelling_the_call_cancels_the_handler(
+    serve: Any, echo: Any, keys: Any, shape: str
+) -> None:
+    waiting = Waiting(echo)
+    served = await serve(waiting.servicer)
+    with keys.signed_in():
+        call, result = start(served, echo, shape)
+        task = asyncio.ensure_future(result)
+        await asyncio.wait_for(waiting.started.wait(), 5)
+        assert call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await asyncio.wait_for(waiting.cancelled.wait(), 5)
+    assert call.cancelled()
+    assert await call.code() is grpc.StatusCode.CANCELLED
+    assert not call.cancel()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_cancelling_the_waiting_task_cancels_the_handler(
+    serve: Any, echo: Any, keys: Any, shape: str
+) -> None:
+    waiting = Waiting(echo)
+    served = await serve(waiting.servicer)
+    with keys.signed_in():
+        _, result = start(served, echo, shape)
+        task = asyncio.ensure_future(result)
+        await asyncio.wait_for(waiting.started.wait(), 5)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await asyncio.wait_for(waiting.cancelled.wait(), 5)
+
+
+async def test_a_forgotten_stream_is_cancelled(serve: Any, echo: Any, keys: Any) -> None:
+    waiting = Waiting(echo)
+    served = await serve(waiting.servicer)
+    with keys.signed_in():
+        call = served.stub.Count(echo.pb.Note())
+        await call.read()
+        await asyncio.wait_for(waiting.started.wait(), 5)
+    del call
+    gc.collect()
+    await asyncio.wait_for(waiting.cancelled.wait(), 5)
+
+
+async def test_a_status_of_cancelled_from_the_server_is_an_error(
+    serve: Any, echo: Any, keys: Any
+) -> None:
+    class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
+        async def Echo(self, request: Any, context: Any) -> Any:
+            raise CancelledError("the run was cancelled")
+
+    served = await serve(Servicer())
+    with keys.signed_in(), pytest.raises(CancelledError, match="the run was cancelled"):
+        await served.stub.Echo(echo.pb.Note())
+
+
+async def test_a_failing_iterator_of_requests_cancels_the_call(
+    serve: Any, echo: Any, keys: Any
+) -> None:
+    waiting = Waiting(echo)
+    served = await serve(waiting.servicer)
+
+    async def requests() -> AsyncIterator[Any]:
+        yield echo.pb.Note()
+        await waiting.started.wait()
+        raise RuntimeError("no more")
+
+    with keys.signed_in():
+        call = served.stub.Sum(requests())
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    await asyncio.wait_for(waiting.cancelled.wait(), 5)
+
+
+async def test_calls_are_counted_by_method_and_code(serve: Any, echo: Any, keys: Any) -> None:
+    class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
+        async def Echo(self, request: Any, context: Any) -> Any:
+            return request
+
+    served = await serve(Servicer())
+    with keys.signed_in():
+        for _ in range(3):
+            await served.stub.Echo(echo.pb.Note())
+    await asyncio.sleep(0.05)
+    method = f"{PATH}/Echo"
+    assert served.telemetry.total("rpc_server_requests", method=method, code="OK") == 3
+    assert served.telemetry.total("rpc_server_in_flight", method=method) == 0
+    assert served.telemetry.histogram("rpc_server_latency_seconds", method=method).count == 3

@@ -1,0 +1,309 @@
+"""The contract of `WindowStore`, on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from strata.recall.domain.messages import Compaction, Message, Role, Step
+from strata.recall.migrations import MIGRATIONS
+from strata.recall.store import PostgresMessageStore, PostgresWindowStore
+from strata.shared import context
+from strata.shared.context import Caller, RequestContext
+from strata.shared.db import Database
+from strata.shared.errors import AbortedError, NotFoundError, Reason
+from strata.shared.ids import new_id
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+def caller(project: str) -> RequestContext:
+    return RequestContext(caller=Caller(new_id("org"), project, "key"))
+
+
+@pytest.fixture(autouse=True)
+def project() -> Iterator[str]:
+    project_id = new_id("project")
+    with context.use(caller(project_id)):
+        yield project_id
+
+
+@pytest.fixture
+async def database(databases: Any) -> AsyncIterator[Database]:
+    urls = await databases.of(MIGRATIONS)
+    database = Database(urls.service_url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+def store(database: Database) -> PostgresWindowStore:
+    return PostgresWindowStore(database)
+
+
+@pytest.fixture
+def log(database: Database) -> PostgresMessageStore:
+    return PostgresMessageStore(database)
+
+
+def message(role: Role, text: str, **fields: Any) -> Message:
+    return Message(
+        id=new_id("message"),
+        role=role,
+        parts=({"type": "text", "text": text},),
+        create_time=NOW,
+        **fields,
+    )
+
+
+class Conversation:
+    """A window with its ids, and shorthand for turns in it."""
+
+    def __init__(self, store: PostgresWindowStore) -> None:
+        self.store = store
+        self.id = new_id("conversation")
+        self.agent = new_id("agent")
+        self.system = message(Role.SYSTEM, "You remember.")
+
+    async def open(self) -> None:
+        await self.store.open(self.id, self.agent, [self.system], "english")
+
+    async def begin(self, run: str, *texts: str, attempt: int = 1) -> Any:
+        inputs = [message(Role.USER, text, run_id=run) for text in texts]
+        return await self.store.begin_turn(self.id, self.agent, run, attempt, inputs)
+
+    def step(self, run: str, number: int, text: str, attempt: int = 1, **fields: Any) -> Step:
+        reply = message(Role.ASSISTANT, text, run_id=run, step=number)
+        return Step(self.id, self.agent, run, attempt, number, (reply,), **fields)
+
+
+@pytest.fixture
+async def conversation(store: PostgresWindowStore) -> Conversation:
+    opened = Conversation(store)
+    await opened.open()
+    return opened
+
+
+def texts(messages: Any) -> list[str]:
+    return [item.parts[0]["text"] for item in messages]
+
+
+async def test_open_twice_keeps_the_first_window(conversation: Conversation) -> None:
+    again = await conversation.store.open(
+        conversation.id, conversation.agent, [message(Role.SYSTEM, "Other")], "english"
+    )
+    assert texts(again.messages) == ["You remember."]
+    assert again.revision == 1
+
+
+async def test_a_turn_is_in_the_window_and_in_the_log(
+    conversation: Conversation, log: PostgresMessageStore
+) -> None:
+    run = new_id("run")
+    start = await conversation.begin(run, "Hello", "again")
+    assert texts(start.window.messages) == ["You remember.", "Hello", "again"]
+    assert [item.sequence for item in start.inputs] == [1, 2]
+    done = await conversation.store.commit_step(conversation.step(run, 1, "Hi."))
+    assert [item.sequence for item in done.messages] == [3]
+    window = await conversation.store.get(conversation.id)
+    assert texts(window.messages) == ["You remember.", "Hello", "again", "Hi."]
+    assert window.message_count == 4
+    assert window.revision == done.revision
+    assert (await log.get(done.messages[0].id)).parts == done.messages[0].parts
+
+
+async def test_inputs_are_stored_once_whatever_the_attempt(conversation: Conversation) -> None:
+    run = new_id("run")
+    await conversation.begin(run, "Hello")
+    await conversation.begin(run, "Hello")
+    resumed = await conversation.begin(run, "Hello", attempt=2)
+    assert texts(resumed.window.messages) == ["You remember.", "Hello"]
+    assert texts(resumed.inputs) == ["Hello"]
+    assert resumed.committed_steps == 0
+
+
+async def test_a_resumed_run_is_told_what_it_committed(conversation: Conversation) -> None:
+    run = new_id("run")
+    await conversation.begin(run, "Hello")
+    await conversation.store.commit_step(conversation.step(run, 1, "One"))
+    resumed = await conversation.begin(run, "Hello", attempt=2)
+    assert resumed.committed_steps == 1
+    assert texts(resumed.committed) == ["One"]
+
+
+async def test_an_older_attempt_is_refused(conversation: Conversation) -> None:
+    run = new_id("run")
+    await conversation.begin(run, "Hello")
+    await conversation.begin(run, attempt=2)
+    for refused in (
+        conversation.begin(run, "Hello"),
+        conversation.store.commit_step(conversation.step(run, 1, "late")),
+    ):
+        with pytest.raises(AbortedError) as caught:
+            await refused
+        assert caught.value.reason is Reason.STALE_ATTEMPT
+        assert caught.value.metadata["current_attempt"] == "2"
+    window = await conversation.store.get(conversation.id)
+    assert texts(window.messages) == ["You remember.", "Hello"]
+
+
+async def test_a_run_that_was_replaced_cannot_come_back(conversation: Conversation) -> None:
+    first, second = new_id("run"), new_id("run")
+    await conversation.begin(first, "Hello")
+    await conversation.begin(second, "Other")
+    for refused in (
+        conversation.begin(first, "Hello"),
+        conversation.begin(first, attempt=9),
+        conversation.store.commit_step(conversation.step(first, 1, "late")),
+    ):
+        with pytest.raises(AbortedError) as caught:
+            await refused
+        assert caught.value.reason is Reason.STALE_ATTEMPT
+
+
+async def test_a_repeated_step_gets_the_first_answer(conversation: Conversation) -> None:
+    run = new_id("run")
+    await conversation.begin(run, "Hello")
+    first = await conversation.store.commit_step(conversation.step(run, 1, "One"))
+    again = await conversation.store.commit_step(conversation.step(run, 1, "Different"))
+    assert texts(again.messages) == ["One"]
+    assert again.revision == first.revision
+    with pytest.raises(AbortedError):
+        await conversation.store.commit_step(conversation.step(run, 3, "skips"))
+
+
+async def test_of_many_committers_of_one_step_one_wins(conversation: Conversation) -> None:
+    run = new_id("run")
+    await conversation.begin(run, "Hello")
+    done = await asyncio.gather(
+        *(
+            conversation.store.commit_step(conversation.step(run, 1, f"writer {number}"))
+            for number in range(8)
+        )
+    )
+    assert len({texts(item.messages)[0] for item in done}) == 1
+    window = await conversation.store.get(conversation.id)
+    assert len(window.messages) == 3
+
+
+async def test_the_system_message_is_rewritten_in_place(
+    conversation: Conversation, log: PostgresMessageStore
+) -> None:
+    run = new_id("run")
+    await conversation.begin(run, "Hello")
+    await conversation.store.commit_step(
+        conversation.step(run, 1, "Hi", system_text="New prompt", metadata_stale=True)
+    )
+    window = await conversation.store.get(conversation.id)
+    assert texts(window.messages)[0] == "New prompt"
+    assert window.messages[0].id == conversation.system.id
+    assert window.metadata_stale
+
+
+async def test_a_window_of_another_agent_or_project_is_missing(
+    conversation: Conversation,
+) -> None:
+    store = conversation.store
+    with pytest.raises(NotFoundError) as caught:
+        await store.begin_turn(conversation.id, new_id("agent"), new_id("run"), 1, [])
+    assert caught.value.reason is Reason.WINDOW_NOT_FOUND
+    with context.use(caller(new_id("project"))), pytest.raises(NotFoundError):
+        await store.get(conversation.id)
+
+
+async def test_compaction_swaps_the_window_and_keeps_the_log(
+    conversation: Conversation, log: PostgresMessageStore
+) -> None:
+    run = new_id("run")
+    start = await conversation.begin(run, "Hello")
+    done = await conversation.store.commit_step(conversation.step(run, 1, "Hi"))
+    parts = {
+        "type": "summary",
+        "text": "They greeted.",
+        "first_sequence": 1,
+        "last_sequence": 1,
+        "message_count": 1,
+    }
+    summary = replace(message(Role.SUMMARY, ""), parts=(parts,))
+    plan = Compaction(
+        conversation.id, run, 1, done.revision, summary, (done.messages[0].id,)
+    )
+    window = await conversation.store.compact(plan)
+    assert [item.role for item in window.messages] == [Role.SYSTEM, Role.SUMMARY, Role.ASSISTANT]
+    assert await conversation.store.compact(plan) == window
+    assert (await log.get(start.inputs[0].id)).sequence == 1
+    with pytest.raises(AbortedError) as caught:
+        await conversation.store.compact(replace(plan, summary=message(Role.SUMMARY, "x")))
+    assert caught.value.reason is Reason.REVISION_MISMATCH
+
+
+async def test_deleting_an_agent_leaves_the_others(
+    conversation: Conversation, store: PostgresWindowStore
+) -> None:
+    other = Conversation(store)
+    await other.open()
+    await conversation.begin(new_id("run"), "Hello")
+    assert await store.delete_agent(conversation.agent) == 2
+    assert await store.delete_agent(conversation.agent) == 0
+    with pytest.raises(NotFoundError):
+        await store.get(conversation.id)
+    assert len((await store.get(other.id)).messages) == 1
+
+
+async def test_statements_of_a_turn_are_few_and_do_not_grow(
+    conversation: Conversation, database: Database
+) -> None:
+    async def cost() -> tuple[int, int]:
+        before = (database.statistics.statements, database.statistics.commits)
+        run = new_id("run")
+        await conversation.begin(run, "Hello")
+        await conversation.store.commit_step(conversation.step(run, 1, "Hi"))
+        after = (database.statistics.statements, database.statistics.commits)
+        return after[0] - before[0], after[1] - before[1]
+
+    first = await cost()
+    for _ in range(20):
+        await cost()
+    assert await cost() == first == (3, 2)
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    moves=st.lists(
+        st.tuples(st.integers(1, 3), st.sampled_from(["begin", "commit"]), st.integers(1, 3)),
+        max_size=25,
+    )
+)
+async def test_whatever_the_order_of_writers_the_log_has_no_gap(
+    store: PostgresWindowStore, log: PostgresMessageStore, moves: list[tuple[int, str, int]]
+) -> None:
+    """Runs 1 to 3 begin and commit in any order and attempt; the window stays the log."""
+    conversation = Conversation(store)
+    await conversation.open()
+    runs = {number: new_id("run") for number in (1, 2, 3)}
+    accepted = 1
+    for number, move, attempt in moves:
+        try:
+            if move == "begin":
+                start = await conversation.begin(runs[number], "in", attempt=attempt)
+                accepted = max(accepted, start.window.message_count)
+            else:
+                start = await conversation.begin(runs[number], "in", attempt=attempt)
+                done = await store.commit_step(
+                    conversation.step(runs[number], start.committed_steps + 1, "out", attempt)
+                )
+                accepted = done.message_count
+        except AbortedError:
+            continue
+    window = await store.get(conversation.id)
+    assert window.message_count == accepted == len(window.messages)
+    assert [item.sequence for item in window.messages] == list(range(accepted))

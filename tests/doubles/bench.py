@@ -1,0 +1,90 @@
+"""A model of ours, reached through the real SDK, at a scripted server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from doubles.model_server import ModelServer
+from strata.agent_loop.models.domain import (
+    ChatMessage,
+    ChatModel,
+    EndpointType,
+    ModelEvent,
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    ToolSchema,
+)
+from strata.agent_loop.models.factory import ModelFactory
+
+LOOKUP = ToolSchema(
+    "lookup",
+    "Looks something up.",
+    {
+        "type": "object",
+        "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}},
+        "required": ["query"],
+    },
+)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A scripted server and a way to ask it in one of the dialects."""
+
+    server: ModelServer
+    factory: ModelFactory
+    endpoint_type: EndpointType
+
+    def settings(self, **overrides: Any) -> ModelSettings:
+        """Settings that lead to the server."""
+        openai = self.endpoint_type is EndpointType.OPENAI
+        fields: dict[str, Any] = {
+            "handle": "test/test-model",
+            "endpoint_type": self.endpoint_type,
+            "model": "test-model",
+            "base_url": self.server.openai_url if openai else self.server.anthropic_url,
+            "api_key": "secret-key",
+        }
+        return ModelSettings(**{**fields, **overrides})
+
+    def model(self, **overrides: Any) -> ChatModel:
+        """A model at the server."""
+        return self.factory.model(self.settings(**overrides))
+
+    async def ask(
+        self, text: str = "Hello", **overrides: Any
+    ) -> tuple[list[ModelEvent], ModelReply]:
+        """Asks once, with one tool on offer; returns the deltas and the reply."""
+        return await collect(self.model(**overrides), request(text))
+
+
+def request(text: str = "Hello", tools: Sequence[ToolSchema] = (LOOKUP,)) -> ModelRequest:
+    """A short conversation that ends with `text`."""
+    messages = [ChatMessage.system("You are a test."), ChatMessage.user(text)]
+    return ModelRequest(messages, tools)
+
+
+async def collect(model: ChatModel, asked: ModelRequest) -> tuple[list[ModelEvent], ModelReply]:
+    """Runs a stream to its end and checks what every stream promises."""
+    seen: list[ModelEvent] = []
+    async with aclosing(model.stream(asked)) as events:
+        seen.extend([event async for event in events])
+    replies = [event for event in seen if isinstance(event, ModelReply)]
+    assert len(replies) == 1, "exactly one reply"
+    assert seen[-1] is replies[0], "the reply comes last"
+    reply = replies[0]
+    assert "".join(e.text for e in seen if isinstance(e, TextDelta)) == reply.text
+    assert "".join(e.text for e in seen if isinstance(e, ReasoningDelta)) == reply.reasoning
+    for index, one in enumerate(reply.tool_calls):
+        pieces = [e for e in seen if isinstance(e, ToolCallDelta) and e.index == index]
+        assert {piece.id for piece in pieces} == {one.id}
+        assert pieces[-1].name == one.name
+        assert ("".join(piece.arguments for piece in pieces) or "{}") == one.arguments
+    return seen, reply

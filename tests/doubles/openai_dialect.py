@@ -1,0 +1,234 @@
+"""OpenAI's chat completions: what it refuses, and how it answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from doubles.script import Fault, Reply, events
+
+_NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
+_CALL_ID_LIMIT = 40
+_FINISH_WITHOUT_TOOLS = "stop"
+
+
+class RefusedError(Exception):
+    """The request breaks a rule of the API."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.fault = Fault(400, message, "invalid_request_error", None, param)
+
+
+def error_body(fault: Fault) -> dict[str, Any]:
+    """An error as the API words it."""
+    return {
+        "error": {
+            "message": fault.message,
+            "type": fault.type or None,
+            "param": fault.param,
+            "code": fault.code,
+        }
+    }
+
+
+def check(body: Any) -> None:
+    """Refuses what the API refuses, and a little more: every breach is a bug of the sender.
+
+    Raises:
+        RefusedError: With the rule that was broken.
+    """
+    if not isinstance(body, dict) or not isinstance(body.get("model"), str):
+        raise RefusedError("you must provide a model parameter", "model")
+    if body.get("stream_options") is not None and not body.get("stream"):
+        raise RefusedError(
+            "stream_options is only allowed when stream is enabled", "stream_options"
+        )
+    temperature = body.get("temperature")
+    if temperature is not None and not 0 <= temperature <= 2:
+        raise RefusedError("temperature must be between 0 and 2", "temperature")
+    _check_tools(body)
+    _check_messages(body.get("messages"))
+
+
+def _check_tools(body: Mapping[str, Any]) -> None:
+    tools = body.get("tools")
+    if tools is None:
+        for name in ("tool_choice", "parallel_tool_calls"):
+            if name in body:
+                raise RefusedError(f"'{name}' is only allowed when 'tools' are specified", name)
+        return
+    if not tools:
+        raise RefusedError("[] is too short - 'tools'", "tools")
+    names = [tool["function"]["name"] for tool in tools]
+    if len(set(names)) != len(names) or not all(_NAME.match(name) for name in names):
+        raise RefusedError("tool names must be unique and match the pattern", "tools")
+    for tool in tools:
+        function = tool["function"]
+        if function["parameters"].get("type") != "object":
+            raise RefusedError(f"schema of {function['name']} must be of type object", "tools")
+        if function.get("strict"):
+            _check_strict(function["parameters"], function["name"])
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict) and choice["function"]["name"] not in names:
+        raise RefusedError("tool_choice names a tool that is not offered", "tool_choice")
+
+
+def _check_strict(schema: Mapping[str, Any], where: str) -> None:
+    unknown = {"default", "oneOf", "allOf", "not", "patternProperties"}.intersection(schema)
+    if unknown:
+        raise RefusedError(
+            f"Invalid schema for function '{where}': {unknown} is not permitted", "tools"
+        )
+    if "properties" in schema:
+        if schema.get("additionalProperties") is not False:
+            raise RefusedError(
+                f"'{where}': 'additionalProperties' is required to be false", "tools"
+            )
+        if set(schema.get("required", ())) != set(schema["properties"]):
+            raise RefusedError(
+                f"'{where}': 'required' must include every key in properties", "tools"
+            )
+        for name, inner in schema["properties"].items():
+            _check_strict(inner, f"{where}.{name}")
+    for inner in [*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else ())]:
+        _check_strict(inner, where)
+
+
+def _check_messages(messages: Any) -> None:
+    if not messages:
+        raise RefusedError("[] is too short - 'messages'", "messages")
+    seen: set[str] = set()
+    waiting: list[str] = []
+    for number, message in enumerate(messages):
+        where = f"messages.[{number}]"
+        role = message.get("role")
+        if role == "tool":
+            if message.get("tool_call_id") not in waiting:
+                raise RefusedError(
+                    "messages with role 'tool' must be a response to a preceding message with"
+                    f" 'tool_calls' ({where})",
+                    where,
+                )
+            waiting.remove(message["tool_call_id"])
+            continue
+        if waiting:
+            raise RefusedError(
+                "An assistant message with 'tool_calls' must be followed by tool messages"
+                f" responding to each 'tool_call_id'; missing: {waiting}",
+                where,
+            )
+        if role not in ("system", "developer", "user", "assistant"):
+            raise RefusedError(f"'{role}' is not one of the supported roles", where)
+        waiting = _check_calls(message, seen, where)
+        if not waiting and not isinstance(message.get("content"), str | list):
+            raise RefusedError("expected a string, got null", f"{where}.content")
+    if waiting:
+        raise RefusedError(
+            f"the conversation ends with unanswered tool calls {waiting}", "messages"
+        )
+
+
+def _check_calls(message: Mapping[str, Any], seen: set[str], where: str) -> list[str]:
+    calls = message.get("tool_calls")
+    if calls is None:
+        return []
+    if message["role"] != "assistant" or not calls:
+        raise RefusedError("tool_calls belong to an assistant message and are not empty", where)
+    for one in calls:
+        if one["id"] in seen or len(one["id"]) > _CALL_ID_LIMIT:
+            raise RefusedError(f"tool call id {one['id']!r} is too long or not unique", where)
+        seen.add(one["id"])
+        # The API takes any text; servers that render a template with it do not.
+        if not isinstance(json.loads(one["function"]["arguments"]), dict):
+            raise RefusedError("arguments of an earlier call are not an object", where)
+    return [one["id"] for one in calls]
+
+
+def finish_reason(reply: Reply) -> str:
+    """The reply's finish reason."""
+    return reply.finish or ("tool_calls" if reply.calls else _FINISH_WITHOUT_TOOLS)
+
+
+def usage(reply: Reply, size: int) -> dict[str, Any]:
+    """The usage object."""
+    written = len(reply.text) + sum(len(one.raw) for one in reply.calls)
+    prompt, completion = reply.usage or (size // 4, max(1, written // 4))
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": reply.cached},
+        "completion_tokens_details": {"reasoning_tokens": len(reply.reasoning) // 4},
+    }
+
+
+def whole(reply: Reply, model: str, number: int, size: int) -> dict[str, Any]:
+    """The reply as one object."""
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
+    if reply.refusal:
+        message["refusal"] = reply.refusal
+    if reply.calls:
+        message["tool_calls"] = [
+            {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.raw}}
+            for one in reply.calls
+        ]
+    choice = {"index": 0, "message": message, "finish_reason": finish_reason(reply)}
+    body = {**_frame(model, number, "chat.completion"), "choices": [choice]}
+    return {**body, "usage": usage(reply, size)} if reply.report_usage else body
+
+
+def deltas(reply: Reply, model: str, number: int) -> Iterator[bytes]:
+    """The events that carry content, one chunk of bytes each."""
+    if reply.refusal:
+        yield _event(model, number, {"refusal": reply.refusal})
+    opened: set[int] = set()
+    for kind, index, text in events(reply):
+        if kind == "reasoning":
+            yield _event(model, number, {"reasoning_content": text})
+        elif kind == "text":
+            yield _event(model, number, {"content": text})
+        else:
+            one = reply.calls[index]
+            piece: dict[str, Any] = {"index": index, "function": {"arguments": text}}
+            if index not in opened:
+                opened.add(index)
+                piece["type"] = "function"
+                piece["function"] = {"name": one.name, "arguments": text}
+                if reply.call_ids:
+                    piece["id"] = one.id
+            yield _event(model, number, {"tool_calls": [piece]})
+
+
+def opening(model: str, number: int) -> Iterator[bytes]:
+    """What comes before the content."""
+    yield _event(model, number, {"role": "assistant", "content": ""})
+
+
+def closing(reply: Reply, model: str, number: int, size: int, want_usage: bool) -> Iterator[bytes]:
+    """What comes after the content."""
+    yield _event(model, number, {}, finish_reason(reply))
+    if want_usage and reply.report_usage:
+        frame = _frame(model, number, "chat.completion.chunk")
+        yield _data({**frame, "choices": [], "usage": usage(reply, size)})
+    yield b"data: [DONE]\n\n"
+
+
+def error_event(fault: Fault) -> bytes:
+    """An error inside the stream."""
+    return _data(error_body(fault))
+
+
+def _event(model: str, number: int, delta: dict[str, Any], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return _data({**_frame(model, number, "chat.completion.chunk"), "choices": [choice]})
+
+
+def _frame(model: str, number: int, kind: str) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{number}", "object": kind, "created": 1_700_000_000, "model": model}
+
+
+def _data(value: Any) -> bytes:
+    return b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"

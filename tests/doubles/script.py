@@ -1,0 +1,211 @@
+"""What a scripted model answers: replies and faults, the same for both dialects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+Dialect = Literal["openai", "anthropic"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A tool call of a reply. Arguments as text go out as they are, broken or not."""
+
+    name: str
+    arguments: Mapping[str, Any] | str = field(default_factory=dict)
+    id: str | None = None
+
+    @property
+    def raw(self) -> str:
+        """The arguments as JSON text."""
+        if isinstance(self.arguments, str):
+            return self.arguments
+        return json.dumps(self.arguments, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer of the model.
+
+    Attributes:
+        text: What it says.
+        reasoning: What it thinks, before it says or calls anything.
+        calls: Which tools it calls, all in one reply.
+        finish: The finish or stop reason, in the dialect's words; derived if empty.
+        usage: (prompt, completion) tokens; derived from the sizes if None.
+        cached: Tokens of the prompt that came from the cache.
+        report_usage: False for a server that reports no usage.
+        piece: Characters per delta.
+        pause: Seconds before each event of the stream.
+        cut_after: Cut the connection after so many deltas.
+        end_after: End the stream properly, but too early, after so many deltas.
+        error_after: (deltas, fault): send the fault as an event inside the stream.
+        call_ids: False for a server that gives tool calls no ids.
+        whole_calls: True for a server that sends a call in one piece.
+        refusal: Text of a refusal.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    calls: Sequence[Call] = ()
+    finish: str = ""
+    usage: tuple[int, int] | None = None
+    cached: int = 0
+    report_usage: bool = True
+    piece: int = 8
+    pause: float = 0.0
+    cut_after: int | None = None
+    end_after: int | None = None
+    error_after: tuple[int, Fault] | None = None
+    call_ids: bool = True
+    whole_calls: bool = False
+    refusal: str = ""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An HTTP error, or an error event. `type` and `code` in the words of the dialect."""
+
+    status: int
+    message: str
+    type: str = ""
+    code: str | None = None
+    param: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelCall:
+    """A request as it reached the server."""
+
+    dialect: Dialect
+    path: str
+    headers: Mapping[str, str]
+    body: Any
+
+    @property
+    def system(self) -> str:
+        """The system text."""
+        if self.dialect == "anthropic":
+            return _joined(self.body.get("system", ""))
+        return "\n\n".join(
+            _joined(m["content"]) for m in self.body["messages"] if m["role"] == "system"
+        )
+
+    @property
+    def last(self) -> Mapping[str, Any]:
+        """The last message."""
+        message: Mapping[str, Any] = self.body["messages"][-1]
+        return message
+
+    @property
+    def last_text(self) -> str:
+        """The text of the last message, tool results left out."""
+        return _joined(self.last["content"]) if self.last["role"] != "tool" else ""
+
+    @property
+    def answered(self) -> list[str]:
+        """Texts of the tool results that close the conversation, in order."""
+        results: list[str] = []
+        if self.dialect == "anthropic":
+            content = self.last["content"]
+            blocks = content if isinstance(content, list) else []
+            return [_joined(b.get("content", "")) for b in blocks if b["type"] == "tool_result"]
+        for message in reversed(self.body["messages"]):
+            if message["role"] != "tool":
+                break
+            results.insert(0, _joined(message["content"]))
+        return results
+
+    @property
+    def tool_names(self) -> list[str]:
+        """Names of the offered tools, in order."""
+        tools = self.body.get("tools") or []
+        return [t["name"] if self.dialect == "anthropic" else t["function"]["name"] for t in tools]
+
+
+Step = Reply | Fault
+Responder = Callable[[ModelCall], Step]
+
+
+def say(text: str, **more: Any) -> Reply:
+    """A plain answer."""
+    return Reply(text=text, **more)
+
+
+def call(name: str, arguments: Mapping[str, Any] | str | None = None, **more: Any) -> Reply:
+    """An answer that is one tool call."""
+    return Reply(calls=(Call(name, arguments if arguments is not None else {}),), **more)
+
+
+def unauthorized() -> Fault:
+    """The key is wrong."""
+    return Fault(401, "Incorrect API key provided.", "authentication_error", "invalid_api_key")
+
+
+def rate_limited(retry_after: float | None = None) -> Fault:
+    """Too many requests."""
+    headers = {} if retry_after is None else {"retry-after": f"{retry_after:g}"}
+    return Fault(
+        429, "Rate limit reached.", "rate_limit_error", "rate_limit_exceeded", None, headers
+    )
+
+
+def server_error(status: int = 500) -> Fault:
+    """The provider failed."""
+    return Fault(status, "The server had an error.", "api_error", "server_error")
+
+
+def overloaded() -> Fault:
+    """The provider sheds load (Anthropic)."""
+    return Fault(529, "Overloaded", "overloaded_error", "overloaded_error")
+
+
+def overflow(dialect: Dialect) -> Fault:
+    """The prompt does not fit."""
+    if dialect == "anthropic":
+        message = "prompt is too long: 213462 tokens > 200000 maximum"
+        return Fault(400, message, "invalid_request_error")
+    message = "This model's maximum context length is 8192 tokens. Your messages have 9001 tokens."
+    return Fault(400, message, "invalid_request_error", "context_length_exceeded", "messages")
+
+
+def cut(after: int = 0, text: str = "This answer never ends properly.") -> Reply:
+    """A connection that breaks after some deltas."""
+    return Reply(text=text, cut_after=after)
+
+
+def events(reply: Reply) -> list[tuple[str, int, str]]:
+    """The deltas of a reply: (kind, index of the call, text), kind being reasoning, text or call.
+
+    A call opens with a delta of no text.
+    """
+    deltas = [("reasoning", 0, piece) for piece in _pieces(reply.reasoning, reply.piece)]
+    deltas += [("text", 0, piece) for piece in _pieces(reply.text, reply.piece)]
+    for index, one in enumerate(reply.calls):
+        deltas.append(("call", index, one.raw if reply.whole_calls else ""))
+        if not reply.whole_calls:
+            deltas += [("call", index, piece) for piece in _pieces(one.raw, reply.piece)]
+    return deltas
+
+
+def with_ids(reply: Reply, prefix: str, number: int) -> Reply:
+    """Gives the calls ids that are unique within a server."""
+    calls = tuple(
+        replace(one, id=one.id or f"{prefix}{number:06d}{index:02d}")
+        for index, one in enumerate(reply.calls)
+    )
+    return replace(reply, calls=calls)
+
+
+def _pieces(text: str, size: int) -> list[str]:
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+def _joined(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(block.get("text", "") for block in content or () if block["type"] == "text")

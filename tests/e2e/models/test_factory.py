@@ -1,0 +1,64 @@
+"""Opening, listing and closing, against real sockets."""
+
+import asyncio
+import socket
+
+from doubles.bench import Bench, collect, request
+from doubles.model_server import ModelServer
+from doubles.script import Dialect, say
+from strata.agent_loop.models.domain import EndpointType
+from strata.agent_loop.models.errors import ModelErrorKind
+from strata.agent_loop.models.factory import ModelFactory
+from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
+
+
+def url(server: ModelServer, dialect: Dialect) -> str:
+    return server.openai_url if dialect == "openai" else server.anthropic_url
+
+
+async def test_models_are_listed_with_their_window(factory: ModelFactory, dialect: Dialect) -> None:
+    async with ModelServer(models=["big", "org/small"], context_window=4096) as server:
+        endpoint = ModelEndpoint("here", EndpointType(dialect), url(server, dialect))
+        [found] = await factory.list_models([endpoint])
+    assert [(m.handle, m.context_window) for m in found.models] == [
+        ("here/big", 4096),
+        ("here/org/small", 4096),
+    ]
+    assert found.error is None
+
+
+async def test_one_dead_endpoint_does_not_hide_the_others(
+    factory: ModelFactory, dialect: Dialect, server: ModelServer
+) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        dead = ModelEndpoint("dead", EndpointType(dialect), address)
+        alive = ModelEndpoint("alive", EndpointType(dialect), url(server, dialect))
+        first, second = await factory.list_models([dead, alive], limit=0.5)
+    assert first.error is not None
+    assert first.error.kind is ModelErrorKind.TIMEOUT
+    assert [model.handle for model in second.models] == ["alive/test-model"]
+
+
+async def test_a_resolved_handle_answers(
+    factory: ModelFactory, dialect: Dialect, server: ModelServer
+) -> None:
+    endpoint = ModelEndpoint("here", EndpointType(dialect), url(server, dialect))
+    server.script(say("It is me."))
+    settings = ModelRegistry([endpoint]).resolve("here/org/model")
+    _, reply = await collect(factory.model(settings), request())
+    assert reply.text == "It is me."
+    assert server.requests[0].body["model"] == "org/model"
+
+
+async def test_models_with_the_same_settings_are_the_same(bench: Bench) -> None:
+    assert bench.model() is bench.model()
+    assert bench.model() is not bench.model(temperature=None)
+
+
+async def test_many_streams_share_one_client(bench: Bench) -> None:
+    bench.server.respond(lambda call: say(call.last_text))
+    answers = await asyncio.gather(*(bench.ask(f"number {n}") for n in range(30)))
+    assert [reply.text for _, reply in answers] == [f"number {n}" for n in range(30)]

@@ -1,0 +1,204 @@
+"""How calls fail, in both dialects, and what is repeated."""
+
+import asyncio
+import socket
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from doubles.bench import Bench, collect, request
+from doubles.model_server import ModelServer
+from doubles.script import (
+    Dialect,
+    Fault,
+    Reply,
+    cut,
+    overflow,
+    overloaded,
+    rate_limited,
+    say,
+    server_error,
+    unauthorized,
+)
+from strata.agent_loop.models.domain import EndpointType, ModelEvent, TextDelta, Timeouts
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.models.factory import ModelFactory
+
+
+async def failure(bench: Bench, **overrides: Any) -> ModelError:
+    with pytest.raises(ModelError) as caught:
+        await bench.ask(**overrides)
+    return caught.value
+
+
+async def test_a_wrong_key_is_told_apart_and_not_repeated(bench: Bench) -> None:
+    bench.server.script(unauthorized())
+    error = await failure(bench)
+    assert (error.kind, error.status) == (ModelErrorKind.AUTHENTICATION, 401)
+    assert len(bench.server.requests) == 1
+    assert "secret-key" not in str(error)
+
+
+async def test_each_model_is_asked_with_its_own_key(
+    factory: ModelFactory, dialect: Dialect
+) -> None:
+    async with ModelServer(lambda _: say("ok"), api_keys=["right"]) as server:
+        bench = Bench(server, factory, _type(dialect))
+        await bench.ask(api_key="right")
+        assert (await failure(bench, api_key="wrong")).kind is ModelErrorKind.AUTHENTICATION
+        await bench.ask(api_key="right")
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (rate_limited(), ModelErrorKind.RATE_LIMITED),
+        (server_error(), ModelErrorKind.UNAVAILABLE),
+        (server_error(503), ModelErrorKind.UNAVAILABLE),
+        (overloaded(), ModelErrorKind.UNAVAILABLE),
+    ],
+)
+async def test_three_requests_in_all_for_a_passing_fault(
+    bench: Bench, fault: Fault, kind: ModelErrorKind
+) -> None:
+    bench.server.script(fault, fault, fault, say("too late"))
+    error = await failure(bench)
+    assert (error.kind, error.status) == (kind, fault.status)
+    assert len(bench.server.requests) == 3
+
+
+@pytest.mark.parametrize("fault", [rate_limited(), server_error(), cut()])
+async def test_the_third_request_may_succeed(bench: Bench, fault: Fault | Reply) -> None:
+    bench.server.script(fault, fault, say("Here I am."))
+    _, reply = await bench.ask()
+    assert reply.text == "Here I am."
+    assert len(bench.server.requests) == 3
+
+
+async def test_a_long_wait_is_left_to_the_caller(bench: Bench) -> None:
+    bench.server.script(rate_limited(retry_after=3600))
+    error = await failure(bench)
+    assert error.retry_after == 3600
+    assert len(bench.server.requests) == 1
+
+
+async def test_the_wait_that_the_provider_asks_for_is_kept(bench: Bench) -> None:
+    bench.server.script(rate_limited(retry_after=0.2), say("ok"))
+    start = asyncio.get_running_loop().time()
+    await bench.ask()
+    assert asyncio.get_running_loop().time() - start >= 0.2
+
+
+async def test_a_cut_after_the_first_word_goes_up(bench: Bench) -> None:
+    bench.server.script(cut(after=2), say("never asked"))
+    seen: list[ModelEvent] = []
+
+    async def watch() -> None:
+        async for event in bench.model().stream(request()):
+            seen.append(event)  # noqa: PERF401  what was seen before the error counts
+
+    with pytest.raises(ModelError) as caught:
+        await watch()
+    assert caught.value.kind is ModelErrorKind.CUT_OFF
+    assert [type(event) for event in seen] == [TextDelta, TextDelta]
+    assert len(bench.server.requests) == 1
+
+
+async def test_an_early_but_proper_end_is_a_cut(bench: Bench) -> None:
+    bench.server.script(Reply(text="This would go on and on.", end_after=1))
+    assert (await failure(bench)).kind is ModelErrorKind.CUT_OFF
+
+
+async def test_too_long_a_prompt_is_told_apart(bench: Bench, dialect: Dialect) -> None:
+    bench.server.script(overflow(dialect))
+    assert (await failure(bench)).kind is ModelErrorKind.CONTEXT_OVERFLOW
+    assert len(bench.server.requests) == 1
+
+
+async def test_the_server_measures_the_prompt(factory: ModelFactory, dialect: Dialect) -> None:
+    async with ModelServer(lambda _: say("ok"), context_window=1000) as server:
+        bench = Bench(server, factory, _type(dialect))
+        await bench.ask("short")
+        with pytest.raises(ModelError) as caught:
+            await bench.ask("long " * 1000)
+    assert caught.value.kind is ModelErrorKind.CONTEXT_OVERFLOW
+
+
+async def test_an_error_inside_the_stream_is_mapped(bench: Bench) -> None:
+    bench.server.script(Reply(text="As I was saying", error_after=(1, overloaded())))
+    error = await failure(bench)
+    assert error.kind is ModelErrorKind.UNAVAILABLE
+    assert error.message == "Overloaded"
+    assert len(bench.server.requests) == 1
+
+
+async def test_an_error_before_the_first_word_is_repeated(bench: Bench) -> None:
+    bench.server.script(Reply(text="x", error_after=(0, overloaded())), say("Better now."))
+    _, reply = await bench.ask()
+    assert reply.text == "Better now."
+
+
+async def test_an_overflow_inside_the_stream_is_told_apart(bench: Bench, dialect: Dialect) -> None:
+    bench.server.script(Reply(text="x", error_after=(0, overflow(dialect))))
+    assert (await failure(bench)).kind is ModelErrorKind.CONTEXT_OVERFLOW
+
+
+async def test_a_refusal_is_an_error_with_its_reason(bench: Bench, dialect: Dialect) -> None:
+    bench.server.script(Reply(refusal="I will not."))
+    error = await failure(bench)
+    assert (error.kind, error.message) == (ModelErrorKind.REFUSED, "I will not.")
+
+
+async def test_an_unknown_model_is_a_bad_request(bench: Bench) -> None:
+    bench.server.script(Fault(404, "model: nothing", "not_found_error", "model_not_found"))
+    assert (await failure(bench)).kind is ModelErrorKind.BAD_REQUEST
+
+
+async def test_nobody_listens(bench: Bench) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    assert (await failure(bench, base_url=url)).kind is ModelErrorKind.UNAVAILABLE
+
+
+async def test_silence_before_the_first_event_times_out(bench: Bench) -> None:
+    bench.server.script(Reply(text="slow", pause=5.0))
+    error = await failure(bench, timeouts=Timeouts(first_event=0.2))
+    assert error.kind is ModelErrorKind.TIMEOUT
+    assert len(bench.server.requests) == 1
+
+
+async def test_a_stream_that_never_ends_times_out(bench: Bench) -> None:
+    bench.server.script(Reply(text="word " * 1000, pause=0.05))
+    error = await failure(bench, timeouts=Timeouts(total=0.6))
+    assert error.kind is ModelErrorKind.TIMEOUT
+
+
+async def test_closing_the_stream_aborts_the_call(bench: Bench) -> None:
+    bench.server.script(Reply(text="word " * 1000, pause=0.02))
+    async with aclosing(bench.model().stream(request())) as events:
+        assert isinstance(await anext(events), TextDelta)
+    async with asyncio.timeout(10):
+        await bench.server.abandoned.wait()
+
+
+async def test_cancelling_the_task_aborts_the_call(bench: Bench) -> None:
+    bench.server.script(Reply(text="word " * 1000, pause=0.02))
+    task = asyncio.create_task(collect(bench.model(), request()))
+    async with asyncio.timeout(10):
+        await bench.server.received.wait()
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await bench.server.abandoned.wait()
+
+
+async def test_a_failed_call_leaves_the_model_usable(bench: Bench) -> None:
+    bench.server.script(cut(after=1), say("Again."))
+    await failure(bench)
+    assert (await bench.ask())[1].text == "Again."
+
+
+def _type(dialect: Dialect) -> EndpointType:
+    return EndpointType(dialect)

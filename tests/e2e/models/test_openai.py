@@ -1,0 +1,114 @@
+"""What is particular to OpenAI's protocol and to servers that only resemble it."""
+
+from dataclasses import replace
+
+import httpx2
+import pytest
+from doubles.bench import LOOKUP, Bench, collect, request
+from doubles.script import Call, Fault, Reply, call, say
+from openai import AsyncOpenAI
+from strata.agent_loop.models.domain import ChatMessage, ModelReply, ToolCall
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.models.openai import OpenAiChatModel
+from strata.agent_loop.models.streaming import RetryPolicy
+
+
+def unsupported(parameter: str) -> Fault:
+    message = f"Unsupported value: '{parameter}' does not support that with this model."
+    return Fault(400, message, "invalid_request_error", "unsupported_value", parameter)
+
+
+@pytest.mark.parametrize("whole_calls", [True, False])
+async def test_calls_without_ids_get_some(openai_bench: Bench, whole_calls: bool) -> None:
+    calls = (Call("lookup", {"query": "a"}), Call("lookup", {"query": "b"}))
+    openai_bench.server.script(Reply(calls=calls, call_ids=False, whole_calls=whole_calls))
+    _, reply = await openai_bench.ask()
+    assert [one.arguments for one in reply.tool_calls] == [one.raw for one in calls]
+    assert len({one.id for one in reply.tool_calls}) == 2
+    assert all(one.id for one in reply.tool_calls)
+
+
+async def test_a_reused_id_is_made_unique(openai_bench: Bench) -> None:
+    calls = (Call("lookup", {"query": "a"}, id="call_0"), Call("lookup", {}, id="call_0"))
+    openai_bench.server.script(Reply(calls=calls))
+    _, reply = await openai_bench.ask()
+    assert len({one.id for one in reply.tool_calls}) == 2
+
+
+async def test_long_ids_are_cut_on_the_wire_only(openai_bench: Bench) -> None:
+    long = "call_" + "a" * 50
+    openai_bench.server.script(say("ok"))
+    messages = [
+        ChatMessage.user("hi"),
+        ChatMessage.assistant("", [ToolCall(long, "lookup", '{"query":"x"}')]),
+        ChatMessage.tool(long, "found"),
+    ]
+    await collect(openai_bench.model(), replace(request(), messages=messages))
+    _, sent, answered = openai_bench.server.requests[0].body["messages"]
+    assert sent["tool_calls"][0]["id"] == answered["tool_call_id"] == long[:29]
+    assert sent["tool_calls"][0]["function"]["arguments"] == '{"query":"x"}'
+
+
+async def test_a_refused_parameter_is_left_out_from_then_on(openai_bench: Bench) -> None:
+    openai_bench.server.script(unsupported("temperature"), say("ok"), say("ok"))
+    await openai_bench.ask()
+    await openai_bench.ask()
+    sent = ["temperature" in one.body for one in openai_bench.server.requests]
+    assert sent == [True, False, False]
+
+
+async def test_a_needed_parameter_that_is_refused_is_an_error(openai_bench: Bench) -> None:
+    openai_bench.server.script(unsupported("tools"))
+    with pytest.raises(ModelError) as caught:
+        await openai_bench.ask()
+    assert caught.value.kind is ModelErrorKind.BAD_REQUEST
+
+
+async def test_no_money_left_is_not_repeated(openai_bench: Bench) -> None:
+    message = "You exceeded your current quota."
+    openai_bench.server.script(Fault(429, message, "insufficient_quota", "insufficient_quota"))
+    with pytest.raises(ModelError) as caught:
+        await openai_bench.ask()
+    assert caught.value.kind is ModelErrorKind.RATE_LIMITED
+    assert len(openai_bench.server.requests) == 1
+
+
+async def test_compatible_servers_get_the_plain_schema(openai_bench: Bench) -> None:
+    openai_bench.server.script(say("ok"))
+    asked = request(tools=[replace(LOOKUP, strict=True)])
+    await collect(openai_bench.model(max_tokens=50), asked)
+    body = openai_bench.server.requests[0].body
+    assert body["tools"][0]["function"]["parameters"] == LOOKUP.parameters
+    assert "strict" not in body["tools"][0]["function"]
+    assert body["max_tokens"] == 50
+
+
+async def test_openai_itself_gets_strict_schemas_and_no_invented_nulls_come_back(
+    openai_bench: Bench,
+) -> None:
+    """The official address, with the transport bent to the local server."""
+    server = openai_bench.server
+    server.script(call("lookup", {"query": "x", "limit": None}))
+
+    async def bend(outgoing: httpx2.Request) -> None:
+        outgoing.url = httpx2.URL(f"{server.openai_url}/chat/completions")
+
+    async with httpx2.AsyncClient(event_hooks={"request": [bend]}) as transport:
+        client = AsyncOpenAI(
+            api_key="k",
+            base_url="https://api.openai.com/v1",
+            http_client=transport,
+            max_retries=0,
+        )
+        model = OpenAiChatModel(client, openai_bench.settings(max_tokens=9), RetryPolicy(1))
+        events = model.stream(request(tools=[replace(LOOKUP, strict=True)]))
+        reply = [event async for event in events][-1]
+    assert isinstance(reply, ModelReply)
+    assert reply.tool_calls[0].arguments == '{"query": "x"}'
+    body = server.requests[0].body
+    function = body["tools"][0]["function"]
+    assert function["strict"] is True
+    assert function["parameters"]["required"] == ["query", "limit"]
+    assert function["parameters"]["properties"]["limit"]["type"] == ["integer", "null"]
+    assert body["max_completion_tokens"] == 9
+    assert server.violations == []

@@ -1,0 +1,160 @@
+"""What a reply is, in both dialects."""
+
+from dataclasses import replace
+
+import pytest
+from doubles.bench import Bench, collect, request
+from doubles.script import Call, Reply, call, say
+from strata.agent_loop.models.domain import (
+    ChatMessage,
+    FinishReason,
+    ModelRequest,
+    TextDelta,
+    ToolCall,
+    ToolCallDelta,
+    ToolChoice,
+)
+
+
+async def test_text_streams_in_pieces(bench: Bench) -> None:
+    bench.server.script(say("Grüße an alle, die mitlesen 👋", usage=(100, 7)))
+    seen, reply = await bench.ask()
+    assert reply.text == "Grüße an alle, die mitlesen 👋"
+    assert len([event for event in seen if isinstance(event, TextDelta)]) > 1
+    assert reply.finish_reason is FinishReason.STOP
+    assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (100, 7)
+    assert reply.usage.total_tokens == 107
+    assert not reply.usage.estimated
+    assert bench.server.violations == []
+
+
+async def test_cached_tokens_are_part_of_the_prompt(bench: Bench) -> None:
+    bench.server.script(say("Yes.", usage=(100, 7), cached=60))
+    _, reply = await bench.ask()
+    assert (reply.usage.prompt_tokens, reply.usage.cached_input_tokens) == (100, 60)
+
+
+async def test_several_calls_and_text_come_in_one_reply(bench: Bench) -> None:
+    calls = (Call("lookup", {"query": "ä"}), Call("lookup", {"query": "b", "limit": 3}))
+    bench.server.script(Reply(text="Let me see.", calls=calls))
+    seen, reply = await bench.ask(parallel_tool_calls=True)
+    assert reply.text == "Let me see."
+    assert [one.arguments for one in reply.tool_calls] == [one.raw for one in calls]
+    assert len({one.id for one in reply.tool_calls}) == 2
+    assert reply.finish_reason is FinishReason.TOOL_CALLS
+    assert {event.index for event in seen if isinstance(event, ToolCallDelta)} == {0, 1}
+
+
+async def test_a_call_without_arguments_has_an_empty_object(bench: Bench) -> None:
+    bench.server.script(call("lookup", ""))
+    _, reply = await bench.ask()
+    assert reply.tool_calls[0].arguments == "{}"
+
+
+async def test_broken_arguments_come_through_as_they_are(bench: Bench) -> None:
+    bench.server.script(call("lookup", '{"query": "unfinished'))
+    _, reply = await bench.ask()
+    assert reply.tool_calls[0].arguments == '{"query": "unfinished'
+
+
+@pytest.mark.parametrize("arguments", ['{"query": "unfinished', "[1, 2]", "null", "4"])
+async def test_a_turn_goes_on_after_broken_arguments(bench: Bench, arguments: str) -> None:
+    bench.server.script(call("lookup", arguments), say("Sorry."))
+    _, first = await bench.ask()
+    asked = request()
+    answered = ChatMessage.tool(first.tool_calls[0].id, "arguments are not valid JSON")
+    messages = [*asked.messages, first.to_message(), answered]
+    _, second = await collect(bench.model(), replace(asked, messages=messages))
+    assert second.text == "Sorry."
+    assert bench.server.violations == []
+    assert bench.server.requests[-1].answered == ["arguments are not valid JSON"]
+
+
+async def test_an_empty_reply_is_a_reply(bench: Bench) -> None:
+    bench.server.script(Reply())
+    _, reply = await bench.ask()
+    assert reply.is_empty
+    assert reply.finish_reason is FinishReason.STOP
+
+
+async def test_a_full_reply_keeps_its_text(bench: Bench, dialect: str) -> None:
+    bench.server.script(say("cut sh", finish="max_tokens" if dialect == "anthropic" else "length"))
+    _, reply = await bench.ask()
+    assert (reply.text, reply.finish_reason) == ("cut sh", FinishReason.LENGTH)
+
+
+async def test_reasoning_is_kept_apart_from_text(bench: Bench) -> None:
+    bench.server.script(Reply(reasoning="They greet me.", text="Hello!"))
+    _, reply = await bench.ask()
+    assert (reply.reasoning, reply.text) == ("They greet me.", "Hello!")
+
+
+async def test_missing_usage_is_estimated_and_says_so(bench: Bench) -> None:
+    bench.server.script(say("No numbers here, I am afraid.", report_usage=False))
+    _, reply = await bench.ask()
+    assert reply.usage.estimated
+    assert reply.usage.prompt_tokens > 0
+    assert reply.usage.completion_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("choice", "openai", "anthropic"),
+    [
+        (ToolChoice(), "auto", {"type": "auto", "disable_parallel_tool_use": True}),
+        (ToolChoice.required(), "required", {"type": "any", "disable_parallel_tool_use": True}),
+        (ToolChoice.none(), "none", {"type": "none"}),
+        (
+            ToolChoice.named("lookup"),
+            {"type": "function", "function": {"name": "lookup"}},
+            {"type": "tool", "name": "lookup", "disable_parallel_tool_use": True},
+        ),
+    ],
+)
+async def test_tool_choice_in_the_words_of_the_dialect(
+    bench: Bench, dialect: str, choice: ToolChoice, openai: object, anthropic: object
+) -> None:
+    bench.server.script(say("ok"))
+    await collect(bench.model(), replace(request(), tool_choice=choice))
+    expected = anthropic if dialect == "anthropic" else openai
+    assert bench.server.requests[0].body["tool_choice"] == expected
+
+
+async def test_a_request_overrides_parallel_calls(bench: Bench, dialect: str) -> None:
+    bench.server.script(say("ok"))
+    asked = replace(request(), parallel_tool_calls=False)
+    await collect(bench.model(parallel_tool_calls=True), asked)
+    body = bench.server.requests[0].body
+    if dialect == "anthropic":
+        assert body["tool_choice"]["disable_parallel_tool_use"] is True
+    else:
+        assert body["parallel_tool_calls"] is False
+
+
+async def test_without_tools_nothing_about_tools_is_sent(bench: Bench) -> None:
+    bench.server.script(say("ok"))
+    await collect(bench.model(), request(tools=()))
+    assert not {"tools", "tool_choice", "parallel_tool_calls"} & set(bench.server.requests[0].body)
+
+
+async def test_a_damaged_history_is_still_accepted(bench: Bench) -> None:
+    """Unanswered and orphan calls, ids used twice, empty messages, a lone surrogate."""
+    same = "call_0"
+    messages = [
+        ChatMessage.system("sys"),
+        ChatMessage.tool("gone", "an orphan"),
+        ChatMessage.user("one"),
+        ChatMessage.assistant("", [ToolCall(same, "lookup", "{}")]),
+        ChatMessage.user("in between"),
+        ChatMessage.tool(same, "late"),
+        ChatMessage.assistant(
+            "", [ToolCall(same, "lookup", "{}"), ToolCall("x" * 60, "lookup", "")]
+        ),
+        ChatMessage.assistant("   "),
+        ChatMessage.system("a notice"),
+        ChatMessage.user("broken \ud800 surrogate"),
+        ChatMessage.assistant("the end"),
+    ]
+    bench.server.script(say("fine"))
+    _, reply = await collect(bench.model(), ModelRequest(messages))
+    assert reply.text == "fine"
+    assert bench.server.violations == []

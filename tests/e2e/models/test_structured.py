@@ -1,0 +1,184 @@
+"""The structured tool mode, against a server that plays a small local model."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from doubles.bench import LOOKUP, Bench, collect, request
+from doubles.script import Reply, cut, say
+from strata.agent_loop.models.domain import (
+    ChatMessage,
+    FinishReason,
+    TextDelta,
+    ToolCall,
+    ToolChoice,
+)
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+
+
+def action(tool: str, **arguments: Any) -> str:
+    return json.dumps({"tool": tool, "arguments": arguments})
+
+
+async def test_a_message_streams_as_plain_text(openai_bench: Bench) -> None:
+    text = 'She said "hi" \\ and left.\nThen: 👋 ü'
+    openai_bench.server.script(say(action("say", message=text), piece=3, usage=(10, 5)))
+    seen, reply = await openai_bench.ask(structured_tools=True)
+    assert reply.text == text
+    assert len([event for event in seen if isinstance(event, TextDelta)]) > 3
+    assert reply.tool_calls == ()
+    assert reply.finish_reason is FinishReason.STOP
+    assert reply.usage.total_tokens == 15
+
+
+async def test_an_action_becomes_a_tool_call(openai_bench: Bench) -> None:
+    openai_bench.server.script(say(action("lookup", query="Ana")))
+    _, reply = await openai_bench.ask(structured_tools=True)
+    assert reply.text == ""
+    assert [(one.name, json.loads(one.arguments)) for one in reply.tool_calls] == [
+        ("lookup", {"query": "Ana"})
+    ]
+    assert reply.finish_reason is FinishReason.TOOL_CALLS
+
+
+async def test_tools_go_into_the_prompt_and_the_schema(openai_bench: Bench) -> None:
+    openai_bench.server.script(say(action("say", message="ok")))
+    system = "Be kind.\n\n<memory_blocks>\nAna\n</memory_blocks>\n\n<memory_metadata>\n"
+    asked = replace(request(), messages=[ChatMessage.system(system), ChatMessage.user("hi")])
+    await collect(openai_bench.model(structured_tools=True), asked)
+    call = openai_bench.server.requests[0]
+    assert "tools" not in call.body
+    assert call.system.startswith("Be kind.")
+    assert "- lookup(query, limit?): Looks something up." in call.system
+    assert call.system.index("- lookup") < call.system.index("<memory_blocks>")
+    options = call.body["response_format"]["json_schema"]["schema"]["anyOf"]
+    assert [o["properties"]["tool"]["const"] for o in options] == ["say", "lookup"]
+
+
+async def test_the_prompt_up_to_memory_survives_a_memory_edit(openai_bench: Bench) -> None:
+    openai_bench.server.respond(lambda _: say(action("say", message="ok")))
+    systems: list[str] = []
+    for memory in ("Ana", "Ana, a nurse"):
+        system = f"Be kind.\n\n<memory_blocks>\n{memory}\n</memory_blocks>"
+        messages = [ChatMessage.system(system), ChatMessage.user("hi")]
+        model = openai_bench.model(structured_tools=True)
+        await collect(model, replace(request(), messages=messages))
+        systems.append(openai_bench.server.requests[-1].system)
+    before, after = (system.split("<memory_blocks>") for system in systems)
+    assert before[0] == after[0]
+    assert before[1] != after[1]
+
+
+@pytest.mark.parametrize(
+    ("choice", "actions"),
+    [
+        (ToolChoice.required(), ["lookup"]),
+        (ToolChoice.named("lookup"), ["lookup"]),
+        (ToolChoice.none(), ["say"]),
+    ],
+)
+async def test_tool_choice_narrows_the_schema(
+    openai_bench: Bench, choice: ToolChoice, actions: list[str]
+) -> None:
+    openai_bench.server.script(say(action(actions[0], message="ok")))
+    asked = replace(request(), tool_choice=choice)
+    await collect(openai_bench.model(structured_tools=True), asked)
+    schema = openai_bench.server.requests[0].body["response_format"]["json_schema"]["schema"]
+    assert [o["properties"]["tool"]["const"] for o in schema["anyOf"]] == actions
+
+
+async def test_earlier_turns_are_shown_as_actions(openai_bench: Bench) -> None:
+    openai_bench.server.script(say(action("say", message="ok")))
+    messages = [
+        ChatMessage.system("sys"),
+        ChatMessage.user("find both"),
+        ChatMessage.assistant(
+            "Looking.",
+            [ToolCall("1", "lookup", '{"query": "a"}'), ToolCall("2", "lookup", "not json")],
+        ),
+        ChatMessage.tool("1", "A"),
+        ChatMessage.tool("2", "B"),
+        ChatMessage.assistant("Here they are."),
+        ChatMessage.user("thanks"),
+    ]
+    asked = replace(request(), messages=messages)
+    await collect(openai_bench.model(structured_tools=True), asked)
+    sent = openai_bench.server.requests[0].body["messages"][1:]
+    assert [(m["role"], m["content"]) for m in sent] == [
+        ("user", "find both"),
+        ("assistant", action("say", message="Looking.")),
+        ("user", "[go on]"),
+        ("assistant", action("lookup", query="a")),
+        ("user", "[result of lookup] A\n\n[go on]"),
+        ("assistant", action("lookup", invalid_arguments="not json")),
+        ("user", "[result of lookup] B"),
+        ("assistant", action("say", message="Here they are.")),
+        ("user", "thanks"),
+    ]
+    assert openai_bench.server.violations == []
+
+
+async def test_nonsense_is_asked_for_once_more(openai_bench: Bench) -> None:
+    openai_bench.server.script(
+        say('{"tool": "lookup", "argu', usage=(10, 5)),
+        say(action("lookup", query="x"), usage=(10, 5)),
+    )
+    _, reply = await openai_bench.ask(structured_tools=True)
+    assert reply.tool_calls[0].name == "lookup"
+    assert reply.usage.total_tokens == 30
+
+
+async def test_nonsense_twice_is_an_error(openai_bench: Bench) -> None:
+    openai_bench.server.script(say('{"tool": "lookup", "argu'), say('{"what": 1}'))
+    with pytest.raises(ModelError) as caught:
+        await openai_bench.ask(structured_tools=True)
+    assert caught.value.kind is ModelErrorKind.INVALID_REPLY
+    assert len(openai_bench.server.requests) == 2
+
+
+async def test_a_message_cut_at_the_limit_is_kept(openai_bench: Bench) -> None:
+    whole = action("say", message="A very long story")
+    openai_bench.server.script(say(whole[:-8], finish="length"))
+    _, reply = await openai_bench.ask(structured_tools=True)
+    assert reply.text == "A very long "
+    assert reply.finish_reason is FinishReason.LENGTH
+
+
+async def test_plain_words_are_an_answer(openai_bench: Bench) -> None:
+    openai_bench.server.script(say("Hello there."))
+    _, reply = await openai_bench.ask(structured_tools=True)
+    assert reply.text == "Hello there."
+
+
+async def test_reasoning_of_a_failed_try_is_not_lost(openai_bench: Bench) -> None:
+    openai_bench.server.script(
+        Reply(reasoning="Hm.", text='{"x": 1}'),
+        Reply(reasoning="Ah.", text=action("say", message="ok")),
+    )
+    _, reply = await openai_bench.ask(structured_tools=True)
+    assert reply.reasoning == "Hm.Ah."
+
+
+async def test_faults_come_through(openai_bench: Bench) -> None:
+    openai_bench.server.script(cut(after=3, text=action("say", message="A story that breaks")))
+    with pytest.raises(ModelError) as caught:
+        await openai_bench.ask(structured_tools=True)
+    assert caught.value.kind is ModelErrorKind.CUT_OFF
+
+
+async def test_without_tools_the_mode_is_off(openai_bench: Bench) -> None:
+    openai_bench.server.script(say("A summary."))
+    _, reply = await collect(openai_bench.model(structured_tools=True), request(tools=()))
+    assert reply.text == "A summary."
+    assert "response_format" not in openai_bench.server.requests[0].body
+
+
+async def test_a_tool_called_say_keeps_its_name(openai_bench: Bench) -> None:
+    tool = replace(LOOKUP, name="say")
+    openai_bench.server.script(say(action("say", query="x")))
+    _, reply = await collect(openai_bench.model(structured_tools=True), request(tools=[tool]))
+    assert reply.tool_calls[0].name == "say"
+    schema = openai_bench.server.requests[0].body["response_format"]["json_schema"]["schema"]
+    names = [o["properties"]["tool"]["const"] for o in schema["anyOf"]]
+    assert names == ["say_to_user", "say"]

@@ -1,0 +1,1 @@
+"""Migrations of a room that exists for these tests only."""

@@ -1,0 +1,84 @@
+"""An action is read while it is written, and tolerantly when it is finished."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strata.agent_loop.models.action import Action, MessageStream, StringDecoder, parse
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+def pieces(text: str, cuts: list[int]) -> list[str]:
+    edges = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    return [text[a:b] for a, b in pairwise(edges)]
+
+
+@given(TEXTS, st.booleans(), st.lists(st.integers(0, 10_000)))
+def test_a_message_is_decoded_however_it_is_cut(
+    message: str, ascii_only: bool, cuts: list[int]
+) -> None:
+    action = {"tool": "say", "arguments": {"message": message}}
+    text = json.dumps(action, ensure_ascii=ascii_only)
+    stream = MessageStream("say")
+    assert "".join(stream.feed(piece) for piece in pieces(text, cuts)) == message
+
+
+@given(TEXTS, st.lists(st.integers(0, 10_000)))
+def test_nothing_is_shown_that_is_not_certain(message: str, cuts: list[int]) -> None:
+    text = json.dumps({"tool": "say", "arguments": {"message": message}})
+    stream, shown = MessageStream("say"), ""
+    for piece in pieces(text, cuts):
+        shown += stream.feed(piece)
+        assert message.startswith(shown)
+
+
+@given(st.text(alphabet='\\u"dD8cC0eE1n', max_size=40), st.lists(st.integers(0, 100)))
+def test_a_decoder_takes_any_text_and_cuts_do_not_matter(text: str, cuts: list[int]) -> None:
+    whole, split = StringDecoder(), StringDecoder()
+    decoded = whole.feed(text)
+    assert "".join(split.feed(piece) for piece in pieces(text, cuts)) == decoded
+    decoded.encode()
+
+
+def test_other_actions_show_nothing() -> None:
+    stream = MessageStream("say")
+    assert stream.feed('{"tool": "lookup", "arguments": {"message": "secret"}}') == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"tool": "a", "arguments": {"x": 1}}',
+        '```json\n{"tool": "a", "arguments": {"x": 1}}\n```',
+        'Sure, I do that: {"name": "a", "parameters": {"x": 1}} done.',
+        '{} {"tool": "a", "arguments": {"x": 1}}',
+    ],
+)
+def test_an_action_is_found(text: str) -> None:
+    assert parse(text) == Action("a", '{"x": 1}')
+
+
+def test_raw_line_breaks_in_strings_are_forgiven() -> None:
+    found = parse('{"tool": "say", "arguments": {"message": "a\nb"}}')
+    assert found is not None
+    assert found.message() == "a\nb"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "words",
+        '{"tool": "a"}',
+        '{"tool": "a", "arguments": [1]}',
+        '{"tool": 4, "arguments": {}}',
+        # Cut off: the inner object must not pass for an action.
+        '{"tool": "make", "arguments": {"name": "x", "arguments": {}}',
+        '{"result": {"name": "x", "arguments": {}}}',
+    ],
+)
+def test_what_is_no_action_is_not_taken_for_one(text: str) -> None:
+    assert parse(text) is None

@@ -1,0 +1,72 @@
+"""The tokenizer gives the ids of the reference implementation, and never fails."""
+
+import hashlib
+import json
+import unicodedata
+from importlib import resources
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strata.shared.embedding.wordpiece import WordPieceTokenizer
+
+# Made with `tokenizers` 0.23 and the model's own tokenizer.json, truncation off.
+REFERENCE = json.loads((Path(__file__).parent / "reference_tokens.json").read_text())
+TOKENIZER = WordPieceTokenizer.bert_uncased()
+CLS, SEP, UNKNOWN, VOCABULARY_SIZE = 101, 102, 100, 30_522
+
+
+@pytest.mark.parametrize("case", REFERENCE, ids=[ascii(case["text"])[:40] for case in REFERENCE])
+def test_ids_equal_those_of_the_reference(case: dict[str, object]) -> None:
+    assert TOKENIZER.encode(str(case["text"]), 10_000) == case["ids"]
+
+
+def test_vocabulary_is_the_published_one() -> None:
+    file = resources.files("strata.shared.embedding") / "data" / "bert-base-uncased-vocab.txt"
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert digest == "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"
+
+
+def test_encode_cuts_at_the_limit_and_keeps_the_end_marker() -> None:
+    ids = TOKENIZER.encode("word " * 300, 256)
+    assert len(ids) == 256
+    assert (ids[0], ids[-1]) == (CLS, SEP)
+
+
+def test_typed_markers_are_text() -> None:
+    assert SEP not in TOKENIZER.tokenize("ignore [SEP] this [CLS]")
+
+
+def test_lone_surrogates_are_dropped() -> None:
+    assert TOKENIZER.tokenize("a\ud800b") == TOKENIZER.tokenize("ab")
+
+
+def test_long_word_is_one_unknown() -> None:
+    assert TOKENIZER.tokenize("x" * 101) == [UNKNOWN]
+
+
+@given(st.text())
+def test_any_text_gives_ids_of_the_vocabulary(text: str) -> None:
+    ids = TOKENIZER.tokenize(text)
+    assert all(0 <= number < VOCABULARY_SIZE for number in ids)
+    assert CLS not in ids
+    assert SEP not in ids
+
+
+@given(st.text(), st.text())
+def test_texts_apart_by_a_space_are_tokenized_apart(left: str, right: str) -> None:
+    # A combining mark at the start of a text would change the blank before it.
+    together = TOKENIZER.tokenize(f"{left} {right}")
+    if not any(unicodedata.combining(char) for char in right):
+        assert together == TOKENIZER.tokenize(left) + TOKENIZER.tokenize(right)
+
+
+@given(st.text(alphabet=st.characters(min_codepoint=0x4E00, max_codepoint=0x9FFF), max_size=50))
+def test_every_ideograph_is_a_token_of_its_own(text: str) -> None:
+    assert len(TOKENIZER.tokenize(text)) == len(text)
+
+
+@given(st.text(alphabet=st.characters(max_codepoint=127)))
+def test_case_makes_no_difference(text: str) -> None:
+    assert TOKENIZER.tokenize(text.upper()) == TOKENIZER.tokenize(text.lower())

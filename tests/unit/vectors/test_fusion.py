@@ -1,0 +1,123 @@
+"""The fusion of two rankings: pure, stable, and monotonic."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strata.shared.vectors.fusion import Candidate, FusionConfig, fuse
+
+CONFIG = FusionConfig()
+SCORES = st.floats(min_value=-1, max_value=1, allow_nan=False)
+BM25 = st.floats(min_value=0, max_value=40, allow_nan=False)
+
+
+def candidates(scores: st.SearchStrategy[float]) -> st.SearchStrategy[list[Candidate]]:
+    one = st.builds(Candidate, st.sampled_from("abcdefghij"), st.integers(0, 2), scores)
+    return st.lists(one, max_size=20, unique_by=lambda hit: (hit.document_id, hit.chunk))
+
+
+@given(dense=candidates(SCORES), sparse=candidates(BM25), limit=st.integers(0, 12), data=st.data())
+def test_the_order_of_the_input_makes_no_difference(
+    dense: list[Candidate], sparse: list[Candidate], limit: int, data: st.DataObject
+) -> None:
+    hits = fuse(dense, sparse, limit=limit, depth=20, config=CONFIG)
+    again = fuse(
+        data.draw(st.permutations(dense)),
+        data.draw(st.permutations(sparse)),
+        limit=limit,
+        depth=20,
+        config=CONFIG,
+    )
+    assert hits == again
+
+
+@given(dense=candidates(SCORES), sparse=candidates(BM25))
+def test_every_found_document_is_there_once_with_its_ranks(
+    dense: list[Candidate], sparse: list[Candidate]
+) -> None:
+    hits = fuse(dense, sparse, limit=100, depth=100, config=CONFIG)
+    words = {hit.document_id for hit in sparse if hit.score > 0}
+    meaning = {hit.document_id for hit in dense}
+    assert sorted(hit.document_id for hit in hits) == sorted(words | meaning)
+    vector_ranks = sorted(hit.vector_rank for hit in hits if hit.vector_rank is not None)
+    fts_ranks = sorted(hit.fts_rank for hit in hits if hit.fts_rank is not None)
+    assert vector_ranks == list(range(1, len(meaning) + 1))
+    assert fts_ranks == list(range(1, len(words) + 1))
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    assert all(0 <= hit.score <= 1 + CONFIG.sparse_weight + 1e-9 for hit in hits)
+
+
+@given(dense=candidates(SCORES), sparse=candidates(BM25), limit=st.integers(0, 12))
+def test_the_limit_only_cuts(dense: list[Candidate], sparse: list[Candidate], limit: int) -> None:
+    everything = fuse(dense, sparse, limit=100, depth=20, config=CONFIG)
+    assert fuse(dense, sparse, limit=limit, depth=20, config=CONFIG) == everything[:limit]
+
+
+@given(dense=candidates(SCORES), sparse=candidates(BM25))
+def test_better_by_both_is_never_placed_lower(
+    dense: list[Candidate], sparse: list[Candidate]
+) -> None:
+    hits = fuse(dense, sparse, limit=100, depth=100, config=CONFIG)
+    place = {hit.document_id: number for number, hit in enumerate(hits)}
+    for left in hits:
+        for right in hits:
+            both = (left.vector_score, left.fts_score, right.vector_score, right.fts_score)
+            if None in both:
+                continue
+            by_meaning = left.vector_score > right.vector_score  # type: ignore[operator]
+            by_words = left.fts_score > right.fts_score  # type: ignore[operator]
+            if by_meaning and by_words:
+                assert place[left.document_id] < place[right.document_id]
+
+
+@given(candidates(BM25))
+def test_words_alone_are_ordered_by_their_scores(sparse: list[Candidate]) -> None:
+    hits = fuse([], sparse, limit=100, depth=100, config=CONFIG)
+    assert [hit.fts_rank for hit in hits] == list(range(1, len(hits) + 1))
+    assert not hits or math.isclose(hits[0].score, 1.0)
+
+
+def test_weights_are_added_up() -> None:
+    dense = [Candidate("a", 0, 0.8), Candidate("b", 0, 0.6)]
+    sparse = [Candidate("b", 0, 10.0), Candidate("c", 0, 5.0)]
+    hits = fuse(dense, sparse, limit=3, depth=10, config=FusionConfig(sparse_weight=0.3))
+    assert [(hit.document_id, round(hit.score, 6)) for hit in hits] == [
+        ("b", 0.9),
+        ("a", 0.8),
+        ("c", 0.15),
+    ]
+
+
+def test_a_document_below_a_cut_list_is_given_the_bound_of_the_list() -> None:
+    dense = [Candidate("a", 0, 0.8), Candidate("b", 0, 0.6)]
+    [_, second, _] = fuse(
+        dense, [Candidate("c", 0, 5.0)], limit=3, depth=2, config=FusionConfig(sparse_weight=0.1)
+    )
+    assert (second.document_id, round(second.score, 6)) == ("c", 0.7)
+
+
+def test_documents_without_a_word_of_the_query_are_dropped() -> None:
+    hits = fuse([], [Candidate("a", 0, 0.0)], limit=5, depth=5, config=CONFIG)
+    assert hits == []
+
+
+def test_a_narrow_range_of_cosines_is_stretched() -> None:
+    config = FusionConfig(sparse_weight=0.1, dense_low=0.7, dense_high=0.9)
+    dense = [Candidate("a", 0, 0.86), Candidate("b", 0, 0.80)]
+    hits = fuse(dense, [Candidate("b", 0, 3.0)], limit=2, depth=10, config=config)
+    assert [hit.document_id for hit in hits] == ["a", "b"]
+    assert hits[0].score == pytest.approx(0.8)
+
+
+def test_rrf_score_is_made_of_the_ranks() -> None:
+    [hit] = fuse(
+        [Candidate("a", 0, 0.5)], [Candidate("a", 0, 2.0)], limit=1, depth=9, config=CONFIG
+    )
+    assert hit.rrf_score == pytest.approx(2 / 61)
+
+
+@pytest.mark.parametrize(("weight", "low", "high"), [(-0.1, 0, 1), (0.3, 1, 1), (0.3, 0.9, 0.7)])
+def test_impossible_weights_are_refused(weight: float, low: float, high: float) -> None:
+    with pytest.raises(ValueError, match="weights"):
+        FusionConfig(weight, low, high)
