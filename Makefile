@@ -54,7 +54,7 @@ proto: $(READY) ## Generate the Python code of the protos.
 	@find $(API) -type f -delete 2>/dev/null || true
 	@mkdir -p shared
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I protos --python_out=shared \
-		--mypy_out=quiet:shared --grpc_python_out=shared --mypy_grpc_out=quiet:shared $(PROTOS)
+		--mypy_out=quiet:shared --grpc_python_out=shared --mypy_grpc_out=quiet,generate_concrete_servicer_stubs,only_async:shared $(PROTOS)
 	@for f in $$(find $(API) -name '*_pb2_grpc.py'); do \
 		grep -q Servicer $$f || rm -f $$f $${f%.py}.pyi; done
 
@@ -62,7 +62,7 @@ proto-check: $(READY)
 	@$(BIN)/buf lint
 	@rm -rf .make/proto && mkdir -p .make/proto/shared
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I protos --python_out=.make/proto/shared \
-		--mypy_out=quiet:.make/proto/shared --grpc_python_out=.make/proto/shared --mypy_grpc_out=quiet:.make/proto/shared $(PROTOS)
+		--mypy_out=quiet:.make/proto/shared --grpc_python_out=.make/proto/shared --mypy_grpc_out=quiet,generate_concrete_servicer_stubs,only_async:.make/proto/shared $(PROTOS)
 	@for f in $$(find .make/proto -name '*_pb2_grpc.py'); do \
 		grep -q Servicer $$f || rm -f $$f $${f%.py}.pyi; done
 	@diff -r -q -x __pycache__ .make/proto/shared/strata/api $(API) || \

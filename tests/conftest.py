@@ -17,6 +17,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 import pytest_asyncio
+
 from strata.embedded.postgres import EmbeddedPostgres
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.migrate import RolePasswords, RoomMigrations

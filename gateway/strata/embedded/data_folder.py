@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import platformdirs
+
 from strata.embedded.files import write_atomically
 from strata.embedded.postgres_binaries import unprivileged_identity
 from strata.embedded.supervisor import FolderLock, Identity

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 import structlog
+
 from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
+
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import usage_pb2
 from strata.api.recall.v1 import message_service_pb2 as message_pb

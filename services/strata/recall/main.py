@@ -31,10 +31,7 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
     )
     stack.push_async_callback(database.close)
     messages = MessageServicer(PostgresMessageStore(database))
-    # What is not overridden answers UNIMPLEMENTED; the stubs call that abstract.
-    windows = WindowServicer(  # type: ignore[abstract]
-        PostgresWindowStore(database), wiring.clock, settings.search_language
-    )
+    windows = WindowServicer(PostgresWindowStore(database), wiring.clock, settings.search_language)
     return Room(
         name=NAME,
         services=[

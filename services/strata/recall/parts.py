@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
+
 from strata.api.common.v1 import message_pb2 as common
 from strata.recall.domain.messages import Part
 

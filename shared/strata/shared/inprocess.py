@@ -1,4 +1,3 @@
-# ruff: noqa: ARG002 - channels and callables keep the signatures of grpc.aio
 """Rooms that call each other inside one process, without sockets.
 
 A room cannot tell the difference: stubs, interceptors, metadata, deadlines,

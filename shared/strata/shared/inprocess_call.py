@@ -27,12 +27,6 @@ class _Call:
         self._serializer = serializer
         self._deserializer = deserializer
 
-    def __del__(self) -> None:
-        # A call that nobody holds any more can never be read: gRPC cancels it too.
-        rpc = getattr(self, "_rpc", None)
-        if rpc is not None and rpc.outcome is None and not rpc.loop.is_closed():
-            rpc.cancel("Cancelled upon garbage collection!")
-
     def cancel(self) -> bool:
         return self._rpc.cancel(LOCALLY_CANCELLED)
 
@@ -198,7 +192,7 @@ async def _consume(rpc: Rpc, encode: Callable[[Any], bytes], requests: Any) -> N
                 if not await rpc.requests.put(encode(request)):
                     return
         rpc.requests.close()
-    except Exception:  # noqa: BLE001 - it is the caller's iterator
+    except Exception:  # noqa: BLE001 - it is the iterator of the caller
         # gRPC cancels the call too; the client sees CancelledError where it awaits.
         _log.warning("the iterator of requests failed", exc_info=True)
         rpc.cancel()

@@ -30,7 +30,8 @@ _SECRET_KEY = re.compile(
 _SECRET_TEXT = re.compile(
     r"(?P<bearer>\bbearer\s+)[^\s\"',;]+"
     r"|\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
-    r"|\b(?:sk|pk|rk|key|ghp|gho|xox[abps]|strata)[-_][\w.-]{16,}"
+    r"|\b(?:sk|pk|rk|ghp|gho|xox[abps])[-_][\w.-]{16,}"
+    r"|\bstrata_[\w.-]{32,}"
     r"|(?P<url>\b[a-z][a-z0-9+.-]*://[^\s:/@]*:)[^\s/@]+(?=@)"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
     re.IGNORECASE | re.DOTALL,

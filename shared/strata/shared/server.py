@@ -21,7 +21,7 @@ from strata.shared.interceptors.client import CallPolicy, ClientChannel
 from strata.shared.interceptors.standard import method_table
 from strata.shared.logs import configure_logging, get_logger
 from strata.shared.room import BackgroundTasks, Build, Room, SettingsT_contra
-from strata.shared.settings import RoomSettings
+from strata.shared.settings import MIB, RoomSettings
 from strata.shared.telemetry import Telemetry
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -180,7 +180,8 @@ async def serving(
     async with AsyncExitStack() as stack:
         verifier = TokenVerifier(settings.public_keys())
         factory = ChannelFactory(
-            ChannelOptions(max_message_bytes=settings.limits.max_message_bytes),
+            # The limit of a server at the edge is lower than what rooms send each other.
+            ChannelOptions(max_message_bytes=max(settings.limits.max_message_bytes, 16 * MIB)),
             CallPolicy(settings.call_timeout_s, settings.stream_timeout_s),
         )
         stack.push_async_callback(factory.close)

@@ -13,8 +13,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from grpc_tools import protoc
-
+from grpc_tools import protoc  # type: ignore[import-untyped]
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory
 from strata.shared.context import Caller, RequestContext, use
@@ -96,9 +95,7 @@ Serve = Callable[..., Awaitable[Served]]
 
 
 @pytest.fixture(params=["socket", "inprocess"])
-async def serve(
-    request: pytest.FixtureRequest, echo: Any, keys: Keys
-) -> AsyncIterator[Serve]:
+async def serve(request: pytest.FixtureRequest, echo: Any, keys: Keys) -> AsyncIterator[Serve]:
     """Serves a servicer; limits are given as keywords."""
     async with AsyncExitStack() as stack:
 

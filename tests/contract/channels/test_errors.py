@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
-
 from strata.shared.errors import (
     ERRORS,
     AbortedError,
@@ -53,22 +52,44 @@ def failing(echo: Any, error: BaseException) -> Any:
     return Servicer()
 
 
-async def calls(served: Any, echo: Any) -> list[Any]:
+async def calls(served: Any, echo: Any) -> list[StrataError]:
     """Returns the errors of one call of each shape; streams give one message before."""
     note = echo.pb.Note(text="x")
-    errors: list[Any] = []
-    for start in (lambda: served.stub.Echo(note), lambda: served.stub.Sum(iter([note]))):
+    errors: list[StrataError] = []
+    for name, request in (("Echo", note), ("Sum", iter([note]))):
         with pytest.raises(StrataError) as raised:
-            await start()
+            await getattr(served.stub, name)(request)
         errors.append(raised.value)
-    for start in (lambda: served.stub.Count(note), lambda: served.stub.Chat(iter([note]))):
-        received = []
+    for name, request in (("Count", note), ("Chat", iter([note]))):
+        call = getattr(served.stub, name)(request)
+        assert isinstance(await call.read(), echo.pb.Note)
         with pytest.raises(StrataError) as raised:
-            async for each in start():
-                received.append(each)
-        assert len(received) == 1
+            await call.read()
         errors.append(raised.value)
     return errors
+
+
+async def test_an_error_ends_the_iteration_after_what_came_before(
+    serve: Any, echo: Any, keys: Any
+) -> None:
+    served = await serve(failing(echo, AbortedError("stop", reason=Reason.STALE_ATTEMPT)))
+    received: list[Any] = []
+
+    async def iterate() -> None:
+        received.extend([each async for each in served.stub.Count(echo.pb.Note())])
+
+    async def collect() -> None:
+        async for each in served.stub.Count(echo.pb.Note()):
+            received.append(each)  # noqa: PERF401 - it must keep what came before the error
+
+    with keys.signed_in():
+        with pytest.raises(AbortedError):
+            await iterate()
+        assert not received
+        with pytest.raises(AbortedError) as raised:
+            await collect()
+    assert len(received) == 1
+    assert raised.value.reason is Reason.STALE_ATTEMPT
 
 
 async def test_an_error_arrives_with_all_its_parts_in_every_shape(
@@ -104,9 +125,8 @@ async def test_every_class_of_error_survives(
     serve: Any, echo: Any, keys: Any, kind: type[StrataError]
 ) -> None:
     served = await serve(failing(echo, kind("why", reason=Reason.IN_USE)))
-    with keys.signed_in():
-        with pytest.raises(kind, match="why") as raised:
-            await served.stub.Echo(echo.pb.Note())
+    with keys.signed_in(), pytest.raises(kind, match="why") as raised:
+        await served.stub.Echo(echo.pb.Note())
     assert raised.value.reason is Reason.IN_USE
 
 
@@ -146,9 +166,7 @@ async def test_the_cancellation_of_something_else_is_a_defect(
             assert error.reason is Reason.INTERNAL
 
 
-async def test_a_group_of_our_errors_is_sent_as_its_first(
-    serve: Any, echo: Any, keys: Any
-) -> None:
+async def test_a_group_of_our_errors_is_sent_as_its_first(serve: Any, echo: Any, keys: Any) -> None:
     inner = AbortedError("first", reason=Reason.EDIT_CONFLICT)
     served = await serve(failing(echo, ExceptionGroup("two", [inner, AbortedError("second")])))
     with keys.signed_in(), pytest.raises(AbortedError, match="first"):
@@ -177,9 +195,7 @@ async def test_an_error_passes_through_a_server_in_between(
     assert raised.value.reason is Reason.BLOCK_NOT_FOUND
 
 
-async def test_an_abort_by_the_servicer_keeps_its_status(
-    serve: Any, echo: Any, keys: Any
-) -> None:
+async def test_an_abort_by_the_servicer_keeps_its_status(serve: Any, echo: Any, keys: Any) -> None:
     class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
         async def Echo(self, request: Any, context: Any) -> Any:
             await context.abort(grpc.StatusCode.ABORTED, "by hand")
@@ -218,7 +234,7 @@ async def test_bytes_that_are_no_message_are_an_invalid_argument(
     served = await serve(Servicer())
     good = echo.pb.Note(text="fine").SerializeToString()
     with keys.signed_in():
-        starts = (
+        starts: tuple[Callable[[], Any], ...] = (
             lambda: served.channel.unary_unary(f"{PATH}/Echo")(garbage),
             lambda: served.channel.unary_stream(f"{PATH}/Count")(garbage).read(),
             lambda: served.channel.stream_unary(f"{PATH}/Sum")(iter([good, garbage])),
@@ -275,7 +291,7 @@ async def test_what_is_not_built_says_so_in_every_shape(serve: Any, echo: Any, k
     served = await serve(echo.pb_grpc.EchoServiceServicer())
     note = echo.pb.Note()
     with keys.signed_in():
-        starts = {
+        starts: dict[str, Callable[[], Any]] = {
             "Echo": lambda: served.stub.Echo(note),
             "Sum": lambda: served.stub.Sum(iter([note])),
             "Count": lambda: served.stub.Count(note).read(),

@@ -41,9 +41,7 @@ async def test_a_unary_call_returns_the_response(
     assert (response.text, response.number) == ("grüße", -7)
 
 
-async def test_messages_are_copied_on_the_way(
-    serve: Any, echo: Any, keys: Any
-) -> None:
+async def test_messages_are_copied_on_the_way(serve: Any, echo: Any, keys: Any) -> None:
     seen: list[Any] = []
 
     class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
@@ -110,9 +108,7 @@ async def test_a_request_stream_can_be_written(
         assert (await call).number == 42
 
 
-async def test_both_sides_stream_in_turns(
-    serve: Any, servicer: Any, echo: Any, keys: Any
-) -> None:
+async def test_both_sides_stream_in_turns(serve: Any, servicer: Any, echo: Any, keys: Any) -> None:
     served = await serve(servicer)
     with keys.signed_in():
         call = served.stub.Chat()
@@ -169,7 +165,8 @@ async def test_a_slow_reader_holds_the_writer_back(serve: Any, echo: Any, keys: 
     class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
         async def Count(self, request: Any, context: Any) -> AsyncIterator[Any]:
             nonlocal written
-            for written in range(1, 201):
+            for number in range(1, 201):
+                written = number
                 yield echo.pb.Note(data=bytes(100_000))
 
     served = await serve(Servicer())
@@ -200,7 +197,8 @@ async def test_a_slow_server_holds_the_client_back(serve: Any, echo: Any, keys: 
 
     async def requests() -> AsyncIterator[Any]:
         nonlocal sent
-        for sent in range(1, 201):
+        for number in range(1, 201):
+            sent = number
             yield echo.pb.Note(data=bytes(100_000))
 
     with keys.signed_in():

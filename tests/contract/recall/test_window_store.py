@@ -232,9 +232,7 @@ async def test_compaction_swaps_the_window_and_keeps_the_log(
         "message_count": 1,
     }
     summary = replace(message(Role.SUMMARY, ""), parts=(parts,))
-    plan = Compaction(
-        conversation.id, run, 1, done.revision, summary, (done.messages[0].id,)
-    )
+    plan = Compaction(conversation.id, run, 1, done.revision, summary, (done.messages[0].id,))
     window = await conversation.store.compact(plan)
     assert [item.role for item in window.messages] == [Role.SYSTEM, Role.SUMMARY, Role.ASSISTANT]
     assert await conversation.store.compact(plan) == window

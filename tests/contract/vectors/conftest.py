@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import pytest
 from qdrant_client import AsyncQdrantClient
+from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.vectors import Collection, Document, FieldKind, IndexedChunk
 from strata.shared.vectors.index import PayloadValue
 from strata.shared.vectors.qdrant import QdrantIndex, connect
@@ -56,7 +57,7 @@ def document(
 
 @dataclass
 class EngineProcess:
-    """The embedded engine's process, started and killed by hand."""
+    """The embedded engine's process without its supervisor: it stays dead when killed."""
 
     folder: Path
     port: int = 0
@@ -99,14 +100,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture(scope="session")
-def shared_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
-    engine = EngineProcess(tmp_path_factory.mktemp("vectors"))
-    engine.start()
-    yield engine
-    engine.end()
-
-
 @pytest.fixture
 def own_engine(tmp_path: Path) -> Iterator[EngineProcess]:
     """An engine that the test may kill."""
@@ -123,19 +116,21 @@ WIRE_TARGETS = ["embedded", *(["server"] if QDRANT_URL else [])]
 TARGETS = [pytest.param("local", marks=LOCAL_MARK), *WIRE_TARGETS]
 
 
-def client_of(target: str, request: pytest.FixtureRequest) -> AsyncQdrantClient:
-    if target == "local":
-        return AsyncQdrantClient(":memory:")
-    if target == "server":
-        assert QDRANT_URL is not None
-        return connect(QDRANT_URL, QDRANT_API_KEY)
-    engine: EngineProcess = request.getfixturevalue("shared_engine")
-    return connect(engine.url, engine.key)
-
-
 @pytest.fixture(params=TARGETS)
-async def client(request: pytest.FixtureRequest) -> AsyncIterator[AsyncQdrantClient]:
-    made = client_of(request.param, request)
+def address(request: pytest.FixtureRequest) -> tuple[str, str | None] | None:
+    """Address and key of the target; None is the local mode. Not async: see `vectors`."""
+    if request.param == "local":
+        return None
+    if request.param == "server":
+        assert QDRANT_URL is not None
+        return QDRANT_URL, QDRANT_API_KEY
+    engine: EmbeddedVectors = request.getfixturevalue("vectors")
+    return engine.url, engine.api_key
+
+
+@pytest.fixture
+async def client(address: tuple[str, str | None] | None) -> AsyncIterator[AsyncQdrantClient]:
+    made = connect(*address) if address else AsyncQdrantClient(":memory:")
     yield made
     await made.close()
 

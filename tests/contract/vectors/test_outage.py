@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
+from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.errors import InternalError, UnavailableError
 from strata.shared.vectors import Collection
 from strata.shared.vectors.circuit import CircuitBreaker
@@ -64,10 +65,10 @@ async def test_a_dead_engine_opens_the_circuit(
 
 
 async def test_a_missing_collection_is_unavailable_and_keeps_the_circuit_closed(
-    shared_engine: EngineProcess,
+    vectors: EmbeddedVectors,
 ) -> None:
     circuit = CircuitBreaker("test", threshold=1)
-    index = QdrantIndex(connect(shared_engine.url, shared_engine.key), circuit=circuit)
+    index = QdrantIndex(connect(vectors.url, vectors.api_key), circuit=circuit)
     dropped = Collection(f"dropped-{uuid4().hex[:8]}", FIELDS)
     for attempt in (
         index.query(dropped, PROJECT, dense=EAST),
@@ -81,8 +82,8 @@ async def test_a_missing_collection_is_unavailable_and_keeps_the_circuit_closed(
     await index.close()
 
 
-async def test_a_wrong_key_is_refused(shared_engine: EngineProcess) -> None:
-    index = QdrantIndex(connect(shared_engine.url, "wrong"))
+async def test_a_wrong_key_is_refused(vectors: EmbeddedVectors) -> None:
+    index = QdrantIndex(connect(vectors.url, "wrong"))
     with pytest.raises(UnavailableError):
         await index.check()
     await index.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
 from strata.shared.db import Database
 from strata.shared.migrate import RoomMigrations
 

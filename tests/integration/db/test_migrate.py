@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
+
 from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.shared.migrate import RolePasswords, RoomMigrations
 

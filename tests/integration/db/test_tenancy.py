@@ -9,6 +9,7 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
+
 from strata.shared import context
 from strata.shared.db import Database, MissingTenantError
 from strata.shared.db.errors import driver_error

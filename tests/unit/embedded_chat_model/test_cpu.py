@@ -10,11 +10,11 @@ from strata.embedded.chat_model.cpu import (
     parse_cpuinfo,
 )
 
-SAPPHIRE = frozenset(
-    "sse4_2 avx avx2 bmi2 fma f16c avx_vnni avx512f avx512cd avx512vl avx512dq avx512bw "
-    "avx512vbmi avx512_vnni avx512_bf16 amx_tile amx_int8 amx_bf16".split()
-)
-HASWELL = frozenset("sse4_2 avx avx2 bmi2 fma f16c".split())
+HASWELL = frozenset({"sse4_2", "avx", "avx2", "bmi2", "fma", "f16c"})
+SAPPHIRE = HASWELL | {
+    *("avx_vnni", "avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"),
+    *("avx512vbmi", "avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"),
+}
 
 
 def test_names_the_features_and_never_amx() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 import httpx
+
 from strata.embedded.chat_model.manifest import ModelFile, Part
 from strata.embedded.chat_model.packages import CommandError, PackageClient
 from strata.embedded.chat_model.progress import (

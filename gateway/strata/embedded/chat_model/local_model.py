@@ -12,17 +12,18 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import httpx
 import platformdirs
+
 from strata.embedded.chat_model import cpu
 from strata.embedded.chat_model.assets import ModelAssembler, PackageSource, PartSource, UrlSource
 from strata.embedded.chat_model.choice import LOCAL_DEMO_ID
 from strata.embedded.chat_model.manifest import LOCAL_DEMO
-from strata.embedded.chat_model.packages import available_clients
+from strata.embedded.chat_model.packages import PackageClient, available_clients
 from strata.embedded.chat_model.progress import (
     Cancellation,
     LocalModelError,
@@ -105,6 +106,11 @@ class LocalChatModel:
         return self._key
 
     @property
+    def cache_folder(self) -> Path:
+        """Where the model, its runtime and the log of its process are."""
+        return self._folder
+
+    @property
     def pid(self) -> int | None:
         """The child's pid while it is there."""
         return self._supervisor.pid
@@ -162,20 +168,21 @@ class LocalChatModel:
     def _assembler(self, sources: list[PartSource]) -> ModelAssembler:
         return ModelAssembler(LOCAL_DEMO, self._folder / "model", sources)
 
-    def _runtime(self) -> RuntimeInstaller:
+    def _runtime(self, clients: Sequence[PackageClient] = ()) -> RuntimeInstaller:
         python = f"cp{sys.version_info.major}{sys.version_info.minor}"
-        return RuntimeInstaller(self._folder / "runtime", self._cpu, available_clients(), python)
+        return RuntimeInstaller(self._folder / "runtime", self._cpu, clients, python)
 
     def _prepare(self, report: ProgressCallback, cancellation: Cancellation) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         with self._only_one(report, cancellation):
             # The runtime first: a machine that cannot build it should not fetch a gigabyte.
-            self._runtime().ensure(report, cancellation)
+            clients = available_clients()
+            self._runtime(clients).ensure(report, cancellation)
             for left_behind in self._folder.glob("scratch-*"):  # by a process that was killed
                 shutil.rmtree(left_behind, ignore_errors=True)
             with tempfile.TemporaryDirectory(dir=self._folder, prefix="scratch-") as scratch:
                 sources: list[PartSource] = [
-                    PackageSource(client, Path(scratch)) for client in available_clients()
+                    PackageSource(client, Path(scratch)) for client in clients
                 ]
                 if self._model_url:
                     sources.insert(0, UrlSource(self._model_url))

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import qdrant_edge as edge
+
 from strata.embedded.vectors import wire
 from strata.embedded.vectors.convert_points import point_id
 from strata.embedded.vectors.errors import BadRequestError, UnsupportedError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import qdrant_edge as edge
+
 from strata.embedded.vectors import wire
 from strata.embedded.vectors.errors import BadRequestError, UnsupportedError
 

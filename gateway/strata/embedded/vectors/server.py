@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+
 from strata.embedded.files import write_atomically
 from strata.embedded.supervisor import FolderLock
 from strata.embedded.vectors import wire

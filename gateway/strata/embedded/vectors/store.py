@@ -17,6 +17,7 @@ from pathlib import Path
 import qdrant_edge as edge
 import structlog
 from google.protobuf import json_format
+
 from strata.embedded.files import write_atomically
 from strata.embedded.vectors import wire
 from strata.embedded.vectors.convert_schema import collection_info, shard_config

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import structlog
+
 from strata.embedded.vectors.errors import VectorsError, from_engine
 from strata.embedded.vectors.store import CollectionStore
 

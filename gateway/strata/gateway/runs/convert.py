@@ -171,8 +171,7 @@ def run_filter(request: pb.ListRunsRequest) -> RunFilter:
         check_id(request.conversation_id, "conversation", field="conversation_id")
     try:
         states = frozenset(
-            RunState(pb.RunState.Name(state).removeprefix("RUN_STATE_"))
-            for state in request.states
+            RunState(pb.RunState.Name(state).removeprefix("RUN_STATE_")) for state in request.states
         )
     except ValueError:
         raise InvalidArgumentError(
@@ -292,3 +291,12 @@ def finished(
     if failure is not None:
         event.error.CopyFrom(failure_to_pb(failure))
     return event
+
+
+def finished_event(run_id: str, stop_reason: StopReason, usage: Usage) -> bytes:
+    """Returns the only event of a run that never began, serialised."""
+    event = run_event_pb2.RunEvent(
+        sequence=1, run_id=run_id, run_finished=finished(stop_reason, usage, 0)
+    )
+    event.create_time.GetCurrentTime()
+    return event.SerializeToString()

@@ -404,9 +404,7 @@ class RunStore(Protocol):
         """Returns runs, newest first, those before the id `before` if it is given."""
         ...
 
-    async def events(
-        self, project_id: str, run_id: str, after: int, limit: int = 200
-    ) -> EventPage:
+    async def events(self, project_id: str, run_id: str, after: int, limit: int = 200) -> EventPage:
         """Returns stored events after a sequence, in order.
 
         Raises:

@@ -159,6 +159,7 @@ class LiveRun:
         run = dispatch.run
         self.fence = Fence(run.project_id, run.id, run.attempt, owner)
         self.finished = False
+        self.closed = False
         self._store = store
         self._clock = clock
         self._sequence = run.last_sequence + (SEQUENCE_GAP if run.attempt > 1 else 0)
@@ -261,8 +262,14 @@ class LiveRun:
         self.close()
         return following
 
+    async def flush(self) -> None:
+        """Stores what is not stored yet, if that is possible at once."""
+        self._stop_timer()
+        await self._flush()
+
     def close(self) -> None:
         """Lets all followers go; the log takes no more events."""
+        self.closed = True
         self._stop_timer()
         for subscription in tuple(self._subscriptions):
             subscription.close()
@@ -282,7 +289,7 @@ class LiveRun:
         if tokens and (self._text.text or self._text.reasoning):
             subscription.put(self._snapshot())
         self._subscriptions.add(subscription)
-        if self.finished:
+        if self.closed:
             subscription.close()
         try:
             yield self._recent_from - 1, subscription
@@ -408,9 +415,11 @@ class RunHub:
         self._waiting: dict[str, set[asyncio.Event]] = {}
 
     def get(self, project_id: str, run_id: str) -> LiveRun | None:
-        """Returns a live run of the project."""
+        """Returns a live run of the project; never one that is closed."""
         live = self._runs.get(run_id)
-        return live if live is not None and live.project_id == project_id else None
+        if live is None or live.closed or live.project_id != project_id:
+            return None
+        return live
 
     def add(self, live: LiveRun) -> None:
         """Makes a run live."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sqlalchemy import TextClause, text
-
 from strata.gateway.runs.domain import ACTIVE_STATES, OPEN_STATES, RunState, Trigger, sources
 
 
@@ -93,6 +92,7 @@ SELECT open_runs.n AS open_count,
 """)
 
 GET = text(f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id AND id = :run_id")
+
 
 def list_statement(filters: Iterable[str]) -> TextClause:
     """Returns the listing with just these conditions.

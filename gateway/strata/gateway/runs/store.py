@@ -10,7 +10,6 @@ from typing import Any
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
-
 from strata.gateway.runs import statements as sql
 from strata.gateway.runs.domain import (
     Accepted,
@@ -111,7 +110,7 @@ class PostgresRunStore:
             # same moment: now it can be seen.
         raise UnavailableError("The conversation is too busy to take the message.", retry_after=0.1)
 
-    def _accepted(self, new: NewRun, row: Mapping[str, Any]) -> Accepted | None:
+    def _accepted(self, new: NewRun, row: Mapping[Any, Any]) -> Accepted | None:
         if row["id"] is None:
             if row["open_count"] >= self._terms.open_limit:
                 raise ResourceExhaustedError(
@@ -160,9 +159,7 @@ class PostgresRunStore:
             found = await connection.execute(sql.list_statement(filters), values)
             return [_run(row) for row in found.mappings()]
 
-    async def events(
-        self, project_id: str, run_id: str, after: int, limit: int = 200
-    ) -> EventPage:
+    async def events(self, project_id: str, run_id: str, after: int, limit: int = 200) -> EventPage:
         """See `RunStore.events`."""
         values = {"project_id": project_id, "run_id": run_id, "after": after, "limit": limit}
         async with self._transaction(project_id, read_only=True) as connection:

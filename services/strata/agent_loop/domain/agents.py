@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -186,3 +186,25 @@ def default_tools(agent_type: AgentType) -> tuple[str, ...]:
 def merge_tools(base: Sequence[str], extra: Sequence[str]) -> tuple[str, ...]:
     """Joins two lists of tool names, keeping the first of each name."""
     return tuple(dict.fromkeys((*base, *extra)))
+
+
+def apply_patch(agent: Agent, patch: AgentPatch) -> Agent:
+    """Returns the agent as the change leaves it; its revision rises by one."""
+    given = {name: getattr(patch, name) for name in _PATCHED if getattr(patch, name) is not None}
+    metadata = {**agent.metadata, **patch.metadata}
+    kept = {key: value for key, value in metadata.items() if value}
+    return replace(agent, **given, metadata=kept, revision=agent.revision + 1)
+
+
+_PATCHED = (
+    "name",
+    "description",
+    "system",
+    "model",
+    "tools",
+    "tags",
+    "timezone",
+    "compaction",
+    "max_files_open",
+    "per_file_view_window_char_limit",
+)

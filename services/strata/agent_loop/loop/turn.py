@@ -111,7 +111,7 @@ class Turn:
         await self._sink.emit(
             RunStarted(self._key.agent_id, self._key.conversation_id, self._key.attempt, ids)
         )
-        for message in (*begun.inputs, *begun.committed_messages):
+        for message in begun.committed_messages:
             await self._sink.emit(MessageStored(message))
             if message.usage is not None:
                 self._earlier_usage += message.usage

@@ -43,7 +43,7 @@ async def apply_verb(unit: Unit, command: EditBlock, now: datetime, encode: Enco
         FailedPreconditionError: Read-only, over the limit, or not applicable.
         AbortedError: The block is not at the expected revision.
         AlreadyExistsError: The label to be made or given is taken.
-        Replayed: The request was done before.
+        ReplayedError: The request was done before.
     """
     found = await unit.lock_labelled(command.agent_id, command.label)
     verb = _Verb(unit, command, found, now, encode)

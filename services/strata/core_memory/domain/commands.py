@@ -15,7 +15,7 @@ class Actor:
     """Who acts: the verified principal, and what it says of where the change came from."""
 
     principal: str
-    origin: Origin = Origin()
+    origin: Origin
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,6 @@ from strata.core_memory.domain.editing import label_taken, unknown_label
 from strata.core_memory.domain.ports import BlockStore, Request, Unit
 from strata.shared.clock import Clock
 from strata.shared.errors import NotFoundError, Reason
-from strata.shared.ids import new_id
 
 ResultT = TypeVar("ResultT")
 
@@ -59,7 +58,7 @@ class CoreMemory:
         Raises:
             FailedPreconditionError: The text is longer than the limit.
             AlreadyExistsError: The agent has a block of that label.
-            Replayed: The request was done before.
+            ReplayedError: The request was done before.
         """
         agents = (command.agent_id,) if command.agent_id else ()
         block = made_block(command.block, agents, self._clock.now())
@@ -108,7 +107,7 @@ class CoreMemory:
             AbortedError: It is not at the expected revision.
             FailedPreconditionError: The text would be longer than the limit.
             AlreadyExistsError: One of its agents has another block of the new label.
-            Replayed: The request was done before.
+            ReplayedError: The request was done before.
         """
 
         async def work(unit: Unit) -> Block:
@@ -134,7 +133,7 @@ class CoreMemory:
 
         Raises:
             NotFoundError: There is no such block.
-            Replayed: The request was done before.
+            ReplayedError: The request was done before.
         """
 
         async def work(unit: Unit) -> None:
@@ -151,7 +150,7 @@ class CoreMemory:
         Raises:
             NotFoundError: There is no such block.
             AlreadyExistsError: The agent has another block of that label.
-            Replayed: The request was done before.
+            ReplayedError: The request was done before.
         """
 
         async def work(unit: Unit) -> Block:
@@ -169,7 +168,7 @@ class CoreMemory:
 
         Raises:
             NotFoundError: There is no such block.
-            Replayed: The request was done before.
+            ReplayedError: The request was done before.
         """
 
         async def work(unit: Unit) -> None:
@@ -183,7 +182,7 @@ class CoreMemory:
         """Applies a memory verb with all its guardrails; see `apply_verb`.
 
         Raises:
-            Replayed: The request was done before.
+            ReplayedError: The request was done before.
         """
 
         async def work(unit: Unit) -> Edited:

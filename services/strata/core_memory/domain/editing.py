@@ -1,7 +1,7 @@
 """What the memory verbs do to a text, and what they tell the model.
 
 Strings are those of observed §6 wherever it does not call them clumsy. Lengths are
-counted in characters; lines are what stands between ``\\n``, as in the numbered
+counted in characters; lines are what stands between line feeds, as in the numbered
 rendering; text outside the edit stays byte for byte (tabs too).
 """
 

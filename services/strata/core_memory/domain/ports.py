@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from strata.core_memory.domain.blocks import Authorship, Block, NewBlock, Version
+from strata.core_memory.domain.blocks import Authorship, Block, Version
 from strata.core_memory.domain.compilation import MemoryReader
 
 ResultT = TypeVar("ResultT")
@@ -26,7 +26,7 @@ class Request:
     digest: bytes
 
 
-class Replayed(Exception):
+class ReplayedError(Exception):
     """The request was done before; `response` is what was answered then."""
 
     def __init__(self, response: bytes) -> None:
@@ -50,7 +50,7 @@ class Unit(Protocol):
     """
 
     async def check_request(self) -> None:
-        """Raises `Replayed` if the request was done before.
+        """Raises `ReplayedError` if the request was done before.
 
         Raises:
             AlreadyExistsError: Its id was used for something else (``REQUEST_ID_REUSED``).
@@ -154,7 +154,7 @@ class BlockStore(MemoryReader, Protocol):
         """Runs `work` in one transaction; once more if it lost a race for the request id.
 
         Raises:
-            Replayed: The request was done before.
+            ReplayedError: The request was done before.
         """
         ...
 

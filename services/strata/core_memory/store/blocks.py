@@ -116,13 +116,11 @@ class PostgresBlockStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def mutate(
-        self, request: Request, work: Callable[[Unit], Awaitable[ResultT]]
-    ) -> ResultT:
+    async def mutate(self, request: Request, work: Callable[[Unit], Awaitable[ResultT]]) -> ResultT:
         """Runs `work` in one transaction; again if it lost a race.
 
         Raises:
-            Replayed: The request was done before.
+            ReplayedError: The request was done before.
             AbortedError: It lost every race (``EDIT_CONFLICT``).
         """
         for _ in range(_ATTEMPTS):
@@ -171,9 +169,7 @@ class PostgresBlockStore:
     async def project_blocks(self, label: str, after: str, count: int) -> list[Block]:
         """Returns blocks of the project in order of id, after an id."""
         if label:
-            rows = await self._read(
-                _PROJECT_BLOCKS_LABELLED, label=label, after=after, count=count
-            )
+            rows = await self._read(_PROJECT_BLOCKS_LABELLED, label=label, after=after, count=count)
         else:
             rows = await self._read(_PROJECT_BLOCKS, after=after, count=count)
         return [to_block(row) for row in rows]

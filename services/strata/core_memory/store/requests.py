@@ -33,9 +33,7 @@ class RequestLog:
         total = 0
         while True:
             async with self._database.system_transaction() as connection:
-                result = await connection.execute(
-                    _FORGET, {"age": self._keep, "count": _BATCH}
-                )
+                result = await connection.execute(_FORGET, {"age": self._keep, "count": _BATCH})
             total += result.rowcount
             if result.rowcount < _BATCH:
                 return total

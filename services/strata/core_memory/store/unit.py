@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.domain.blocks import Authorship, Block
 from strata.core_memory.domain.editing import label_taken
-from strata.core_memory.domain.ports import Found, Replayed, Request
+from strata.core_memory.domain.ports import Found, ReplayedError, Request
 from strata.core_memory.store.rows import (
     AUTHORSHIP_VALUES,
     BLOCK,
@@ -171,7 +171,7 @@ class PostgresUnit:
         self._project = current_project()
 
     async def check_request(self) -> None:
-        """Raises `Replayed` if the request was done before."""
+        """Raises `ReplayedError` if the request was done before."""
         if self._request.id:
             row = (await self._run(_SEEN, request=self._request.id)).first()
             if row is not None:
@@ -205,7 +205,7 @@ class PostgresUnit:
         """Stores a new block, its first version, and the response."""
         await self._run(
             _INSERT,
-            label=block.label,
+            taken=block.label,
             records=records(block),
             agent=agent_id,
             made_for=made_for,
@@ -217,7 +217,7 @@ class PostgresUnit:
         """Stores a changed block, its version, and the response."""
         await self._run(
             _UPDATE,
-            label=block.label,
+            taken=block.label,
             records=records(block),
             **authorship_parameters(authorship),
             **self._receipt(response),
@@ -231,7 +231,7 @@ class PostgresUnit:
         """Shows blocks to an agent, in order, after those that it has."""
         await self._run(
             _ATTACH,
-            label=", ".join(labels.values()),
+            taken=", ".join(labels.values()),
             agent=agent_id,
             ids=list(labels),
             labels=list(labels.values()),
@@ -292,22 +292,20 @@ class PostgresUnit:
                 reason=Reason.REQUEST_ID_REUSED,
                 metadata={"request_id": self._request.id},
             )
-        raise Replayed(row.response)
+        raise ReplayedError(row.response)
 
     async def _run(
-        self, statement: TextClause, *, label: str = "", **parameters: Any
+        self, statement: TextClause, *, taken: str = "", **parameters: Any
     ) -> CursorResult[Any]:
-        """Executes a statement; `label` is what it may find taken."""
-        bound = {"project": self._project, "label": label, **parameters}
-        named = statement.compile().params
+        """Executes a statement; `taken` is the label that another block may have already."""
         try:
             return await self._connection.execute(
-                statement, {name: bound[name] for name in named}
+                statement, {"project": self._project, **parameters}
             )
         except IntegrityError as error:
             match getattr(driver_error(error), "constraint_name", None):
                 case "attachments_label":
-                    raise label_taken(label) from error
+                    raise label_taken(taken) from error
                 case "requests_once" | "attachments_block":
                     raise LostRaceError from error
             raise

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
+
 from strata.recall.domain.messages import (
     Cursor,
     Message,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import Row
+
 from strata.recall.domain.messages import Message, Role
 from strata.recall.domain.search_text import searchable_text, split_text
 

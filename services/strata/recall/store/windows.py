@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import Row, text
 from sqlalchemy.ext.asyncio import AsyncConnection
+
 from strata.recall.domain.messages import (
     CommittedStep,
     Compaction,

@@ -58,7 +58,7 @@ class MemoryTools:
 
     names = frozenset(_EDITS)
 
-    def __init__(self, blocks: pb_grpc.BlockServiceAsyncStub) -> None:
+    def __init__(self, blocks: pb_grpc.BlockServiceStub) -> None:
         self._blocks = blocks
 
     async def run(self, call: Call, arguments: Arguments, caller: Caller) -> Output:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
+
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
 from strata.api.common.v1 import message_pb2 as common
@@ -33,7 +34,7 @@ class ConversationSearch:
 
     names = frozenset({"conversation_search"})
 
-    def __init__(self, messages: message_grpc.MessageServiceAsyncStub, clock: Clock) -> None:
+    def __init__(self, messages: message_grpc.MessageServiceStub, clock: Clock) -> None:
         self._messages = messages
         self._clock = clock
 
@@ -67,7 +68,7 @@ class ArchivalTools:
 
     names = frozenset({"archival_memory_insert", "archival_memory_search"})
 
-    def __init__(self, passages: passage_grpc.PassageServiceAsyncStub) -> None:
+    def __init__(self, passages: passage_grpc.PassageServiceStub) -> None:
         self._passages = passages
 
     async def run(self, call: Call, arguments: Arguments, caller: Caller) -> Output:

@@ -8,6 +8,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
+
 from strata.tool_execution.domain.tools import Tool, ToolError
 
 MAX_ARGUMENT_CHARS = 1_000_000

@@ -15,12 +15,14 @@ import uuid
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+import asyncpg
 import structlog
 from sqlalchemy import event
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
 from strata.shared import context
 from strata.shared.db.errors import (
     MissingTenantError,
@@ -31,9 +33,6 @@ from strata.shared.db.errors import (
 from strata.shared.db.policies import TENANT_SETTING
 from strata.shared.db.statistics import Statistics
 from strata.shared.errors import InternalError
-
-if TYPE_CHECKING:
-    import asyncpg
 
 # Goes into SQL text, so nothing but what an id can hold.
 _PROJECT_ID = re.compile(r"[A-Za-z0-9_\-]{1,128}")
@@ -95,9 +94,12 @@ class Database:
                 "statement_timeout": str(int(statement_timeout * 1000)),
                 "idle_in_transaction_session_timeout": "60000",
                 "jit": "off",
+                # A statement whose client has vanished ends, and frees its locks, soon.
+                "client_connection_check_interval": "2000",
             },
         )
         event.listen(self._engine.sync_engine, "before_cursor_execute", self._count_statement)
+        event.listen(self._engine.sync_engine, "handle_error", _keep_when_cancelled)
         event.listen(self._engine.sync_engine.pool, "connect", self._count_connection)
 
     @asynccontextmanager
@@ -160,8 +162,10 @@ class Database:
         try:
             yield session.connection
         except BaseException as error:
+            # The block may have other connections that break than this one.
+            own = isinstance(error, OSError) and not session.driver.is_closed()
             await self._uninterrupted(self._abandon(session))
-            told = as_strata_error(error)
+            told = None if own else as_strata_error(error)
             if told is None:
                 raise
             raise told from error
@@ -268,6 +272,12 @@ class Database:
         self.statistics.connections += 1
 
 
+def _keep_when_cancelled(failure: ExceptionContext) -> None:
+    # SQLAlchemy would hang up; we wait for the server to end the statement, and roll back.
+    if isinstance(failure.original_exception, asyncio.CancelledError):
+        failure.is_disconnect = False
+
+
 def _tenant(project_id: str | None) -> str:
     if project_id is None:
         caller = context.current().caller
@@ -297,6 +307,7 @@ def _engine(
         pool_reset_on_return=None,
         json_serializer=_to_json,
         connect_args={
+            "async_creator_fn": _connect,
             "timeout": _CONNECT_SECONDS,
             "server_settings": dict(server_settings),
             "prepared_statement_cache_size": prepared_statements,
@@ -305,6 +316,24 @@ def _engine(
             **({} if prepared_statements else {"prepared_statement_name_func": _unique_name}),
         },
     )
+
+
+async def _connect(*arguments: Any, **options: Any) -> asyncpg.Connection[Any]:
+    """Connects to the end even if the caller is cancelled, and then hangs up.
+
+    A driver that is cancelled half-way leaves the server a broken session and the log an error.
+    """
+    connecting = asyncio.ensure_future(asyncpg.connect(*arguments, **options))
+    try:
+        return await asyncio.shield(connecting)
+    except asyncio.CancelledError:
+        connecting.add_done_callback(_hang_up)
+        raise
+
+
+def _hang_up(connecting: asyncio.Future[asyncpg.Connection[Any]]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().terminate()
 
 
 def _unique_name() -> str:

@@ -36,7 +36,7 @@ class TokenAuthenticator:
 
     async def authenticate(
         self,
-        method: Method,  # noqa: ARG002 - the token opens every method
+        method: Method,
         metadata: Metadata,
     ) -> Caller:
         """Returns the caller that the token speaks for.

@@ -121,7 +121,9 @@ class Endpoint:
 class MethodTable(grpc.GenericRpcHandler):
     """Everything one server serves, wrapped in its interceptors.
 
-    Takes the place of a server in the generated ``add_<Name>Servicer_to_server``.
+    Takes the place of a server in the generated ``add_<Name>Servicer_to_server``. A
+    handler of one's own (a proxy) should return the same object for the same method:
+    then the chain around it is built once.
 
     Args:
         interceptors: Outermost first.

@@ -10,6 +10,7 @@ import asyncpg
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
+
 from strata.shared.db.errors import driver_error
 from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.migrate.passwords import scram_verifier

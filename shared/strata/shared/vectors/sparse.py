@@ -18,8 +18,8 @@ _UNSPACED = re.compile(
     "[\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\uac00-\ud7af\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\U00020000-\U000323af]+"
 )
-# Passages and messages are short; with the encoder's default of 256 a text twice the
-# usual length would count as short.
+# Passages and messages are short. On three chats of the BEAM benchmark 64 was at least as
+# good in hybrid search as 128 and the encoder's own 256.
 _AVERAGE_TOKENS = 64.0
 
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import grpc
 import qdrant_edge as edge
+
 from strata.embedded.vectors import wire
 from strata.embedded.vectors.errors import UnsupportedError, VectorsError
 from strata.embedded.vectors.worker import EngineWorker

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import qdrant_edge as edge
+
 from strata.embedded.vectors import wire
 from strata.embedded.vectors.convert_filters import filter_of, optional_filter
 from strata.embedded.vectors.convert_points import (

@@ -4,6 +4,7 @@ Revision ID: 0001
 """
 
 from alembic import op
+
 from strata.shared.db import (
     grant_columns_sql,
     grant_sql,
@@ -121,7 +122,5 @@ def upgrade() -> None:
     op.execute(worker_policy_sql("requests", "core_memory"))
     op.execute(grant_sql("DELETE", "requests", WORKER))
     op.execute(
-        grant_columns_sql(
-            "SELECT", ["project_id", "request_id", "create_time"], "requests", WORKER
-        )
+        grant_columns_sql("SELECT", ["project_id", "request_id", "create_time"], "requests", WORKER)
     )

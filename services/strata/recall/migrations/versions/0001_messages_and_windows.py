@@ -4,6 +4,7 @@ Revision ID: 0001
 """
 
 from alembic import op
+
 from strata.shared.db import tenant_policy_sql
 
 revision = "0001"

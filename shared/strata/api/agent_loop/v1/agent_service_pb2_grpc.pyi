@@ -6,22 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from strata.api.agent_loop.v1 import agent_service_pb2 as _agent_service_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
-
-_T = _typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
@@ -34,85 +19,40 @@ class AgentServiceStub:
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> AgentServiceAsyncStub: ...
-    CreateAgent: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.CreateAgentRequest, _agent_service_pb2.CreateAgentResponse]
-    """Creates an agent with its blocks, tools and default conversation, whole or
-    not at all. ALREADY_EXISTS (REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
-    TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
-    """
-    GetAgent: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.GetAgentRequest, _agent_service_pb2.GetAgentResponse]
-    """Returns an agent by id or by name. NOT_FOUND (AGENT_NOT_FOUND)."""
-    ListAgents: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.ListAgentsRequest, _agent_service_pb2.ListAgentsResponse]
-    """Lists agents by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    UpdateAgent: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.UpdateAgentRequest, _agent_service_pb2.UpdateAgentResponse]
-    """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
-    ABORTED (REVISION_MISMATCH).
-    """
-    DeleteAgent: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.DeleteAgentRequest, _agent_service_pb2.DeleteAgentResponse]
-    """Deletes an agent with its conversations, messages, own archive and own
-    blocks. Repeating it goes on where it stopped. NOT_FOUND (AGENT_NOT_FOUND).
-    """
-    CreateConversation: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.CreateConversationRequest, _agent_service_pb2.CreateConversationResponse]
-    """Starts another conversation; it shares the agent's blocks and archives.
-    NOT_FOUND (AGENT_NOT_FOUND).
-    """
-    ListConversations: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.ListConversationsRequest, _agent_service_pb2.ListConversationsResponse]
-    """Lists conversations of an agent. NOT_FOUND (AGENT_NOT_FOUND)."""
-    ForkConversation: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.ForkConversationRequest, _agent_service_pb2.ForkConversationResponse]
-    """Copies a conversation up to a message. NOT_FOUND (CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND)."""
-    GetContextWindow: _grpc.UnaryUnaryMultiCallable[_agent_service_pb2.GetContextWindowRequest, _agent_service_pb2.GetContextWindowResponse]
-    """Shows what fills the context window. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND)."""
-    ExportAgent: _grpc.UnaryStreamMultiCallable[_agent_service_pb2.ExportAgentRequest, _agent_service_pb2.ExportAgentResponse]
-    """Exports an agent with all its tiers. NOT_FOUND (AGENT_NOT_FOUND)."""
-    ImportAgent: _grpc.StreamUnaryMultiCallable[_agent_service_pb2.ImportAgentRequest, _agent_service_pb2.ImportAgentResponse]
-    """Imports an exported agent. INVALID_ARGUMENT (the archive is damaged)."""
-
-@_typing.type_check_only
-class AgentServiceAsyncStub(AgentServiceStub):
-    """Agents and their conversations.
-
-    Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
-    RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
-    """
-
     def __init__(self, channel: _aio.Channel) -> None: ...
-    CreateAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CreateAgentRequest, _agent_service_pb2.CreateAgentResponse]  # type: ignore[assignment]
+    CreateAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CreateAgentRequest, _agent_service_pb2.CreateAgentResponse]
     """Creates an agent with its blocks, tools and default conversation, whole or
     not at all. ALREADY_EXISTS (REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
     TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
     """
-    GetAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetAgentRequest, _agent_service_pb2.GetAgentResponse]  # type: ignore[assignment]
+    GetAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetAgentRequest, _agent_service_pb2.GetAgentResponse]
     """Returns an agent by id or by name. NOT_FOUND (AGENT_NOT_FOUND)."""
-    ListAgents: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.ListAgentsRequest, _agent_service_pb2.ListAgentsResponse]  # type: ignore[assignment]
+    ListAgents: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.ListAgentsRequest, _agent_service_pb2.ListAgentsResponse]
     """Lists agents by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    UpdateAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.UpdateAgentRequest, _agent_service_pb2.UpdateAgentResponse]  # type: ignore[assignment]
+    UpdateAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.UpdateAgentRequest, _agent_service_pb2.UpdateAgentResponse]
     """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
     ABORTED (REVISION_MISMATCH).
     """
-    DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.DeleteAgentRequest, _agent_service_pb2.DeleteAgentResponse]  # type: ignore[assignment]
+    DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.DeleteAgentRequest, _agent_service_pb2.DeleteAgentResponse]
     """Deletes an agent with its conversations, messages, own archive and own
     blocks. Repeating it goes on where it stopped. NOT_FOUND (AGENT_NOT_FOUND).
     """
-    CreateConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CreateConversationRequest, _agent_service_pb2.CreateConversationResponse]  # type: ignore[assignment]
+    CreateConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CreateConversationRequest, _agent_service_pb2.CreateConversationResponse]
     """Starts another conversation; it shares the agent's blocks and archives.
     NOT_FOUND (AGENT_NOT_FOUND).
     """
-    ListConversations: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.ListConversationsRequest, _agent_service_pb2.ListConversationsResponse]  # type: ignore[assignment]
+    ListConversations: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.ListConversationsRequest, _agent_service_pb2.ListConversationsResponse]
     """Lists conversations of an agent. NOT_FOUND (AGENT_NOT_FOUND)."""
-    ForkConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.ForkConversationRequest, _agent_service_pb2.ForkConversationResponse]  # type: ignore[assignment]
+    ForkConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.ForkConversationRequest, _agent_service_pb2.ForkConversationResponse]
     """Copies a conversation up to a message. NOT_FOUND (CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND)."""
-    GetContextWindow: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetContextWindowRequest, _agent_service_pb2.GetContextWindowResponse]  # type: ignore[assignment]
+    GetContextWindow: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetContextWindowRequest, _agent_service_pb2.GetContextWindowResponse]
     """Shows what fills the context window. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND)."""
-    ExportAgent: _aio.UnaryStreamMultiCallable[_agent_service_pb2.ExportAgentRequest, _agent_service_pb2.ExportAgentResponse]  # type: ignore[assignment]
+    ExportAgent: _aio.UnaryStreamMultiCallable[_agent_service_pb2.ExportAgentRequest, _agent_service_pb2.ExportAgentResponse]
     """Exports an agent with all its tiers. NOT_FOUND (AGENT_NOT_FOUND)."""
-    ImportAgent: _aio.StreamUnaryMultiCallable[_agent_service_pb2.ImportAgentRequest, _agent_service_pb2.ImportAgentResponse]  # type: ignore[assignment]
+    ImportAgent: _aio.StreamUnaryMultiCallable[_agent_service_pb2.ImportAgentRequest, _agent_service_pb2.ImportAgentResponse]
     """Imports an exported agent. INVALID_ARGUMENT (the archive is damaged)."""
 
-class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
+class AgentServiceServicer:
     """Agents and their conversations.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -120,101 +60,90 @@ class AgentServiceServicer(metaclass=_abc_1.ABCMeta):
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_abc_1.abstractmethod
     def CreateAgent(
         self,
         request: _agent_service_pb2.CreateAgentRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_agent_service_pb2.CreateAgentResponse, _abc.Awaitable[_agent_service_pb2.CreateAgentResponse]]:
+        context: _aio.ServicerContext[_agent_service_pb2.CreateAgentRequest, _abc.Awaitable[_agent_service_pb2.CreateAgentResponse]],
+    ) -> _abc.Awaitable[_agent_service_pb2.CreateAgentResponse]:
         """Creates an agent with its blocks, tools and default conversation, whole or
         not at all. ALREADY_EXISTS (REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
         TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
         """
 
-    @_abc_1.abstractmethod
     def GetAgent(
         self,
         request: _agent_service_pb2.GetAgentRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_agent_service_pb2.GetAgentResponse, _abc.Awaitable[_agent_service_pb2.GetAgentResponse]]:
+        context: _aio.ServicerContext[_agent_service_pb2.GetAgentRequest, _abc.Awaitable[_agent_service_pb2.GetAgentResponse]],
+    ) -> _abc.Awaitable[_agent_service_pb2.GetAgentResponse]:
         """Returns an agent by id or by name. NOT_FOUND (AGENT_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def ListAgents(
         self,
         request: _agent_service_pb2.ListAgentsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_agent_service_pb2.ListAgentsResponse, _abc.Awaitable[_agent_service_pb2.ListAgentsResponse]]:
+        context: _aio.ServicerContext[_agent_service_pb2.ListAgentsRequest, _abc.Awaitable[_agent_service_pb2.ListAgentsResponse]],
+    ) -> _abc.Awaitable[_agent_service_pb2.ListAgentsResponse]:
         """Lists agents by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
 
-    @_abc_1.abstractmethod
     def UpdateAgent(
         self,
         request: _agent_service_pb2.UpdateAgentRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_agent_service_pb2.UpdateAgentResponse, _abc.Awaitable[_agent_service_pb2.UpdateAgentResponse]]:
+        context: _aio.ServicerContext[_agent_service_pb2.UpdateAgentRequest, _abc.Awaitable[_agent_service_pb2.UpdateAgentResponse]],
+    ) -> _abc.Awaitable[_agent_service_pb2.UpdateAgentResponse]:
         """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
         ABORTED (REVISION_MISMATCH).
         """
 
-    @_abc_1.abstractmethod
     def DeleteAgent(
         self,
         request: _agent_service_pb2.DeleteAgentRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_agent_service_pb2.DeleteAgentResponse, _abc.Awaitable[_agent_service_pb2.DeleteAgentResponse]]:
+        context: _aio.ServicerContext[_agent_service_pb2.DeleteAgentRequest, _abc.Awaitable[_agent_service_pb2.DeleteAgentResponse]],
+    ) -> _abc.Awaitable[_agent_service_pb2.DeleteAgentResponse]:
         """Deletes an agent with its conversations, messages, own archive and own
         blocks. Repeating it goes on where it stopped. NOT_FOUND (AGENT_NOT_FOUND).
         """
 
-    @_abc_1.abstractmethod
     def CreateConversation(
         self,
         request: _agent_service_pb2.CreateConversationRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_agent_service_pb2.CreateConversationResponse, _abc.Awaitable[_agent_service_pb2.CreateConversationResponse]]:
+        context: _aio.ServicerContext[_agent_service_pb2.CreateConversationRequest, _abc.Awaitable[_agent_service_pb2.CreateConversationResponse]],
+    ) -> _abc.Awaitable[_agent_service_pb2.CreateConversationResponse]:
         """Starts another conversation; it shares the agent's blocks and archives.
         NOT_FOUND (AGENT_NOT_FOUND).
         """
 
-    @_abc_1.abstractmethod
     def ListConversations(
         self,
         request: _agent_service_pb2.ListConversationsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_agent_service_pb2.ListConversationsResponse, _abc.Awaitable[_agent_service_pb2.ListConversationsResponse]]:
+        context: _aio.ServicerContext[_agent_service_pb2.ListConversationsRequest, _abc.Awaitable[_agent_service_pb2.ListConversationsResponse]],
+    ) -> _abc.Awaitable[_agent_service_pb2.ListConversationsResponse]:
         """Lists conversations of an agent. NOT_FOUND (AGENT_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def ForkConversation(
         self,
         request: _agent_service_pb2.ForkConversationRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_agent_service_pb2.ForkConversationResponse, _abc.Awaitable[_agent_service_pb2.ForkConversationResponse]]:
+        context: _aio.ServicerContext[_agent_service_pb2.ForkConversationRequest, _abc.Awaitable[_agent_service_pb2.ForkConversationResponse]],
+    ) -> _abc.Awaitable[_agent_service_pb2.ForkConversationResponse]:
         """Copies a conversation up to a message. NOT_FOUND (CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def GetContextWindow(
         self,
         request: _agent_service_pb2.GetContextWindowRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_agent_service_pb2.GetContextWindowResponse, _abc.Awaitable[_agent_service_pb2.GetContextWindowResponse]]:
+        context: _aio.ServicerContext[_agent_service_pb2.GetContextWindowRequest, _abc.Awaitable[_agent_service_pb2.GetContextWindowResponse]],
+    ) -> _abc.Awaitable[_agent_service_pb2.GetContextWindowResponse]:
         """Shows what fills the context window. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def ExportAgent(
         self,
         request: _agent_service_pb2.ExportAgentRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_agent_service_pb2.ExportAgentResponse], _abc.AsyncIterator[_agent_service_pb2.ExportAgentResponse]]:
+        context: _aio.ServicerContext[_agent_service_pb2.ExportAgentRequest, _abc.AsyncIterator[_agent_service_pb2.ExportAgentResponse]],
+    ) -> _abc.AsyncIterator[_agent_service_pb2.ExportAgentResponse]:
         """Exports an agent with all its tiers. NOT_FOUND (AGENT_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def ImportAgent(
         self,
-        request_iterator: _MaybeAsyncIterator[_agent_service_pb2.ImportAgentRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_agent_service_pb2.ImportAgentResponse, _abc.Awaitable[_agent_service_pb2.ImportAgentResponse]]:
+        request_iterator: _abc.AsyncIterator[_agent_service_pb2.ImportAgentRequest],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_agent_service_pb2.ImportAgentRequest], _abc.Awaitable[_agent_service_pb2.ImportAgentResponse]],
+    ) -> _abc.Awaitable[_agent_service_pb2.ImportAgentResponse]:
         """Imports an exported agent. INVALID_ARGUMENT (the archive is damaged)."""
 
-def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_AgentServiceServicer_to_server(servicer: AgentServiceServicer, server: _aio.Server) -> None: ...

@@ -6,22 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from strata.api.agent_loop.v1 import group_service_pb2 as _group_service_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
-
-_T = _typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
@@ -34,43 +19,19 @@ class GroupServiceStub:
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> GroupServiceAsyncStub: ...
-    CreateGroup: _grpc.UnaryUnaryMultiCallable[_group_service_pb2.CreateGroupRequest, _group_service_pb2.CreateGroupResponse]
-    """Creates a group. NOT_FOUND (AGENT_NOT_FOUND)."""
-    GetGroup: _grpc.UnaryUnaryMultiCallable[_group_service_pb2.GetGroupRequest, _group_service_pb2.GetGroupResponse]
-    """Returns a group. NOT_FOUND (GROUP_NOT_FOUND)."""
-    ListGroups: _grpc.UnaryUnaryMultiCallable[_group_service_pb2.ListGroupsRequest, _group_service_pb2.ListGroupsResponse]
-    """Lists groups by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    UpdateGroup: _grpc.UnaryUnaryMultiCallable[_group_service_pb2.UpdateGroupRequest, _group_service_pb2.UpdateGroupResponse]
-    """Changes a group. NOT_FOUND (GROUP_NOT_FOUND, AGENT_NOT_FOUND)."""
-    DeleteGroup: _grpc.UnaryUnaryMultiCallable[_group_service_pb2.DeleteGroupRequest, _group_service_pb2.DeleteGroupResponse]
-    """Deletes a group; its agents stay. NOT_FOUND (GROUP_NOT_FOUND)."""
-
-@_typing.type_check_only
-class GroupServiceAsyncStub(GroupServiceStub):
-    """Groups of agents that work together.
-
-    Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
-    RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
-    """
-
     def __init__(self, channel: _aio.Channel) -> None: ...
-    CreateGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.CreateGroupRequest, _group_service_pb2.CreateGroupResponse]  # type: ignore[assignment]
+    CreateGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.CreateGroupRequest, _group_service_pb2.CreateGroupResponse]
     """Creates a group. NOT_FOUND (AGENT_NOT_FOUND)."""
-    GetGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.GetGroupRequest, _group_service_pb2.GetGroupResponse]  # type: ignore[assignment]
+    GetGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.GetGroupRequest, _group_service_pb2.GetGroupResponse]
     """Returns a group. NOT_FOUND (GROUP_NOT_FOUND)."""
-    ListGroups: _aio.UnaryUnaryMultiCallable[_group_service_pb2.ListGroupsRequest, _group_service_pb2.ListGroupsResponse]  # type: ignore[assignment]
+    ListGroups: _aio.UnaryUnaryMultiCallable[_group_service_pb2.ListGroupsRequest, _group_service_pb2.ListGroupsResponse]
     """Lists groups by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    UpdateGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.UpdateGroupRequest, _group_service_pb2.UpdateGroupResponse]  # type: ignore[assignment]
+    UpdateGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.UpdateGroupRequest, _group_service_pb2.UpdateGroupResponse]
     """Changes a group. NOT_FOUND (GROUP_NOT_FOUND, AGENT_NOT_FOUND)."""
-    DeleteGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.DeleteGroupRequest, _group_service_pb2.DeleteGroupResponse]  # type: ignore[assignment]
+    DeleteGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.DeleteGroupRequest, _group_service_pb2.DeleteGroupResponse]
     """Deletes a group; its agents stay. NOT_FOUND (GROUP_NOT_FOUND)."""
 
-class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
+class GroupServiceServicer:
     """Groups of agents that work together.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -78,44 +39,39 @@ class GroupServiceServicer(metaclass=_abc_1.ABCMeta):
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_abc_1.abstractmethod
     def CreateGroup(
         self,
         request: _group_service_pb2.CreateGroupRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_group_service_pb2.CreateGroupResponse, _abc.Awaitable[_group_service_pb2.CreateGroupResponse]]:
+        context: _aio.ServicerContext[_group_service_pb2.CreateGroupRequest, _abc.Awaitable[_group_service_pb2.CreateGroupResponse]],
+    ) -> _abc.Awaitable[_group_service_pb2.CreateGroupResponse]:
         """Creates a group. NOT_FOUND (AGENT_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def GetGroup(
         self,
         request: _group_service_pb2.GetGroupRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_group_service_pb2.GetGroupResponse, _abc.Awaitable[_group_service_pb2.GetGroupResponse]]:
+        context: _aio.ServicerContext[_group_service_pb2.GetGroupRequest, _abc.Awaitable[_group_service_pb2.GetGroupResponse]],
+    ) -> _abc.Awaitable[_group_service_pb2.GetGroupResponse]:
         """Returns a group. NOT_FOUND (GROUP_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def ListGroups(
         self,
         request: _group_service_pb2.ListGroupsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_group_service_pb2.ListGroupsResponse, _abc.Awaitable[_group_service_pb2.ListGroupsResponse]]:
+        context: _aio.ServicerContext[_group_service_pb2.ListGroupsRequest, _abc.Awaitable[_group_service_pb2.ListGroupsResponse]],
+    ) -> _abc.Awaitable[_group_service_pb2.ListGroupsResponse]:
         """Lists groups by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
 
-    @_abc_1.abstractmethod
     def UpdateGroup(
         self,
         request: _group_service_pb2.UpdateGroupRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_group_service_pb2.UpdateGroupResponse, _abc.Awaitable[_group_service_pb2.UpdateGroupResponse]]:
+        context: _aio.ServicerContext[_group_service_pb2.UpdateGroupRequest, _abc.Awaitable[_group_service_pb2.UpdateGroupResponse]],
+    ) -> _abc.Awaitable[_group_service_pb2.UpdateGroupResponse]:
         """Changes a group. NOT_FOUND (GROUP_NOT_FOUND, AGENT_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def DeleteGroup(
         self,
         request: _group_service_pb2.DeleteGroupRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_group_service_pb2.DeleteGroupResponse, _abc.Awaitable[_group_service_pb2.DeleteGroupResponse]]:
+        context: _aio.ServicerContext[_group_service_pb2.DeleteGroupRequest, _abc.Awaitable[_group_service_pb2.DeleteGroupResponse]],
+    ) -> _abc.Awaitable[_group_service_pb2.DeleteGroupResponse]:
         """Deletes a group; its agents stay. NOT_FOUND (GROUP_NOT_FOUND)."""
 
-def add_GroupServiceServicer_to_server(servicer: GroupServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_GroupServiceServicer_to_server(servicer: GroupServiceServicer, server: _aio.Server) -> None: ...

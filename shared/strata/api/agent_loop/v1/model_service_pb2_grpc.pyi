@@ -6,22 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from strata.api.agent_loop.v1 import model_service_pb2 as _model_service_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
-
-_T = _typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
@@ -34,35 +19,15 @@ class ModelServiceStub:
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> ModelServiceAsyncStub: ...
-    ListModels: _grpc.UnaryUnaryMultiCallable[_model_service_pb2.ListModelsRequest, _model_service_pb2.ListModelsResponse]
-    """Lists the models of the configured endpoints. An endpoint that does not
-    answer is listed with its error, not left out.
-    """
-    PutModelKey: _grpc.UnaryUnaryMultiCallable[_model_service_pb2.PutModelKeyRequest, _model_service_pb2.PutModelKeyResponse]
-    """Stores a provider key for the project, encrypted; it can never be read back."""
-
-@_typing.type_check_only
-class ModelServiceAsyncStub(ModelServiceStub):
-    """Chat models that agents can use.
-
-    Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
-    RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
-    """
-
     def __init__(self, channel: _aio.Channel) -> None: ...
-    ListModels: _aio.UnaryUnaryMultiCallable[_model_service_pb2.ListModelsRequest, _model_service_pb2.ListModelsResponse]  # type: ignore[assignment]
+    ListModels: _aio.UnaryUnaryMultiCallable[_model_service_pb2.ListModelsRequest, _model_service_pb2.ListModelsResponse]
     """Lists the models of the configured endpoints. An endpoint that does not
     answer is listed with its error, not left out.
     """
-    PutModelKey: _aio.UnaryUnaryMultiCallable[_model_service_pb2.PutModelKeyRequest, _model_service_pb2.PutModelKeyResponse]  # type: ignore[assignment]
+    PutModelKey: _aio.UnaryUnaryMultiCallable[_model_service_pb2.PutModelKeyRequest, _model_service_pb2.PutModelKeyResponse]
     """Stores a provider key for the project, encrypted; it can never be read back."""
 
-class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
+class ModelServiceServicer:
     """Chat models that agents can use.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -70,22 +35,20 @@ class ModelServiceServicer(metaclass=_abc_1.ABCMeta):
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_abc_1.abstractmethod
     def ListModels(
         self,
         request: _model_service_pb2.ListModelsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_model_service_pb2.ListModelsResponse, _abc.Awaitable[_model_service_pb2.ListModelsResponse]]:
+        context: _aio.ServicerContext[_model_service_pb2.ListModelsRequest, _abc.Awaitable[_model_service_pb2.ListModelsResponse]],
+    ) -> _abc.Awaitable[_model_service_pb2.ListModelsResponse]:
         """Lists the models of the configured endpoints. An endpoint that does not
         answer is listed with its error, not left out.
         """
 
-    @_abc_1.abstractmethod
     def PutModelKey(
         self,
         request: _model_service_pb2.PutModelKeyRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_model_service_pb2.PutModelKeyResponse, _abc.Awaitable[_model_service_pb2.PutModelKeyResponse]]:
+        context: _aio.ServicerContext[_model_service_pb2.PutModelKeyRequest, _abc.Awaitable[_model_service_pb2.PutModelKeyResponse]],
+    ) -> _abc.Awaitable[_model_service_pb2.PutModelKeyResponse]:
         """Stores a provider key for the project, encrypted; it can never be read back."""
 
-def add_ModelServiceServicer_to_server(servicer: ModelServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_ModelServiceServicer_to_server(servicer: ModelServiceServicer, server: _aio.Server) -> None: ...

@@ -6,22 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from strata.api.agent_loop.v1 import turn_service_pb2 as _turn_service_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
-
-_T = _typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
@@ -29,25 +14,8 @@ GRPC_VERSION: str
 class TurnServiceStub:
     """Runs turns. Internal: called by the gateway, not proxied by it."""
 
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> TurnServiceAsyncStub: ...
-    ExecuteRun: _grpc.UnaryStreamMultiCallable[_turn_service_pb2.ExecuteRunRequest, _turn_service_pb2.ExecuteRunResponse]
-    """Runs one turn, or resumes it when attempt is above 1: what is committed or
-    journalled is not done again. Ends with exactly one RunFinished; a failed
-    model or tool is told there. A status other than OK means that the turn was
-    not ended and may be dispatched again, except NOT_FOUND (AGENT_NOT_FOUND,
-    CONVERSATION_NOT_FOUND), INVALID_ARGUMENT and ABORTED (STALE_ATTEMPT).
-    Cancelling the stream stops the model and the tools; what is committed stays.
-    """
-
-@_typing.type_check_only
-class TurnServiceAsyncStub(TurnServiceStub):
-    """Runs turns. Internal: called by the gateway, not proxied by it."""
-
     def __init__(self, channel: _aio.Channel) -> None: ...
-    ExecuteRun: _aio.UnaryStreamMultiCallable[_turn_service_pb2.ExecuteRunRequest, _turn_service_pb2.ExecuteRunResponse]  # type: ignore[assignment]
+    ExecuteRun: _aio.UnaryStreamMultiCallable[_turn_service_pb2.ExecuteRunRequest, _turn_service_pb2.ExecuteRunResponse]
     """Runs one turn, or resumes it when attempt is above 1: what is committed or
     journalled is not done again. Ends with exactly one RunFinished; a failed
     model or tool is told there. A status other than OK means that the turn was
@@ -56,15 +24,14 @@ class TurnServiceAsyncStub(TurnServiceStub):
     Cancelling the stream stops the model and the tools; what is committed stays.
     """
 
-class TurnServiceServicer(metaclass=_abc_1.ABCMeta):
+class TurnServiceServicer:
     """Runs turns. Internal: called by the gateway, not proxied by it."""
 
-    @_abc_1.abstractmethod
     def ExecuteRun(
         self,
         request: _turn_service_pb2.ExecuteRunRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_turn_service_pb2.ExecuteRunResponse], _abc.AsyncIterator[_turn_service_pb2.ExecuteRunResponse]]:
+        context: _aio.ServicerContext[_turn_service_pb2.ExecuteRunRequest, _abc.AsyncIterator[_turn_service_pb2.ExecuteRunResponse]],
+    ) -> _abc.AsyncIterator[_turn_service_pb2.ExecuteRunResponse]:
         """Runs one turn, or resumes it when attempt is above 1: what is committed or
         journalled is not done again. Ends with exactly one RunFinished; a failed
         model or tool is told there. A status other than OK means that the turn was
@@ -73,4 +40,4 @@ class TurnServiceServicer(metaclass=_abc_1.ABCMeta):
         Cancelling the stream stops the model and the tools; what is committed stays.
         """
 
-def add_TurnServiceServicer_to_server(servicer: TurnServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_TurnServiceServicer_to_server(servicer: TurnServiceServicer, server: _aio.Server) -> None: ...

@@ -6,22 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from strata.api.archival.v1 import agent_archive_service_pb2 as _agent_archive_service_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
-
-_T = _typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
@@ -31,46 +16,29 @@ class AgentArchiveServiceStub:
     not proxied by the gateway.
     """
 
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> AgentArchiveServiceAsyncStub: ...
-    GetAgentStats: _grpc.UnaryUnaryMultiCallable[_agent_archive_service_pb2.GetAgentStatsRequest, _agent_archive_service_pb2.GetAgentStatsResponse]
-    """Returns what <memory_metadata> says of archival memory."""
-    ReleaseAgent: _grpc.UnaryUnaryMultiCallable[_agent_archive_service_pb2.ReleaseAgentRequest, _agent_archive_service_pb2.ReleaseAgentResponse]
-    """Detaches all archives from an agent and deletes the one made for it."""
-
-@_typing.type_check_only
-class AgentArchiveServiceAsyncStub(AgentArchiveServiceStub):
-    """Archival memory in the life of an agent. Internal: called by the agent loop,
-    not proxied by the gateway.
-    """
-
     def __init__(self, channel: _aio.Channel) -> None: ...
-    GetAgentStats: _aio.UnaryUnaryMultiCallable[_agent_archive_service_pb2.GetAgentStatsRequest, _agent_archive_service_pb2.GetAgentStatsResponse]  # type: ignore[assignment]
+    GetAgentStats: _aio.UnaryUnaryMultiCallable[_agent_archive_service_pb2.GetAgentStatsRequest, _agent_archive_service_pb2.GetAgentStatsResponse]
     """Returns what <memory_metadata> says of archival memory."""
-    ReleaseAgent: _aio.UnaryUnaryMultiCallable[_agent_archive_service_pb2.ReleaseAgentRequest, _agent_archive_service_pb2.ReleaseAgentResponse]  # type: ignore[assignment]
+    ReleaseAgent: _aio.UnaryUnaryMultiCallable[_agent_archive_service_pb2.ReleaseAgentRequest, _agent_archive_service_pb2.ReleaseAgentResponse]
     """Detaches all archives from an agent and deletes the one made for it."""
 
-class AgentArchiveServiceServicer(metaclass=_abc_1.ABCMeta):
+class AgentArchiveServiceServicer:
     """Archival memory in the life of an agent. Internal: called by the agent loop,
     not proxied by the gateway.
     """
 
-    @_abc_1.abstractmethod
     def GetAgentStats(
         self,
         request: _agent_archive_service_pb2.GetAgentStatsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_agent_archive_service_pb2.GetAgentStatsResponse, _abc.Awaitable[_agent_archive_service_pb2.GetAgentStatsResponse]]:
+        context: _aio.ServicerContext[_agent_archive_service_pb2.GetAgentStatsRequest, _abc.Awaitable[_agent_archive_service_pb2.GetAgentStatsResponse]],
+    ) -> _abc.Awaitable[_agent_archive_service_pb2.GetAgentStatsResponse]:
         """Returns what <memory_metadata> says of archival memory."""
 
-    @_abc_1.abstractmethod
     def ReleaseAgent(
         self,
         request: _agent_archive_service_pb2.ReleaseAgentRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_agent_archive_service_pb2.ReleaseAgentResponse, _abc.Awaitable[_agent_archive_service_pb2.ReleaseAgentResponse]]:
+        context: _aio.ServicerContext[_agent_archive_service_pb2.ReleaseAgentRequest, _abc.Awaitable[_agent_archive_service_pb2.ReleaseAgentResponse]],
+    ) -> _abc.Awaitable[_agent_archive_service_pb2.ReleaseAgentResponse]:
         """Detaches all archives from an agent and deletes the one made for it."""
 
-def add_AgentArchiveServiceServicer_to_server(servicer: AgentArchiveServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_AgentArchiveServiceServicer_to_server(servicer: AgentArchiveServiceServicer, server: _aio.Server) -> None: ...

@@ -6,22 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from strata.api.archival.v1 import archive_service_pb2 as _archive_service_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
-
-_T = _typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
@@ -34,63 +19,29 @@ class ArchiveServiceStub:
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> ArchiveServiceAsyncStub: ...
-    CreateArchive: _grpc.UnaryUnaryMultiCallable[_archive_service_pb2.CreateArchiveRequest, _archive_service_pb2.CreateArchiveResponse]
-    """Creates an archive. ALREADY_EXISTS (NAME_TAKEN)."""
-    GetArchive: _grpc.UnaryUnaryMultiCallable[_archive_service_pb2.GetArchiveRequest, _archive_service_pb2.GetArchiveResponse]
-    """Returns an archive. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
-    ListArchives: _grpc.UnaryUnaryMultiCallable[_archive_service_pb2.ListArchivesRequest, _archive_service_pb2.ListArchivesResponse]
-    """Lists archives by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    UpdateArchive: _grpc.UnaryUnaryMultiCallable[_archive_service_pb2.UpdateArchiveRequest, _archive_service_pb2.UpdateArchiveResponse]
-    """Changes name, description or time-to-live. NOT_FOUND (ARCHIVE_NOT_FOUND),
-    ALREADY_EXISTS (NAME_TAKEN).
-    """
-    DeleteArchive: _grpc.UnaryUnaryMultiCallable[_archive_service_pb2.DeleteArchiveRequest, _archive_service_pb2.DeleteArchiveResponse]
-    """Deletes an archive with its passages. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
-    AttachArchive: _grpc.UnaryUnaryMultiCallable[_archive_service_pb2.AttachArchiveRequest, _archive_service_pb2.AttachArchiveResponse]
-    """Lets an agent search and write an archive. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
-    DetachArchive: _grpc.UnaryUnaryMultiCallable[_archive_service_pb2.DetachArchiveRequest, _archive_service_pb2.DetachArchiveResponse]
-    """Takes an archive from an agent; the archive stays. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
-    ReindexArchive: _grpc.UnaryUnaryMultiCallable[_archive_service_pb2.ReindexArchiveRequest, _archive_service_pb2.ReindexArchiveResponse]
-    """Rebuilds the index, with another embedding model if one is given, while
-    serving. NOT_FOUND (ARCHIVE_NOT_FOUND).
-    """
-
-@_typing.type_check_only
-class ArchiveServiceAsyncStub(ArchiveServiceStub):
-    """Archives: collections of passages with one embedding model.
-
-    Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
-    RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
-    """
-
     def __init__(self, channel: _aio.Channel) -> None: ...
-    CreateArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.CreateArchiveRequest, _archive_service_pb2.CreateArchiveResponse]  # type: ignore[assignment]
+    CreateArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.CreateArchiveRequest, _archive_service_pb2.CreateArchiveResponse]
     """Creates an archive. ALREADY_EXISTS (NAME_TAKEN)."""
-    GetArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.GetArchiveRequest, _archive_service_pb2.GetArchiveResponse]  # type: ignore[assignment]
+    GetArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.GetArchiveRequest, _archive_service_pb2.GetArchiveResponse]
     """Returns an archive. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
-    ListArchives: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.ListArchivesRequest, _archive_service_pb2.ListArchivesResponse]  # type: ignore[assignment]
+    ListArchives: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.ListArchivesRequest, _archive_service_pb2.ListArchivesResponse]
     """Lists archives by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    UpdateArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.UpdateArchiveRequest, _archive_service_pb2.UpdateArchiveResponse]  # type: ignore[assignment]
+    UpdateArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.UpdateArchiveRequest, _archive_service_pb2.UpdateArchiveResponse]
     """Changes name, description or time-to-live. NOT_FOUND (ARCHIVE_NOT_FOUND),
     ALREADY_EXISTS (NAME_TAKEN).
     """
-    DeleteArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.DeleteArchiveRequest, _archive_service_pb2.DeleteArchiveResponse]  # type: ignore[assignment]
+    DeleteArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.DeleteArchiveRequest, _archive_service_pb2.DeleteArchiveResponse]
     """Deletes an archive with its passages. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
-    AttachArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.AttachArchiveRequest, _archive_service_pb2.AttachArchiveResponse]  # type: ignore[assignment]
+    AttachArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.AttachArchiveRequest, _archive_service_pb2.AttachArchiveResponse]
     """Lets an agent search and write an archive. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
-    DetachArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.DetachArchiveRequest, _archive_service_pb2.DetachArchiveResponse]  # type: ignore[assignment]
+    DetachArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.DetachArchiveRequest, _archive_service_pb2.DetachArchiveResponse]
     """Takes an archive from an agent; the archive stays. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
-    ReindexArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.ReindexArchiveRequest, _archive_service_pb2.ReindexArchiveResponse]  # type: ignore[assignment]
+    ReindexArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.ReindexArchiveRequest, _archive_service_pb2.ReindexArchiveResponse]
     """Rebuilds the index, with another embedding model if one is given, while
     serving. NOT_FOUND (ARCHIVE_NOT_FOUND).
     """
 
-class ArchiveServiceServicer(metaclass=_abc_1.ABCMeta):
+class ArchiveServiceServicer:
     """Archives: collections of passages with one embedding model.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -98,72 +49,64 @@ class ArchiveServiceServicer(metaclass=_abc_1.ABCMeta):
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_abc_1.abstractmethod
     def CreateArchive(
         self,
         request: _archive_service_pb2.CreateArchiveRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_archive_service_pb2.CreateArchiveResponse, _abc.Awaitable[_archive_service_pb2.CreateArchiveResponse]]:
+        context: _aio.ServicerContext[_archive_service_pb2.CreateArchiveRequest, _abc.Awaitable[_archive_service_pb2.CreateArchiveResponse]],
+    ) -> _abc.Awaitable[_archive_service_pb2.CreateArchiveResponse]:
         """Creates an archive. ALREADY_EXISTS (NAME_TAKEN)."""
 
-    @_abc_1.abstractmethod
     def GetArchive(
         self,
         request: _archive_service_pb2.GetArchiveRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_archive_service_pb2.GetArchiveResponse, _abc.Awaitable[_archive_service_pb2.GetArchiveResponse]]:
+        context: _aio.ServicerContext[_archive_service_pb2.GetArchiveRequest, _abc.Awaitable[_archive_service_pb2.GetArchiveResponse]],
+    ) -> _abc.Awaitable[_archive_service_pb2.GetArchiveResponse]:
         """Returns an archive. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def ListArchives(
         self,
         request: _archive_service_pb2.ListArchivesRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_archive_service_pb2.ListArchivesResponse, _abc.Awaitable[_archive_service_pb2.ListArchivesResponse]]:
+        context: _aio.ServicerContext[_archive_service_pb2.ListArchivesRequest, _abc.Awaitable[_archive_service_pb2.ListArchivesResponse]],
+    ) -> _abc.Awaitable[_archive_service_pb2.ListArchivesResponse]:
         """Lists archives by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
 
-    @_abc_1.abstractmethod
     def UpdateArchive(
         self,
         request: _archive_service_pb2.UpdateArchiveRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_archive_service_pb2.UpdateArchiveResponse, _abc.Awaitable[_archive_service_pb2.UpdateArchiveResponse]]:
+        context: _aio.ServicerContext[_archive_service_pb2.UpdateArchiveRequest, _abc.Awaitable[_archive_service_pb2.UpdateArchiveResponse]],
+    ) -> _abc.Awaitable[_archive_service_pb2.UpdateArchiveResponse]:
         """Changes name, description or time-to-live. NOT_FOUND (ARCHIVE_NOT_FOUND),
         ALREADY_EXISTS (NAME_TAKEN).
         """
 
-    @_abc_1.abstractmethod
     def DeleteArchive(
         self,
         request: _archive_service_pb2.DeleteArchiveRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_archive_service_pb2.DeleteArchiveResponse, _abc.Awaitable[_archive_service_pb2.DeleteArchiveResponse]]:
+        context: _aio.ServicerContext[_archive_service_pb2.DeleteArchiveRequest, _abc.Awaitable[_archive_service_pb2.DeleteArchiveResponse]],
+    ) -> _abc.Awaitable[_archive_service_pb2.DeleteArchiveResponse]:
         """Deletes an archive with its passages. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def AttachArchive(
         self,
         request: _archive_service_pb2.AttachArchiveRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_archive_service_pb2.AttachArchiveResponse, _abc.Awaitable[_archive_service_pb2.AttachArchiveResponse]]:
+        context: _aio.ServicerContext[_archive_service_pb2.AttachArchiveRequest, _abc.Awaitable[_archive_service_pb2.AttachArchiveResponse]],
+    ) -> _abc.Awaitable[_archive_service_pb2.AttachArchiveResponse]:
         """Lets an agent search and write an archive. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def DetachArchive(
         self,
         request: _archive_service_pb2.DetachArchiveRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_archive_service_pb2.DetachArchiveResponse, _abc.Awaitable[_archive_service_pb2.DetachArchiveResponse]]:
+        context: _aio.ServicerContext[_archive_service_pb2.DetachArchiveRequest, _abc.Awaitable[_archive_service_pb2.DetachArchiveResponse]],
+    ) -> _abc.Awaitable[_archive_service_pb2.DetachArchiveResponse]:
         """Takes an archive from an agent; the archive stays. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def ReindexArchive(
         self,
         request: _archive_service_pb2.ReindexArchiveRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_archive_service_pb2.ReindexArchiveResponse, _abc.Awaitable[_archive_service_pb2.ReindexArchiveResponse]]:
+        context: _aio.ServicerContext[_archive_service_pb2.ReindexArchiveRequest, _abc.Awaitable[_archive_service_pb2.ReindexArchiveResponse]],
+    ) -> _abc.Awaitable[_archive_service_pb2.ReindexArchiveResponse]:
         """Rebuilds the index, with another embedding model if one is given, while
         serving. NOT_FOUND (ARCHIVE_NOT_FOUND).
         """
 
-def add_ArchiveServiceServicer_to_server(servicer: ArchiveServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_ArchiveServiceServicer_to_server(servicer: ArchiveServiceServicer, server: _aio.Server) -> None: ...

@@ -6,22 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from strata.api.archival.v1 import passage_service_pb2 as _passage_service_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
-
-_T = _typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
@@ -34,59 +19,27 @@ class PassageServiceStub:
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> PassageServiceAsyncStub: ...
-    InsertPassage: _grpc.UnaryUnaryMultiCallable[_passage_service_pb2.InsertPassageRequest, _passage_service_pb2.InsertPassageResponse]
-    """Stores a passage; indexed soon after, found by its words at once. NOT_FOUND
-    (ARCHIVE_NOT_FOUND), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
-    """
-    InsertPassages: _grpc.StreamUnaryMultiCallable[_passage_service_pb2.InsertPassagesRequest, _passage_service_pb2.InsertPassagesResponse]
-    """Stores many passages. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
-    GetPassage: _grpc.UnaryUnaryMultiCallable[_passage_service_pb2.GetPassageRequest, _passage_service_pb2.GetPassageResponse]
-    """Returns a passage. NOT_FOUND (PASSAGE_NOT_FOUND)."""
-    UpdatePassage: _grpc.UnaryUnaryMultiCallable[_passage_service_pb2.UpdatePassageRequest, _passage_service_pb2.UpdatePassageResponse]
-    """Changes text or tags. NOT_FOUND (PASSAGE_NOT_FOUND), ABORTED (REVISION_MISMATCH)."""
-    DeletePassage: _grpc.UnaryUnaryMultiCallable[_passage_service_pb2.DeletePassageRequest, _passage_service_pb2.DeletePassageResponse]
-    """Deletes a passage. NOT_FOUND (PASSAGE_NOT_FOUND)."""
-    ListPassages: _grpc.UnaryUnaryMultiCallable[_passage_service_pb2.ListPassagesRequest, _passage_service_pb2.ListPassagesResponse]
-    """Lists passages, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    SearchPassages: _grpc.UnaryUnaryMultiCallable[_passage_service_pb2.SearchPassagesRequest, _passage_service_pb2.SearchPassagesResponse]
-    """Searches the passages of an agent or an archive, best first."""
-    ListTags: _grpc.UnaryUnaryMultiCallable[_passage_service_pb2.ListTagsRequest, _passage_service_pb2.ListTagsResponse]
-    """Lists the tags in use with their counts, by name."""
-
-@_typing.type_check_only
-class PassageServiceAsyncStub(PassageServiceStub):
-    """Passages: texts that an agent, a person or a program put away for later.
-
-    Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
-    RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
-    """
-
     def __init__(self, channel: _aio.Channel) -> None: ...
-    InsertPassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.InsertPassageRequest, _passage_service_pb2.InsertPassageResponse]  # type: ignore[assignment]
+    InsertPassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.InsertPassageRequest, _passage_service_pb2.InsertPassageResponse]
     """Stores a passage; indexed soon after, found by its words at once. NOT_FOUND
     (ARCHIVE_NOT_FOUND), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
     """
-    InsertPassages: _aio.StreamUnaryMultiCallable[_passage_service_pb2.InsertPassagesRequest, _passage_service_pb2.InsertPassagesResponse]  # type: ignore[assignment]
+    InsertPassages: _aio.StreamUnaryMultiCallable[_passage_service_pb2.InsertPassagesRequest, _passage_service_pb2.InsertPassagesResponse]
     """Stores many passages. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
-    GetPassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.GetPassageRequest, _passage_service_pb2.GetPassageResponse]  # type: ignore[assignment]
+    GetPassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.GetPassageRequest, _passage_service_pb2.GetPassageResponse]
     """Returns a passage. NOT_FOUND (PASSAGE_NOT_FOUND)."""
-    UpdatePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.UpdatePassageRequest, _passage_service_pb2.UpdatePassageResponse]  # type: ignore[assignment]
+    UpdatePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.UpdatePassageRequest, _passage_service_pb2.UpdatePassageResponse]
     """Changes text or tags. NOT_FOUND (PASSAGE_NOT_FOUND), ABORTED (REVISION_MISMATCH)."""
-    DeletePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.DeletePassageRequest, _passage_service_pb2.DeletePassageResponse]  # type: ignore[assignment]
+    DeletePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.DeletePassageRequest, _passage_service_pb2.DeletePassageResponse]
     """Deletes a passage. NOT_FOUND (PASSAGE_NOT_FOUND)."""
-    ListPassages: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.ListPassagesRequest, _passage_service_pb2.ListPassagesResponse]  # type: ignore[assignment]
+    ListPassages: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.ListPassagesRequest, _passage_service_pb2.ListPassagesResponse]
     """Lists passages, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    SearchPassages: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.SearchPassagesRequest, _passage_service_pb2.SearchPassagesResponse]  # type: ignore[assignment]
+    SearchPassages: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.SearchPassagesRequest, _passage_service_pb2.SearchPassagesResponse]
     """Searches the passages of an agent or an archive, best first."""
-    ListTags: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.ListTagsRequest, _passage_service_pb2.ListTagsResponse]  # type: ignore[assignment]
+    ListTags: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.ListTagsRequest, _passage_service_pb2.ListTagsResponse]
     """Lists the tags in use with their counts, by name."""
 
-class PassageServiceServicer(metaclass=_abc_1.ABCMeta):
+class PassageServiceServicer:
     """Passages: texts that an agent, a person or a program put away for later.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -94,70 +47,62 @@ class PassageServiceServicer(metaclass=_abc_1.ABCMeta):
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_abc_1.abstractmethod
     def InsertPassage(
         self,
         request: _passage_service_pb2.InsertPassageRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_passage_service_pb2.InsertPassageResponse, _abc.Awaitable[_passage_service_pb2.InsertPassageResponse]]:
+        context: _aio.ServicerContext[_passage_service_pb2.InsertPassageRequest, _abc.Awaitable[_passage_service_pb2.InsertPassageResponse]],
+    ) -> _abc.Awaitable[_passage_service_pb2.InsertPassageResponse]:
         """Stores a passage; indexed soon after, found by its words at once. NOT_FOUND
         (ARCHIVE_NOT_FOUND), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
         """
 
-    @_abc_1.abstractmethod
     def InsertPassages(
         self,
-        request_iterator: _MaybeAsyncIterator[_passage_service_pb2.InsertPassagesRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_passage_service_pb2.InsertPassagesResponse, _abc.Awaitable[_passage_service_pb2.InsertPassagesResponse]]:
+        request_iterator: _abc.AsyncIterator[_passage_service_pb2.InsertPassagesRequest],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_passage_service_pb2.InsertPassagesRequest], _abc.Awaitable[_passage_service_pb2.InsertPassagesResponse]],
+    ) -> _abc.Awaitable[_passage_service_pb2.InsertPassagesResponse]:
         """Stores many passages. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def GetPassage(
         self,
         request: _passage_service_pb2.GetPassageRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_passage_service_pb2.GetPassageResponse, _abc.Awaitable[_passage_service_pb2.GetPassageResponse]]:
+        context: _aio.ServicerContext[_passage_service_pb2.GetPassageRequest, _abc.Awaitable[_passage_service_pb2.GetPassageResponse]],
+    ) -> _abc.Awaitable[_passage_service_pb2.GetPassageResponse]:
         """Returns a passage. NOT_FOUND (PASSAGE_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def UpdatePassage(
         self,
         request: _passage_service_pb2.UpdatePassageRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_passage_service_pb2.UpdatePassageResponse, _abc.Awaitable[_passage_service_pb2.UpdatePassageResponse]]:
+        context: _aio.ServicerContext[_passage_service_pb2.UpdatePassageRequest, _abc.Awaitable[_passage_service_pb2.UpdatePassageResponse]],
+    ) -> _abc.Awaitable[_passage_service_pb2.UpdatePassageResponse]:
         """Changes text or tags. NOT_FOUND (PASSAGE_NOT_FOUND), ABORTED (REVISION_MISMATCH)."""
 
-    @_abc_1.abstractmethod
     def DeletePassage(
         self,
         request: _passage_service_pb2.DeletePassageRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_passage_service_pb2.DeletePassageResponse, _abc.Awaitable[_passage_service_pb2.DeletePassageResponse]]:
+        context: _aio.ServicerContext[_passage_service_pb2.DeletePassageRequest, _abc.Awaitable[_passage_service_pb2.DeletePassageResponse]],
+    ) -> _abc.Awaitable[_passage_service_pb2.DeletePassageResponse]:
         """Deletes a passage. NOT_FOUND (PASSAGE_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def ListPassages(
         self,
         request: _passage_service_pb2.ListPassagesRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_passage_service_pb2.ListPassagesResponse, _abc.Awaitable[_passage_service_pb2.ListPassagesResponse]]:
+        context: _aio.ServicerContext[_passage_service_pb2.ListPassagesRequest, _abc.Awaitable[_passage_service_pb2.ListPassagesResponse]],
+    ) -> _abc.Awaitable[_passage_service_pb2.ListPassagesResponse]:
         """Lists passages, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
 
-    @_abc_1.abstractmethod
     def SearchPassages(
         self,
         request: _passage_service_pb2.SearchPassagesRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_passage_service_pb2.SearchPassagesResponse, _abc.Awaitable[_passage_service_pb2.SearchPassagesResponse]]:
+        context: _aio.ServicerContext[_passage_service_pb2.SearchPassagesRequest, _abc.Awaitable[_passage_service_pb2.SearchPassagesResponse]],
+    ) -> _abc.Awaitable[_passage_service_pb2.SearchPassagesResponse]:
         """Searches the passages of an agent or an archive, best first."""
 
-    @_abc_1.abstractmethod
     def ListTags(
         self,
         request: _passage_service_pb2.ListTagsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_passage_service_pb2.ListTagsResponse, _abc.Awaitable[_passage_service_pb2.ListTagsResponse]]:
+        context: _aio.ServicerContext[_passage_service_pb2.ListTagsRequest, _abc.Awaitable[_passage_service_pb2.ListTagsResponse]],
+    ) -> _abc.Awaitable[_passage_service_pb2.ListTagsResponse]:
         """Lists the tags in use with their counts, by name."""
 
-def add_PassageServiceServicer_to_server(servicer: PassageServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_PassageServiceServicer_to_server(servicer: PassageServiceServicer, server: _aio.Server) -> None: ...

@@ -6,22 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from strata.api.core_memory.v1 import block_service_pb2 as _block_service_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
-
-_T = _typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
@@ -34,101 +19,48 @@ class BlockServiceStub:
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> BlockServiceAsyncStub: ...
-    CreateBlock: _grpc.UnaryUnaryMultiCallable[_block_service_pb2.CreateBlockRequest, _block_service_pb2.CreateBlockResponse]
-    """Creates a block; attaches it if agent_id is set. ALREADY_EXISTS
-    (NAME_TAKEN: the agent has that label), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
-    """
-    GetBlock: _grpc.UnaryUnaryMultiCallable[_block_service_pb2.GetBlockRequest, _block_service_pb2.GetBlockResponse]
-    """Returns a block by id, or by agent and label. NOT_FOUND (BLOCK_NOT_FOUND)."""
-    ListBlocks: _grpc.UnaryUnaryMultiCallable[_block_service_pb2.ListBlocksRequest, _block_service_pb2.ListBlocksResponse]
-    """Lists blocks of an agent in the order in which they are rendered, or of the
-    project by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
-    """
-    UpdateBlock: _grpc.UnaryUnaryMultiCallable[_block_service_pb2.UpdateBlockRequest, _block_service_pb2.UpdateBlockResponse]
-    """Changes the given fields of a block. NOT_FOUND (BLOCK_NOT_FOUND), ABORTED
-    (REVISION_MISMATCH), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED),
-    ALREADY_EXISTS (NAME_TAKEN). The API may change read-only blocks; agents may not.
-    """
-    DeleteBlock: _grpc.UnaryUnaryMultiCallable[_block_service_pb2.DeleteBlockRequest, _block_service_pb2.DeleteBlockResponse]
-    """Deletes a block and detaches it from every agent. NOT_FOUND (BLOCK_NOT_FOUND)."""
-    AttachBlock: _grpc.UnaryUnaryMultiCallable[_block_service_pb2.AttachBlockRequest, _block_service_pb2.AttachBlockResponse]
-    """Shows a block to an agent; repeating it is success. NOT_FOUND
-    (BLOCK_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has another block of that label).
-    """
-    DetachBlock: _grpc.UnaryUnaryMultiCallable[_block_service_pb2.DetachBlockRequest, _block_service_pb2.DetachBlockResponse]
-    """Hides a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND)."""
-    EditBlock: _grpc.UnaryUnaryMultiCallable[_block_service_pb2.EditBlockRequest, _block_service_pb2.EditBlockResponse]
-    """Applies one memory verb as an agent does, with all its guardrails. NOT_FOUND
-    (BLOCK_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
-    BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE), ABORTED (REVISION_MISMATCH,
-    EDIT_CONFLICT). The message of the status is written for the model.
-    """
-    ListBlockVersions: _grpc.UnaryUnaryMultiCallable[_block_service_pb2.ListBlockVersionsRequest, _block_service_pb2.ListBlockVersionsResponse]
-    """Lists the versions of a block, newest first. NOT_FOUND (BLOCK_NOT_FOUND)."""
-    DiffBlock: _grpc.UnaryUnaryMultiCallable[_block_service_pb2.DiffBlockRequest, _block_service_pb2.DiffBlockResponse]
-    """Returns a unified diff of two versions. NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND)."""
-    BlameBlock: _grpc.UnaryUnaryMultiCallable[_block_service_pb2.BlameBlockRequest, _block_service_pb2.BlameBlockResponse]
-    """Names the version that wrote each line. NOT_FOUND (BLOCK_NOT_FOUND)."""
-    RevertBlock: _grpc.UnaryUnaryMultiCallable[_block_service_pb2.RevertBlockRequest, _block_service_pb2.RevertBlockResponse]
-    """Undoes edits by writing new versions. NOT_FOUND (BLOCK_NOT_FOUND,
-    VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT).
-    """
-
-@_typing.type_check_only
-class BlockServiceAsyncStub(BlockServiceStub):
-    """Core memory: labelled blocks of text that the model always sees.
-
-    Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
-    RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
-    """
-
     def __init__(self, channel: _aio.Channel) -> None: ...
-    CreateBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.CreateBlockRequest, _block_service_pb2.CreateBlockResponse]  # type: ignore[assignment]
+    CreateBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.CreateBlockRequest, _block_service_pb2.CreateBlockResponse]
     """Creates a block; attaches it if agent_id is set. ALREADY_EXISTS
     (NAME_TAKEN: the agent has that label), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
     """
-    GetBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.GetBlockRequest, _block_service_pb2.GetBlockResponse]  # type: ignore[assignment]
+    GetBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.GetBlockRequest, _block_service_pb2.GetBlockResponse]
     """Returns a block by id, or by agent and label. NOT_FOUND (BLOCK_NOT_FOUND)."""
-    ListBlocks: _aio.UnaryUnaryMultiCallable[_block_service_pb2.ListBlocksRequest, _block_service_pb2.ListBlocksResponse]  # type: ignore[assignment]
+    ListBlocks: _aio.UnaryUnaryMultiCallable[_block_service_pb2.ListBlocksRequest, _block_service_pb2.ListBlocksResponse]
     """Lists blocks of an agent in the order in which they are rendered, or of the
     project by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
-    UpdateBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.UpdateBlockRequest, _block_service_pb2.UpdateBlockResponse]  # type: ignore[assignment]
+    UpdateBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.UpdateBlockRequest, _block_service_pb2.UpdateBlockResponse]
     """Changes the given fields of a block. NOT_FOUND (BLOCK_NOT_FOUND), ABORTED
     (REVISION_MISMATCH), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED),
     ALREADY_EXISTS (NAME_TAKEN). The API may change read-only blocks; agents may not.
     """
-    DeleteBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.DeleteBlockRequest, _block_service_pb2.DeleteBlockResponse]  # type: ignore[assignment]
+    DeleteBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.DeleteBlockRequest, _block_service_pb2.DeleteBlockResponse]
     """Deletes a block and detaches it from every agent. NOT_FOUND (BLOCK_NOT_FOUND)."""
-    AttachBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.AttachBlockRequest, _block_service_pb2.AttachBlockResponse]  # type: ignore[assignment]
+    AttachBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.AttachBlockRequest, _block_service_pb2.AttachBlockResponse]
     """Shows a block to an agent; repeating it is success. NOT_FOUND
     (BLOCK_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has another block of that label).
     """
-    DetachBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.DetachBlockRequest, _block_service_pb2.DetachBlockResponse]  # type: ignore[assignment]
+    DetachBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.DetachBlockRequest, _block_service_pb2.DetachBlockResponse]
     """Hides a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND)."""
-    EditBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.EditBlockRequest, _block_service_pb2.EditBlockResponse]  # type: ignore[assignment]
+    EditBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.EditBlockRequest, _block_service_pb2.EditBlockResponse]
     """Applies one memory verb as an agent does, with all its guardrails. NOT_FOUND
     (BLOCK_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
     BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE), ABORTED (REVISION_MISMATCH,
     EDIT_CONFLICT). The message of the status is written for the model.
     """
-    ListBlockVersions: _aio.UnaryUnaryMultiCallable[_block_service_pb2.ListBlockVersionsRequest, _block_service_pb2.ListBlockVersionsResponse]  # type: ignore[assignment]
+    ListBlockVersions: _aio.UnaryUnaryMultiCallable[_block_service_pb2.ListBlockVersionsRequest, _block_service_pb2.ListBlockVersionsResponse]
     """Lists the versions of a block, newest first. NOT_FOUND (BLOCK_NOT_FOUND)."""
-    DiffBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.DiffBlockRequest, _block_service_pb2.DiffBlockResponse]  # type: ignore[assignment]
+    DiffBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.DiffBlockRequest, _block_service_pb2.DiffBlockResponse]
     """Returns a unified diff of two versions. NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND)."""
-    BlameBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.BlameBlockRequest, _block_service_pb2.BlameBlockResponse]  # type: ignore[assignment]
+    BlameBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.BlameBlockRequest, _block_service_pb2.BlameBlockResponse]
     """Names the version that wrote each line. NOT_FOUND (BLOCK_NOT_FOUND)."""
-    RevertBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.RevertBlockRequest, _block_service_pb2.RevertBlockResponse]  # type: ignore[assignment]
+    RevertBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.RevertBlockRequest, _block_service_pb2.RevertBlockResponse]
     """Undoes edits by writing new versions. NOT_FOUND (BLOCK_NOT_FOUND,
     VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT).
     """
 
-class BlockServiceServicer(metaclass=_abc_1.ABCMeta):
+class BlockServiceServicer:
     """Core memory: labelled blocks of text that the model always sees.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -136,115 +68,103 @@ class BlockServiceServicer(metaclass=_abc_1.ABCMeta):
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_abc_1.abstractmethod
     def CreateBlock(
         self,
         request: _block_service_pb2.CreateBlockRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_block_service_pb2.CreateBlockResponse, _abc.Awaitable[_block_service_pb2.CreateBlockResponse]]:
+        context: _aio.ServicerContext[_block_service_pb2.CreateBlockRequest, _abc.Awaitable[_block_service_pb2.CreateBlockResponse]],
+    ) -> _abc.Awaitable[_block_service_pb2.CreateBlockResponse]:
         """Creates a block; attaches it if agent_id is set. ALREADY_EXISTS
         (NAME_TAKEN: the agent has that label), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
         """
 
-    @_abc_1.abstractmethod
     def GetBlock(
         self,
         request: _block_service_pb2.GetBlockRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_block_service_pb2.GetBlockResponse, _abc.Awaitable[_block_service_pb2.GetBlockResponse]]:
+        context: _aio.ServicerContext[_block_service_pb2.GetBlockRequest, _abc.Awaitable[_block_service_pb2.GetBlockResponse]],
+    ) -> _abc.Awaitable[_block_service_pb2.GetBlockResponse]:
         """Returns a block by id, or by agent and label. NOT_FOUND (BLOCK_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def ListBlocks(
         self,
         request: _block_service_pb2.ListBlocksRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_block_service_pb2.ListBlocksResponse, _abc.Awaitable[_block_service_pb2.ListBlocksResponse]]:
+        context: _aio.ServicerContext[_block_service_pb2.ListBlocksRequest, _abc.Awaitable[_block_service_pb2.ListBlocksResponse]],
+    ) -> _abc.Awaitable[_block_service_pb2.ListBlocksResponse]:
         """Lists blocks of an agent in the order in which they are rendered, or of the
         project by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
 
-    @_abc_1.abstractmethod
     def UpdateBlock(
         self,
         request: _block_service_pb2.UpdateBlockRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_block_service_pb2.UpdateBlockResponse, _abc.Awaitable[_block_service_pb2.UpdateBlockResponse]]:
+        context: _aio.ServicerContext[_block_service_pb2.UpdateBlockRequest, _abc.Awaitable[_block_service_pb2.UpdateBlockResponse]],
+    ) -> _abc.Awaitable[_block_service_pb2.UpdateBlockResponse]:
         """Changes the given fields of a block. NOT_FOUND (BLOCK_NOT_FOUND), ABORTED
         (REVISION_MISMATCH), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED),
         ALREADY_EXISTS (NAME_TAKEN). The API may change read-only blocks; agents may not.
         """
 
-    @_abc_1.abstractmethod
     def DeleteBlock(
         self,
         request: _block_service_pb2.DeleteBlockRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_block_service_pb2.DeleteBlockResponse, _abc.Awaitable[_block_service_pb2.DeleteBlockResponse]]:
+        context: _aio.ServicerContext[_block_service_pb2.DeleteBlockRequest, _abc.Awaitable[_block_service_pb2.DeleteBlockResponse]],
+    ) -> _abc.Awaitable[_block_service_pb2.DeleteBlockResponse]:
         """Deletes a block and detaches it from every agent. NOT_FOUND (BLOCK_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def AttachBlock(
         self,
         request: _block_service_pb2.AttachBlockRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_block_service_pb2.AttachBlockResponse, _abc.Awaitable[_block_service_pb2.AttachBlockResponse]]:
+        context: _aio.ServicerContext[_block_service_pb2.AttachBlockRequest, _abc.Awaitable[_block_service_pb2.AttachBlockResponse]],
+    ) -> _abc.Awaitable[_block_service_pb2.AttachBlockResponse]:
         """Shows a block to an agent; repeating it is success. NOT_FOUND
         (BLOCK_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has another block of that label).
         """
 
-    @_abc_1.abstractmethod
     def DetachBlock(
         self,
         request: _block_service_pb2.DetachBlockRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_block_service_pb2.DetachBlockResponse, _abc.Awaitable[_block_service_pb2.DetachBlockResponse]]:
+        context: _aio.ServicerContext[_block_service_pb2.DetachBlockRequest, _abc.Awaitable[_block_service_pb2.DetachBlockResponse]],
+    ) -> _abc.Awaitable[_block_service_pb2.DetachBlockResponse]:
         """Hides a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def EditBlock(
         self,
         request: _block_service_pb2.EditBlockRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_block_service_pb2.EditBlockResponse, _abc.Awaitable[_block_service_pb2.EditBlockResponse]]:
+        context: _aio.ServicerContext[_block_service_pb2.EditBlockRequest, _abc.Awaitable[_block_service_pb2.EditBlockResponse]],
+    ) -> _abc.Awaitable[_block_service_pb2.EditBlockResponse]:
         """Applies one memory verb as an agent does, with all its guardrails. NOT_FOUND
         (BLOCK_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
         BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE), ABORTED (REVISION_MISMATCH,
         EDIT_CONFLICT). The message of the status is written for the model.
         """
 
-    @_abc_1.abstractmethod
     def ListBlockVersions(
         self,
         request: _block_service_pb2.ListBlockVersionsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_block_service_pb2.ListBlockVersionsResponse, _abc.Awaitable[_block_service_pb2.ListBlockVersionsResponse]]:
+        context: _aio.ServicerContext[_block_service_pb2.ListBlockVersionsRequest, _abc.Awaitable[_block_service_pb2.ListBlockVersionsResponse]],
+    ) -> _abc.Awaitable[_block_service_pb2.ListBlockVersionsResponse]:
         """Lists the versions of a block, newest first. NOT_FOUND (BLOCK_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def DiffBlock(
         self,
         request: _block_service_pb2.DiffBlockRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_block_service_pb2.DiffBlockResponse, _abc.Awaitable[_block_service_pb2.DiffBlockResponse]]:
+        context: _aio.ServicerContext[_block_service_pb2.DiffBlockRequest, _abc.Awaitable[_block_service_pb2.DiffBlockResponse]],
+    ) -> _abc.Awaitable[_block_service_pb2.DiffBlockResponse]:
         """Returns a unified diff of two versions. NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def BlameBlock(
         self,
         request: _block_service_pb2.BlameBlockRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_block_service_pb2.BlameBlockResponse, _abc.Awaitable[_block_service_pb2.BlameBlockResponse]]:
+        context: _aio.ServicerContext[_block_service_pb2.BlameBlockRequest, _abc.Awaitable[_block_service_pb2.BlameBlockResponse]],
+    ) -> _abc.Awaitable[_block_service_pb2.BlameBlockResponse]:
         """Names the version that wrote each line. NOT_FOUND (BLOCK_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def RevertBlock(
         self,
         request: _block_service_pb2.RevertBlockRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_block_service_pb2.RevertBlockResponse, _abc.Awaitable[_block_service_pb2.RevertBlockResponse]]:
+        context: _aio.ServicerContext[_block_service_pb2.RevertBlockRequest, _abc.Awaitable[_block_service_pb2.RevertBlockResponse]],
+    ) -> _abc.Awaitable[_block_service_pb2.RevertBlockResponse]:
         """Undoes edits by writing new versions. NOT_FOUND (BLOCK_NOT_FOUND,
         VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT).
         """
 
-def add_BlockServiceServicer_to_server(servicer: BlockServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_BlockServiceServicer_to_server(servicer: BlockServiceServicer, server: _aio.Server) -> None: ...

@@ -6,22 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from strata.api.core_memory.v1 import context_service_pb2 as _context_service_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
-
-_T = _typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
@@ -31,82 +16,54 @@ class ContextServiceStub:
     called by the agent loop, not proxied by the gateway.
     """
 
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> ContextServiceAsyncStub: ...
-    Compile: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.CompileRequest, _context_service_pb2.CompileResponse]
-    """Renders the memory section of the system prompt: <memory_blocks>,
-    <tool_usage_rules>, <directories>. Answers "not changed" without rendering
-    when if_revision is the current revision.
-    """
-    PrepareAgent: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.PrepareAgentRequest, _context_service_pb2.PrepareAgentResponse]
-    """Creates and attaches the first blocks of an agent, all or none. Repeating
-    it returns the blocks made the first time. NOT_FOUND (BLOCK_NOT_FOUND),
-    ALREADY_EXISTS (NAME_TAKEN), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
-    """
-    ReleaseAgent: _grpc.UnaryUnaryMultiCallable[_context_service_pb2.ReleaseAgentRequest, _context_service_pb2.ReleaseAgentResponse]
-    """Detaches everything from an agent, and deletes the blocks that were made
-    with it and that no other agent has.
-    """
-
-@_typing.type_check_only
-class ContextServiceAsyncStub(ContextServiceStub):
-    """Core memory as the model sees it, and its life with the agent. Internal:
-    called by the agent loop, not proxied by the gateway.
-    """
-
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Compile: _aio.UnaryUnaryMultiCallable[_context_service_pb2.CompileRequest, _context_service_pb2.CompileResponse]  # type: ignore[assignment]
+    Compile: _aio.UnaryUnaryMultiCallable[_context_service_pb2.CompileRequest, _context_service_pb2.CompileResponse]
     """Renders the memory section of the system prompt: <memory_blocks>,
     <tool_usage_rules>, <directories>. Answers "not changed" without rendering
     when if_revision is the current revision.
     """
-    PrepareAgent: _aio.UnaryUnaryMultiCallable[_context_service_pb2.PrepareAgentRequest, _context_service_pb2.PrepareAgentResponse]  # type: ignore[assignment]
+    PrepareAgent: _aio.UnaryUnaryMultiCallable[_context_service_pb2.PrepareAgentRequest, _context_service_pb2.PrepareAgentResponse]
     """Creates and attaches the first blocks of an agent, all or none. Repeating
     it returns the blocks made the first time. NOT_FOUND (BLOCK_NOT_FOUND),
     ALREADY_EXISTS (NAME_TAKEN), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
     """
-    ReleaseAgent: _aio.UnaryUnaryMultiCallable[_context_service_pb2.ReleaseAgentRequest, _context_service_pb2.ReleaseAgentResponse]  # type: ignore[assignment]
+    ReleaseAgent: _aio.UnaryUnaryMultiCallable[_context_service_pb2.ReleaseAgentRequest, _context_service_pb2.ReleaseAgentResponse]
     """Detaches everything from an agent, and deletes the blocks that were made
     with it and that no other agent has.
     """
 
-class ContextServiceServicer(metaclass=_abc_1.ABCMeta):
+class ContextServiceServicer:
     """Core memory as the model sees it, and its life with the agent. Internal:
     called by the agent loop, not proxied by the gateway.
     """
 
-    @_abc_1.abstractmethod
     def Compile(
         self,
         request: _context_service_pb2.CompileRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_context_service_pb2.CompileResponse, _abc.Awaitable[_context_service_pb2.CompileResponse]]:
+        context: _aio.ServicerContext[_context_service_pb2.CompileRequest, _abc.Awaitable[_context_service_pb2.CompileResponse]],
+    ) -> _abc.Awaitable[_context_service_pb2.CompileResponse]:
         """Renders the memory section of the system prompt: <memory_blocks>,
         <tool_usage_rules>, <directories>. Answers "not changed" without rendering
         when if_revision is the current revision.
         """
 
-    @_abc_1.abstractmethod
     def PrepareAgent(
         self,
         request: _context_service_pb2.PrepareAgentRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_context_service_pb2.PrepareAgentResponse, _abc.Awaitable[_context_service_pb2.PrepareAgentResponse]]:
+        context: _aio.ServicerContext[_context_service_pb2.PrepareAgentRequest, _abc.Awaitable[_context_service_pb2.PrepareAgentResponse]],
+    ) -> _abc.Awaitable[_context_service_pb2.PrepareAgentResponse]:
         """Creates and attaches the first blocks of an agent, all or none. Repeating
         it returns the blocks made the first time. NOT_FOUND (BLOCK_NOT_FOUND),
         ALREADY_EXISTS (NAME_TAKEN), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
         """
 
-    @_abc_1.abstractmethod
     def ReleaseAgent(
         self,
         request: _context_service_pb2.ReleaseAgentRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_context_service_pb2.ReleaseAgentResponse, _abc.Awaitable[_context_service_pb2.ReleaseAgentResponse]]:
+        context: _aio.ServicerContext[_context_service_pb2.ReleaseAgentRequest, _abc.Awaitable[_context_service_pb2.ReleaseAgentResponse]],
+    ) -> _abc.Awaitable[_context_service_pb2.ReleaseAgentResponse]:
         """Detaches everything from an agent, and deletes the blocks that were made
         with it and that no other agent has.
         """
 
-def add_ContextServiceServicer_to_server(servicer: ContextServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_ContextServiceServicer_to_server(servicer: ContextServiceServicer, server: _aio.Server) -> None: ...

@@ -6,22 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from strata.api.core_memory.v1 import file_service_pb2 as _file_service_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
-
-_T = _typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
@@ -34,81 +19,38 @@ class FileServiceStub:
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> FileServiceAsyncStub: ...
-    CreateFolder: _grpc.UnaryUnaryMultiCallable[_file_service_pb2.CreateFolderRequest, _file_service_pb2.CreateFolderResponse]
-    """Creates a folder. ALREADY_EXISTS (NAME_TAKEN)."""
-    ListFolders: _grpc.UnaryUnaryMultiCallable[_file_service_pb2.ListFoldersRequest, _file_service_pb2.ListFoldersResponse]
-    """Lists folders by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    DeleteFolder: _grpc.UnaryUnaryMultiCallable[_file_service_pb2.DeleteFolderRequest, _file_service_pb2.DeleteFolderResponse]
-    """Deletes a folder with its files. NOT_FOUND (FILE_NOT_FOUND)."""
-    UploadFile: _grpc.StreamUnaryMultiCallable[_file_service_pb2.UploadFileRequest, _file_service_pb2.UploadFileResponse]
-    """Uploads one file: first its header, then its bytes. NOT_FOUND
-    (FILE_NOT_FOUND: no such folder), INVALID_ARGUMENT (a format that cannot be
-    read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE, QUOTA_EXCEEDED).
-    """
-    ListFiles: _grpc.UnaryUnaryMultiCallable[_file_service_pb2.ListFilesRequest, _file_service_pb2.ListFilesResponse]
-    """Lists files of a folder or of an agent. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    DeleteFile: _grpc.UnaryUnaryMultiCallable[_file_service_pb2.DeleteFileRequest, _file_service_pb2.DeleteFileResponse]
-    """Deletes a file. NOT_FOUND (FILE_NOT_FOUND)."""
-    AttachFolder: _grpc.UnaryUnaryMultiCallable[_file_service_pb2.AttachFolderRequest, _file_service_pb2.AttachFolderResponse]
-    """Shows a folder to an agent. NOT_FOUND (FILE_NOT_FOUND)."""
-    DetachFolder: _grpc.UnaryUnaryMultiCallable[_file_service_pb2.DetachFolderRequest, _file_service_pb2.DetachFolderResponse]
-    """Hides a folder from an agent. NOT_FOUND (FILE_NOT_FOUND)."""
-    OpenFiles: _grpc.UnaryUnaryMultiCallable[_file_service_pb2.OpenFilesRequest, _file_service_pb2.OpenFilesResponse]
-    """Opens windows into files; closes the least recently used beyond the limit.
-    NOT_FOUND (FILE_NOT_FOUND), INVALID_ARGUMENT.
-    """
-    CloseFiles: _grpc.UnaryUnaryMultiCallable[_file_service_pb2.CloseFilesRequest, _file_service_pb2.CloseFilesResponse]
-    """Closes files. NOT_FOUND (FILE_NOT_FOUND)."""
-    GrepFiles: _grpc.UnaryUnaryMultiCallable[_file_service_pb2.GrepFilesRequest, _file_service_pb2.GrepFilesResponse]
-    """Searches the agent's files by pattern, 20 matches a page. INVALID_ARGUMENT."""
-    SearchFiles: _grpc.UnaryUnaryMultiCallable[_file_service_pb2.SearchFilesRequest, _file_service_pb2.SearchFilesResponse]
-    """Searches the agent's files by meaning."""
-
-@_typing.type_check_only
-class FileServiceAsyncStub(FileServiceStub):
-    """Folders of files that agents can open, search and read.
-
-    Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
-    RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
-    """
-
     def __init__(self, channel: _aio.Channel) -> None: ...
-    CreateFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.CreateFolderRequest, _file_service_pb2.CreateFolderResponse]  # type: ignore[assignment]
+    CreateFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.CreateFolderRequest, _file_service_pb2.CreateFolderResponse]
     """Creates a folder. ALREADY_EXISTS (NAME_TAKEN)."""
-    ListFolders: _aio.UnaryUnaryMultiCallable[_file_service_pb2.ListFoldersRequest, _file_service_pb2.ListFoldersResponse]  # type: ignore[assignment]
+    ListFolders: _aio.UnaryUnaryMultiCallable[_file_service_pb2.ListFoldersRequest, _file_service_pb2.ListFoldersResponse]
     """Lists folders by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    DeleteFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.DeleteFolderRequest, _file_service_pb2.DeleteFolderResponse]  # type: ignore[assignment]
+    DeleteFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.DeleteFolderRequest, _file_service_pb2.DeleteFolderResponse]
     """Deletes a folder with its files. NOT_FOUND (FILE_NOT_FOUND)."""
-    UploadFile: _aio.StreamUnaryMultiCallable[_file_service_pb2.UploadFileRequest, _file_service_pb2.UploadFileResponse]  # type: ignore[assignment]
+    UploadFile: _aio.StreamUnaryMultiCallable[_file_service_pb2.UploadFileRequest, _file_service_pb2.UploadFileResponse]
     """Uploads one file: first its header, then its bytes. NOT_FOUND
     (FILE_NOT_FOUND: no such folder), INVALID_ARGUMENT (a format that cannot be
     read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE, QUOTA_EXCEEDED).
     """
-    ListFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.ListFilesRequest, _file_service_pb2.ListFilesResponse]  # type: ignore[assignment]
+    ListFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.ListFilesRequest, _file_service_pb2.ListFilesResponse]
     """Lists files of a folder or of an agent. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    DeleteFile: _aio.UnaryUnaryMultiCallable[_file_service_pb2.DeleteFileRequest, _file_service_pb2.DeleteFileResponse]  # type: ignore[assignment]
+    DeleteFile: _aio.UnaryUnaryMultiCallable[_file_service_pb2.DeleteFileRequest, _file_service_pb2.DeleteFileResponse]
     """Deletes a file. NOT_FOUND (FILE_NOT_FOUND)."""
-    AttachFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.AttachFolderRequest, _file_service_pb2.AttachFolderResponse]  # type: ignore[assignment]
+    AttachFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.AttachFolderRequest, _file_service_pb2.AttachFolderResponse]
     """Shows a folder to an agent. NOT_FOUND (FILE_NOT_FOUND)."""
-    DetachFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.DetachFolderRequest, _file_service_pb2.DetachFolderResponse]  # type: ignore[assignment]
+    DetachFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.DetachFolderRequest, _file_service_pb2.DetachFolderResponse]
     """Hides a folder from an agent. NOT_FOUND (FILE_NOT_FOUND)."""
-    OpenFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.OpenFilesRequest, _file_service_pb2.OpenFilesResponse]  # type: ignore[assignment]
+    OpenFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.OpenFilesRequest, _file_service_pb2.OpenFilesResponse]
     """Opens windows into files; closes the least recently used beyond the limit.
     NOT_FOUND (FILE_NOT_FOUND), INVALID_ARGUMENT.
     """
-    CloseFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.CloseFilesRequest, _file_service_pb2.CloseFilesResponse]  # type: ignore[assignment]
+    CloseFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.CloseFilesRequest, _file_service_pb2.CloseFilesResponse]
     """Closes files. NOT_FOUND (FILE_NOT_FOUND)."""
-    GrepFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.GrepFilesRequest, _file_service_pb2.GrepFilesResponse]  # type: ignore[assignment]
+    GrepFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.GrepFilesRequest, _file_service_pb2.GrepFilesResponse]
     """Searches the agent's files by pattern, 20 matches a page. INVALID_ARGUMENT."""
-    SearchFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.SearchFilesRequest, _file_service_pb2.SearchFilesResponse]  # type: ignore[assignment]
+    SearchFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.SearchFilesRequest, _file_service_pb2.SearchFilesResponse]
     """Searches the agent's files by meaning."""
 
-class FileServiceServicer(metaclass=_abc_1.ABCMeta):
+class FileServiceServicer:
     """Folders of files that agents can open, search and read.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -116,105 +58,93 @@ class FileServiceServicer(metaclass=_abc_1.ABCMeta):
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_abc_1.abstractmethod
     def CreateFolder(
         self,
         request: _file_service_pb2.CreateFolderRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_file_service_pb2.CreateFolderResponse, _abc.Awaitable[_file_service_pb2.CreateFolderResponse]]:
+        context: _aio.ServicerContext[_file_service_pb2.CreateFolderRequest, _abc.Awaitable[_file_service_pb2.CreateFolderResponse]],
+    ) -> _abc.Awaitable[_file_service_pb2.CreateFolderResponse]:
         """Creates a folder. ALREADY_EXISTS (NAME_TAKEN)."""
 
-    @_abc_1.abstractmethod
     def ListFolders(
         self,
         request: _file_service_pb2.ListFoldersRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_file_service_pb2.ListFoldersResponse, _abc.Awaitable[_file_service_pb2.ListFoldersResponse]]:
+        context: _aio.ServicerContext[_file_service_pb2.ListFoldersRequest, _abc.Awaitable[_file_service_pb2.ListFoldersResponse]],
+    ) -> _abc.Awaitable[_file_service_pb2.ListFoldersResponse]:
         """Lists folders by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
 
-    @_abc_1.abstractmethod
     def DeleteFolder(
         self,
         request: _file_service_pb2.DeleteFolderRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_file_service_pb2.DeleteFolderResponse, _abc.Awaitable[_file_service_pb2.DeleteFolderResponse]]:
+        context: _aio.ServicerContext[_file_service_pb2.DeleteFolderRequest, _abc.Awaitable[_file_service_pb2.DeleteFolderResponse]],
+    ) -> _abc.Awaitable[_file_service_pb2.DeleteFolderResponse]:
         """Deletes a folder with its files. NOT_FOUND (FILE_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def UploadFile(
         self,
-        request_iterator: _MaybeAsyncIterator[_file_service_pb2.UploadFileRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_file_service_pb2.UploadFileResponse, _abc.Awaitable[_file_service_pb2.UploadFileResponse]]:
+        request_iterator: _abc.AsyncIterator[_file_service_pb2.UploadFileRequest],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_file_service_pb2.UploadFileRequest], _abc.Awaitable[_file_service_pb2.UploadFileResponse]],
+    ) -> _abc.Awaitable[_file_service_pb2.UploadFileResponse]:
         """Uploads one file: first its header, then its bytes. NOT_FOUND
         (FILE_NOT_FOUND: no such folder), INVALID_ARGUMENT (a format that cannot be
         read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE, QUOTA_EXCEEDED).
         """
 
-    @_abc_1.abstractmethod
     def ListFiles(
         self,
         request: _file_service_pb2.ListFilesRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_file_service_pb2.ListFilesResponse, _abc.Awaitable[_file_service_pb2.ListFilesResponse]]:
+        context: _aio.ServicerContext[_file_service_pb2.ListFilesRequest, _abc.Awaitable[_file_service_pb2.ListFilesResponse]],
+    ) -> _abc.Awaitable[_file_service_pb2.ListFilesResponse]:
         """Lists files of a folder or of an agent. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
 
-    @_abc_1.abstractmethod
     def DeleteFile(
         self,
         request: _file_service_pb2.DeleteFileRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_file_service_pb2.DeleteFileResponse, _abc.Awaitable[_file_service_pb2.DeleteFileResponse]]:
+        context: _aio.ServicerContext[_file_service_pb2.DeleteFileRequest, _abc.Awaitable[_file_service_pb2.DeleteFileResponse]],
+    ) -> _abc.Awaitable[_file_service_pb2.DeleteFileResponse]:
         """Deletes a file. NOT_FOUND (FILE_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def AttachFolder(
         self,
         request: _file_service_pb2.AttachFolderRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_file_service_pb2.AttachFolderResponse, _abc.Awaitable[_file_service_pb2.AttachFolderResponse]]:
+        context: _aio.ServicerContext[_file_service_pb2.AttachFolderRequest, _abc.Awaitable[_file_service_pb2.AttachFolderResponse]],
+    ) -> _abc.Awaitable[_file_service_pb2.AttachFolderResponse]:
         """Shows a folder to an agent. NOT_FOUND (FILE_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def DetachFolder(
         self,
         request: _file_service_pb2.DetachFolderRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_file_service_pb2.DetachFolderResponse, _abc.Awaitable[_file_service_pb2.DetachFolderResponse]]:
+        context: _aio.ServicerContext[_file_service_pb2.DetachFolderRequest, _abc.Awaitable[_file_service_pb2.DetachFolderResponse]],
+    ) -> _abc.Awaitable[_file_service_pb2.DetachFolderResponse]:
         """Hides a folder from an agent. NOT_FOUND (FILE_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def OpenFiles(
         self,
         request: _file_service_pb2.OpenFilesRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_file_service_pb2.OpenFilesResponse, _abc.Awaitable[_file_service_pb2.OpenFilesResponse]]:
+        context: _aio.ServicerContext[_file_service_pb2.OpenFilesRequest, _abc.Awaitable[_file_service_pb2.OpenFilesResponse]],
+    ) -> _abc.Awaitable[_file_service_pb2.OpenFilesResponse]:
         """Opens windows into files; closes the least recently used beyond the limit.
         NOT_FOUND (FILE_NOT_FOUND), INVALID_ARGUMENT.
         """
 
-    @_abc_1.abstractmethod
     def CloseFiles(
         self,
         request: _file_service_pb2.CloseFilesRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_file_service_pb2.CloseFilesResponse, _abc.Awaitable[_file_service_pb2.CloseFilesResponse]]:
+        context: _aio.ServicerContext[_file_service_pb2.CloseFilesRequest, _abc.Awaitable[_file_service_pb2.CloseFilesResponse]],
+    ) -> _abc.Awaitable[_file_service_pb2.CloseFilesResponse]:
         """Closes files. NOT_FOUND (FILE_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def GrepFiles(
         self,
         request: _file_service_pb2.GrepFilesRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_file_service_pb2.GrepFilesResponse, _abc.Awaitable[_file_service_pb2.GrepFilesResponse]]:
+        context: _aio.ServicerContext[_file_service_pb2.GrepFilesRequest, _abc.Awaitable[_file_service_pb2.GrepFilesResponse]],
+    ) -> _abc.Awaitable[_file_service_pb2.GrepFilesResponse]:
         """Searches the agent's files by pattern, 20 matches a page. INVALID_ARGUMENT."""
 
-    @_abc_1.abstractmethod
     def SearchFiles(
         self,
         request: _file_service_pb2.SearchFilesRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_file_service_pb2.SearchFilesResponse, _abc.Awaitable[_file_service_pb2.SearchFilesResponse]]:
+        context: _aio.ServicerContext[_file_service_pb2.SearchFilesRequest, _abc.Awaitable[_file_service_pb2.SearchFilesResponse]],
+    ) -> _abc.Awaitable[_file_service_pb2.SearchFilesResponse]:
         """Searches the agent's files by meaning."""
 
-def add_FileServiceServicer_to_server(servicer: FileServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_FileServiceServicer_to_server(servicer: FileServiceServicer, server: _aio.Server) -> None: ...

@@ -6,22 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from strata.api.gateway.v1 import admin_service_pb2 as _admin_service_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
-
-_T = _typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
@@ -35,60 +20,27 @@ class AdminServiceStub:
     DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
-    CreateProject: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.CreateProjectRequest, _admin_service_pb2.CreateProjectResponse]
-    """Creates a project in the caller's organisation. ALREADY_EXISTS (NAME_TAKEN)."""
-    ListProjects: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListProjectsRequest, _admin_service_pb2.ListProjectsResponse]
-    """Lists the projects of the caller's organisation. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    CreateApiKey: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.CreateApiKeyRequest, _admin_service_pb2.CreateApiKeyResponse]
-    """Makes a key; its secret is shown this once. NOT_FOUND (PROJECT_NOT_FOUND)."""
-    ListApiKeys: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListApiKeysRequest, _admin_service_pb2.ListApiKeysResponse]
-    """Lists keys, without secrets. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    RevokeApiKey: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.RevokeApiKeyRequest, _admin_service_pb2.RevokeApiKeyResponse]
-    """Revokes a key within seconds on every replica. NOT_FOUND (API_KEY_NOT_FOUND)."""
-    WhoAmI: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.WhoAmIRequest, _admin_service_pb2.WhoAmIResponse]
-    """Tells who the caller is and what the key may do."""
-    GetUsage: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.GetUsageRequest, _admin_service_pb2.GetUsageResponse]
-    """Sums runs and tokens of a time range."""
-    ListAuditEvents: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.ListAuditEventsRequest, _admin_service_pb2.ListAuditEventsResponse]
-    """Lists audit events, newest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    EraseSubject: _grpc.UnaryUnaryMultiCallable[_admin_service_pb2.EraseSubjectRequest, _admin_service_pb2.EraseSubjectResponse]
-    """Erases what all tiers know of a subject, and says what was erased."""
-
-@_typing.type_check_only
-class AdminServiceAsyncStub(AdminServiceStub):
-    """Projects, keys, use and audit.
-
-    Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
-    (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED),
-    DEADLINE_EXCEEDED, UNAVAILABLE.
-    """
-
     def __init__(self, channel: _aio.Channel) -> None: ...
-    CreateProject: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateProjectRequest, _admin_service_pb2.CreateProjectResponse]  # type: ignore[assignment]
+    CreateProject: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateProjectRequest, _admin_service_pb2.CreateProjectResponse]
     """Creates a project in the caller's organisation. ALREADY_EXISTS (NAME_TAKEN)."""
-    ListProjects: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListProjectsRequest, _admin_service_pb2.ListProjectsResponse]  # type: ignore[assignment]
+    ListProjects: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListProjectsRequest, _admin_service_pb2.ListProjectsResponse]
     """Lists the projects of the caller's organisation. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    CreateApiKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateApiKeyRequest, _admin_service_pb2.CreateApiKeyResponse]  # type: ignore[assignment]
+    CreateApiKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateApiKeyRequest, _admin_service_pb2.CreateApiKeyResponse]
     """Makes a key; its secret is shown this once. NOT_FOUND (PROJECT_NOT_FOUND)."""
-    ListApiKeys: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListApiKeysRequest, _admin_service_pb2.ListApiKeysResponse]  # type: ignore[assignment]
+    ListApiKeys: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListApiKeysRequest, _admin_service_pb2.ListApiKeysResponse]
     """Lists keys, without secrets. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    RevokeApiKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RevokeApiKeyRequest, _admin_service_pb2.RevokeApiKeyResponse]  # type: ignore[assignment]
+    RevokeApiKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RevokeApiKeyRequest, _admin_service_pb2.RevokeApiKeyResponse]
     """Revokes a key within seconds on every replica. NOT_FOUND (API_KEY_NOT_FOUND)."""
-    WhoAmI: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.WhoAmIRequest, _admin_service_pb2.WhoAmIResponse]  # type: ignore[assignment]
+    WhoAmI: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.WhoAmIRequest, _admin_service_pb2.WhoAmIResponse]
     """Tells who the caller is and what the key may do."""
-    GetUsage: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetUsageRequest, _admin_service_pb2.GetUsageResponse]  # type: ignore[assignment]
+    GetUsage: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.GetUsageRequest, _admin_service_pb2.GetUsageResponse]
     """Sums runs and tokens of a time range."""
-    ListAuditEvents: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListAuditEventsRequest, _admin_service_pb2.ListAuditEventsResponse]  # type: ignore[assignment]
+    ListAuditEvents: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListAuditEventsRequest, _admin_service_pb2.ListAuditEventsResponse]
     """Lists audit events, newest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    EraseSubject: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.EraseSubjectRequest, _admin_service_pb2.EraseSubjectResponse]  # type: ignore[assignment]
+    EraseSubject: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.EraseSubjectRequest, _admin_service_pb2.EraseSubjectResponse]
     """Erases what all tiers know of a subject, and says what was erased."""
 
-class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
+class AdminServiceServicer:
     """Projects, keys, use and audit.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -97,76 +49,67 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
     DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_abc_1.abstractmethod
     def CreateProject(
         self,
         request: _admin_service_pb2.CreateProjectRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_admin_service_pb2.CreateProjectResponse, _abc.Awaitable[_admin_service_pb2.CreateProjectResponse]]:
+        context: _aio.ServicerContext[_admin_service_pb2.CreateProjectRequest, _abc.Awaitable[_admin_service_pb2.CreateProjectResponse]],
+    ) -> _abc.Awaitable[_admin_service_pb2.CreateProjectResponse]:
         """Creates a project in the caller's organisation. ALREADY_EXISTS (NAME_TAKEN)."""
 
-    @_abc_1.abstractmethod
     def ListProjects(
         self,
         request: _admin_service_pb2.ListProjectsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_admin_service_pb2.ListProjectsResponse, _abc.Awaitable[_admin_service_pb2.ListProjectsResponse]]:
+        context: _aio.ServicerContext[_admin_service_pb2.ListProjectsRequest, _abc.Awaitable[_admin_service_pb2.ListProjectsResponse]],
+    ) -> _abc.Awaitable[_admin_service_pb2.ListProjectsResponse]:
         """Lists the projects of the caller's organisation. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
 
-    @_abc_1.abstractmethod
     def CreateApiKey(
         self,
         request: _admin_service_pb2.CreateApiKeyRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_admin_service_pb2.CreateApiKeyResponse, _abc.Awaitable[_admin_service_pb2.CreateApiKeyResponse]]:
+        context: _aio.ServicerContext[_admin_service_pb2.CreateApiKeyRequest, _abc.Awaitable[_admin_service_pb2.CreateApiKeyResponse]],
+    ) -> _abc.Awaitable[_admin_service_pb2.CreateApiKeyResponse]:
         """Makes a key; its secret is shown this once. NOT_FOUND (PROJECT_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def ListApiKeys(
         self,
         request: _admin_service_pb2.ListApiKeysRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_admin_service_pb2.ListApiKeysResponse, _abc.Awaitable[_admin_service_pb2.ListApiKeysResponse]]:
+        context: _aio.ServicerContext[_admin_service_pb2.ListApiKeysRequest, _abc.Awaitable[_admin_service_pb2.ListApiKeysResponse]],
+    ) -> _abc.Awaitable[_admin_service_pb2.ListApiKeysResponse]:
         """Lists keys, without secrets. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
 
-    @_abc_1.abstractmethod
     def RevokeApiKey(
         self,
         request: _admin_service_pb2.RevokeApiKeyRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_admin_service_pb2.RevokeApiKeyResponse, _abc.Awaitable[_admin_service_pb2.RevokeApiKeyResponse]]:
+        context: _aio.ServicerContext[_admin_service_pb2.RevokeApiKeyRequest, _abc.Awaitable[_admin_service_pb2.RevokeApiKeyResponse]],
+    ) -> _abc.Awaitable[_admin_service_pb2.RevokeApiKeyResponse]:
         """Revokes a key within seconds on every replica. NOT_FOUND (API_KEY_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def WhoAmI(
         self,
         request: _admin_service_pb2.WhoAmIRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_admin_service_pb2.WhoAmIResponse, _abc.Awaitable[_admin_service_pb2.WhoAmIResponse]]:
+        context: _aio.ServicerContext[_admin_service_pb2.WhoAmIRequest, _abc.Awaitable[_admin_service_pb2.WhoAmIResponse]],
+    ) -> _abc.Awaitable[_admin_service_pb2.WhoAmIResponse]:
         """Tells who the caller is and what the key may do."""
 
-    @_abc_1.abstractmethod
     def GetUsage(
         self,
         request: _admin_service_pb2.GetUsageRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_admin_service_pb2.GetUsageResponse, _abc.Awaitable[_admin_service_pb2.GetUsageResponse]]:
+        context: _aio.ServicerContext[_admin_service_pb2.GetUsageRequest, _abc.Awaitable[_admin_service_pb2.GetUsageResponse]],
+    ) -> _abc.Awaitable[_admin_service_pb2.GetUsageResponse]:
         """Sums runs and tokens of a time range."""
 
-    @_abc_1.abstractmethod
     def ListAuditEvents(
         self,
         request: _admin_service_pb2.ListAuditEventsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_admin_service_pb2.ListAuditEventsResponse, _abc.Awaitable[_admin_service_pb2.ListAuditEventsResponse]]:
+        context: _aio.ServicerContext[_admin_service_pb2.ListAuditEventsRequest, _abc.Awaitable[_admin_service_pb2.ListAuditEventsResponse]],
+    ) -> _abc.Awaitable[_admin_service_pb2.ListAuditEventsResponse]:
         """Lists audit events, newest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
 
-    @_abc_1.abstractmethod
     def EraseSubject(
         self,
         request: _admin_service_pb2.EraseSubjectRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_admin_service_pb2.EraseSubjectResponse, _abc.Awaitable[_admin_service_pb2.EraseSubjectResponse]]:
+        context: _aio.ServicerContext[_admin_service_pb2.EraseSubjectRequest, _abc.Awaitable[_admin_service_pb2.EraseSubjectResponse]],
+    ) -> _abc.Awaitable[_admin_service_pb2.EraseSubjectResponse]:
         """Erases what all tiers know of a subject, and says what was erased."""
 
-def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: _aio.Server) -> None: ...

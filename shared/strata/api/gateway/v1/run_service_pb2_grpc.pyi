@@ -6,22 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from strata.api.gateway.v1 import run_service_pb2 as _run_service_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
-
-_T = _typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
@@ -35,82 +20,38 @@ class RunServiceStub:
     MESSAGE_TOO_LARGE), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> RunServiceAsyncStub: ...
-    SendMessage: _grpc.UnaryStreamMultiCallable[_run_service_pb2.SendMessageRequest, _run_service_pb2.SendMessageResponse]
-    """Sends messages to an agent and streams the run. The message is stored
-    before the model is called. A client that goes away does not stop the run.
-    A request_id seen before gives the events of the first run. NOT_FOUND
-    (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-    ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING).
-    """
-    StartRun: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.StartRunRequest, _run_service_pb2.StartRunResponse]
-    """The same without waiting; follow it with StreamRun."""
-    StreamRun: _grpc.UnaryStreamMultiCallable[_run_service_pb2.StreamRunRequest, _run_service_pb2.StreamRunResponse]
-    """Streams the events of a run after a sequence, to its end. Works from any
-    replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND).
-    """
-    GetRun: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.GetRunRequest, _run_service_pb2.GetRunResponse]
-    """Returns a run. NOT_FOUND (RUN_NOT_FOUND)."""
-    ListRuns: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.ListRunsRequest, _run_service_pb2.ListRunsResponse]
-    """Lists runs, newest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    CancelRun: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.CancelRunRequest, _run_service_pb2.CancelRunResponse]
-    """Stops a run: the model call is aborted, the running tool is killed, what is
-    committed stays. Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
-    """
-    RespondToApproval: _grpc.UnaryStreamMultiCallable[_run_service_pb2.RespondToApprovalRequest, _run_service_pb2.RespondToApprovalResponse]
-    """Answers an approval request and streams the run that goes on. NOT_FOUND
-    (APPROVAL_NOT_FOUND), INVALID_ARGUMENT (other tool call ids).
-    """
-    ListApprovals: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.ListApprovalsRequest, _run_service_pb2.ListApprovalsResponse]
-    """Lists approval requests, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    ExplainRun: _grpc.UnaryUnaryMultiCallable[_run_service_pb2.ExplainRunRequest, _run_service_pb2.ExplainRunResponse]
-    """Tells what a run did and where its time and tokens went. NOT_FOUND (RUN_NOT_FOUND)."""
-
-@_typing.type_check_only
-class RunServiceAsyncStub(RunServiceStub):
-    """Runs: one message (or decision) to an agent and all that follows from it.
-
-    Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
-    (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED,
-    MESSAGE_TOO_LARGE), DEADLINE_EXCEEDED, UNAVAILABLE.
-    """
-
     def __init__(self, channel: _aio.Channel) -> None: ...
-    SendMessage: _aio.UnaryStreamMultiCallable[_run_service_pb2.SendMessageRequest, _run_service_pb2.SendMessageResponse]  # type: ignore[assignment]
+    SendMessage: _aio.UnaryStreamMultiCallable[_run_service_pb2.SendMessageRequest, _run_service_pb2.SendMessageResponse]
     """Sends messages to an agent and streams the run. The message is stored
     before the model is called. A client that goes away does not stop the run.
     A request_id seen before gives the events of the first run. NOT_FOUND
     (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
     ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING).
     """
-    StartRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.StartRunRequest, _run_service_pb2.StartRunResponse]  # type: ignore[assignment]
+    StartRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.StartRunRequest, _run_service_pb2.StartRunResponse]
     """The same without waiting; follow it with StreamRun."""
-    StreamRun: _aio.UnaryStreamMultiCallable[_run_service_pb2.StreamRunRequest, _run_service_pb2.StreamRunResponse]  # type: ignore[assignment]
+    StreamRun: _aio.UnaryStreamMultiCallable[_run_service_pb2.StreamRunRequest, _run_service_pb2.StreamRunResponse]
     """Streams the events of a run after a sequence, to its end. Works from any
     replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND).
     """
-    GetRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.GetRunRequest, _run_service_pb2.GetRunResponse]  # type: ignore[assignment]
+    GetRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.GetRunRequest, _run_service_pb2.GetRunResponse]
     """Returns a run. NOT_FOUND (RUN_NOT_FOUND)."""
-    ListRuns: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ListRunsRequest, _run_service_pb2.ListRunsResponse]  # type: ignore[assignment]
+    ListRuns: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ListRunsRequest, _run_service_pb2.ListRunsResponse]
     """Lists runs, newest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    CancelRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.CancelRunRequest, _run_service_pb2.CancelRunResponse]  # type: ignore[assignment]
+    CancelRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.CancelRunRequest, _run_service_pb2.CancelRunResponse]
     """Stops a run: the model call is aborted, the running tool is killed, what is
     committed stays. Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
     """
-    RespondToApproval: _aio.UnaryStreamMultiCallable[_run_service_pb2.RespondToApprovalRequest, _run_service_pb2.RespondToApprovalResponse]  # type: ignore[assignment]
+    RespondToApproval: _aio.UnaryStreamMultiCallable[_run_service_pb2.RespondToApprovalRequest, _run_service_pb2.RespondToApprovalResponse]
     """Answers an approval request and streams the run that goes on. NOT_FOUND
     (APPROVAL_NOT_FOUND), INVALID_ARGUMENT (other tool call ids).
     """
-    ListApprovals: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ListApprovalsRequest, _run_service_pb2.ListApprovalsResponse]  # type: ignore[assignment]
+    ListApprovals: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ListApprovalsRequest, _run_service_pb2.ListApprovalsResponse]
     """Lists approval requests, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    ExplainRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ExplainRunRequest, _run_service_pb2.ExplainRunResponse]  # type: ignore[assignment]
+    ExplainRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ExplainRunRequest, _run_service_pb2.ExplainRunResponse]
     """Tells what a run did and where its time and tokens went. NOT_FOUND (RUN_NOT_FOUND)."""
 
-class RunServiceServicer(metaclass=_abc_1.ABCMeta):
+class RunServiceServicer:
     """Runs: one message (or decision) to an agent and all that follows from it.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -119,12 +60,11 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
     MESSAGE_TOO_LARGE), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_abc_1.abstractmethod
     def SendMessage(
         self,
         request: _run_service_pb2.SendMessageRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_run_service_pb2.SendMessageResponse], _abc.AsyncIterator[_run_service_pb2.SendMessageResponse]]:
+        context: _aio.ServicerContext[_run_service_pb2.SendMessageRequest, _abc.AsyncIterator[_run_service_pb2.SendMessageResponse]],
+    ) -> _abc.AsyncIterator[_run_service_pb2.SendMessageResponse]:
         """Sends messages to an agent and streams the run. The message is stored
         before the model is called. A client that goes away does not stop the run.
         A request_id seen before gives the events of the first run. NOT_FOUND
@@ -132,74 +72,66 @@ class RunServiceServicer(metaclass=_abc_1.ABCMeta):
         ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING).
         """
 
-    @_abc_1.abstractmethod
     def StartRun(
         self,
         request: _run_service_pb2.StartRunRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_run_service_pb2.StartRunResponse, _abc.Awaitable[_run_service_pb2.StartRunResponse]]:
+        context: _aio.ServicerContext[_run_service_pb2.StartRunRequest, _abc.Awaitable[_run_service_pb2.StartRunResponse]],
+    ) -> _abc.Awaitable[_run_service_pb2.StartRunResponse]:
         """The same without waiting; follow it with StreamRun."""
 
-    @_abc_1.abstractmethod
     def StreamRun(
         self,
         request: _run_service_pb2.StreamRunRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_run_service_pb2.StreamRunResponse], _abc.AsyncIterator[_run_service_pb2.StreamRunResponse]]:
+        context: _aio.ServicerContext[_run_service_pb2.StreamRunRequest, _abc.AsyncIterator[_run_service_pb2.StreamRunResponse]],
+    ) -> _abc.AsyncIterator[_run_service_pb2.StreamRunResponse]:
         """Streams the events of a run after a sequence, to its end. Works from any
         replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND).
         """
 
-    @_abc_1.abstractmethod
     def GetRun(
         self,
         request: _run_service_pb2.GetRunRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_run_service_pb2.GetRunResponse, _abc.Awaitable[_run_service_pb2.GetRunResponse]]:
+        context: _aio.ServicerContext[_run_service_pb2.GetRunRequest, _abc.Awaitable[_run_service_pb2.GetRunResponse]],
+    ) -> _abc.Awaitable[_run_service_pb2.GetRunResponse]:
         """Returns a run. NOT_FOUND (RUN_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def ListRuns(
         self,
         request: _run_service_pb2.ListRunsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_run_service_pb2.ListRunsResponse, _abc.Awaitable[_run_service_pb2.ListRunsResponse]]:
+        context: _aio.ServicerContext[_run_service_pb2.ListRunsRequest, _abc.Awaitable[_run_service_pb2.ListRunsResponse]],
+    ) -> _abc.Awaitable[_run_service_pb2.ListRunsResponse]:
         """Lists runs, newest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
 
-    @_abc_1.abstractmethod
     def CancelRun(
         self,
         request: _run_service_pb2.CancelRunRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_run_service_pb2.CancelRunResponse, _abc.Awaitable[_run_service_pb2.CancelRunResponse]]:
+        context: _aio.ServicerContext[_run_service_pb2.CancelRunRequest, _abc.Awaitable[_run_service_pb2.CancelRunResponse]],
+    ) -> _abc.Awaitable[_run_service_pb2.CancelRunResponse]:
         """Stops a run: the model call is aborted, the running tool is killed, what is
         committed stays. Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
         """
 
-    @_abc_1.abstractmethod
     def RespondToApproval(
         self,
         request: _run_service_pb2.RespondToApprovalRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_run_service_pb2.RespondToApprovalResponse], _abc.AsyncIterator[_run_service_pb2.RespondToApprovalResponse]]:
+        context: _aio.ServicerContext[_run_service_pb2.RespondToApprovalRequest, _abc.AsyncIterator[_run_service_pb2.RespondToApprovalResponse]],
+    ) -> _abc.AsyncIterator[_run_service_pb2.RespondToApprovalResponse]:
         """Answers an approval request and streams the run that goes on. NOT_FOUND
         (APPROVAL_NOT_FOUND), INVALID_ARGUMENT (other tool call ids).
         """
 
-    @_abc_1.abstractmethod
     def ListApprovals(
         self,
         request: _run_service_pb2.ListApprovalsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_run_service_pb2.ListApprovalsResponse, _abc.Awaitable[_run_service_pb2.ListApprovalsResponse]]:
+        context: _aio.ServicerContext[_run_service_pb2.ListApprovalsRequest, _abc.Awaitable[_run_service_pb2.ListApprovalsResponse]],
+    ) -> _abc.Awaitable[_run_service_pb2.ListApprovalsResponse]:
         """Lists approval requests, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
 
-    @_abc_1.abstractmethod
     def ExplainRun(
         self,
         request: _run_service_pb2.ExplainRunRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_run_service_pb2.ExplainRunResponse, _abc.Awaitable[_run_service_pb2.ExplainRunResponse]]:
+        context: _aio.ServicerContext[_run_service_pb2.ExplainRunRequest, _abc.Awaitable[_run_service_pb2.ExplainRunResponse]],
+    ) -> _abc.Awaitable[_run_service_pb2.ExplainRunResponse]:
         """Tells what a run did and where its time and tokens went. NOT_FOUND (RUN_NOT_FOUND)."""
 
-def add_RunServiceServicer_to_server(servicer: RunServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_RunServiceServicer_to_server(servicer: RunServiceServicer, server: _aio.Server) -> None: ...

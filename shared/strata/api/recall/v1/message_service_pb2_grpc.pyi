@@ -6,22 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from strata.api.recall.v1 import message_service_pb2 as _message_service_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
-
-_T = _typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
@@ -34,47 +19,21 @@ class MessageServiceStub:
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> MessageServiceAsyncStub: ...
-    GetMessage: _grpc.UnaryUnaryMultiCallable[_message_service_pb2.GetMessageRequest, _message_service_pb2.GetMessageResponse]
-    """Returns one message. NOT_FOUND (MESSAGE_NOT_FOUND)."""
-    ListMessages: _grpc.UnaryUnaryMultiCallable[_message_service_pb2.ListMessagesRequest, _message_service_pb2.ListMessagesResponse]
-    """Lists the messages of a conversation or of an agent by sequence.
-    INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
-    """
-    SearchMessages: _grpc.UnaryUnaryMultiCallable[_message_service_pb2.SearchMessagesRequest, _message_service_pb2.SearchMessagesResponse]
-    """Searches the messages of an agent, best first."""
-    PinMessage: _grpc.UnaryUnaryMultiCallable[_message_service_pb2.PinMessageRequest, _message_service_pb2.PinMessageResponse]
-    """Keeps a message in the window through every compaction. NOT_FOUND (MESSAGE_NOT_FOUND)."""
-    UnpinMessage: _grpc.UnaryUnaryMultiCallable[_message_service_pb2.UnpinMessageRequest, _message_service_pb2.UnpinMessageResponse]
-    """Takes the pin away. NOT_FOUND (MESSAGE_NOT_FOUND)."""
-
-@_typing.type_check_only
-class MessageServiceAsyncStub(MessageServiceStub):
-    """Recall memory: every message ever stored, readable and searchable.
-
-    Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
-    RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
-    """
-
     def __init__(self, channel: _aio.Channel) -> None: ...
-    GetMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.GetMessageRequest, _message_service_pb2.GetMessageResponse]  # type: ignore[assignment]
+    GetMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.GetMessageRequest, _message_service_pb2.GetMessageResponse]
     """Returns one message. NOT_FOUND (MESSAGE_NOT_FOUND)."""
-    ListMessages: _aio.UnaryUnaryMultiCallable[_message_service_pb2.ListMessagesRequest, _message_service_pb2.ListMessagesResponse]  # type: ignore[assignment]
+    ListMessages: _aio.UnaryUnaryMultiCallable[_message_service_pb2.ListMessagesRequest, _message_service_pb2.ListMessagesResponse]
     """Lists the messages of a conversation or of an agent by sequence.
     INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
-    SearchMessages: _aio.UnaryUnaryMultiCallable[_message_service_pb2.SearchMessagesRequest, _message_service_pb2.SearchMessagesResponse]  # type: ignore[assignment]
+    SearchMessages: _aio.UnaryUnaryMultiCallable[_message_service_pb2.SearchMessagesRequest, _message_service_pb2.SearchMessagesResponse]
     """Searches the messages of an agent, best first."""
-    PinMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.PinMessageRequest, _message_service_pb2.PinMessageResponse]  # type: ignore[assignment]
+    PinMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.PinMessageRequest, _message_service_pb2.PinMessageResponse]
     """Keeps a message in the window through every compaction. NOT_FOUND (MESSAGE_NOT_FOUND)."""
-    UnpinMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.UnpinMessageRequest, _message_service_pb2.UnpinMessageResponse]  # type: ignore[assignment]
+    UnpinMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.UnpinMessageRequest, _message_service_pb2.UnpinMessageResponse]
     """Takes the pin away. NOT_FOUND (MESSAGE_NOT_FOUND)."""
 
-class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
+class MessageServiceServicer:
     """Recall memory: every message ever stored, readable and searchable.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -82,46 +41,41 @@ class MessageServiceServicer(metaclass=_abc_1.ABCMeta):
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_abc_1.abstractmethod
     def GetMessage(
         self,
         request: _message_service_pb2.GetMessageRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_message_service_pb2.GetMessageResponse, _abc.Awaitable[_message_service_pb2.GetMessageResponse]]:
+        context: _aio.ServicerContext[_message_service_pb2.GetMessageRequest, _abc.Awaitable[_message_service_pb2.GetMessageResponse]],
+    ) -> _abc.Awaitable[_message_service_pb2.GetMessageResponse]:
         """Returns one message. NOT_FOUND (MESSAGE_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def ListMessages(
         self,
         request: _message_service_pb2.ListMessagesRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_message_service_pb2.ListMessagesResponse, _abc.Awaitable[_message_service_pb2.ListMessagesResponse]]:
+        context: _aio.ServicerContext[_message_service_pb2.ListMessagesRequest, _abc.Awaitable[_message_service_pb2.ListMessagesResponse]],
+    ) -> _abc.Awaitable[_message_service_pb2.ListMessagesResponse]:
         """Lists the messages of a conversation or of an agent by sequence.
         INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
 
-    @_abc_1.abstractmethod
     def SearchMessages(
         self,
         request: _message_service_pb2.SearchMessagesRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_message_service_pb2.SearchMessagesResponse, _abc.Awaitable[_message_service_pb2.SearchMessagesResponse]]:
+        context: _aio.ServicerContext[_message_service_pb2.SearchMessagesRequest, _abc.Awaitable[_message_service_pb2.SearchMessagesResponse]],
+    ) -> _abc.Awaitable[_message_service_pb2.SearchMessagesResponse]:
         """Searches the messages of an agent, best first."""
 
-    @_abc_1.abstractmethod
     def PinMessage(
         self,
         request: _message_service_pb2.PinMessageRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_message_service_pb2.PinMessageResponse, _abc.Awaitable[_message_service_pb2.PinMessageResponse]]:
+        context: _aio.ServicerContext[_message_service_pb2.PinMessageRequest, _abc.Awaitable[_message_service_pb2.PinMessageResponse]],
+    ) -> _abc.Awaitable[_message_service_pb2.PinMessageResponse]:
         """Keeps a message in the window through every compaction. NOT_FOUND (MESSAGE_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def UnpinMessage(
         self,
         request: _message_service_pb2.UnpinMessageRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_message_service_pb2.UnpinMessageResponse, _abc.Awaitable[_message_service_pb2.UnpinMessageResponse]]:
+        context: _aio.ServicerContext[_message_service_pb2.UnpinMessageRequest, _abc.Awaitable[_message_service_pb2.UnpinMessageResponse]],
+    ) -> _abc.Awaitable[_message_service_pb2.UnpinMessageResponse]:
         """Takes the pin away. NOT_FOUND (MESSAGE_NOT_FOUND)."""
 
-def add_MessageServiceServicer_to_server(servicer: MessageServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_MessageServiceServicer_to_server(servicer: MessageServiceServicer, server: _aio.Server) -> None: ...

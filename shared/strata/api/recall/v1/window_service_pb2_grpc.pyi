@@ -6,22 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from strata.api.recall.v1 import window_service_pb2 as _window_service_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
-
-_T = _typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
@@ -34,75 +19,35 @@ class WindowServiceStub:
     fenced by the attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
     """
 
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> WindowServiceAsyncStub: ...
-    OpenWindow: _grpc.UnaryUnaryMultiCallable[_window_service_pb2.OpenWindowRequest, _window_service_pb2.OpenWindowResponse]
-    """Creates the window of a conversation with its first messages. Repeating it
-    for a conversation that has a window returns that window unchanged.
-    """
-    GetWindow: _grpc.UnaryUnaryMultiCallable[_window_service_pb2.GetWindowRequest, _window_service_pb2.GetWindowResponse]
-    """Returns the window. NOT_FOUND (WINDOW_NOT_FOUND)."""
-    BeginTurn: _grpc.UnaryUnaryMultiCallable[_window_service_pb2.BeginTurnRequest, _window_service_pb2.BeginTurnResponse]
-    """Stores the inputs of a run, takes the fence for its attempt and returns the
-    window. Inputs are stored once per run, whatever the attempt.
-    NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT).
-    """
-    CommitStep: _grpc.UnaryUnaryMultiCallable[_window_service_pb2.CommitStepRequest, _window_service_pb2.CommitStepResponse]
-    """Stores all messages of one step and puts them into the window. Repeating a
-    committed step returns what was stored. NOT_FOUND (WINDOW_NOT_FOUND),
-    ABORTED (STALE_ATTEMPT), INVALID_ARGUMENT (a call without its return).
-    """
-    CompactWindow: _grpc.UnaryUnaryMultiCallable[_window_service_pb2.CompactWindowRequest, _window_service_pb2.CompactWindowResponse]
-    """Stores a summary and swaps the window for the compacted one.
-    NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT, REVISION_MISMATCH).
-    """
-    ForkWindow: _grpc.UnaryUnaryMultiCallable[_window_service_pb2.ForkWindowRequest, _window_service_pb2.ForkWindowResponse]
-    """Copies a window up to a message into a new conversation.
-    NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
-    """
-    DeleteAgentMessages: _grpc.UnaryUnaryMultiCallable[_window_service_pb2.DeleteAgentMessagesRequest, _window_service_pb2.DeleteAgentMessagesResponse]
-    """Deletes all windows and messages of an agent. Nothing to delete is success."""
-
-@_typing.type_check_only
-class WindowServiceAsyncStub(WindowServiceStub):
-    """The context window as persisted state. Internal: called by the agent loop,
-    not proxied by the gateway.
-
-    Every write is one transaction, may be repeated with the same answer, and is
-    fenced by the attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
-    """
-
     def __init__(self, channel: _aio.Channel) -> None: ...
-    OpenWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.OpenWindowRequest, _window_service_pb2.OpenWindowResponse]  # type: ignore[assignment]
+    OpenWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.OpenWindowRequest, _window_service_pb2.OpenWindowResponse]
     """Creates the window of a conversation with its first messages. Repeating it
     for a conversation that has a window returns that window unchanged.
     """
-    GetWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.GetWindowRequest, _window_service_pb2.GetWindowResponse]  # type: ignore[assignment]
+    GetWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.GetWindowRequest, _window_service_pb2.GetWindowResponse]
     """Returns the window. NOT_FOUND (WINDOW_NOT_FOUND)."""
-    BeginTurn: _aio.UnaryUnaryMultiCallable[_window_service_pb2.BeginTurnRequest, _window_service_pb2.BeginTurnResponse]  # type: ignore[assignment]
+    BeginTurn: _aio.UnaryUnaryMultiCallable[_window_service_pb2.BeginTurnRequest, _window_service_pb2.BeginTurnResponse]
     """Stores the inputs of a run, takes the fence for its attempt and returns the
     window. Inputs are stored once per run, whatever the attempt.
     NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT).
     """
-    CommitStep: _aio.UnaryUnaryMultiCallable[_window_service_pb2.CommitStepRequest, _window_service_pb2.CommitStepResponse]  # type: ignore[assignment]
+    CommitStep: _aio.UnaryUnaryMultiCallable[_window_service_pb2.CommitStepRequest, _window_service_pb2.CommitStepResponse]
     """Stores all messages of one step and puts them into the window. Repeating a
     committed step returns what was stored. NOT_FOUND (WINDOW_NOT_FOUND),
     ABORTED (STALE_ATTEMPT), INVALID_ARGUMENT (a call without its return).
     """
-    CompactWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.CompactWindowRequest, _window_service_pb2.CompactWindowResponse]  # type: ignore[assignment]
+    CompactWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.CompactWindowRequest, _window_service_pb2.CompactWindowResponse]
     """Stores a summary and swaps the window for the compacted one.
     NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT, REVISION_MISMATCH).
     """
-    ForkWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.ForkWindowRequest, _window_service_pb2.ForkWindowResponse]  # type: ignore[assignment]
+    ForkWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.ForkWindowRequest, _window_service_pb2.ForkWindowResponse]
     """Copies a window up to a message into a new conversation.
     NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
     """
-    DeleteAgentMessages: _aio.UnaryUnaryMultiCallable[_window_service_pb2.DeleteAgentMessagesRequest, _window_service_pb2.DeleteAgentMessagesResponse]  # type: ignore[assignment]
+    DeleteAgentMessages: _aio.UnaryUnaryMultiCallable[_window_service_pb2.DeleteAgentMessagesRequest, _window_service_pb2.DeleteAgentMessagesResponse]
     """Deletes all windows and messages of an agent. Nothing to delete is success."""
 
-class WindowServiceServicer(metaclass=_abc_1.ABCMeta):
+class WindowServiceServicer:
     """The context window as persisted state. Internal: called by the agent loop,
     not proxied by the gateway.
 
@@ -110,72 +55,65 @@ class WindowServiceServicer(metaclass=_abc_1.ABCMeta):
     fenced by the attempt of the run: an older attempt gets ABORTED (STALE_ATTEMPT).
     """
 
-    @_abc_1.abstractmethod
     def OpenWindow(
         self,
         request: _window_service_pb2.OpenWindowRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_window_service_pb2.OpenWindowResponse, _abc.Awaitable[_window_service_pb2.OpenWindowResponse]]:
+        context: _aio.ServicerContext[_window_service_pb2.OpenWindowRequest, _abc.Awaitable[_window_service_pb2.OpenWindowResponse]],
+    ) -> _abc.Awaitable[_window_service_pb2.OpenWindowResponse]:
         """Creates the window of a conversation with its first messages. Repeating it
         for a conversation that has a window returns that window unchanged.
         """
 
-    @_abc_1.abstractmethod
     def GetWindow(
         self,
         request: _window_service_pb2.GetWindowRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_window_service_pb2.GetWindowResponse, _abc.Awaitable[_window_service_pb2.GetWindowResponse]]:
+        context: _aio.ServicerContext[_window_service_pb2.GetWindowRequest, _abc.Awaitable[_window_service_pb2.GetWindowResponse]],
+    ) -> _abc.Awaitable[_window_service_pb2.GetWindowResponse]:
         """Returns the window. NOT_FOUND (WINDOW_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def BeginTurn(
         self,
         request: _window_service_pb2.BeginTurnRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_window_service_pb2.BeginTurnResponse, _abc.Awaitable[_window_service_pb2.BeginTurnResponse]]:
+        context: _aio.ServicerContext[_window_service_pb2.BeginTurnRequest, _abc.Awaitable[_window_service_pb2.BeginTurnResponse]],
+    ) -> _abc.Awaitable[_window_service_pb2.BeginTurnResponse]:
         """Stores the inputs of a run, takes the fence for its attempt and returns the
         window. Inputs are stored once per run, whatever the attempt.
         NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT).
         """
 
-    @_abc_1.abstractmethod
     def CommitStep(
         self,
         request: _window_service_pb2.CommitStepRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_window_service_pb2.CommitStepResponse, _abc.Awaitable[_window_service_pb2.CommitStepResponse]]:
+        context: _aio.ServicerContext[_window_service_pb2.CommitStepRequest, _abc.Awaitable[_window_service_pb2.CommitStepResponse]],
+    ) -> _abc.Awaitable[_window_service_pb2.CommitStepResponse]:
         """Stores all messages of one step and puts them into the window. Repeating a
         committed step returns what was stored. NOT_FOUND (WINDOW_NOT_FOUND),
         ABORTED (STALE_ATTEMPT), INVALID_ARGUMENT (a call without its return).
         """
 
-    @_abc_1.abstractmethod
     def CompactWindow(
         self,
         request: _window_service_pb2.CompactWindowRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_window_service_pb2.CompactWindowResponse, _abc.Awaitable[_window_service_pb2.CompactWindowResponse]]:
+        context: _aio.ServicerContext[_window_service_pb2.CompactWindowRequest, _abc.Awaitable[_window_service_pb2.CompactWindowResponse]],
+    ) -> _abc.Awaitable[_window_service_pb2.CompactWindowResponse]:
         """Stores a summary and swaps the window for the compacted one.
         NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT, REVISION_MISMATCH).
         """
 
-    @_abc_1.abstractmethod
     def ForkWindow(
         self,
         request: _window_service_pb2.ForkWindowRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_window_service_pb2.ForkWindowResponse, _abc.Awaitable[_window_service_pb2.ForkWindowResponse]]:
+        context: _aio.ServicerContext[_window_service_pb2.ForkWindowRequest, _abc.Awaitable[_window_service_pb2.ForkWindowResponse]],
+    ) -> _abc.Awaitable[_window_service_pb2.ForkWindowResponse]:
         """Copies a window up to a message into a new conversation.
         NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
         """
 
-    @_abc_1.abstractmethod
     def DeleteAgentMessages(
         self,
         request: _window_service_pb2.DeleteAgentMessagesRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_window_service_pb2.DeleteAgentMessagesResponse, _abc.Awaitable[_window_service_pb2.DeleteAgentMessagesResponse]]:
+        context: _aio.ServicerContext[_window_service_pb2.DeleteAgentMessagesRequest, _abc.Awaitable[_window_service_pb2.DeleteAgentMessagesResponse]],
+    ) -> _abc.Awaitable[_window_service_pb2.DeleteAgentMessagesResponse]:
         """Deletes all windows and messages of an agent. Nothing to delete is success."""
 
-def add_WindowServiceServicer_to_server(servicer: WindowServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_WindowServiceServicer_to_server(servicer: WindowServiceServicer, server: _aio.Server) -> None: ...

@@ -6,22 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from strata.api.tool_execution.v1 import execution_service_pb2 as _execution_service_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
-
-_T = _typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
@@ -31,58 +16,37 @@ class ExecutionServiceStub:
     proxied by the gateway.
     """
 
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> ExecutionServiceAsyncStub: ...
-    ResolveTools: _grpc.UnaryUnaryMultiCallable[_execution_service_pb2.ResolveToolsRequest, _execution_service_pb2.ResolveToolsResponse]
-    """Returns the definitions of an agent's tools. Answers "not changed" when
-    if_revision is current. NOT_FOUND (TOOL_NOT_FOUND; metadata "name").
-    """
-    ExecuteTools: _grpc.UnaryStreamMultiCallable[_execution_service_pb2.ExecuteToolsRequest, _execution_service_pb2.ExecuteToolsResponse]
-    """Runs all calls of one reply. Each call gives one ToolFinished; a tool that
-    fails is data, not a status. Cancelling the stream kills what still runs.
-    """
-
-@_typing.type_check_only
-class ExecutionServiceAsyncStub(ExecutionServiceStub):
-    """Runs the tool calls of an agent. Internal: called by the agent loop, not
-    proxied by the gateway.
-    """
-
     def __init__(self, channel: _aio.Channel) -> None: ...
-    ResolveTools: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.ResolveToolsRequest, _execution_service_pb2.ResolveToolsResponse]  # type: ignore[assignment]
+    ResolveTools: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.ResolveToolsRequest, _execution_service_pb2.ResolveToolsResponse]
     """Returns the definitions of an agent's tools. Answers "not changed" when
     if_revision is current. NOT_FOUND (TOOL_NOT_FOUND; metadata "name").
     """
-    ExecuteTools: _aio.UnaryStreamMultiCallable[_execution_service_pb2.ExecuteToolsRequest, _execution_service_pb2.ExecuteToolsResponse]  # type: ignore[assignment]
+    ExecuteTools: _aio.UnaryStreamMultiCallable[_execution_service_pb2.ExecuteToolsRequest, _execution_service_pb2.ExecuteToolsResponse]
     """Runs all calls of one reply. Each call gives one ToolFinished; a tool that
     fails is data, not a status. Cancelling the stream kills what still runs.
     """
 
-class ExecutionServiceServicer(metaclass=_abc_1.ABCMeta):
+class ExecutionServiceServicer:
     """Runs the tool calls of an agent. Internal: called by the agent loop, not
     proxied by the gateway.
     """
 
-    @_abc_1.abstractmethod
     def ResolveTools(
         self,
         request: _execution_service_pb2.ResolveToolsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_execution_service_pb2.ResolveToolsResponse, _abc.Awaitable[_execution_service_pb2.ResolveToolsResponse]]:
+        context: _aio.ServicerContext[_execution_service_pb2.ResolveToolsRequest, _abc.Awaitable[_execution_service_pb2.ResolveToolsResponse]],
+    ) -> _abc.Awaitable[_execution_service_pb2.ResolveToolsResponse]:
         """Returns the definitions of an agent's tools. Answers "not changed" when
         if_revision is current. NOT_FOUND (TOOL_NOT_FOUND; metadata "name").
         """
 
-    @_abc_1.abstractmethod
     def ExecuteTools(
         self,
         request: _execution_service_pb2.ExecuteToolsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_execution_service_pb2.ExecuteToolsResponse], _abc.AsyncIterator[_execution_service_pb2.ExecuteToolsResponse]]:
+        context: _aio.ServicerContext[_execution_service_pb2.ExecuteToolsRequest, _abc.AsyncIterator[_execution_service_pb2.ExecuteToolsResponse]],
+    ) -> _abc.AsyncIterator[_execution_service_pb2.ExecuteToolsResponse]:
         """Runs all calls of one reply. Each call gives one ToolFinished; a tool that
         fails is data, not a status. Cancelling the stream kills what still runs.
         """
 
-def add_ExecutionServiceServicer_to_server(servicer: ExecutionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_ExecutionServiceServicer_to_server(servicer: ExecutionServiceServicer, server: _aio.Server) -> None: ...

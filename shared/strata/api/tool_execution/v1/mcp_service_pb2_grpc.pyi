@@ -6,22 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from strata.api.tool_execution.v1 import mcp_service_pb2 as _mcp_service_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
-
-_T = _typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
@@ -34,39 +19,17 @@ class McpServiceStub:
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> McpServiceAsyncStub: ...
-    AddMcpServer: _grpc.UnaryUnaryMultiCallable[_mcp_service_pb2.AddMcpServerRequest, _mcp_service_pb2.AddMcpServerResponse]
-    """Adds a server and reads its tools. ALREADY_EXISTS (NAME_TAKEN)."""
-    ListMcpServers: _grpc.UnaryUnaryMultiCallable[_mcp_service_pb2.ListMcpServersRequest, _mcp_service_pb2.ListMcpServersResponse]
-    """Lists servers by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    RefreshMcpServer: _grpc.UnaryUnaryMultiCallable[_mcp_service_pb2.RefreshMcpServerRequest, _mcp_service_pb2.RefreshMcpServerResponse]
-    """Reads the tools again; flags what changed. NOT_FOUND (MCP_SERVER_NOT_FOUND)."""
-    RemoveMcpServer: _grpc.UnaryUnaryMultiCallable[_mcp_service_pb2.RemoveMcpServerRequest, _mcp_service_pb2.RemoveMcpServerResponse]
-    """Removes a server with its tools. NOT_FOUND (MCP_SERVER_NOT_FOUND)."""
-
-@_typing.type_check_only
-class McpServiceAsyncStub(McpServiceStub):
-    """Servers of the Model Context Protocol whose tools agents may use.
-
-    Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
-    RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
-    """
-
     def __init__(self, channel: _aio.Channel) -> None: ...
-    AddMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.AddMcpServerRequest, _mcp_service_pb2.AddMcpServerResponse]  # type: ignore[assignment]
+    AddMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.AddMcpServerRequest, _mcp_service_pb2.AddMcpServerResponse]
     """Adds a server and reads its tools. ALREADY_EXISTS (NAME_TAKEN)."""
-    ListMcpServers: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.ListMcpServersRequest, _mcp_service_pb2.ListMcpServersResponse]  # type: ignore[assignment]
+    ListMcpServers: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.ListMcpServersRequest, _mcp_service_pb2.ListMcpServersResponse]
     """Lists servers by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    RefreshMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.RefreshMcpServerRequest, _mcp_service_pb2.RefreshMcpServerResponse]  # type: ignore[assignment]
+    RefreshMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.RefreshMcpServerRequest, _mcp_service_pb2.RefreshMcpServerResponse]
     """Reads the tools again; flags what changed. NOT_FOUND (MCP_SERVER_NOT_FOUND)."""
-    RemoveMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.RemoveMcpServerRequest, _mcp_service_pb2.RemoveMcpServerResponse]  # type: ignore[assignment]
+    RemoveMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.RemoveMcpServerRequest, _mcp_service_pb2.RemoveMcpServerResponse]
     """Removes a server with its tools. NOT_FOUND (MCP_SERVER_NOT_FOUND)."""
 
-class McpServiceServicer(metaclass=_abc_1.ABCMeta):
+class McpServiceServicer:
     """Servers of the Model Context Protocol whose tools agents may use.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -74,36 +37,32 @@ class McpServiceServicer(metaclass=_abc_1.ABCMeta):
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_abc_1.abstractmethod
     def AddMcpServer(
         self,
         request: _mcp_service_pb2.AddMcpServerRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_mcp_service_pb2.AddMcpServerResponse, _abc.Awaitable[_mcp_service_pb2.AddMcpServerResponse]]:
+        context: _aio.ServicerContext[_mcp_service_pb2.AddMcpServerRequest, _abc.Awaitable[_mcp_service_pb2.AddMcpServerResponse]],
+    ) -> _abc.Awaitable[_mcp_service_pb2.AddMcpServerResponse]:
         """Adds a server and reads its tools. ALREADY_EXISTS (NAME_TAKEN)."""
 
-    @_abc_1.abstractmethod
     def ListMcpServers(
         self,
         request: _mcp_service_pb2.ListMcpServersRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_mcp_service_pb2.ListMcpServersResponse, _abc.Awaitable[_mcp_service_pb2.ListMcpServersResponse]]:
+        context: _aio.ServicerContext[_mcp_service_pb2.ListMcpServersRequest, _abc.Awaitable[_mcp_service_pb2.ListMcpServersResponse]],
+    ) -> _abc.Awaitable[_mcp_service_pb2.ListMcpServersResponse]:
         """Lists servers by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
 
-    @_abc_1.abstractmethod
     def RefreshMcpServer(
         self,
         request: _mcp_service_pb2.RefreshMcpServerRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_mcp_service_pb2.RefreshMcpServerResponse, _abc.Awaitable[_mcp_service_pb2.RefreshMcpServerResponse]]:
+        context: _aio.ServicerContext[_mcp_service_pb2.RefreshMcpServerRequest, _abc.Awaitable[_mcp_service_pb2.RefreshMcpServerResponse]],
+    ) -> _abc.Awaitable[_mcp_service_pb2.RefreshMcpServerResponse]:
         """Reads the tools again; flags what changed. NOT_FOUND (MCP_SERVER_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def RemoveMcpServer(
         self,
         request: _mcp_service_pb2.RemoveMcpServerRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_mcp_service_pb2.RemoveMcpServerResponse, _abc.Awaitable[_mcp_service_pb2.RemoveMcpServerResponse]]:
+        context: _aio.ServicerContext[_mcp_service_pb2.RemoveMcpServerRequest, _abc.Awaitable[_mcp_service_pb2.RemoveMcpServerResponse]],
+    ) -> _abc.Awaitable[_mcp_service_pb2.RemoveMcpServerResponse]:
         """Removes a server with its tools. NOT_FOUND (MCP_SERVER_NOT_FOUND)."""
 
-def add_McpServiceServicer_to_server(servicer: McpServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_McpServiceServicer_to_server(servicer: McpServiceServicer, server: _aio.Server) -> None: ...

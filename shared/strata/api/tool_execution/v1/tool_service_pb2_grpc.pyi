@@ -6,22 +6,7 @@ isort:skip_file
 from collections import abc as _abc
 from grpc import aio as _aio
 from strata.api.tool_execution.v1 import tool_service_pb2 as _tool_service_pb2
-import abc as _abc_1
-import grpc as _grpc
-import sys
-import typing as _typing
 
-if sys.version_info >= (3, 11):
-    from typing import Self as _Self
-else:
-    from typing_extensions import Self as _Self
-
-_T = _typing.TypeVar("_T")
-
-class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
-
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
@@ -34,51 +19,23 @@ class ToolServiceStub:
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_typing.overload
-    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
-    @_typing.overload
-    def __new__(cls, channel: _aio.Channel) -> ToolServiceAsyncStub: ...
-    UpsertTool: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.UpsertToolRequest, _tool_service_pb2.UpsertToolResponse]
-    """Creates a tool or a new version of it. INVALID_ARGUMENT (the schema cannot be derived)."""
-    GetTool: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRequest, _tool_service_pb2.GetToolResponse]
-    """Returns a tool by id or by name. NOT_FOUND (TOOL_NOT_FOUND)."""
-    ListTools: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.ListToolsRequest, _tool_service_pb2.ListToolsResponse]
-    """Lists tools by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    DeleteTool: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.DeleteToolRequest, _tool_service_pb2.DeleteToolResponse]
-    """Deletes a tool. NOT_FOUND (TOOL_NOT_FOUND), FAILED_PRECONDITION (IN_USE)."""
-    SearchTools: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.SearchToolsRequest, _tool_service_pb2.SearchToolsResponse]
-    """Finds tools by text and meaning, best first."""
-    RunTool: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.RunToolRequest, _tool_service_pb2.RunToolResponse]
-    """Runs a tool once in the sandbox, without an agent. NOT_FOUND (TOOL_NOT_FOUND)."""
-    PutSecret: _grpc.UnaryUnaryMultiCallable[_tool_service_pb2.PutSecretRequest, _tool_service_pb2.PutSecretResponse]
-    """Stores a secret that tools may ask for by name. It can never be read back."""
-
-@_typing.type_check_only
-class ToolServiceAsyncStub(ToolServiceStub):
-    """The registry of tools of a project. Built-in tools are in every project.
-
-    Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
-    RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
-    """
-
     def __init__(self, channel: _aio.Channel) -> None: ...
-    UpsertTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.UpsertToolRequest, _tool_service_pb2.UpsertToolResponse]  # type: ignore[assignment]
+    UpsertTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.UpsertToolRequest, _tool_service_pb2.UpsertToolResponse]
     """Creates a tool or a new version of it. INVALID_ARGUMENT (the schema cannot be derived)."""
-    GetTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRequest, _tool_service_pb2.GetToolResponse]  # type: ignore[assignment]
+    GetTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRequest, _tool_service_pb2.GetToolResponse]
     """Returns a tool by id or by name. NOT_FOUND (TOOL_NOT_FOUND)."""
-    ListTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.ListToolsRequest, _tool_service_pb2.ListToolsResponse]  # type: ignore[assignment]
+    ListTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.ListToolsRequest, _tool_service_pb2.ListToolsResponse]
     """Lists tools by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
-    DeleteTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.DeleteToolRequest, _tool_service_pb2.DeleteToolResponse]  # type: ignore[assignment]
+    DeleteTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.DeleteToolRequest, _tool_service_pb2.DeleteToolResponse]
     """Deletes a tool. NOT_FOUND (TOOL_NOT_FOUND), FAILED_PRECONDITION (IN_USE)."""
-    SearchTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.SearchToolsRequest, _tool_service_pb2.SearchToolsResponse]  # type: ignore[assignment]
+    SearchTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.SearchToolsRequest, _tool_service_pb2.SearchToolsResponse]
     """Finds tools by text and meaning, best first."""
-    RunTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.RunToolRequest, _tool_service_pb2.RunToolResponse]  # type: ignore[assignment]
+    RunTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.RunToolRequest, _tool_service_pb2.RunToolResponse]
     """Runs a tool once in the sandbox, without an agent. NOT_FOUND (TOOL_NOT_FOUND)."""
-    PutSecret: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.PutSecretRequest, _tool_service_pb2.PutSecretResponse]  # type: ignore[assignment]
+    PutSecret: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.PutSecretRequest, _tool_service_pb2.PutSecretResponse]
     """Stores a secret that tools may ask for by name. It can never be read back."""
 
-class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
+class ToolServiceServicer:
     """The registry of tools of a project. Built-in tools are in every project.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
@@ -86,60 +43,53 @@ class ToolServiceServicer(metaclass=_abc_1.ABCMeta):
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    @_abc_1.abstractmethod
     def UpsertTool(
         self,
         request: _tool_service_pb2.UpsertToolRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_tool_service_pb2.UpsertToolResponse, _abc.Awaitable[_tool_service_pb2.UpsertToolResponse]]:
+        context: _aio.ServicerContext[_tool_service_pb2.UpsertToolRequest, _abc.Awaitable[_tool_service_pb2.UpsertToolResponse]],
+    ) -> _abc.Awaitable[_tool_service_pb2.UpsertToolResponse]:
         """Creates a tool or a new version of it. INVALID_ARGUMENT (the schema cannot be derived)."""
 
-    @_abc_1.abstractmethod
     def GetTool(
         self,
         request: _tool_service_pb2.GetToolRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_tool_service_pb2.GetToolResponse, _abc.Awaitable[_tool_service_pb2.GetToolResponse]]:
+        context: _aio.ServicerContext[_tool_service_pb2.GetToolRequest, _abc.Awaitable[_tool_service_pb2.GetToolResponse]],
+    ) -> _abc.Awaitable[_tool_service_pb2.GetToolResponse]:
         """Returns a tool by id or by name. NOT_FOUND (TOOL_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def ListTools(
         self,
         request: _tool_service_pb2.ListToolsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_tool_service_pb2.ListToolsResponse, _abc.Awaitable[_tool_service_pb2.ListToolsResponse]]:
+        context: _aio.ServicerContext[_tool_service_pb2.ListToolsRequest, _abc.Awaitable[_tool_service_pb2.ListToolsResponse]],
+    ) -> _abc.Awaitable[_tool_service_pb2.ListToolsResponse]:
         """Lists tools by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
 
-    @_abc_1.abstractmethod
     def DeleteTool(
         self,
         request: _tool_service_pb2.DeleteToolRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_tool_service_pb2.DeleteToolResponse, _abc.Awaitable[_tool_service_pb2.DeleteToolResponse]]:
+        context: _aio.ServicerContext[_tool_service_pb2.DeleteToolRequest, _abc.Awaitable[_tool_service_pb2.DeleteToolResponse]],
+    ) -> _abc.Awaitable[_tool_service_pb2.DeleteToolResponse]:
         """Deletes a tool. NOT_FOUND (TOOL_NOT_FOUND), FAILED_PRECONDITION (IN_USE)."""
 
-    @_abc_1.abstractmethod
     def SearchTools(
         self,
         request: _tool_service_pb2.SearchToolsRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_tool_service_pb2.SearchToolsResponse, _abc.Awaitable[_tool_service_pb2.SearchToolsResponse]]:
+        context: _aio.ServicerContext[_tool_service_pb2.SearchToolsRequest, _abc.Awaitable[_tool_service_pb2.SearchToolsResponse]],
+    ) -> _abc.Awaitable[_tool_service_pb2.SearchToolsResponse]:
         """Finds tools by text and meaning, best first."""
 
-    @_abc_1.abstractmethod
     def RunTool(
         self,
         request: _tool_service_pb2.RunToolRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_tool_service_pb2.RunToolResponse, _abc.Awaitable[_tool_service_pb2.RunToolResponse]]:
+        context: _aio.ServicerContext[_tool_service_pb2.RunToolRequest, _abc.Awaitable[_tool_service_pb2.RunToolResponse]],
+    ) -> _abc.Awaitable[_tool_service_pb2.RunToolResponse]:
         """Runs a tool once in the sandbox, without an agent. NOT_FOUND (TOOL_NOT_FOUND)."""
 
-    @_abc_1.abstractmethod
     def PutSecret(
         self,
         request: _tool_service_pb2.PutSecretRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_tool_service_pb2.PutSecretResponse, _abc.Awaitable[_tool_service_pb2.PutSecretResponse]]:
+        context: _aio.ServicerContext[_tool_service_pb2.PutSecretRequest, _abc.Awaitable[_tool_service_pb2.PutSecretResponse]],
+    ) -> _abc.Awaitable[_tool_service_pb2.PutSecretResponse]:
         """Stores a secret that tools may ask for by name. It can never be read back."""
 
-def add_ToolServiceServicer_to_server(servicer: ToolServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+def add_ToolServiceServicer_to_server(servicer: ToolServiceServicer, server: _aio.Server) -> None: ...

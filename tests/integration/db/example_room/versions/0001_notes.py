@@ -1,6 +1,7 @@
 """Notes of tenants, a queue that a worker reads across tenants, and a table of nobody's."""
 
 from alembic import op
+
 from strata.shared.db import grant_columns_sql, tenant_policy_sql, worker_policy_sql
 
 revision = "0001"

@@ -1,0 +1,1 @@
+"""The composition root: engines, schemas and rooms put together on one machine."""

@@ -1,0 +1,64 @@
+"""The six rooms, as whoever composes them sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from strata.agent_loop import main as agent_loop
+from strata.agent_loop.migrations import MIGRATIONS as AGENT_LOOP_MIGRATIONS
+from strata.agent_loop.settings import AgentLoopSettings
+from strata.archival import main as archival
+from strata.archival.migrations import MIGRATIONS as ARCHIVAL_MIGRATIONS
+from strata.archival.settings import ArchivalSettings
+from strata.core_memory import main as core_memory
+from strata.core_memory.migrations import MIGRATIONS as CORE_MEMORY_MIGRATIONS
+from strata.core_memory.settings import CoreMemorySettings
+from strata.gateway import main as gateway
+from strata.gateway.migrations import MIGRATIONS as GATEWAY_MIGRATIONS
+from strata.gateway.settings import GatewaySettings
+from strata.recall import main as recall
+from strata.recall.migrations import MIGRATIONS as RECALL_MIGRATIONS
+from strata.recall.settings import RecallSettings
+from strata.shared.migrate import RoomMigrations
+from strata.shared.room import Room, Wiring
+from strata.shared.settings import RoomSettings
+from strata.tool_execution import main as tool_execution
+from strata.tool_execution.settings import ToolExecutionSettings
+
+
+@dataclass(frozen=True, slots=True)
+class RoomSpec:
+    """How to build one room.
+
+    Attributes:
+        name: The folder name of the room.
+        build: Its ``build``.
+        settings: Its settings class.
+        migrations: Its schema; None for a room without one.
+    """
+
+    name: str
+    build: Callable[[Any, Wiring, AsyncExitStack], Awaitable[Room]]
+    settings: type[RoomSettings]
+    migrations: RoomMigrations | None
+
+    @property
+    def module(self) -> str:
+        """What ``python -m`` runs for the room in a process of its own."""
+        return f"strata.{self.name}.main"
+
+
+# The gateway is last: it takes calls once everything behind it does.
+ROOMS = (
+    RoomSpec("core_memory", core_memory.build, CoreMemorySettings, CORE_MEMORY_MIGRATIONS),
+    RoomSpec("recall", recall.build, RecallSettings, RECALL_MIGRATIONS),
+    RoomSpec("archival", archival.build, ArchivalSettings, ARCHIVAL_MIGRATIONS),
+    RoomSpec("tool_execution", tool_execution.build, ToolExecutionSettings, None),
+    RoomSpec("agent_loop", agent_loop.build, AgentLoopSettings, AGENT_LOOP_MIGRATIONS),
+    RoomSpec("gateway", gateway.build, GatewaySettings, GATEWAY_MIGRATIONS),
+)
+INNER_ROOMS = ROOMS[:-1]
+GATEWAY = ROOMS[-1]

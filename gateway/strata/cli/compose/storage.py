@@ -1,0 +1,99 @@
+"""The engines of a data folder, and the schemas in them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import asyncpg
+
+from strata.cli.compose.rooms import ROOMS
+from strata.embedded.data_folder import DataFolder
+from strata.embedded.postgres import EmbeddedPostgres
+from strata.embedded.vectors import EmbeddedVectors
+from strata.shared.migrate import RoomMigrations
+
+DATABASE = "strata"
+
+
+@dataclass(frozen=True, slots=True)
+class RoomDatabase:
+    """How a room reaches its schema."""
+
+    service_url: str
+    worker_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Running engines with migrated schemas.
+
+    Attributes:
+        databases: By room.
+        processes: The pids of the engines by name.
+    """
+
+    postgres: EmbeddedPostgres
+    vectors: EmbeddedVectors
+    databases: dict[str, RoomDatabase]
+
+    @property
+    def processes(self) -> dict[str, int]:
+        """The pids of the engines by name."""
+        pids = {"postgres": self.postgres.pid, "vectors": self.vectors.pid}
+        return {name: pid for name, pid in pids.items() if pid is not None}
+
+
+async def open_storage(folder: DataFolder, stack: AsyncExitStack) -> Storage:
+    """Starts the engines of an open data folder and brings every schema up to date.
+
+    Args:
+        folder: An open folder.
+        stack: Stops the engines.
+
+    Raises:
+        FailedPreconditionError: The folder was written by a newer release.
+        UnavailableError: An engine does not come up.
+    """
+    postgres = EmbeddedPostgres(folder.postgres)
+    vectors = EmbeddedVectors(folder.vectors)
+    stack.push_async_callback(vectors.stop)
+    stack.push_async_callback(postgres.stop)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(postgres.start())
+        group.create_task(vectors.start())
+    await _ensure_database(postgres)
+    databases = {}
+    for spec in ROOMS:
+        if spec.migrations is not None:
+            databases[spec.name] = await _migrated(folder, postgres, spec.migrations)
+    return Storage(postgres, vectors, databases)
+
+
+async def _ensure_database(postgres: EmbeddedPostgres) -> None:
+    connection = await asyncpg.connect(postgres.url())
+    try:
+        found = await connection.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", DATABASE)
+        if found is None:
+            await connection.execute(f'CREATE DATABASE "{DATABASE}"')
+    finally:
+        await connection.close()
+
+
+async def _migrated(
+    folder: DataFolder, postgres: EmbeddedPostgres, migrations: RoomMigrations
+) -> RoomDatabase:
+    """Migrates only what is behind: the check is one query, the whole migration is not."""
+    passwords = folder.role_passwords(migrations.room)
+    admin_url = postgres.url(database=DATABASE)
+    if await migrations.version(admin_url) != migrations.head:
+        await migrations.upgrade(admin_url, passwords)
+    roles = migrations.roles
+    return RoomDatabase(
+        service_url=postgres.url(
+            user=roles.service, password=passwords.service, database=DATABASE
+        ),
+        worker_url=postgres.url(user=roles.worker, password=passwords.worker, database=DATABASE),
+    )
+

@@ -1,0 +1,136 @@
+"""Tells a caller by the API key, and gives the call its internal token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from strata.gateway.auth.domain import Hasher, KeyLookup, KeyRecord, Scope, key_id_of
+from strata.gateway.auth.rate import RateLimiter
+from strata.shared.auth import TokenSigner
+from strata.shared.clock import Clock
+from strata.shared.context import Caller
+from strata.shared.errors import PermissionDeniedError, Reason, UnauthenticatedError
+from strata.shared.interceptors.auth import Metadata, bearer
+from strata.shared.interceptors.pipeline import Method
+
+API_KEY_HEADER = "x-api-key"
+
+# So many unknown keys are looked up at once; the rest waits, and the pool stays free.
+_LOOKUPS_AT_ONCE = 4
+
+
+class ApiKeyAuthenticator:
+    """Accepts ``authorization: Bearer <key>`` or ``x-api-key: <key>``.
+
+    A key that was looked up is believed for `ttl_s`, so a revoked one works for at most
+    that long on every replica; an unknown id is remembered for `unknown_ttl_s`. The
+    secret is compared on every call. Neither the answer nor its time tells whether the
+    id or the secret was wrong.
+
+    Args:
+        lookup: Finds keys.
+        hasher: Hashes secrets.
+        signer: Signs the internal token of the call.
+        policy: Path of a method to the scopes it needs one of.
+        limiter: Bounds the calls of a key.
+        clock: The time.
+        ttl_s: See above, seconds.
+        unknown_ttl_s: See above, seconds.
+        size: How many keys are remembered.
+    """
+
+    def __init__(
+        self,
+        lookup: KeyLookup,
+        hasher: Hasher,
+        signer: TokenSigner,
+        policy: Mapping[str, frozenset[Scope]],
+        limiter: RateLimiter,
+        clock: Clock,
+        *,
+        ttl_s: float = 5.0,
+        unknown_ttl_s: float = 1.0,
+        size: int = 10_000,
+    ) -> None:
+        self._lookup = lookup
+        self._hasher = hasher
+        self._signer = signer
+        self._policy = policy
+        self._limiter = limiter
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._unknown_ttl_s = unknown_ttl_s
+        self._size = size
+        self._known: OrderedDict[str, tuple[KeyRecord | None, float]] = OrderedDict()
+        self._lookups: dict[str, asyncio.Task[KeyRecord | None]] = {}
+        self._slots = asyncio.Semaphore(_LOOKUPS_AT_ONCE)
+
+    async def authenticate(self, method: Method, metadata: Metadata) -> Caller:
+        """Returns the caller, with the internal token for the calls made for him.
+
+        Raises:
+            UnauthenticatedError: No key (``CREDENTIALS_MISSING``), or one that is wrong,
+                revoked or expired (``CREDENTIALS_INVALID``).
+            PermissionDeniedError: The key lacks the scope (``SCOPE_MISSING``).
+            ResourceExhaustedError: The key makes too many calls (``QUOTA_EXCEEDED``).
+        """
+        record = await self._verified(_presented(metadata))
+        needed = self._policy.get(method.path)
+        if needed is not None and not needed & record.scopes:
+            wanted = " or ".join(sorted(needed))
+            raise PermissionDeniedError(
+                f"The key lacks the scope {wanted}.", metadata={"scope": wanted}
+            )
+        self._limiter.take(record.id)
+        token = self._signer.mint(
+            record.organization_id, record.project_id, record.id, record.scopes
+        )
+        return Caller(
+            record.organization_id, record.project_id, record.id, record.scopes, token=token
+        )
+
+    def forget(self, key_id: str) -> None:
+        """Looks a key up anew at its next call; for what was revoked here."""
+        self._known.pop(key_id, None)
+
+    async def _verified(self, text: str) -> KeyRecord:
+        key_id = key_id_of(text)
+        record = await self._find(key_id) if key_id is not None else None
+        if record is None or not record.valid(self._hasher.digest(text), self._clock.now()):
+            raise UnauthenticatedError(
+                "The API key is not valid.", reason=Reason.CREDENTIALS_INVALID
+            )
+        return record
+
+    async def _find(self, key_id: str) -> KeyRecord | None:
+        now = self._clock.monotonic()
+        known = self._known.get(key_id)
+        if known is not None and now < known[1]:
+            self._known.move_to_end(key_id)
+            return known[0]
+        lookup = self._lookups.get(key_id)
+        if lookup is None:
+            # One lookup however many calls wait for it; none of them may cancel it.
+            lookup = asyncio.create_task(self._look_up(key_id))
+            self._lookups[key_id] = lookup
+            lookup.add_done_callback(lambda _: self._lookups.pop(key_id, None))
+        return await asyncio.shield(lookup)
+
+    async def _look_up(self, key_id: str) -> KeyRecord | None:
+        async with self._slots:
+            record = await self._lookup.find(key_id)
+        ttl = self._ttl_s if record is not None else self._unknown_ttl_s
+        self._known[key_id] = (record, self._clock.monotonic() + ttl)
+        self._known.move_to_end(key_id)
+        if len(self._known) > self._size:
+            self._known.popitem(last=False)
+        return record
+
+
+def _presented(metadata: Metadata) -> str:
+    given = metadata.get(API_KEY_HEADER)
+    if isinstance(given, str) and given and "authorization" not in metadata:
+        return given.strip()
+    return bearer(metadata)

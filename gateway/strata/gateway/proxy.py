@@ -1,0 +1,215 @@
+"""Forwards the public methods of the other rooms, unread.
+
+A tier's public contract is its own proto: the gateway neither parses nor repeats it.
+Requests and responses pass as bytes, one at a time, so that a slow reader slows the
+writer; the identity, request id, trace and deadline are added by the channel. What
+the room answers (status, details, trailing metadata) is the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Never
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from strata.shared.context import current_project
+from strata.shared.errors import Reason, StrataError, UnavailableError
+from strata.shared.room import Service
+from strata.shared.status import DETAILS_KEY, WireStatus
+
+AfterCall = Callable[[str], None]
+"""Told the project when a forwarded call has ended, well or not."""
+
+_MultiCallable = Callable[..., Any]
+
+
+def proxied_service(
+    descriptor: ServiceDescriptor,
+    channel: grpc.aio.Channel,
+    after: Mapping[str, AfterCall] | None = None,
+) -> Service:
+    """Returns a service of the gateway that forwards to a room.
+
+    Args:
+        descriptor: The service.
+        channel: To its room; it adds the metadata and raises our errors.
+        after: Path of a method (``/package.Service/Method``) to what is to be done
+            behind each call of it.
+    """
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+    for method in descriptor.methods:
+        path = f"/{descriptor.full_name}/{method.name}"
+        handlers[path] = _handler(method, path, channel, (after or {}).get(path))
+    return Service(descriptor.full_name, _add, _Handlers(handlers))
+
+
+class _Handlers(grpc.GenericRpcHandler):
+    def __init__(self, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
+        self._handlers = handlers
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        return self._handlers.get(handler_call_details.method)
+
+
+def _add(handlers: grpc.GenericRpcHandler, server: grpc.aio.Server) -> None:
+    server.add_generic_rpc_handlers((handlers,))
+
+
+def _handler(
+    method: MethodDescriptor, path: str, channel: grpc.aio.Channel, after: AfterCall | None
+) -> grpc.RpcMethodHandler[Any, Any]:
+    shape = (method.client_streaming, method.server_streaming)
+    # Without serialisers the callables take and give bytes.
+    call: Any
+    make: Any
+    forward: type[_Forward]
+    match shape:
+        case (False, False):
+            call, make, forward = (
+                channel.unary_unary(path),
+                grpc.unary_unary_rpc_method_handler,
+                _UnaryUnary,
+            )
+        case (False, True):
+            call, make, forward = (
+                channel.unary_stream(path),
+                grpc.unary_stream_rpc_method_handler,
+                _UnaryStream,
+            )
+        case (True, False):
+            call, make, forward = (
+                channel.stream_unary(path),
+                grpc.stream_unary_rpc_method_handler,
+                _StreamUnary,
+            )
+        case _:
+            call, make, forward = (
+                channel.stream_stream(path),
+                grpc.stream_stream_rpc_method_handler,
+                _StreamStream,
+            )
+    handler: grpc.RpcMethodHandler[Any, Any] = make(forward(path, call, after).handle, None, None)
+    return handler
+
+
+class _Forward:
+    """One method on its way to its room."""
+
+    def __init__(self, path: str, start: _MultiCallable, after: AfterCall | None) -> None:
+        self._path = path
+        self._start = start
+        self._after = after
+
+    def handle(self, request: Any, context: Any) -> Any:
+        raise NotImplementedError
+
+    def _ended(self, call: Any) -> None:
+        # Does nothing to a call that is over; a caller who left takes the call along.
+        call.cancel()
+        if self._after is not None:
+            self._after(current_project())
+
+    async def _refuse(self, error: StrataError, context: Any) -> Never:
+        cause = error.__cause__
+        if isinstance(cause, grpc.aio.AioRpcError):
+            trailing = tuple(cause.trailing_metadata() or ())
+            if any(key == DETAILS_KEY for key, _ in trailing):
+                await context.abort_with_status(
+                    WireStatus(cause.code(), cause.details() or "", trailing)
+                )
+            if isinstance(error, UnavailableError):
+                # The words are gRPC's own and tell where the room is.
+                raise UnavailableError(
+                    "The service behind this method cannot be reached.",
+                    reason=Reason.DEPENDENCY_UNAVAILABLE,
+                    metadata={"method": self._path.lstrip("/")},
+                    retry_after=1.0,
+                ) from error
+        raise error
+
+    async def _write_all(self, requests: AsyncIterator[bytes], call: Any) -> None:
+        try:
+            async for request in requests:
+                await call.write(request)
+            await call.done_writing()
+        except asyncio.InvalidStateError:
+            # The room answered before it had read everything.
+            return
+
+
+async def _relay_trailing(call: Any, context: Any) -> None:
+    trailing = tuple(await call.trailing_metadata() or ())
+    if trailing:
+        context.set_trailing_metadata(trailing)
+
+
+class _UnaryUnary(_Forward):
+    async def handle(self, request: bytes, context: Any) -> bytes:
+        call = self._start(request)
+        try:
+            response: bytes = await call
+            await _relay_trailing(call, context)
+        except StrataError as error:
+            await self._refuse(error, context)
+        finally:
+            self._ended(call)
+        return response
+
+
+class _UnaryStream(_Forward):
+    async def handle(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        call = self._start(request)
+        try:
+            async for response in call:
+                yield response
+            await _relay_trailing(call, context)
+        except StrataError as error:
+            await self._refuse(error, context)
+        finally:
+            self._ended(call)
+
+
+class _StreamUnary(_Forward):
+    async def handle(self, request: AsyncIterator[bytes], context: Any) -> bytes:
+        call = self._start()
+        try:
+            await self._write_all(request, call)
+            response: bytes = await call
+            await _relay_trailing(call, context)
+        except StrataError as error:
+            await self._refuse(error, context)
+        finally:
+            self._ended(call)
+        return response
+
+
+class _StreamStream(_Forward):
+    async def handle(self, request: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        call = self._start()
+        writing = asyncio.create_task(self._write_all(request, call))
+        # A client that sent something wrong must hear of it; the room never does.
+        writing.add_done_callback(lambda task: _broken(task) and call.cancel())
+        try:
+            try:
+                async for response in call:
+                    yield response
+            except asyncio.CancelledError:
+                if not (writing.done() and _broken(writing)):
+                    raise
+            if writing.done():
+                await writing
+            await _relay_trailing(call, context)
+        except StrataError as error:
+            await self._refuse(error, context)
+        finally:
+            writing.cancel()
+            self._ended(call)
+
+
+def _broken(task: asyncio.Task[None]) -> bool:
+    return not task.cancelled() and task.exception() is not None

@@ -1,0 +1,48 @@
+"""The public services: what the gateway serves itself, and what it forwards to which room.
+
+This list is the border. A service that is not named here cannot be reached from
+outside, whatever a room serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from google.protobuf.descriptor import ServiceDescriptor
+from strata.api.agent_loop.v1 import agent_service_pb2, group_service_pb2, model_service_pb2
+from strata.api.archival.v1 import archive_service_pb2, passage_service_pb2
+from strata.api.core_memory.v1 import block_service_pb2, file_service_pb2
+from strata.api.gateway.v1 import admin_service_pb2, run_service_pb2
+from strata.api.recall.v1 import message_service_pb2
+from strata.api.tool_execution.v1 import mcp_service_pb2, tool_service_pb2
+
+RUN_SERVICE: ServiceDescriptor = run_service_pb2.DESCRIPTOR.services_by_name["RunService"]
+ADMIN_SERVICE: ServiceDescriptor = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]
+OWN_SERVICES: Sequence[ServiceDescriptor] = (RUN_SERVICE, ADMIN_SERVICE)
+
+PROXIED_SERVICES: Mapping[str, Sequence[ServiceDescriptor]] = {
+    "agent_loop": (
+        agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"],
+        group_service_pb2.DESCRIPTOR.services_by_name["GroupService"],
+        model_service_pb2.DESCRIPTOR.services_by_name["ModelService"],
+    ),
+    "core_memory": (
+        block_service_pb2.DESCRIPTOR.services_by_name["BlockService"],
+        file_service_pb2.DESCRIPTOR.services_by_name["FileService"],
+    ),
+    "recall": (message_service_pb2.DESCRIPTOR.services_by_name["MessageService"],),
+    "archival": (
+        archive_service_pb2.DESCRIPTOR.services_by_name["ArchiveService"],
+        passage_service_pb2.DESCRIPTOR.services_by_name["PassageService"],
+    ),
+    "tool_execution": (
+        tool_service_pb2.DESCRIPTOR.services_by_name["ToolService"],
+        mcp_service_pb2.DESCRIPTOR.services_by_name["McpService"],
+    ),
+}
+"""Room to the services of it that are public (architecture §2)."""
+
+
+def public_services() -> Sequence[ServiceDescriptor]:
+    """Returns every service that can be reached from outside."""
+    return (*OWN_SERVICES, *(each for some in PROXIED_SERVICES.values() for each in some))

@@ -1,0 +1,121 @@
+"""`RunService`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.api.gateway.v1 import run_service_pb2_grpc as pb_grpc
+from strata.gateway.runs import convert
+from strata.gateway.runs.clients import AgentDirectory
+from strata.gateway.runs.dispatcher import Dispatcher
+from strata.gateway.runs.domain import Accepted, RunKind, RunState, RunStore, StopReason, Usage
+from strata.gateway.runs.follow import RunFollower
+from strata.shared.context import current_project, require_caller
+from strata.shared.db import Page, decode_page_token, page_limit
+from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.ids import check_id
+
+RUN_ID_HEADER = "x-run-id"
+"""Initial metadata of SendMessage: the run can be named before its first event."""
+
+
+class RunServicer(pb_grpc.RunServiceServicer):
+    """Runs, as clients see them.
+
+    Args:
+        store: The runs.
+        dispatcher: Carries them out.
+        follower: Streams their events.
+        agents: Knows which agents there are.
+    """
+
+    def __init__(
+        self,
+        store: RunStore,
+        dispatcher: Dispatcher,
+        follower: RunFollower,
+        agents: AgentDirectory,
+    ) -> None:
+        self._store = store
+        self._dispatcher = dispatcher
+        self._follower = follower
+        self._agents = agents
+
+    async def SendMessage(
+        self, request: pb.SendMessageRequest, context: Any
+    ) -> AsyncIterator[pb.SendMessageResponse]:
+        """Accepts a run and streams it; the run goes on when the client leaves."""
+        accepted = await self._accept(request, RunKind.FOREGROUND)
+        await context.send_initial_metadata(((RUN_ID_HEADER, accepted.run.id),))
+        tokens = not request.HasField("stream_tokens") or request.stream_tokens
+        async for event in self._follower.follow(
+            accepted.run.project_id, accepted.run.id, 0, tokens=tokens
+        ):
+            yield pb.SendMessageResponse(event=event)
+
+    async def StartRun(self, request: pb.StartRunRequest, context: Any) -> pb.StartRunResponse:
+        """Accepts a run."""
+        accepted = await self._accept(request, RunKind.BACKGROUND)
+        return pb.StartRunResponse(run=convert.run_to_pb(accepted.run))
+
+    async def StreamRun(
+        self, request: pb.StreamRunRequest, context: Any
+    ) -> AsyncIterator[pb.StreamRunResponse]:
+        """Streams a run from a sequence on."""
+        run_id = check_id(request.run_id, "run", field="run_id")
+        if request.after_sequence < 0:
+            raise _wrong("after_sequence", "must not be negative")
+        tokens = not request.HasField("stream_tokens") or request.stream_tokens
+        async for event in self._follower.follow(
+            current_project(), run_id, request.after_sequence, tokens=tokens
+        ):
+            yield pb.StreamRunResponse(event=event)
+
+    async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
+        """Returns a run."""
+        run_id = check_id(request.run_id, "run", field="run_id")
+        run = await self._store.get(current_project(), run_id)
+        return pb.GetRunResponse(run=convert.run_to_pb(run))
+
+    async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
+        """Lists runs, newest first."""
+        which = convert.run_filter(request)
+        limit = page_limit(request.page_size, maximum=500)
+        key = decode_page_token(which.scope(), request.page_token, (str,))
+        before = str(key[0]) if key else None
+        found = await self._store.list(current_project(), which, before=before, limit=limit + 1)
+        page = Page.cut(found, limit, which.scope(), lambda run: (run.id,))
+        return pb.ListRunsResponse(
+            runs=map(convert.run_to_pb, page.rows), next_page_token=page.next_page_token
+        )
+
+    async def CancelRun(self, request: pb.CancelRunRequest, context: Any) -> pb.CancelRunResponse:
+        """Stops a run; success if it is over already."""
+        run_id = check_id(request.run_id, "run", field="run_id")
+        finished = convert.finished_event(run_id, StopReason.CANCELLED, Usage())
+        run = await self._store.cancel(current_project(), run_id, finished)
+        self._dispatcher.cancel(run_id)
+        if run.state is RunState.CANCELLED:
+            # A run that waited behind it may start now.
+            self._dispatcher.look()
+        return pb.CancelRunResponse(run=convert.run_to_pb(run))
+
+    async def _accept(
+        self, request: pb.SendMessageRequest | pb.StartRunRequest, kind: RunKind
+    ) -> Accepted:
+        new = convert.new_run(request, require_caller(), kind)
+        await self._agents.check(new.principal.project_id, new.agent_id, new.conversation_id)
+        accepted = await self._store.accept(new)
+        if accepted.interrupted_run_id is not None:
+            self._dispatcher.cancel(accepted.interrupted_run_id)
+        if accepted.dispatch is not None:
+            self._dispatcher.start(accepted.dispatch)
+        return accepted
+
+
+def _wrong(field: str, description: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{field} {description}.", violations=[FieldViolation(field, description)]
+    )

@@ -1,0 +1,226 @@
+"""The other rooms as the loop's protocols, over gRPC stubs.
+
+What the rooms name by a revision is kept here and not sent again: rendered memory and tool
+definitions. Both caches are bounded; a lost entry costs one rendering.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Hashable, Sequence
+from datetime import UTC
+from typing import Generic, TypeVar
+
+import grpc.aio
+
+from strata.agent_loop.convert.messages import (
+    message_to_proto,
+    messages_from_proto,
+    window_from_proto,
+)
+from strata.agent_loop.convert.tools import (
+    batch_to_proto,
+    tool_event_from_proto,
+    toolset_from_proto,
+)
+from strata.agent_loop.domain.agents import Agent
+from strata.agent_loop.domain.journal import JournalKey
+from strata.agent_loop.domain.messages import Message, Window
+from strata.agent_loop.domain.tools import ToolBatch, ToolEvent, ToolSet
+from strata.agent_loop.loop.ports import BegunTurn, CommittedStep, MemorySection, StepCommit
+from strata.agent_loop.prompts.system_message import ArchivalStats
+from strata.api.archival.v1 import agent_archive_service_pb2 as archive_pb
+from strata.api.archival.v1 import agent_archive_service_pb2_grpc as archive_grpc
+from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.api.core_memory.v1 import context_service_pb2 as context_pb
+from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
+from strata.api.recall.v1 import window_service_pb2 as window_pb
+from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
+from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
+from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
+from strata.shared.context import current_project
+
+_SECTIONS = 512
+_TOOLSETS = 256
+
+ValueT = TypeVar("ValueT")
+
+
+class RevisionCache(Generic[ValueT]):
+    """The last value and its revision, for the most recently used keys."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._entries: OrderedDict[Hashable, tuple[str, ValueT]] = OrderedDict()
+
+    def get(self, key: Hashable) -> tuple[str, ValueT] | None:
+        """Returns the revision and the value of a key."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._entries.move_to_end(key)
+        return entry
+
+    def put(self, key: Hashable, revision: str, value: ValueT) -> None:
+        """Keeps a value; the least recently used one goes when there are too many."""
+        self._entries[key] = (revision, value)
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._size:
+            self._entries.popitem(last=False)
+
+
+class CoreMemoryClient:
+    """Implements `loop.ports.Memory`, and an agent's life in core memory."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = context_grpc.ContextServiceStub(channel)
+        self._sections: RevisionCache[MemorySection] = RevisionCache(_SECTIONS)
+
+    async def compile(self, agent: Agent, *, line_numbers: bool) -> MemorySection:
+        """Renders the agent's memory, or returns it from before if nothing changed."""
+        key = (current_project(), agent.id, line_numbers)
+        known = self._sections.get(key)
+        request = context_pb.CompileRequest(
+            agent_id=agent.id,
+            agent_type=agent.type.value,
+            line_numbers=line_numbers,
+            if_revision=known[0] if known is not None else "",
+            max_files_open=agent.max_files_open,
+            per_file_view_window_char_limit=agent.per_file_view_window_char_limit,
+        )
+        response = await self._stub.Compile(request)
+        if response.not_changed and known is not None:
+            return known[1]
+        changed = None
+        if response.HasField("last_modified_time"):
+            changed = response.last_modified_time.ToDatetime(tzinfo=UTC)
+        section = MemorySection(response.memory_section, changed)
+        self._sections.put(key, response.revision, section)
+        return section
+
+    async def prepare(
+        self, agent_id: str, blocks: Sequence[block_pb.NewBlock], block_ids: Sequence[str]
+    ) -> Sequence[block_pb.Block]:
+        """Makes and attaches the first blocks; repeating it returns them."""
+        request = context_pb.PrepareAgentRequest(
+            agent_id=agent_id, new_blocks=blocks, block_ids=block_ids
+        )
+        return (await self._stub.PrepareAgent(request)).blocks
+
+    async def release(self, agent_id: str) -> None:
+        """Takes everything from an agent."""
+        await self._stub.ReleaseAgent(context_pb.ReleaseAgentRequest(agent_id=agent_id))
+
+
+class RecallClient:
+    """Implements `loop.ports.Recall`, and an agent's life in recall memory."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = window_grpc.WindowServiceStub(channel)
+
+    async def begin_turn(self, key: JournalKey, inputs: Sequence[Message]) -> BegunTurn:
+        """Stores the inputs, takes the fence, returns the window."""
+        request = window_pb.BeginTurnRequest(
+            conversation_id=key.conversation_id,
+            agent_id=key.agent_id,
+            run_id=key.run_id,
+            attempt=key.attempt,
+            inputs=[message_to_proto(message) for message in inputs],
+        )
+        response = await self._stub.BeginTurn(request)
+        return BegunTurn(
+            window_from_proto(response.window),
+            messages_from_proto(response.inputs),
+            response.committed_steps,
+            messages_from_proto(response.committed_messages),
+        )
+
+    async def commit_step(self, commit: StepCommit) -> CommittedStep:
+        """Stores a step."""
+        request = window_pb.CommitStepRequest(
+            conversation_id=commit.key.conversation_id,
+            agent_id=commit.key.agent_id,
+            run_id=commit.key.run_id,
+            attempt=commit.key.attempt,
+            step=commit.step,
+            step_id=commit.step_id,
+            messages=[message_to_proto(message) for message in commit.messages],
+            system_text=commit.system_text,
+            metadata_stale=commit.metadata_stale,
+        )
+        response = await self._stub.CommitStep(request)
+        return CommittedStep(
+            messages_from_proto(response.messages), response.revision, response.message_count
+        )
+
+    async def open_window(
+        self, conversation_id: str, agent_id: str, messages: Sequence[Message]
+    ) -> None:
+        """Makes the window of a conversation; a window that is there stays as it is."""
+        request = window_pb.OpenWindowRequest(
+            conversation_id=conversation_id,
+            agent_id=agent_id,
+            messages=[message_to_proto(message) for message in messages],
+        )
+        await self._stub.OpenWindow(request)
+
+    async def get_window(self, conversation_id: str) -> Window:
+        """Returns a window."""
+        request = window_pb.GetWindowRequest(conversation_id=conversation_id)
+        return window_from_proto((await self._stub.GetWindow(request)).window)
+
+    async def release(self, agent_id: str) -> None:
+        """Deletes all messages of an agent."""
+        request = window_pb.DeleteAgentMessagesRequest(agent_id=agent_id)
+        await self._stub.DeleteAgentMessages(request)
+
+
+class ToolClient:
+    """Implements `loop.ports.Tools`."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = execution_grpc.ExecutionServiceStub(channel)
+        self._toolsets: RevisionCache[ToolSet] = RevisionCache(_TOOLSETS)
+
+    async def resolve(self, names: Sequence[str]) -> ToolSet:
+        """Returns definitions, from before if they did not change."""
+        if not names:
+            return ToolSet(())
+        key = (current_project(), tuple(names))
+        known = self._toolsets.get(key)
+        request = execution_pb.ResolveToolsRequest(
+            names=names, if_revision=known[0] if known is not None else ""
+        )
+        response = await self._stub.ResolveTools(request)
+        if response.not_changed and known is not None:
+            return known[1]
+        toolset = toolset_from_proto(response)
+        self._toolsets.put(key, response.revision, toolset)
+        return toolset
+
+    async def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:
+        """Runs calls; closing the generator cancels the stream, which kills what runs."""
+        call = self._stub.ExecuteTools(batch_to_proto(batch))
+        try:
+            async for response in call:
+                event = tool_event_from_proto(response)
+                if event is not None:
+                    yield event
+        finally:
+            call.cancel()
+
+
+class ArchivalClient:
+    """Implements `loop.ports.Archival`, and an agent's life in archival memory."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = archive_grpc.AgentArchiveServiceStub(channel)
+
+    async def stats(self, agent_id: str) -> ArchivalStats:
+        """Returns what the metadata says of the agent's passages."""
+        request = archive_pb.GetAgentStatsRequest(agent_id=agent_id)
+        response = await self._stub.GetAgentStats(request)
+        return ArchivalStats(response.passage_count, tuple(sorted(response.tags)))
+
+    async def release(self, agent_id: str) -> None:
+        """Takes all archives from an agent and deletes its own."""
+        await self._stub.ReleaseAgent(archive_pb.ReleaseAgentRequest(agent_id=agent_id))

@@ -1,0 +1,125 @@
+"""Checks that several requests share. Each gives violations; `refuse` raises them together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from zoneinfo import ZoneInfo
+
+from strata.shared.errors import FieldViolation, InvalidArgumentError
+
+MAX_NAME = 128
+MAX_DESCRIPTION = 10_000
+MAX_SYSTEM = 200_000
+MAX_TOOLS = 128
+MAX_TAGS = 64
+MAX_PAIRS = 64
+MAX_VALUE = 4_000
+_TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]{0,63}")
+_REQUEST_ID = re.compile(r"[!-~]{0,128}")
+
+
+def refuse(violations: Sequence[FieldViolation]) -> None:
+    """Raises what was found, if anything was.
+
+    Raises:
+        InvalidArgumentError: Naming every wrong field.
+    """
+    if violations:
+        first = violations[0]
+        raise InvalidArgumentError(
+            f"The request has {len(violations)} wrong field(s): {first.field} {first.description}.",
+            violations=violations,
+        )
+
+
+def text_violations(field: str, text: str, limit: int | None = None) -> list[FieldViolation]:
+    """Says what keeps a text from being stored."""
+    found = []
+    if "\0" in text:
+        found.append(FieldViolation(field, "must not contain NUL"))
+    if limit is not None and len(text) > limit:
+        found.append(FieldViolation(field, f"has {len(text)} characters, at most {limit}"))
+    return found
+
+
+def name_violations(field: str, name: str) -> list[FieldViolation]:
+    """Says what is wrong with the name of an agent or the title of a conversation."""
+    found = text_violations(field, name, MAX_NAME)
+    if name != name.strip() or any(ord(character) < 32 for character in name):
+        found.append(FieldViolation(field, "must be one line without blanks at its ends"))
+    return found
+
+
+def request_id_violations(request_id: str) -> list[FieldViolation]:
+    """Says what is wrong with a request id."""
+    if _REQUEST_ID.fullmatch(request_id):
+        return []
+    return [FieldViolation("request_id", "must be at most 128 printable ASCII characters")]
+
+
+def tool_violations(field: str, names: Sequence[str]) -> list[FieldViolation]:
+    """Says what is wrong with a list of tools."""
+    found = [
+        FieldViolation(f"{field}[{index}]", "is no tool name")
+        for index, name in enumerate(names)
+        if not _TOOL_NAME.fullmatch(name)
+    ]
+    if len(names) > MAX_TOOLS:
+        found.append(FieldViolation(field, f"has {len(names)} tools, at most {MAX_TOOLS}"))
+    return found
+
+
+def tag_violations(field: str, tags: Sequence[str]) -> list[FieldViolation]:
+    """Says what is wrong with a list of tags."""
+    found = [
+        violation
+        for index, tag in enumerate(tags)
+        for violation in _tag_violations(f"{field}[{index}]", tag)
+    ]
+    if len(tags) > MAX_TAGS:
+        found.append(FieldViolation(field, f"has {len(tags)} tags, at most {MAX_TAGS}"))
+    return found
+
+
+def _tag_violations(field: str, tag: str) -> list[FieldViolation]:
+    found = text_violations(field, tag, MAX_NAME)
+    if not tag.strip():
+        found.append(FieldViolation(field, "must not be empty"))
+    return found
+
+
+def pair_violations(field: str, pairs: Mapping[str, str]) -> list[FieldViolation]:
+    """Says what is wrong with free key-value pairs."""
+    found = [
+        violation
+        for key, value in pairs.items()
+        for violation in (
+            *text_violations(f"{field}[{key[:40]!r}]", key, MAX_NAME),
+            *text_violations(f"{field}[{key[:40]!r}]", value, MAX_VALUE),
+        )
+    ]
+    if len(pairs) > MAX_PAIRS:
+        found.append(FieldViolation(field, f"has {len(pairs)} pairs, at most {MAX_PAIRS}"))
+    return found
+
+
+def timezone_violations(field: str, name: str) -> list[FieldViolation]:
+    """Says whether a time zone is unknown."""
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        return [FieldViolation(field, f"{name[:64]!r} is no IANA time zone")]
+    return []
+
+
+def range_violations(field: str, value: float, low: float, high: float) -> list[FieldViolation]:
+    """Says whether a number lies outside of its range."""
+    if low <= value <= high:
+        return []
+    return [FieldViolation(field, f"must be between {low:g} and {high:g}")]
+
+
+def joined(groups: Iterable[Sequence[FieldViolation]]) -> list[FieldViolation]:
+    """Returns all violations of several checks."""
+    return [violation for group in groups for violation in group]

@@ -1,0 +1,229 @@
+"""Messages, parts and usage between the contract and the domain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from strata.agent_loop.domain.messages import (
+    ImagePart,
+    Message,
+    MessagePart,
+    MessageRole,
+    OpaquePart,
+    Provenance,
+    SummaryPart,
+    ToolReturn,
+    ToolStatus,
+    Window,
+)
+from strata.agent_loop.models.domain import ReasoningPart, TextPart, ToolCall, Usage
+from strata.api.common.v1 import message_pb2 as pb
+from strata.api.common.v1 import usage_pb2
+from strata.api.recall.v1 import window_service_pb2 as window_pb
+
+ROLES = {
+    pb.ROLE_SYSTEM: MessageRole.SYSTEM,
+    pb.ROLE_USER: MessageRole.USER,
+    pb.ROLE_ASSISTANT: MessageRole.ASSISTANT,
+    pb.ROLE_TOOL: MessageRole.TOOL,
+    pb.ROLE_APPROVAL: MessageRole.APPROVAL,
+    pb.ROLE_SUMMARY: MessageRole.SUMMARY,
+}
+_ROLES_BACK = {role: value for value, role in ROLES.items()}
+_STATUSES = {
+    pb.TOOL_STATUS_OK: ToolStatus.OK,
+    pb.TOOL_STATUS_FAILED: ToolStatus.FAILED,
+    pb.TOOL_STATUS_UNKNOWN: ToolStatus.UNKNOWN,
+}
+_STATUSES_BACK = {status: value for value, status in _STATUSES.items()}
+_PROVENANCE = {
+    pb.PROVENANCE_USER: Provenance.USER,
+    pb.PROVENANCE_MODEL: Provenance.MODEL,
+    pb.PROVENANCE_MEMORY: Provenance.MEMORY,
+    pb.PROVENANCE_TOOL: Provenance.TOOL,
+    pb.PROVENANCE_WEB: Provenance.WEB,
+    pb.PROVENANCE_MCP: Provenance.MCP,
+    pb.PROVENANCE_SYSTEM: Provenance.SYSTEM,
+}
+_PROVENANCE_BACK = {label: value for value, label in _PROVENANCE.items()}
+
+
+def message_from_proto(wire: pb.Message) -> Message:
+    """Returns the domain form of a stored message."""
+    return Message(
+        id=wire.id,
+        role=ROLES[wire.role],
+        parts=tuple(part_from_proto(part) for part in wire.parts),
+        conversation_id=wire.conversation_id,
+        agent_id=wire.agent_id,
+        sequence=wire.sequence,
+        name=wire.name,
+        run_id=wire.run_id,
+        step_id=wire.step_id,
+        group_id=wire.group_id,
+        model=wire.model,
+        usage=usage_from_proto(wire.usage) if wire.HasField("usage") else None,
+        provenance=tuple(_PROVENANCE[p] for p in wire.provenance if p in _PROVENANCE),
+        pinned=wire.pinned,
+        client_message_id=wire.client_message_id,
+        create_time=_moment(wire),
+    )
+
+
+def message_to_proto(message: Message) -> pb.Message:
+    """Returns the contract's form of a message."""
+    wire = pb.Message(
+        id=message.id,
+        conversation_id=message.conversation_id,
+        agent_id=message.agent_id,
+        sequence=message.sequence,
+        role=_ROLES_BACK[message.role],
+        parts=[part_to_proto(part) for part in message.parts],
+        name=message.name,
+        run_id=message.run_id,
+        step_id=message.step_id,
+        group_id=message.group_id,
+        model=message.model,
+        provenance=[_PROVENANCE_BACK[label] for label in message.provenance],
+        pinned=message.pinned,
+        client_message_id=message.client_message_id,
+    )
+    if message.usage is not None:
+        wire.usage.CopyFrom(usage_to_proto(message.usage))
+    if message.create_time is not None:
+        wire.create_time.FromDatetime(message.create_time)
+    return wire
+
+
+def messages_from_proto(wires: Iterable[pb.Message]) -> tuple[Message, ...]:
+    """Returns the domain form of stored messages."""
+    return tuple(message_from_proto(wire) for wire in wires)
+
+
+def window_from_proto(wire: window_pb.Window) -> Window:
+    """Returns the domain form of a window."""
+    return Window(
+        conversation_id=wire.conversation_id,
+        agent_id=wire.agent_id,
+        revision=wire.revision,
+        messages=messages_from_proto(wire.messages),
+        message_count=wire.message_count,
+        metadata_stale=wire.metadata_stale,
+    )
+
+
+def part_from_proto(wire: pb.Part) -> MessagePart:
+    """Returns the domain form of a part; one that is not understood is kept as it is."""
+    match wire.WhichOneof("content"):
+        case "text":
+            return TextPart(wire.text.text)
+        case "reasoning":
+            redacted = wire.reasoning.redacted.decode("utf-8", "replace")
+            return ReasoningPart(wire.reasoning.text, wire.reasoning.signature, redacted)
+        case "image":
+            return ImagePart(wire.image.media_type, wire.image.url, wire.image.data)
+        case "tool_call":
+            call = wire.tool_call
+            return ToolCall(call.tool_call_id, call.name, call.arguments)
+        case "tool_return":
+            return tool_return_from_proto(wire.tool_return)
+        case "summary":
+            told = wire.summary
+            return SummaryPart(
+                told.text, told.first_sequence, told.last_sequence, told.message_count
+            )
+        case _:
+            return OpaquePart(wire.SerializeToString())
+
+
+def part_to_proto(part: MessagePart) -> pb.Part:
+    """Returns the contract's form of a part."""
+    match part:
+        case TextPart():
+            return pb.Part(text=pb.TextPart(text=part.text))
+        case ReasoningPart():
+            reasoning = pb.ReasoningPart(
+                text=part.text, signature=part.signature, redacted=part.redacted.encode()
+            )
+            return pb.Part(reasoning=reasoning)
+        case ImagePart():
+            image = pb.ImagePart(media_type=part.media_type)
+            if part.url:
+                image.url = part.url
+            else:
+                image.data = part.data
+            return pb.Part(image=image)
+        case ToolCall():
+            call = pb.ToolCallPart(tool_call_id=part.id, name=part.name, arguments=part.arguments)
+            return pb.Part(tool_call=call)
+        case ToolReturn():
+            return pb.Part(tool_return=tool_return_to_proto(part))
+        case SummaryPart():
+            summary = pb.SummaryPart(
+                text=part.text,
+                first_sequence=part.first_sequence,
+                last_sequence=part.last_sequence,
+                message_count=part.message_count,
+            )
+            return pb.Part(summary=summary)
+        case OpaquePart():
+            return pb.Part.FromString(part.data)
+
+
+def tool_return_from_proto(wire: pb.ToolReturnPart) -> ToolReturn:
+    """Returns the domain form of a tool's return."""
+    return ToolReturn(
+        tool_call_id=wire.tool_call_id,
+        name=wire.name,
+        status=_STATUSES.get(wire.status, ToolStatus.UNKNOWN),
+        content=wire.content,
+        stdout=tuple(wire.stdout),
+        stderr=tuple(wire.stderr),
+        provenance=_PROVENANCE.get(wire.provenance),
+    )
+
+
+def tool_return_to_proto(part: ToolReturn) -> pb.ToolReturnPart:
+    """Returns the contract's form of a tool's return."""
+    label = pb.PROVENANCE_UNSPECIFIED
+    if part.provenance is not None:
+        label = _PROVENANCE_BACK[part.provenance]
+    return pb.ToolReturnPart(
+        tool_call_id=part.tool_call_id,
+        name=part.name,
+        status=_STATUSES_BACK[part.status],
+        content=part.content,
+        stdout=part.stdout,
+        stderr=part.stderr,
+        provenance=label,
+    )
+
+
+def usage_from_proto(wire: usage_pb2.Usage) -> Usage:
+    """Returns the domain form of token counts."""
+    return Usage(
+        wire.prompt_tokens,
+        wire.completion_tokens,
+        wire.cached_input_tokens,
+        wire.cache_write_tokens,
+        wire.reasoning_tokens,
+        wire.estimated,
+    )
+
+
+def usage_to_proto(usage: Usage) -> usage_pb2.Usage:
+    """Returns the contract's form of token counts."""
+    return usage_pb2.Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_tokens=usage.total_tokens,
+        cached_input_tokens=usage.cached_input_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        estimated=usage.estimated,
+    )
+
+
+def _moment(wire: pb.Message) -> datetime | None:
+    return wire.create_time.ToDatetime(tzinfo=UTC) if wire.HasField("create_time") else None

@@ -1,0 +1,181 @@
+"""Runs and their events between the contract and the domain."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from strata.agent_loop.convert.checks import refuse, text_violations
+from strata.agent_loop.convert.messages import (
+    message_to_proto,
+    part_from_proto,
+    tool_return_to_proto,
+    usage_to_proto,
+)
+from strata.agent_loop.domain.events import (
+    MessageStored,
+    ReasoningPiece,
+    RunEvent,
+    RunFinished,
+    RunStarted,
+    StepRestarted,
+    StepStarted,
+    TextPiece,
+    ToolCallPiece,
+    ToolFinished,
+    ToolStarted,
+)
+from strata.agent_loop.domain.messages import MessageInput, MessageRole
+from strata.agent_loop.domain.runs import DEFAULT_MAX_STEPS, Outcome, RunRequest, StopReason
+from strata.agent_loop.domain.tools import ToolResult
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.common.v1 import message_pb2
+from strata.api.common.v1 import run_event_pb2 as pb
+from strata.shared.errors import FieldViolation
+from strata.shared.ids import check_id
+
+_INPUT_ROLES = {
+    message_pb2.ROLE_UNSPECIFIED: MessageRole.USER,
+    message_pb2.ROLE_USER: MessageRole.USER,
+    message_pb2.ROLE_SYSTEM: MessageRole.SYSTEM,
+    message_pb2.ROLE_ASSISTANT: MessageRole.ASSISTANT,
+}
+_STOP_REASONS = {reason: pb.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
+
+
+def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
+    """Returns the run to execute.
+
+    Raises:
+        InvalidArgumentError: Naming every wrong field. Images and approvals are refused here
+            while they are not built.
+    """
+    check_id(request.run_id, "run", field="run_id")
+    check_id(request.agent_id, "agent", field="agent_id")
+    check_id(request.conversation_id, "conversation", field="conversation_id")
+    violations = [
+        FieldViolation(name, "must be positive")
+        for name, value in (("attempt", request.attempt - 1), ("max_steps", request.max_steps))
+        if value < 0
+    ]
+    if request.HasField("approval"):
+        violations.append(FieldViolation("approval", "approvals are not built in this release"))
+    inputs = [
+        input_from_proto(wire, f"messages[{index}]", violations)
+        for index, wire in enumerate(request.messages)
+    ]
+    refuse(violations)
+    return RunRequest(
+        run_id=request.run_id,
+        attempt=request.attempt,
+        agent_id=request.agent_id,
+        conversation_id=request.conversation_id,
+        inputs=inputs,
+        max_steps=request.max_steps or DEFAULT_MAX_STEPS,
+        stream_tokens=request.stream_tokens,
+        deadline=_deadline(request),
+    )
+
+
+def input_from_proto(
+    wire: message_pb2.MessageInput, field: str, violations: list[FieldViolation]
+) -> MessageInput:
+    """Returns the domain form of an input; adds what is wrong with it to `violations`."""
+    role = _INPUT_ROLES.get(wire.role)
+    if role is None:
+        violations.append(FieldViolation(f"{field}.role", "must be USER, SYSTEM or ASSISTANT"))
+    if not wire.parts:
+        violations.append(FieldViolation(f"{field}.parts", "must not be empty"))
+    for number, part in enumerate(wire.parts):
+        place = f"{field}.parts[{number}]"
+        match part.WhichOneof("content"):
+            case "text":
+                violations.extend(text_violations(place, part.text.text))
+            case "image":
+                violations.append(FieldViolation(place, "images are not built in this release"))
+            case _:
+                violations.append(FieldViolation(place, "must be text"))
+    return MessageInput(
+        role or MessageRole.USER,
+        tuple(part_from_proto(part) for part in wire.parts),
+        wire.name,
+        wire.client_message_id,
+    )
+
+
+def event_to_proto(event: RunEvent, run_id: str, now: datetime) -> pb.RunEvent:
+    """Returns the contract's form of an event, without a sequence."""
+    wire = pb.RunEvent(run_id=run_id)
+    wire.create_time.FromDatetime(now)
+    match event:
+        case TextPiece(message_id, text):
+            wire.text_delta.CopyFrom(pb.TextDelta(message_id=message_id, text=text))
+        case ReasoningPiece(message_id, text):
+            wire.reasoning_delta.CopyFrom(pb.ReasoningDelta(message_id=message_id, text=text))
+        case ToolCallPiece():
+            wire.tool_call_delta.CopyFrom(
+                pb.ToolCallDelta(
+                    message_id=event.message_id,
+                    index=event.index,
+                    tool_call_id=event.tool_call_id,
+                    name=event.name,
+                    arguments=event.arguments,
+                )
+            )
+        case RunStarted():
+            wire.run_started.CopyFrom(
+                pb.RunStarted(
+                    agent_id=event.agent_id,
+                    conversation_id=event.conversation_id,
+                    attempt=event.attempt,
+                    input_message_ids=event.input_message_ids,
+                )
+            )
+        case StepStarted(step_id, step, model):
+            wire.step_started.CopyFrom(pb.StepStarted(step_id=step_id, step=step, model=model))
+        case StepRestarted(step_id, step, reason):
+            wire.step_restarted.CopyFrom(
+                pb.StepRestarted(step_id=step_id, step=step, reason=reason)
+            )
+        case ToolStarted(call_id, name, arguments):
+            wire.tool_started.CopyFrom(
+                pb.ToolStarted(tool_call_id=call_id, name=name, arguments=arguments)
+            )
+        case ToolFinished(result):
+            wire.tool_finished.CopyFrom(_finished(result))
+        case MessageStored(message):
+            wire.message_stored.CopyFrom(pb.MessageStored(message=message_to_proto(message)))
+        case RunFinished(outcome):
+            wire.run_finished.CopyFrom(_outcome(outcome))
+    return wire
+
+
+def _finished(result: ToolResult) -> pb.ToolFinished:
+    return pb.ToolFinished(
+        tool_return=tool_return_to_proto(result.tool_return),
+        duration_ms=result.duration_ms,
+        memory_edits=[
+            pb.MemoryEdit(
+                block_id=edit.block_id, label=edit.label, revision=edit.revision, diff=edit.diff
+            )
+            for edit in result.memory_edits
+        ],
+    )
+
+
+def _outcome(outcome: Outcome) -> pb.RunFinished:
+    wire = pb.RunFinished(
+        stop_reason=_STOP_REASONS[outcome.stop_reason],
+        usage=usage_to_proto(outcome.usage),
+        step_count=outcome.step_count,
+    )
+    if outcome.failure is not None:
+        wire.error.reason = outcome.failure.reason.value
+        wire.error.message = outcome.failure.message
+        wire.error.retryable = outcome.failure.retryable
+    return wire
+
+
+def _deadline(request: turn_pb.ExecuteRunRequest) -> datetime | None:
+    if not request.HasField("deadline_time"):
+        return None
+    return request.deadline_time.ToDatetime(tzinfo=UTC)

@@ -1,0 +1,100 @@
+"""Tools, their calls and results between the contract and the domain."""
+
+from __future__ import annotations
+
+import json
+
+from strata.agent_loop.convert.messages import tool_return_from_proto
+from strata.agent_loop.domain.tools import (
+    CallFinished,
+    CallStarted,
+    MemoryEdit,
+    Tool,
+    ToolBatch,
+    ToolEffect,
+    ToolEvent,
+    ToolResult,
+    ToolSet,
+)
+from strata.agent_loop.models.domain import ToolSchema
+from strata.api.common.v1 import tool_pb2
+from strata.api.tool_execution.v1 import execution_service_pb2 as pb
+from strata.api.tool_execution.v1 import tool_service_pb2
+
+_EFFECTS = {
+    tool_pb2.TOOL_EFFECT_READ_ONLY: ToolEffect.READ_ONLY,
+    tool_pb2.TOOL_EFFECT_IDEMPOTENT: ToolEffect.IDEMPOTENT,
+    tool_pb2.TOOL_EFFECT_SIDE_EFFECT: ToolEffect.SIDE_EFFECT,
+}
+# Run through the tiers' public services with an idempotency key: once, however often asked.
+_KEYED = frozenset(
+    {
+        tool_pb2.TOOL_TYPE_CORE,
+        tool_pb2.TOOL_TYPE_MEMORY,
+        tool_pb2.TOOL_TYPE_SLEEPTIME,
+        tool_pb2.TOOL_TYPE_FILES,
+    }
+)
+
+
+def toolset_from_proto(response: pb.ResolveToolsResponse) -> ToolSet:
+    """Returns the domain form of resolved tools."""
+    return ToolSet(tuple(_tool(wire) for wire in response.tools))
+
+
+def _tool(wire: tool_service_pb2.Tool) -> Tool:
+    parameters = json.loads(wire.parameters_json) if wire.parameters_json else {}
+    if parameters.get("type") != "object":
+        parameters = {"type": "object", "properties": {}, **parameters}
+    return Tool(
+        ToolSchema(wire.name, wire.description, parameters, strict=True),
+        effect=_EFFECTS.get(wire.effect, ToolEffect.UNDECLARED),
+        keyed=wire.type in _KEYED,
+        requires_approval=wire.default_requires_approval,
+    )
+
+
+def batch_to_proto(batch: ToolBatch) -> pb.ExecuteToolsRequest:
+    """Returns the request that runs the calls of one reply."""
+    return pb.ExecuteToolsRequest(
+        agent_id=batch.agent_id,
+        conversation_id=batch.conversation_id,
+        run_id=batch.run_id,
+        step_id=batch.step_id,
+        model=batch.model,
+        timezone=batch.timezone,
+        calls=[
+            pb.ToolCall(
+                tool_call_id=call.id,
+                name=call.name,
+                arguments=call.arguments,
+                idempotency_key=batch.idempotency_keys[call.id],
+            )
+            for call in batch.calls
+        ],
+        allowed_tools=batch.allowed,
+    )
+
+
+def tool_event_from_proto(response: pb.ExecuteToolsResponse) -> ToolEvent | None:
+    """Returns what the executor tells; None for something that this release does not know."""
+    match response.WhichOneof("event"):
+        case "started":
+            told = response.started
+            return CallStarted(told.tool_call_id, told.name, told.arguments)
+        case "finished":
+            return CallFinished(_result(response.finished))
+        case _:
+            return None
+
+
+def _result(wire: pb.FinishedCall) -> ToolResult:
+    return ToolResult(
+        tool_return=tool_return_from_proto(wire.tool_return),
+        duration_ms=wire.duration_ms,
+        memory_edits=tuple(
+            MemoryEdit(edit.block_id, edit.label, edit.revision, edit.diff)
+            for edit in wire.memory_edits
+        ),
+        archival_changed=wire.archival_changed,
+    )

@@ -1,0 +1,47 @@
+"""What callers ask of agents, checked and complete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strata.agent_loop.domain.agents import Agent, AgentPatch
+from strata.agent_loop.domain.messages import MessageInput
+from strata.agent_loop.domain.store import Request
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAgent:
+    """Create an agent.
+
+    Attributes:
+        agent: As it shall be; with the id that it gets if the request is a new one.
+        blocks: Blocks to make, in the contract's form: core memory checks them.
+        block_ids: Blocks to share.
+        initial_messages: What stands in the window after the system message.
+        request: Recognises a repetition.
+    """
+
+    agent: Agent
+    blocks: Sequence[Any]
+    block_ids: Sequence[str]
+    initial_messages: Sequence[MessageInput]
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateAgent:
+    """Change an agent."""
+
+    patch: AgentPatch
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class CreateConversation:
+    """Start a conversation."""
+
+    agent_id: str
+    title: str
+    request: Request

@@ -1,0 +1,131 @@
+"""Where agents and conversations are kept, as a protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from strata.agent_loop.domain.agents import (
+    Agent,
+    AgentPatch,
+    Conversation,
+    StoredAgent,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What makes a mutation recognisable when it comes again.
+
+    Attributes:
+        id: The caller's request id; empty if it gave none.
+        payload_hash: Digest of the method and everything else that was asked.
+    """
+
+    id: str = ""
+    payload_hash: str = ""
+
+
+class AgentStore(Protocol):
+    """Agents and conversations of the calling project.
+
+    Lists give up to ``limit`` rows after the id ``after``, in order of ids.
+    """
+
+    async def insert(self, agent: Agent, request: Request) -> StoredAgent:
+        """Notes that an agent is being created, with its default conversation.
+
+        Returns the agent of an earlier request with this id instead, if there is one.
+
+        Raises:
+            AlreadyExistsError: REQUEST_ID_REUSED; NAME_TAKEN by an agent that `by_name` finds.
+        """
+        ...
+
+    async def activate(self, agent_id: str) -> Agent:
+        """Ends the creation of an agent.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND.
+        """
+        ...
+
+    async def get(self, agent_id: str) -> StoredAgent:
+        """Returns an agent in any state.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND.
+        """
+        ...
+
+    async def by_name(self, name: str) -> StoredAgent:
+        """Returns the agent of that name, in any state.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND.
+        """
+        ...
+
+    async def load(self, agent_id: str, conversation_id: str) -> Agent:
+        """Returns the active agent of a conversation, with one statement.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND.
+        """
+        ...
+
+    async def page(
+        self, tags: Sequence[str], name_contains: str, limit: int, after: str
+    ) -> Sequence[Agent]:
+        """Lists active agents that have all the tags and the text in their names."""
+        ...
+
+    async def update(self, patch: AgentPatch, request: Request) -> Agent:
+        """Changes an active agent; a repeated request gets the first one's answer.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND.
+            AbortedError: REVISION_MISMATCH.
+            AlreadyExistsError: NAME_TAKEN, REQUEST_ID_REUSED.
+        """
+        ...
+
+    async def begin_deletion(self, agent_id: str) -> None:
+        """Hides an agent for good. Repeating it is harmless.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND.
+        """
+        ...
+
+    async def remove(self, agent_id: str) -> None:
+        """Deletes an agent's rows. Nothing to delete is success."""
+        ...
+
+    async def known_conversation(self, request: Request) -> Conversation | None:
+        """Returns the conversation that an earlier request with this id made.
+
+        Raises:
+            AlreadyExistsError: REQUEST_ID_REUSED.
+        """
+        ...
+
+    async def insert_conversation(
+        self, conversation: Conversation, request: Request
+    ) -> Conversation:
+        """Stores a conversation; a repeated request gets the first one's answer.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND.
+            AlreadyExistsError: REQUEST_ID_REUSED.
+        """
+        ...
+
+    async def conversations(self, agent_id: str, limit: int, after: str) -> Sequence[Conversation]:
+        """Lists the conversations of an agent.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND.
+        """
+        ...

@@ -1,0 +1,346 @@
+"""The life of agents over the tiers: create, change, delete, start conversations.
+
+There are no transactions over several rooms. Each action is a sequence of calls that can be
+repeated from its start, and is recorded where it starts: an agent in creation or deletion has a
+row that nobody sees, and the next one to come finishes or clears it (architecture §2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+from strata.agent_loop.domain.agents import (
+    LINE_NUMBERED_TYPES,
+    Agent,
+    AgentState,
+    Conversation,
+    StoredAgent,
+)
+from strata.agent_loop.domain.commands import CreateAgent, CreateConversation, UpdateAgent
+from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, Window
+from strata.agent_loop.domain.store import AgentStore
+from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.loop.failures import ends_run
+from strata.agent_loop.loop.ports import (
+    Archival,
+    BoundModel,
+    Memory,
+    MemorySection,
+    Models,
+    Tools,
+)
+from strata.agent_loop.models.domain import EndpointType, TextPart
+from strata.agent_loop.models.errors import ModelError
+from strata.agent_loop.prompts.system_message import ArchivalStats, Metadata, assemble
+from strata.shared.clock import Clock
+from strata.shared.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    Reason,
+    StrataError,
+    UnimplementedError,
+)
+from strata.shared.ids import new_id
+from strata.shared.logs import get_logger
+
+ABANDONED_AFTER = timedelta(minutes=1)
+"""A creation that has not ended by then was given up; its name is free again."""
+
+_log = get_logger(__name__)
+
+
+class MemoryLife(Memory, Protocol):
+    """Core memory in the life of an agent."""
+
+    async def prepare(
+        self, agent_id: str, blocks: Sequence[Any], block_ids: Sequence[str]
+    ) -> Sequence[Any]:
+        """Makes and attaches the first blocks; repeating it returns them."""
+        ...
+
+    async def release(self, agent_id: str) -> None:
+        """Takes everything from an agent."""
+        ...
+
+
+class RecallLife(Protocol):
+    """Recall memory in the life of an agent."""
+
+    async def open_window(
+        self, conversation_id: str, agent_id: str, messages: Sequence[Message]
+    ) -> None:
+        """Makes a window; one that is there stays as it is."""
+        ...
+
+    async def get_window(self, conversation_id: str) -> Window:
+        """Returns a window."""
+        ...
+
+    async def release(self, agent_id: str) -> None:
+        """Deletes all messages of an agent."""
+        ...
+
+
+class ArchivalLife(Archival, Protocol):
+    """Archival memory in the life of an agent."""
+
+    async def release(self, agent_id: str) -> None:
+        """Takes all archives from an agent and deletes its own."""
+        ...
+
+
+class ModelCatalog(Models, Protocol):
+    """The configured models, and which handles can be one of them."""
+
+    def check(self, handle: str) -> None:
+        """Refuses a handle that no configured endpoint can have.
+
+        Raises:
+            InvalidArgumentError: INVALID_FIELD; it names what is known.
+        """
+        ...
+
+
+class AgentLifecycle:
+    """Implements what `AgentService` promises.
+
+    Args:
+        store: Where agents are kept.
+        memory: Core memory.
+        recall: Recall memory.
+        archival: Archival memory.
+        tools: The tools.
+        models: The models.
+        clock: The clock.
+    """
+
+    def __init__(
+        self,
+        store: AgentStore,
+        memory: MemoryLife,
+        recall: RecallLife,
+        archival: ArchivalLife,
+        tools: Tools,
+        models: ModelCatalog,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._memory = memory
+        self._recall = recall
+        self._archival = archival
+        self._tools = tools
+        self._models = models
+        self._clock = clock
+
+    async def create(self, command: CreateAgent) -> tuple[Agent, Sequence[Any]]:
+        """Creates an agent whole or not at all; returns it with its blocks.
+
+        After an error that may pass (a room cannot be reached), the same request id goes on
+        where this stopped. After any other error nothing is left.
+
+        Raises:
+            NotFoundError: BLOCK_NOT_FOUND, TOOL_NOT_FOUND.
+            AlreadyExistsError: NAME_TAKEN, REQUEST_ID_REUSED.
+            FailedPreconditionError: BLOCK_LIMIT_EXCEEDED.
+        """
+        self._models.check(command.agent.model.handle)
+        await self._check_tools(command.agent.tools)
+        stored = await self._claim(command)
+        agent = stored.agent
+        if stored.state is AgentState.DELETING:
+            raise _not_found(agent.id)
+        try:
+            blocks = await self._memory.prepare(agent.id, command.blocks, command.block_ids)
+            if stored.state is AgentState.ACTIVE:
+                return agent, blocks
+            await self._open(agent, agent.default_conversation_id, command)
+            return await self._store.activate(agent.id), blocks
+        except StrataError as error:
+            fresh = stored.state is AgentState.CREATING
+            if fresh and (ends_run(error) or not command.request.id):
+                await self._undo(agent.id)
+            raise
+
+    async def update(self, command: UpdateAgent) -> Agent:
+        """Changes an agent.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND, TOOL_NOT_FOUND.
+            AbortedError: REVISION_MISMATCH.
+            AlreadyExistsError: NAME_TAKEN, REQUEST_ID_REUSED.
+        """
+        if command.patch.model is not None:
+            self._models.check(command.patch.model.handle)
+        if command.patch.tools is not None:
+            await self._check_tools(command.patch.tools)
+        return await self._store.update(command.patch, command.request)
+
+    async def delete(self, agent_id: str) -> None:
+        """Deletes an agent from all tiers. Repeating it goes on where it stopped.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND.
+        """
+        await self._store.begin_deletion(agent_id)
+        await asyncio.gather(
+            self._recall.release(agent_id),
+            self._memory.release(agent_id),
+            self._archival.release(agent_id),
+        )
+        await self._store.remove(agent_id)
+
+    async def start_conversation(self, command: CreateConversation) -> Conversation:
+        """Starts a conversation. Its window is made first, so that one that is seen has one.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND.
+            AlreadyExistsError: REQUEST_ID_REUSED.
+        """
+        known = await self._store.known_conversation(command.request)
+        if known is not None:
+            return known
+        agent = await self.get(command.agent_id)
+        conversation = Conversation(new_id("conversation"), agent.id, command.title)
+        await self._open(agent, conversation.id, None)
+        return await self._store.insert_conversation(conversation, command.request)
+
+    async def get(self, agent_id: str) -> Agent:
+        """Returns an agent.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND.
+        """
+        return _visible(await self._store.get(agent_id))
+
+    async def get_by_name(self, name: str) -> Agent:
+        """Returns the agent of that name.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND.
+        """
+        return _visible(await self._store.by_name(name))
+
+    async def inspect(
+        self, agent_id: str, conversation_id: str
+    ) -> tuple[Window, ToolSet, BoundModel | None]:
+        """Returns what fills a context window, and the model that it is for.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND.
+        """
+        agent = await self._store.load(agent_id, conversation_id)
+        window, toolset = await asyncio.gather(
+            self._recall.get_window(conversation_id), self._tools.resolve(agent.tools)
+        )
+        return window, toolset, await self._bound(agent)
+
+    async def _claim(self, command: CreateAgent) -> StoredAgent:
+        try:
+            return await self._store.insert(command.agent, command.request)
+        except AlreadyExistsError as error:
+            if error.reason is not Reason.NAME_TAKEN:
+                raise
+            holder = await self._holder(command.agent.name)
+            if holder is not None and self._is_left_over(holder):
+                await self.delete(holder.agent.id)
+            elif holder is not None and not _same_request(holder, command):
+                raise
+        return await self._store.insert(command.agent, command.request)
+
+    async def _holder(self, name: str) -> StoredAgent | None:
+        try:
+            return await self._store.by_name(name)
+        except NotFoundError:
+            return None
+
+    def _is_left_over(self, stored: StoredAgent) -> bool:
+        if stored.state is not AgentState.CREATING:
+            return stored.state is AgentState.DELETING
+        began = stored.agent.create_time
+        return began is not None and self._clock.now() - began > ABANDONED_AFTER
+
+    async def _check_tools(self, names: Sequence[str]) -> None:
+        toolset = await self._tools.resolve(names)
+        gated = [tool.name for tool in toolset.tools if tool.requires_approval]
+        if gated:
+            raise UnimplementedError(
+                f"Approvals are not built in this release, and {', '.join(gated)} needs one.",
+                metadata={"what": "approvals"},
+            )
+
+    async def _open(self, agent: Agent, conversation_id: str, command: CreateAgent | None) -> None:
+        bound = await self._bound(agent)
+        numbered = (
+            bound is not None
+            and bound.settings.endpoint_type is EndpointType.ANTHROPIC
+            and agent.type in LINE_NUMBERED_TYPES
+        )
+        section = await self._memory.compile(agent, line_numbers=numbered)
+        stats = ArchivalStats() if command is not None else await self._stats(agent.id)
+        text = assemble(agent.system, section.text, self._metadata(agent, section, stats))
+        blank = Message(
+            id=new_id("message"),
+            role=MessageRole.SYSTEM,
+            parts=(TextPart(text),),
+            conversation_id=conversation_id,
+            agent_id=agent.id,
+            provenance=(Provenance.SYSTEM,),
+        )
+        given = command.initial_messages if command is not None else ()
+        first = [
+            Message(
+                id=new_id("message"),
+                role=message.role,
+                parts=message.parts,
+                conversation_id=conversation_id,
+                agent_id=agent.id,
+                name=message.name,
+                client_message_id=message.client_message_id,
+                provenance=(Provenance.USER,),
+            )
+            for message in given
+        ]
+        await self._recall.open_window(conversation_id, agent.id, [blank, *first])
+
+    async def _bound(self, agent: Agent) -> BoundModel | None:
+        try:
+            return await self._models.bind(agent.model)
+        except ModelError:
+            # An agent may be made before there is a model for it.
+            return None
+
+    async def _stats(self, agent_id: str) -> ArchivalStats:
+        try:
+            return await self._archival.stats(agent_id)
+        except StrataError as error:
+            _log.warning("archival counts are not to be had", error=repr(error))
+            return ArchivalStats()
+
+    def _metadata(self, agent: Agent, section: MemorySection, stats: ArchivalStats) -> Metadata:
+        return Metadata(self._clock.now(), agent.timezone, section.last_modified, 0, stats)
+
+    async def _undo(self, agent_id: str) -> None:
+        try:
+            await self.delete(agent_id)
+        except StrataError as error:
+            # The row says "deleting" or "creating"; whoever wants the name next clears it.
+            _log.warning("a failed creation is left over", agent_id=agent_id, error=repr(error))
+
+
+def _visible(stored: StoredAgent) -> Agent:
+    if stored.state is not AgentState.ACTIVE:
+        raise _not_found(stored.agent.id)
+    return stored.agent
+
+
+def _not_found(agent_id: str) -> NotFoundError:
+    return NotFoundError(
+        f"There is no agent {agent_id}.", reason=Reason.AGENT_NOT_FOUND, metadata={"id": agent_id}
+    )
+
+
+def _same_request(stored: StoredAgent, command: CreateAgent) -> bool:
+    return bool(command.request.id) and stored.request_id == command.request.id

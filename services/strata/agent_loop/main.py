@@ -1,0 +1,123 @@
+"""The agent loop: wiring, and the entry point of its process."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from datetime import timedelta
+
+from strata.agent_loop.clients import ArchivalClient, CoreMemoryClient, RecallClient, ToolClient
+from strata.agent_loop.lifecycle import AgentLifecycle
+from strata.agent_loop.loop.ports import Ports
+from strata.agent_loop.models.factory import ModelFactory
+from strata.agent_loop.models.tokens import TokenEstimator
+from strata.agent_loop.providers import ModelProvider
+from strata.agent_loop.servicers.agents import AgentServicer
+from strata.agent_loop.servicers.models import ModelServicer
+from strata.agent_loop.servicers.turns import TurnServicer
+from strata.agent_loop.settings import AgentLoopSettings
+from strata.agent_loop.store import Housekeeping, PostgresAgentStore, PostgresJournal
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
+from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
+from strata.api.agent_loop.v1 import group_service_pb2_grpc as group_grpc
+from strata.api.agent_loop.v1 import model_service_pb2 as model_pb
+from strata.api.agent_loop.v1 import model_service_pb2_grpc as model_grpc
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
+from strata.shared.db import Database
+from strata.shared.room import BackgroundTask, Room, Service, Wiring
+from strata.shared.server import run_room
+
+NAME = "agent_loop"
+
+
+async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
+    """Builds the room.
+
+    Args:
+        settings: Its settings.
+        wiring: The process that it is built in.
+        stack: Closes what the room opens.
+    """
+    database = Database(
+        settings.database_url, pool_size=settings.pool_size, application_name="strata-agent-loop"
+    )
+    stack.push_async_callback(database.close)
+    factory = await stack.enter_async_context(ModelFactory())
+    provider = ModelProvider(settings.registry(), factory)
+    store = PostgresAgentStore(database)
+    memory = CoreMemoryClient(wiring.channel("core_memory"))
+    recall = RecallClient(wiring.channel("recall"))
+    tools = ToolClient(wiring.channel("tool_execution"))
+    archival = ArchivalClient(wiring.channel("archival"))
+    tokens = TokenEstimator()
+    ports = Ports(
+        agents=store,
+        memory=memory,
+        recall=recall,
+        tools=tools,
+        archival=archival,
+        journal=PostgresJournal(database),
+        models=provider,
+        tokens=tokens,
+        clock=wiring.clock,
+    )
+    lifecycle = AgentLifecycle(store, memory, recall, archival, tools, provider, wiring.clock)
+    return Room(
+        name=NAME,
+        services=_services(
+            AgentServicer(lifecycle, store, tokens),
+            ModelServicer(provider),
+            TurnServicer(ports),
+        ),
+        background=_background(settings, stack),
+    )
+
+
+def _services(agents: AgentServicer, models: ModelServicer, turns: TurnServicer) -> list[Service]:
+    return [
+        Service(
+            agent_pb.DESCRIPTOR.services_by_name["AgentService"].full_name,
+            agent_grpc.add_AgentServiceServicer_to_server,
+            agents,
+        ),
+        Service(
+            group_pb.DESCRIPTOR.services_by_name["GroupService"].full_name,
+            group_grpc.add_GroupServiceServicer_to_server,
+            group_grpc.GroupServiceServicer(),
+        ),
+        Service(
+            model_pb.DESCRIPTOR.services_by_name["ModelService"].full_name,
+            model_grpc.add_ModelServiceServicer_to_server,
+            models,
+        ),
+        Service(
+            turn_pb.DESCRIPTOR.services_by_name["TurnService"].full_name,
+            turn_grpc.add_TurnServiceServicer_to_server,
+            turns,
+        ),
+    ]
+
+
+def _background(settings: AgentLoopSettings, stack: AsyncExitStack) -> list[BackgroundTask]:
+    if not settings.worker_database_url:
+        return []
+    database = Database(
+        settings.worker_database_url, pool_size=1, application_name="strata-agent-loop-worker"
+    )
+    stack.push_async_callback(database.close)
+    keeping = Housekeeping(
+        database,
+        requests=timedelta(days=settings.request_days),
+        journals=timedelta(days=settings.journal_days),
+    )
+    return [keeping.keep_cleaning]
+
+
+def main() -> None:
+    """Runs the room in a process of its own."""
+    run_room(NAME, build, AgentLoopSettings())
+
+
+if __name__ == "__main__":
+    main()

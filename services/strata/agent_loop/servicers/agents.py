@@ -1,0 +1,127 @@
+"""AgentService: convert, ask the lifecycle, convert back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strata.agent_loop.convert.agents import (
+    agent_to_proto,
+    conversation_from_proto,
+    conversation_to_proto,
+    create_from_proto,
+    update_from_proto,
+)
+from strata.agent_loop.convert.windows import window_to_proto
+from strata.agent_loop.domain.agents import default_conversation_id
+from strata.agent_loop.domain.store import AgentStore
+from strata.agent_loop.lifecycle import AgentLifecycle
+from strata.agent_loop.models.tokens import TokenEstimator
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.api.agent_loop.v1 import agent_service_pb2_grpc as pb_grpc
+from strata.shared.db import Page, decode_page_token, page_limit
+from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.ids import check_id
+
+Context = Any
+MAX_PAGE_SIZE = 500
+
+
+class AgentServicer(pb_grpc.AgentServiceServicer):
+    """Agents and their conversations. Fork, export and import are not built yet."""
+
+    def __init__(
+        self, lifecycle: AgentLifecycle, store: AgentStore, tokens: TokenEstimator
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._store = store
+        self._tokens = tokens
+
+    async def CreateAgent(
+        self, request: pb.CreateAgentRequest, context: Context
+    ) -> pb.CreateAgentResponse:
+        """Creates an agent with its blocks, tools and default conversation.
+
+        A ``letta_v1_agent`` gets ``conversation_search``, ``memory_insert``, ``memory_replace``,
+        and, as Strata's addition, ``archival_memory_insert`` and ``archival_memory_search``.
+        """
+        agent, blocks = await self._lifecycle.create(create_from_proto(request))
+        return pb.CreateAgentResponse(agent=agent_to_proto(agent), blocks=blocks)
+
+    async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
+        """Returns an agent by id or by name."""
+        if bool(request.agent_id) == bool(request.name):
+            raise InvalidArgumentError(
+                "Give either agent_id or name.",
+                violations=[FieldViolation("agent_id", "either this or name must be given")],
+            )
+        if request.name:
+            agent = await self._lifecycle.get_by_name(request.name)
+        else:
+            check_id(request.agent_id, "agent", field="agent_id")
+            agent = await self._lifecycle.get(request.agent_id)
+        return pb.GetAgentResponse(agent=agent_to_proto(agent))
+
+    async def ListAgents(
+        self, request: pb.ListAgentsRequest, context: Context
+    ) -> pb.ListAgentsResponse:
+        """Lists agents by id."""
+        limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
+        scope = f"ListAgents {sorted(request.tags)} {request.name_contains}"
+        key = decode_page_token(scope, request.page_token, (str,))
+        rows = await self._store.page(
+            request.tags, request.name_contains, limit + 1, str(key[0]) if key else ""
+        )
+        page = Page.cut(rows, limit, scope, lambda agent: (agent.id,))
+        return pb.ListAgentsResponse(
+            agents=[agent_to_proto(agent) for agent in page.rows],
+            next_page_token=page.next_page_token,
+        )
+
+    async def UpdateAgent(
+        self, request: pb.UpdateAgentRequest, context: Context
+    ) -> pb.UpdateAgentResponse:
+        """Changes the given fields."""
+        agent = await self._lifecycle.update(update_from_proto(request))
+        return pb.UpdateAgentResponse(agent=agent_to_proto(agent))
+
+    async def DeleteAgent(
+        self, request: pb.DeleteAgentRequest, context: Context
+    ) -> pb.DeleteAgentResponse:
+        """Deletes an agent from all tiers."""
+        check_id(request.agent_id, "agent", field="agent_id")
+        await self._lifecycle.delete(request.agent_id)
+        return pb.DeleteAgentResponse()
+
+    async def CreateConversation(
+        self, request: pb.CreateConversationRequest, context: Context
+    ) -> pb.CreateConversationResponse:
+        """Starts another conversation."""
+        made = await self._lifecycle.start_conversation(conversation_from_proto(request))
+        return pb.CreateConversationResponse(conversation=conversation_to_proto(made))
+
+    async def ListConversations(
+        self, request: pb.ListConversationsRequest, context: Context
+    ) -> pb.ListConversationsResponse:
+        """Lists conversations of an agent, oldest first."""
+        check_id(request.agent_id, "agent", field="agent_id")
+        limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
+        scope = f"ListConversations {request.agent_id}"
+        key = decode_page_token(scope, request.page_token, (str,))
+        rows = await self._store.conversations(
+            request.agent_id, limit + 1, str(key[0]) if key else ""
+        )
+        page = Page.cut(rows, limit, scope, lambda conversation: (conversation.id,))
+        return pb.ListConversationsResponse(
+            conversations=[conversation_to_proto(row) for row in page.rows],
+            next_page_token=page.next_page_token,
+        )
+
+    async def GetContextWindow(
+        self, request: pb.GetContextWindowRequest, context: Context
+    ) -> pb.GetContextWindowResponse:
+        """Shows what fills the context window."""
+        check_id(request.agent_id, "agent", field="agent_id")
+        conversation_id = request.conversation_id or default_conversation_id(request.agent_id)
+        check_id(conversation_id, "conversation", field="conversation_id")
+        window, toolset, bound = await self._lifecycle.inspect(request.agent_id, conversation_id)
+        return window_to_proto(window, toolset, bound, request.agent_id, self._tokens)

@@ -1,0 +1,7 @@
+"""Agents, conversations, the journal and the ledger in PostgreSQL."""
+
+from strata.agent_loop.store.agents import PostgresAgentStore
+from strata.agent_loop.store.housekeeping import Housekeeping
+from strata.agent_loop.store.journal import PostgresJournal
+
+__all__ = ["Housekeeping", "PostgresAgentStore", "PostgresJournal"]

@@ -1,0 +1,378 @@
+"""Agents and conversations in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import TextClause, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.agent_loop.domain.agents import (
+    Agent,
+    AgentPatch,
+    Conversation,
+    StoredAgent,
+    apply_patch,
+)
+from strata.agent_loop.domain.store import Request
+from strata.agent_loop.store.rows import (
+    AGENT_COLUMNS,
+    CONVERSATION_COLUMNS,
+    STORED_COLUMNS,
+    agent_parameters,
+    answer,
+    read_answer,
+    to_agent,
+    to_conversation,
+    to_stored,
+)
+from strata.shared.context import current_project
+from strata.shared.db import Database
+from strata.shared.db.errors import driver_error
+from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
+
+_MINE = "project_id = :project AND id = :id"
+_VALUES = """name = :name, description = :description, system = :system,
+    model = CAST(:model AS jsonb), tools = CAST(:tools AS text[]), tags = CAST(:tags AS text[]),
+    timezone = :timezone, metadata = CAST(:metadata AS jsonb),
+    compaction = CAST(:compaction AS jsonb), max_files_open = :max_files_open,
+    per_file_view_window_char_limit = :per_file_view_window_char_limit"""
+
+_INSERT = text(
+    f"""
+    WITH known AS (
+        SELECT {STORED_COLUMNS} FROM agent_loop.agents
+        WHERE project_id = :project AND request_id = :request AND request_id <> ''
+    ), made AS (
+        INSERT INTO agent_loop.agents (
+            project_id, id, name, state, request_id, payload_hash, type, description, system,
+            model, tools, tags, timezone, metadata, compaction, max_files_open,
+            per_file_view_window_char_limit)
+        SELECT :project, :id, :name, 'creating', :request, :payload_hash, :type, :description,
+               :system, CAST(:model AS jsonb), CAST(:tools AS text[]), CAST(:tags AS text[]),
+               :timezone, CAST(:metadata AS jsonb), CAST(:compaction AS jsonb),
+               CAST(:max_files_open AS integer), CAST(:per_file_view_window_char_limit AS integer)
+        WHERE NOT EXISTS (SELECT FROM known)
+        RETURNING {STORED_COLUMNS}
+    ), conversation AS (
+        INSERT INTO agent_loop.conversations (project_id, id, agent_id, title)
+        SELECT :project, CAST(:conversation AS text), id, '' FROM made
+    )
+    SELECT * FROM made UNION ALL SELECT * FROM known
+    """
+)
+_ACTIVATE = text(
+    f"UPDATE agent_loop.agents SET state = 'active' WHERE {_MINE} AND state <> 'deleting'"
+    f" RETURNING {AGENT_COLUMNS}"
+)
+_GET = text(f"SELECT {STORED_COLUMNS} FROM agent_loop.agents WHERE {_MINE}")
+_BY_NAME = text(
+    f"SELECT {STORED_COLUMNS} FROM agent_loop.agents WHERE project_id = :project AND name = :name"
+)
+_LOAD = text(
+    f"""
+    SELECT {", ".join(f"a.{column.strip()}" for column in AGENT_COLUMNS.split(","))},
+           c.id AS conversation_id
+    FROM agent_loop.agents a
+    LEFT JOIN agent_loop.conversations c
+      ON c.project_id = a.project_id AND c.agent_id = a.id AND c.id = :conversation
+    WHERE a.project_id = :project AND a.id = :id AND a.state = 'active'
+    """
+)
+_PAGE = text(
+    f"""
+    SELECT {AGENT_COLUMNS} FROM agent_loop.agents
+    WHERE project_id = :project AND id > :after AND state = 'active'
+      AND tags @> CAST(:tags AS text[])
+      AND (CAST(:part AS text) = '' OR position(lower(:part) IN lower(name)) > 0)
+    ORDER BY id LIMIT :limit
+    """
+)
+_SEEN = text(
+    "SELECT payload_hash, answer FROM agent_loop.requests"
+    " WHERE project_id = :project AND request_id = :request"
+)
+_NOTE = text(
+    "INSERT INTO agent_loop.requests (project_id, request_id, payload_hash, answer)"
+    " VALUES (:project, :request, :payload_hash, CAST(:answer AS jsonb))"
+)
+_LOCK = text(
+    f"SELECT {AGENT_COLUMNS} FROM agent_loop.agents WHERE {_MINE} AND state = 'active'"
+    " FOR NO KEY UPDATE"
+)
+_UPDATE = text(
+    f"UPDATE agent_loop.agents SET {_VALUES}, revision = :revision, update_time = now()"
+    f" WHERE {_MINE} RETURNING {AGENT_COLUMNS}"
+)
+_HIDE = text(f"UPDATE agent_loop.agents SET state = 'deleting' WHERE {_MINE} RETURNING id")
+_REMOVE = text(f"DELETE FROM agent_loop.agents WHERE {_MINE}")
+_INSERT_CONVERSATION = text(
+    f"""
+    INSERT INTO agent_loop.conversations (project_id, id, agent_id, title, forked_from_id)
+    SELECT :project, :id, a.id, :title, :forked_from_id FROM agent_loop.agents a
+    WHERE a.project_id = :project AND a.id = :agent AND a.state = 'active'
+    RETURNING {CONVERSATION_COLUMNS}
+    """
+)
+_CONVERSATIONS = text(
+    f"""
+    SELECT {", ".join(f"c.{column.strip()}" for column in CONVERSATION_COLUMNS.split(","))},
+           a.id AS owner
+    FROM agent_loop.agents a
+    LEFT JOIN agent_loop.conversations c
+      ON c.project_id = a.project_id AND c.agent_id = a.id AND c.id > :after
+    WHERE a.project_id = :project AND a.id = :agent AND a.state = 'active'
+    ORDER BY c.id LIMIT :limit
+    """
+)
+
+
+class _LostRaceError(Exception):
+    """Another transaction with the same request id was first."""
+
+
+class PostgresAgentStore:
+    """Implements `domain.store.AgentStore` and `loop.ports.Agents`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def insert(self, agent: Agent, request: Request) -> StoredAgent:
+        """Notes that an agent is being created."""
+        try:
+            return await self._insert(agent, request)
+        except _LostRaceError:
+            return await self._insert(agent, request)
+
+    async def activate(self, agent_id: str) -> Agent:
+        """Ends the creation of an agent."""
+        async with self._database.transaction() as connection:
+            row = await _one(connection, _ACTIVATE, id=agent_id)
+        if row is None:
+            raise agent_not_found(agent_id)
+        return to_agent(row)
+
+    async def get(self, agent_id: str) -> StoredAgent:
+        """Returns an agent in any state."""
+        async with self._database.transaction(read_only=True) as connection:
+            row = await _one(connection, _GET, id=agent_id)
+        if row is None:
+            raise agent_not_found(agent_id)
+        return to_stored(row)
+
+    async def by_name(self, name: str) -> StoredAgent:
+        """Returns the agent of that name, in any state."""
+        async with self._database.transaction(read_only=True) as connection:
+            row = await _one(connection, _BY_NAME, name=name)
+        if row is None:
+            raise agent_not_found(name, key="name")
+        return to_stored(row)
+
+    async def load(self, agent_id: str, conversation_id: str) -> Agent:
+        """Returns the active agent of a conversation."""
+        async with self._database.transaction(read_only=True) as connection:
+            row = await _one(connection, _LOAD, id=agent_id, conversation=conversation_id)
+        if row is None:
+            raise agent_not_found(agent_id)
+        if row["conversation_id"] is None:
+            raise NotFoundError(
+                f"Agent {agent_id} has no conversation {conversation_id}.",
+                reason=Reason.CONVERSATION_NOT_FOUND,
+                metadata={"id": conversation_id},
+            )
+        return to_agent(row)
+
+    async def page(
+        self, tags: Sequence[str], name_contains: str, limit: int, after: str
+    ) -> Sequence[Agent]:
+        """Lists active agents."""
+        async with self._database.transaction(read_only=True) as connection:
+            rows = await _all(
+                connection,
+                _PAGE,
+                tags=list(tags),
+                part=name_contains,
+                limit=limit,
+                after=after,
+            )
+        return [to_agent(row) for row in rows]
+
+    async def update(self, patch: AgentPatch, request: Request) -> Agent:
+        """Changes an active agent."""
+        try:
+            return await self._update(patch, request)
+        except _LostRaceError:
+            return await self._update(patch, request)
+
+    async def begin_deletion(self, agent_id: str) -> None:
+        """Hides an agent for good."""
+        async with self._database.transaction() as connection:
+            row = await _one(connection, _HIDE, id=agent_id)
+        if row is None:
+            raise agent_not_found(agent_id)
+
+    async def remove(self, agent_id: str) -> None:
+        """Deletes an agent's rows."""
+        async with self._database.transaction() as connection:
+            await connection.execute(_REMOVE, {"project": current_project(), "id": agent_id})
+
+    async def known_conversation(self, request: Request) -> Conversation | None:
+        """Returns the conversation that an earlier request made."""
+        if not request.id:
+            return None
+        async with self._database.transaction(read_only=True) as connection:
+            seen = await _seen(connection, request)
+        return to_conversation(seen) if seen is not None else None
+
+    async def insert_conversation(
+        self, conversation: Conversation, request: Request
+    ) -> Conversation:
+        """Stores a conversation."""
+        try:
+            return await self._insert_conversation(conversation, request)
+        except _LostRaceError:
+            return await self._insert_conversation(conversation, request)
+
+    async def conversations(self, agent_id: str, limit: int, after: str) -> Sequence[Conversation]:
+        """Lists the conversations of an agent."""
+        async with self._database.transaction(read_only=True) as connection:
+            rows = await _all(connection, _CONVERSATIONS, agent=agent_id, limit=limit, after=after)
+        if not rows:
+            raise agent_not_found(agent_id)
+        return [to_conversation(row) for row in rows if row["id"] is not None]
+
+    async def _insert(self, agent: Agent, request: Request) -> StoredAgent:
+        async with self._database.transaction() as connection:
+            row = await _one(
+                connection,
+                _INSERT,
+                taken=agent.name,
+                **agent_parameters(agent),
+                request=request.id,
+                payload_hash=request.payload_hash,
+                conversation=agent.default_conversation_id,
+            )
+        # Without a row, the request that this one repeats was committed a moment ago.
+        if row is None:
+            raise _LostRaceError
+        stored = to_stored(row)
+        if stored.payload_hash != request.payload_hash:
+            raise _reused(request)
+        return stored
+
+    async def _update(self, patch: AgentPatch, request: Request) -> Agent:
+        async with self._database.transaction() as connection:
+            if request.id and (seen := await _seen(connection, request)) is not None:
+                return to_agent(seen)
+            row = await _one(connection, _LOCK, id=patch.agent_id)
+            if row is None:
+                raise agent_not_found(patch.agent_id)
+            agent = to_agent(row)
+            if patch.expected_revision not in (0, agent.revision):
+                raise AbortedError(
+                    f"The agent is at revision {agent.revision}.",
+                    metadata={"expected": patch.expected_revision, "current": agent.revision},
+                )
+            changed = apply_patch(agent, patch)
+            row = await _one(
+                connection,
+                _UPDATE,
+                taken=changed.name,
+                **agent_parameters(changed),
+                revision=changed.revision,
+            )
+            assert row is not None
+            if request.id:
+                await _note(connection, request, row)
+            return to_agent(row)
+
+    async def _insert_conversation(
+        self, conversation: Conversation, request: Request
+    ) -> Conversation:
+        async with self._database.transaction() as connection:
+            if request.id and (seen := await _seen(connection, request)) is not None:
+                return to_conversation(seen)
+            row = await _one(
+                connection,
+                _INSERT_CONVERSATION,
+                id=conversation.id,
+                agent=conversation.agent_id,
+                title=conversation.title,
+                forked_from_id=conversation.forked_from_id,
+            )
+            if row is None:
+                raise agent_not_found(conversation.agent_id)
+            if request.id:
+                await _note(connection, request, row)
+            return to_conversation(row)
+
+
+async def _one(
+    connection: AsyncConnection, statement: TextClause, *, taken: str = "", **parameters: Any
+) -> Mapping[str, Any] | None:
+    rows = await _all(connection, statement, taken=taken, **parameters)
+    return rows[0] if rows else None
+
+
+async def _all(
+    connection: AsyncConnection, statement: TextClause, *, taken: str = "", **parameters: Any
+) -> Sequence[Mapping[str, Any]]:
+    bound = {"project": current_project(), **parameters}
+    named = statement.compile().params
+    try:
+        found = await connection.execute(statement, {name: bound[name] for name in named})
+    except IntegrityError as error:
+        match getattr(driver_error(error), "constraint_name", None):
+            case "agents_name":
+                raise AlreadyExistsError(
+                    f"There is an agent of the name {taken!r}.", metadata={"name": taken}
+                ) from error
+            case "agents_request" | "requests_once":
+                raise _LostRaceError from error
+        raise
+    return [dict(row) for row in found.mappings()]
+
+
+async def _seen(connection: AsyncConnection, request: Request) -> Mapping[str, Any] | None:
+    row = await _one(connection, _SEEN, request=request.id)
+    if row is None:
+        return None
+    if row["payload_hash"] != request.payload_hash:
+        raise _reused(request)
+    return read_answer(row["answer"])
+
+
+async def _note(connection: AsyncConnection, request: Request, row: Mapping[str, Any]) -> None:
+    await _run(
+        connection,
+        _NOTE,
+        request=request.id,
+        payload_hash=request.payload_hash,
+        answer=answer(row),
+    )
+
+
+async def _run(connection: AsyncConnection, statement: TextClause, **parameters: Any) -> None:
+    try:
+        await connection.execute(statement, {"project": current_project(), **parameters})
+    except IntegrityError as error:
+        if getattr(driver_error(error), "constraint_name", None) == "requests_once":
+            raise _LostRaceError from error
+        raise
+
+
+def agent_not_found(wanted: str, *, key: str = "id") -> NotFoundError:
+    """Returns the error for an agent that does not exist, or not in this project."""
+    return NotFoundError(
+        f"There is no agent {wanted}.", reason=Reason.AGENT_NOT_FOUND, metadata={key: wanted}
+    )
+
+
+def _reused(request: Request) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f"The request_id {request.id!r} was used before for something else.",
+        reason=Reason.REQUEST_ID_REUSED,
+        metadata={"request_id": request.id},
+    )

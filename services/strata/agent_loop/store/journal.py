@@ -1,0 +1,201 @@
+"""The step journal and the tool ledger in PostgreSQL.
+
+The journal's row of a run is its fence here: each write names its attempt and passes only while
+no later dispatch has taken the row. PostgreSQL checks that again after waiting for the row's
+lock, so of a dispatch that was given up and its successor exactly one goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import text
+
+from strata.agent_loop.domain.journal import (
+    CallState,
+    JournalKey,
+    StepRecord,
+    reply_from_json,
+    reply_to_json,
+    result_from_json,
+    result_to_json,
+    state_of,
+)
+from strata.agent_loop.domain.tools import ToolEffect, ToolResult
+from strata.shared.context import current_project
+from strata.shared.db import Database
+from strata.shared.errors import AbortedError, Reason
+
+_OPEN = text(
+    """
+    WITH fence AS (
+        INSERT INTO agent_loop.journal (
+            project_id, run_id, agent_id, conversation_id, attempt, step, step_id, message_id,
+            model, reply, reply_attempt)
+        VALUES (:project, :run, :agent, :conversation, CAST(:attempt AS integer),
+                CAST(:step AS integer), :step_id, :message_id, :model, CAST(:reply AS json),
+                CAST(:attempt AS integer))
+        ON CONFLICT (project_id, run_id) DO UPDATE SET
+            attempt = excluded.attempt, step = excluded.step, step_id = excluded.step_id,
+            message_id = excluded.message_id, model = excluded.model, reply = excluded.reply,
+            reply_attempt = excluded.attempt, update_time = now()
+        WHERE agent_loop.journal.attempt <= excluded.attempt
+        RETURNING run_id
+    ), called AS (
+        INSERT INTO agent_loop.tool_calls (
+            project_id, run_id, step, attempt, tool_call_id, position, name, effect, state)
+        SELECT :project, fence.run_id, CAST(:step AS integer), CAST(:attempt AS integer),
+               c.id, c.position, c.name, c.effect, :pending
+        FROM fence, json_to_recordset(CAST(:calls AS json))
+             AS c(id text, position integer, name text, effect text)
+    )
+    SELECT count(*) FROM fence
+    """
+)
+_TAKE_OVER = text(
+    """
+    INSERT INTO agent_loop.journal AS j (project_id, run_id, agent_id, conversation_id, attempt)
+    VALUES (:project, :run, :agent, :conversation, CAST(:attempt AS integer))
+    ON CONFLICT (project_id, run_id) DO UPDATE SET
+        attempt = excluded.attempt, update_time = now()
+    WHERE j.attempt <= excluded.attempt
+    RETURNING step, step_id, message_id, model, reply, reply_attempt
+    """
+)
+# A statement of its own, after the fence is taken: it sees everything that was written before.
+_CALLS = text(
+    """
+    SELECT tool_call_id, effect, result FROM agent_loop.tool_calls
+    WHERE project_id = :project AND run_id = :run AND step = :step AND attempt = :attempt
+    ORDER BY position
+    """
+)
+_RECORD = text(
+    """
+    WITH fence AS (
+        SELECT run_id, reply_attempt FROM agent_loop.journal
+        WHERE project_id = :project AND run_id = :run AND attempt = :attempt AND step = :step
+        FOR NO KEY UPDATE
+    ), ended AS (
+        UPDATE agent_loop.tool_calls t
+        SET state = r.state, result = r.result, update_time = now()
+        FROM fence, json_to_recordset(CAST(:results AS json))
+             AS r(id text, state text, result json)
+        WHERE t.project_id = :project AND t.run_id = fence.run_id AND t.step = :step
+          AND t.attempt = fence.reply_attempt AND t.tool_call_id = r.id
+    )
+    SELECT count(*) FROM fence
+    """
+)
+
+
+class PostgresJournal:
+    """Implements `loop.ports.Journal`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
+        """Takes the fence for a repeated dispatch; returns the step if it is journalled."""
+        async with self._database.transaction() as connection:
+            row = (await connection.execute(_TAKE_OVER, _fence(key))).one_or_none()
+            if row is None:
+                raise _stale(key)
+            if row.step != step or row.reply is None:
+                return None
+            found = await connection.execute(
+                _CALLS,
+                {
+                    "project": current_project(),
+                    "run": key.run_id,
+                    "step": step,
+                    "attempt": row.reply_attempt,
+                },
+            )
+            calls = found.all()
+        return StepRecord(
+            step=step,
+            step_id=row.step_id,
+            message_id=row.message_id,
+            model=row.model,
+            reply=reply_from_json(_read(row.reply)),
+            effects={call.tool_call_id: ToolEffect(call.effect) for call in calls},
+            results={
+                call.tool_call_id: result_from_json(_read(call.result))
+                for call in calls
+                if call.result is not None
+            },
+        )
+
+    async def open_step(self, key: JournalKey, record: StepRecord) -> None:
+        """Writes a reply and its calls down, in one statement."""
+        calls = [
+            {
+                "id": call.id,
+                "position": position,
+                "name": call.name,
+                "effect": record.effects.get(call.id, ToolEffect.UNDECLARED).value,
+            }
+            for position, call in enumerate(record.reply.tool_calls)
+        ]
+        parameters = {
+            **_fence(key),
+            "step": record.step,
+            "step_id": record.step_id,
+            "message_id": record.message_id,
+            "model": record.model,
+            "reply": json.dumps(reply_to_json(record.reply)),
+            "calls": json.dumps(calls),
+            "pending": CallState.PENDING.value,
+        }
+        async with self._database.transaction() as connection:
+            passed = (await connection.execute(_OPEN, parameters)).scalar_one()
+        if not passed:
+            raise _stale(key)
+
+    async def record(self, key: JournalKey, step: int, results: Sequence[ToolResult]) -> None:
+        """Writes results into the ledger, in one statement."""
+        ended = [
+            {
+                "id": result.tool_return.tool_call_id,
+                "state": state_of(result).value,
+                "result": result_to_json(result),
+            }
+            for result in results
+        ]
+        parameters = {
+            "project": current_project(),
+            "run": key.run_id,
+            "attempt": key.attempt,
+            "step": step,
+            "results": json.dumps(ended),
+        }
+        async with self._database.transaction() as connection:
+            passed = (await connection.execute(_RECORD, parameters)).scalar_one()
+        if not passed:
+            raise _stale(key)
+
+
+def _fence(key: JournalKey) -> dict[str, Any]:
+    return {
+        "project": current_project(),
+        "run": key.run_id,
+        "agent": key.agent_id,
+        "conversation": key.conversation_id,
+        "attempt": key.attempt,
+    }
+
+
+def _read(value: Any) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
+    return read
+
+
+def _stale(key: JournalKey) -> AbortedError:
+    return AbortedError(
+        f"Attempt {key.attempt} of {key.run_id} has been taken over.",
+        reason=Reason.STALE_ATTEMPT,
+        metadata={"run_id": key.run_id, "attempt": key.attempt},
+    )

@@ -1,0 +1,108 @@
+"""Agents and conversations between the domain and rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from strata.agent_loop.domain.agents import (
+    Agent,
+    AgentState,
+    AgentType,
+    CompactionSettings,
+    Conversation,
+    ModelConfig,
+    StoredAgent,
+)
+
+AGENT_COLUMNS = (
+    "id, name, type, description, system, model, tools, tags, timezone, metadata, compaction,"
+    " max_files_open, per_file_view_window_char_limit, revision, create_time, update_time"
+)
+STORED_COLUMNS = f"{AGENT_COLUMNS}, state, request_id, payload_hash"
+CONVERSATION_COLUMNS = "id, agent_id, title, forked_from_id, create_time"
+
+
+def agent_parameters(agent: Agent) -> dict[str, Any]:
+    """Returns the parameters of a statement that writes an agent."""
+    return {
+        "id": agent.id,
+        "name": agent.name,
+        "type": agent.type.value,
+        "description": agent.description,
+        "system": agent.system,
+        "model": json.dumps(asdict(agent.model)),
+        "tools": list(agent.tools),
+        "tags": list(agent.tags),
+        "timezone": agent.timezone,
+        "metadata": json.dumps(dict(agent.metadata)),
+        "compaction": json.dumps(asdict(agent.compaction)),
+        "max_files_open": agent.max_files_open,
+        "per_file_view_window_char_limit": agent.per_file_view_window_char_limit,
+    }
+
+
+def to_agent(row: Mapping[str, Any]) -> Agent:
+    """Returns the agent in a row."""
+    return Agent(
+        id=row["id"],
+        name=row["name"],
+        type=AgentType(row["type"]),
+        system=row["system"],
+        description=row["description"],
+        model=ModelConfig(**_object(row["model"])),
+        tools=tuple(row["tools"]),
+        tags=tuple(row["tags"]),
+        timezone=row["timezone"],
+        metadata=_object(row["metadata"]),
+        max_files_open=row["max_files_open"],
+        per_file_view_window_char_limit=row["per_file_view_window_char_limit"],
+        compaction=CompactionSettings(**_object(row["compaction"])),
+        revision=row["revision"],
+        create_time=_moment(row["create_time"]),
+        update_time=_moment(row["update_time"]),
+    )
+
+
+def to_stored(row: Mapping[str, Any]) -> StoredAgent:
+    """Returns the agent in a row, with its state."""
+    return StoredAgent(
+        to_agent(row), AgentState(row["state"]), row["request_id"], row["payload_hash"]
+    )
+
+
+def to_conversation(row: Mapping[str, Any]) -> Conversation:
+    """Returns the conversation in a row."""
+    return Conversation(
+        id=row["id"],
+        agent_id=row["agent_id"],
+        title=row["title"],
+        forked_from_id=row["forked_from_id"],
+        create_time=_moment(row["create_time"]),
+    )
+
+
+def answer(row: Mapping[str, Any]) -> str:
+    """Returns a row as it is kept to answer a repeated request: `to_agent` reads it."""
+    plain = {
+        key: value.isoformat() if isinstance(value, datetime) else value
+        for key, value in row.items()
+    }
+    return json.dumps(plain)
+
+
+def read_answer(value: Any) -> dict[str, Any]:
+    """Returns what `answer` made."""
+    return _object(value)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
+    return read
+
+
+def _moment(value: datetime | str) -> datetime:
+    return datetime.fromisoformat(value) if isinstance(value, str) else value

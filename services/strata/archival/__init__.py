@@ -1,0 +1,1 @@
+"""Archival memory: passages put away for later, found by meaning and by words."""

@@ -1,0 +1,339 @@
+"""Between the messages of the wire and the domain; the one place that checks requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from strata.api.archival.v1 import archive_service_pb2 as archive_pb
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.archival.domain.passages import (
+    Archive,
+    ArchiveChange,
+    Found,
+    NewPassage,
+    Origin,
+    Passage,
+    Place,
+    Search,
+    TagMatch,
+)
+from strata.shared.errors import (
+    FailedPreconditionError,
+    FieldViolation,
+    InvalidArgumentError,
+    Reason,
+)
+from strata.shared.ids import check_id, new_id
+
+DEFAULT_TOP_K = 5
+MAX_TOP_K = 100
+MAX_QUERY_CHARS = 10_000
+MAX_TAGS = 64
+MAX_TAG_CHARS = 128
+MAX_NAME_CHARS = 200
+
+_MATCH = {
+    pb.TAG_MATCH_MODE_UNSPECIFIED: TagMatch.ANY,
+    pb.TAG_MATCH_MODE_ANY: TagMatch.ANY,
+    pb.TAG_MATCH_MODE_ALL: TagMatch.ALL,
+}
+
+
+def archive_to_proto(archive: Archive) -> archive_pb.Archive:
+    """Returns the wire form of an archive."""
+    wire = archive_pb.Archive(
+        id=archive.id,
+        name=archive.name,
+        description=archive.description,
+        embedding_model=archive.embedding_model,
+        embedding_dim=archive.embedding_dim,
+        passage_count=archive.passage_count,
+        unindexed_count=archive.unindexed_count,
+        agent_ids=archive.agent_ids,
+        time_to_live_seconds=archive.time_to_live,
+    )
+    wire.create_time.FromDatetime(archive.create_time)
+    wire.update_time.FromDatetime(archive.update_time)
+    return wire
+
+
+def passage_to_proto(passage: Passage) -> pb.Passage:
+    """Returns the wire form of a passage."""
+    origin = passage.origin
+    wire = pb.Passage(
+        id=passage.id,
+        archive_id=passage.archive_id,
+        text=passage.text,
+        tags=passage.tags,
+        metadata=passage.metadata,
+        origin=pb.PassageOrigin(
+            agent_id=origin.agent_id,
+            run_id=origin.run_id,
+            tool_call_id=origin.tool_call_id,
+            message_id=origin.message_id,
+            file_id=origin.file_id,
+        ),
+        revision=passage.revision,
+        index_state=pb.INDEX_STATE_INDEXED if passage.indexed else pb.INDEX_STATE_PENDING,
+        token_count=passage.token_count,
+    )
+    wire.create_time.FromDatetime(passage.create_time)
+    wire.update_time.FromDatetime(passage.update_time)
+    return wire
+
+
+def found_to_proto(found: Found, explain: bool) -> pb.PassageHit:
+    """Returns the wire form of a found passage."""
+    relevance = pb.PassageRelevance(
+        search_mode=found.mode,
+        rrf_score=found.score,
+        vector_rank=found.vector_rank,
+        fts_rank=found.fts_rank,
+    )
+    if explain:
+        places = [
+            f"{place} {rank}"
+            for place, rank in (
+                ("by meaning at rank", found.vector_rank),
+                ("by words at rank", found.fts_rank),
+            )
+            if rank is not None
+        ]
+        relevance.explanation = f"Found {' and '.join(places)}; fused score {found.score:.4f}."
+    return pb.PassageHit(passage=passage_to_proto(found.passage), relevance=relevance)
+
+
+def to_archive(
+    request: archive_pb.CreateArchiveRequest, model: str, dim: int, now: datetime
+) -> Archive:
+    """Returns the archive to create.
+
+    Raises:
+        InvalidArgumentError: Name, time-to-live or model are wrong.
+    """
+    violations = [*_name_violations(request.name)]
+    if request.time_to_live_seconds < 0:
+        violations.append(FieldViolation("time_to_live_seconds", "must not be negative"))
+    if request.embedding_model not in {"", model}:
+        violations.append(
+            FieldViolation("embedding_model", f"must be {model!r}, the model of this server")
+        )
+    if request.agent_id:
+        check_id(request.agent_id, "agent", field="agent_id")
+    _refuse(violations)
+    return new_archive(
+        request.name,
+        model,
+        dim,
+        now,
+        description=request.description,
+        time_to_live=request.time_to_live_seconds,
+    )
+
+
+def own_archive(agent_id: str, model: str, dim: int, now: datetime) -> Archive:
+    """Returns the archive that is made for an agent."""
+    return new_archive(
+        f"Archive of {agent_id}",
+        model,
+        dim,
+        now,
+        description="Made for the agent at its first passage.",
+        own_agent_id=agent_id,
+    )
+
+
+def new_archive(name: str, model: str, dim: int, now: datetime, **fields: Any) -> Archive:
+    """Returns an archive with a new id and no passages."""
+    return Archive(
+        id=new_id("archive"),
+        name=name,
+        embedding_model=model,
+        embedding_dim=dim,
+        passage_count=0,
+        create_time=now,
+        update_time=now,
+        **{"description": "", "time_to_live": 0, **fields},
+    )
+
+
+def to_change(request: archive_pb.UpdateArchiveRequest) -> ArchiveChange:
+    """Returns what to change of an archive.
+
+    Raises:
+        InvalidArgumentError: A value is wrong.
+    """
+    check_id(request.archive_id, "archive", field="archive_id")
+    violations = [*_name_violations(request.name)] if request.HasField("name") else []
+    if request.time_to_live_seconds < 0:
+        violations.append(FieldViolation("time_to_live_seconds", "must not be negative"))
+    _refuse(violations)
+    return ArchiveChange(
+        name=request.name if request.HasField("name") else None,
+        description=request.description if request.HasField("description") else None,
+        time_to_live=(
+            request.time_to_live_seconds if request.HasField("time_to_live_seconds") else None
+        ),
+    )
+
+
+def to_place(archive_id: str, agent_id: str) -> Place:
+    """Returns where to store.
+
+    Raises:
+        InvalidArgumentError: Not exactly one of the two is set, or it is no such id.
+    """
+    if bool(archive_id) == bool(agent_id):
+        _refuse([FieldViolation("archive_id", "set exactly one of archive_id and agent_id")])
+    if archive_id:
+        check_id(archive_id, "archive", field="archive_id")
+    else:
+        check_id(agent_id, "agent", field="agent_id")
+    return Place(archive_id, agent_id)
+
+
+def to_passages(
+    wires: Iterable[pb.NewPassage],
+    field: str,
+    count_tokens: Callable[[str], int],
+    limit: int,
+    now: datetime,
+) -> list[NewPassage]:
+    """Returns passages to store.
+
+    Raises:
+        InvalidArgumentError: A text is blank or tags are wrong.
+        FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
+    """
+    wires = list(wires)
+    violations: list[FieldViolation] = []
+    for index, wire in enumerate(wires):
+        place = f"{field}[{index}]" if len(wires) > 1 else field
+        violations += text_violations(f"{place}.text", wire.text)
+        violations += tag_violations(f"{place}.tags", wire.tags)
+    _refuse(violations)
+    return [_to_passage(wire, count_tokens, limit, now) for wire in wires]
+
+
+def _to_passage(
+    wire: pb.NewPassage, count_tokens: Callable[[str], int], limit: int, now: datetime
+) -> NewPassage:
+    origin = wire.origin
+    created = now
+    if wire.HasField("create_time"):
+        created = wire.create_time.ToDatetime(tzinfo=UTC)
+    return NewPassage(
+        id=new_id("passage"),
+        text=wire.text,
+        token_count=checked_tokens(wire.text, count_tokens, limit),
+        create_time=created,
+        tags=tuple(sorted(set(wire.tags))),
+        metadata=dict(wire.metadata),
+        origin=Origin(
+            agent_id=origin.agent_id,
+            run_id=origin.run_id,
+            tool_call_id=origin.tool_call_id,
+            message_id=origin.message_id,
+            file_id=origin.file_id,
+        ),
+    )
+
+
+def checked_tokens(text: str, count_tokens: Callable[[str], int], limit: int) -> int:
+    """Returns the tokens of a text.
+
+    Raises:
+        FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
+    """
+    tokens = count_tokens(text)
+    if tokens > limit:
+        raise FailedPreconditionError(
+            f"Archival memory content exceeds token limit of {limit} tokens"
+            f" (found {tokens} tokens)",
+            reason=Reason.TOKEN_LIMIT_EXCEEDED,
+            metadata={"limit": limit, "tokens": tokens},
+        )
+    return tokens
+
+
+def to_search(request: pb.SearchPassagesRequest) -> Search:
+    """Returns what to search for.
+
+    Raises:
+        InvalidArgumentError: Neither or both of agent and archives are given, or a value is
+            out of range.
+    """
+    violations: list[FieldViolation] = []
+    if bool(request.agent_id) == bool(request.archive_ids):
+        violations.append(FieldViolation("agent_id", "set exactly one of agent_id and archive_ids"))
+    if len(request.query) > MAX_QUERY_CHARS:
+        violations.append(FieldViolation("query", f"must not exceed {MAX_QUERY_CHARS} characters"))
+    if request.top_k < 0:
+        violations.append(FieldViolation("top_k", "must not be negative"))
+    if request.tag_match_mode not in _MATCH:
+        violations.append(FieldViolation("tag_match_mode", "is not a known mode"))
+    violations += tag_violations("tags", request.tags)
+    start = _time(request.start_time, request.HasField("start_time"))
+    end = _time(request.end_time, request.HasField("end_time"))
+    if start is not None and end is not None and start >= end:
+        violations.append(FieldViolation("end_time", "must be after start_time"))
+    _refuse(violations)
+    if request.agent_id:
+        check_id(request.agent_id, "agent", field="agent_id")
+    for index, archive_id in enumerate(request.archive_ids):
+        check_id(archive_id, "archive", field=f"archive_ids[{index}]")
+    return Search(
+        query=request.query,
+        top_k=min(request.top_k or DEFAULT_TOP_K, MAX_TOP_K),
+        agent_id=request.agent_id,
+        archive_ids=tuple(request.archive_ids),
+        tags=tuple(request.tags),
+        tag_match=_MATCH[request.tag_match_mode],
+        start_time=start,
+        end_time=end,
+    )
+
+
+def text_violations(field: str, text: str) -> list[FieldViolation]:
+    """Returns what is wrong with a passage's text."""
+    if not text.strip():
+        return [FieldViolation(field, "must not be blank")]
+    if "\x00" in text:
+        return [FieldViolation(field, "must not contain NUL")]
+    return []
+
+
+def tag_violations(field: str, tags: Iterable[str]) -> list[FieldViolation]:
+    """Returns what is wrong with tags."""
+    tags = list(tags)
+    if len(tags) > MAX_TAGS:
+        return [FieldViolation(field, f"must not be more than {MAX_TAGS}")]
+    return [
+        FieldViolation(f"{field}[{index}]", f"must be 1 to {MAX_TAG_CHARS} characters without NUL")
+        for index, tag in enumerate(tags)
+        if not tag.strip() or len(tag) > MAX_TAG_CHARS or "\x00" in tag
+    ]
+
+
+def _name_violations(name: str) -> list[FieldViolation]:
+    if not name.strip() or len(name) > MAX_NAME_CHARS or "\x00" in name:
+        return [FieldViolation("name", f"must be 1 to {MAX_NAME_CHARS} characters without NUL")]
+    return []
+
+
+def _time(value: Timestamp, present: bool) -> datetime | None:
+    return value.ToDatetime(tzinfo=UTC) if present else None
+
+
+def _refuse(violations: list[FieldViolation]) -> None:
+    if violations:
+        raise InvalidArgumentError(
+            "The request has wrong fields: "
+            + "; ".join(f"{item.field} {item.description}" for item in violations)
+            + ".",
+            violations=violations,
+        )

@@ -1,0 +1,1 @@
+"""What archives and passages are, free of transport, storage and engine."""

@@ -1,0 +1,97 @@
+"""The archival room: wiring, and the entry point of its process."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from strata.api.archival.v1 import agent_archive_service_pb2 as agent_pb
+from strata.api.archival.v1 import agent_archive_service_pb2_grpc as agent_grpc
+from strata.api.archival.v1 import archive_service_pb2 as archive_pb
+from strata.api.archival.v1 import archive_service_pb2_grpc as archive_grpc
+from strata.api.archival.v1 import passage_service_pb2 as passage_pb
+from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
+from strata.archival.embedders import make_embedder
+from strata.archival.index import PassageIndex
+from strata.archival.indexer import Indexer
+from strata.archival.search import PassageSearch
+from strata.archival.servicers import AgentArchiveServicer, ArchiveServicer, PassageServicer
+from strata.archival.settings import ArchivalSettings
+from strata.archival.store import PendingPassages, PostgresArchiveStore, PostgresPassageStore
+from strata.shared.db import Database
+from strata.shared.room import Room, Service, Wiring
+from strata.shared.server import run_room
+from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
+from strata.shared.vectors.sparse import SparseEncoder
+
+NAME = "archival"
+
+
+async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
+    """Builds the room.
+
+    Args:
+        settings: Its settings.
+        wiring: The process that it is built in.
+        stack: Closes what the room opens.
+    """
+    database = Database(
+        settings.database_url, pool_size=settings.pool_size, application_name="strata-archival"
+    )
+    stack.push_async_callback(database.close)
+    worker = Database(
+        settings.worker_database_url, pool_size=2, application_name="strata-archival-worker"
+    )
+    stack.push_async_callback(worker.close)
+    embedder = await make_embedder(settings, stack)
+    vectors = QdrantIndex(
+        connect(settings.qdrant_url, settings.qdrant_api_key or None),
+        QdrantConfig(replication_factor=settings.qdrant_replication_factor),
+    )
+    stack.push_async_callback(vectors.close)
+    index = PassageIndex(vectors, embedder, SparseEncoder())
+    indexer = Indexer(
+        PendingPassages(database, worker),
+        index,
+        batch=settings.index_batch,
+        poll=settings.index_poll_s,
+    )
+    archives = PostgresArchiveStore(database)
+    passages = PostgresPassageStore(database)
+    return Room(
+        name=NAME,
+        services=[
+            Service(
+                archive_pb.DESCRIPTOR.services_by_name["ArchiveService"].full_name,
+                archive_grpc.add_ArchiveServiceServicer_to_server,
+                ArchiveServicer(archives, embedder, wiring.clock, indexer.wake),
+            ),
+            Service(
+                passage_pb.DESCRIPTOR.services_by_name["PassageService"].full_name,
+                passage_grpc.add_PassageServiceServicer_to_server,
+                PassageServicer(
+                    passages,
+                    archives,
+                    PassageSearch(passages, index),
+                    embedder,
+                    wiring.clock,
+                    token_limit=settings.passage_token_limit,
+                    wake=indexer.wake,
+                ),
+            ),
+            Service(
+                agent_pb.DESCRIPTOR.services_by_name["AgentArchiveService"].full_name,
+                agent_grpc.add_AgentArchiveServiceServicer_to_server,
+                AgentArchiveServicer(archives, indexer.wake),
+            ),
+        ],
+        background=[indexer.run],
+    )
+
+
+def main() -> None:
+    """Runs the room in a process of its own."""
+    run_room(NAME, build, ArchivalSettings())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Archives, and archival memory in the life of an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from strata.api.archival.v1 import agent_archive_service_pb2 as agent_pb
+from strata.api.archival.v1 import agent_archive_service_pb2_grpc as agent_grpc
+from strata.api.archival.v1 import archive_service_pb2 as pb
+from strata.api.archival.v1 import archive_service_pb2_grpc as pb_grpc
+from strata.archival import convert
+from strata.archival.domain.store import ArchiveStore
+from strata.shared.clock import Clock
+from strata.shared.db import decode_page_token, encode_page_token, page_limit
+from strata.shared.embedding import Embedder
+from strata.shared.ids import check_id
+
+Context = Any
+MAX_PAGE_SIZE = 500
+
+
+class ArchiveServicer(pb_grpc.ArchiveServiceServicer):
+    """Keeps archives."""
+
+    def __init__(
+        self, store: ArchiveStore, embedder: Embedder, clock: Clock, wake: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._embedder = embedder
+        self._clock = clock
+        self._wake = wake
+
+    async def CreateArchive(
+        self, request: pb.CreateArchiveRequest, context: Context
+    ) -> pb.CreateArchiveResponse:
+        """Creates an archive."""
+        archive = convert.to_archive(
+            request, self._embedder.model_id, self._embedder.dim, self._clock.now()
+        )
+        stored = await self._store.create(archive, request.agent_id, request.request_id)
+        return pb.CreateArchiveResponse(archive=convert.archive_to_proto(stored))
+
+    async def GetArchive(
+        self, request: pb.GetArchiveRequest, context: Context
+    ) -> pb.GetArchiveResponse:
+        """Returns an archive."""
+        check_id(request.archive_id, "archive", field="archive_id")
+        archive = await self._store.get(request.archive_id)
+        return pb.GetArchiveResponse(archive=convert.archive_to_proto(archive))
+
+    async def ListArchives(
+        self, request: pb.ListArchivesRequest, context: Context
+    ) -> pb.ListArchivesResponse:
+        """Lists archives by id."""
+        if request.agent_id:
+            check_id(request.agent_id, "agent", field="agent_id")
+        scope = f"ListArchives {request.agent_id}"
+        page = await self._store.page(
+            request.agent_id,
+            page_limit(request.page_size, maximum=MAX_PAGE_SIZE),
+            decode_page_token(scope, request.page_token, (str,)),
+        )
+        return pb.ListArchivesResponse(
+            archives=[convert.archive_to_proto(archive) for archive in page.archives],
+            next_page_token=encode_page_token(scope, page.next_cursor) if page.next_cursor else "",
+        )
+
+    async def UpdateArchive(
+        self, request: pb.UpdateArchiveRequest, context: Context
+    ) -> pb.UpdateArchiveResponse:
+        """Changes an archive."""
+        change = convert.to_change(request)
+        archive = await self._store.update(request.archive_id, change, self._clock.now())
+        return pb.UpdateArchiveResponse(archive=convert.archive_to_proto(archive))
+
+    async def DeleteArchive(
+        self, request: pb.DeleteArchiveRequest, context: Context
+    ) -> pb.DeleteArchiveResponse:
+        """Deletes an archive with its passages."""
+        check_id(request.archive_id, "archive", field="archive_id")
+        deleted = await self._store.delete(request.archive_id)
+        self._wake()
+        return pb.DeleteArchiveResponse(deleted_passages=deleted)
+
+    async def AttachArchive(
+        self, request: pb.AttachArchiveRequest, context: Context
+    ) -> pb.AttachArchiveResponse:
+        """Gives an archive to an agent."""
+        check_id(request.agent_id, "agent", field="agent_id")
+        check_id(request.archive_id, "archive", field="archive_id")
+        archive = await self._store.attach(request.agent_id, request.archive_id)
+        return pb.AttachArchiveResponse(archive=convert.archive_to_proto(archive))
+
+    async def DetachArchive(
+        self, request: pb.DetachArchiveRequest, context: Context
+    ) -> pb.DetachArchiveResponse:
+        """Takes an archive from an agent."""
+        check_id(request.agent_id, "agent", field="agent_id")
+        check_id(request.archive_id, "archive", field="archive_id")
+        await self._store.detach(request.agent_id, request.archive_id)
+        return pb.DetachArchiveResponse()
+
+
+class AgentArchiveServicer(agent_grpc.AgentArchiveServiceServicer):
+    """What the agent loop needs of archival memory."""
+
+    def __init__(self, store: ArchiveStore, wake: Callable[[], None]) -> None:
+        self._store = store
+        self._wake = wake
+
+    async def GetAgentStats(
+        self, request: agent_pb.GetAgentStatsRequest, context: Context
+    ) -> agent_pb.GetAgentStatsResponse:
+        """Returns counts of an agent's archival memory."""
+        check_id(request.agent_id, "agent", field="agent_id")
+        stats = await self._store.stats(request.agent_id)
+        return agent_pb.GetAgentStatsResponse(passage_count=stats.passage_count, tags=stats.tags)
+
+    async def ReleaseAgent(
+        self, request: agent_pb.ReleaseAgentRequest, context: Context
+    ) -> agent_pb.ReleaseAgentResponse:
+        """Releases an agent's archival memory."""
+        check_id(request.agent_id, "agent", field="agent_id")
+        deleted = await self._store.release(request.agent_id)
+        self._wake()
+        return agent_pb.ReleaseAgentResponse(deleted_passages=deleted)

@@ -1,0 +1,260 @@
+"""Archives in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.archival.domain.passages import (
+    AgentStats,
+    Archive,
+    ArchiveChange,
+    ArchivePage,
+    Cursor,
+)
+from strata.archival.store.rows import archive_values, to_archive
+from strata.shared.context import current_project
+from strata.shared.db import Database
+from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
+
+INSERT_ARCHIVE = """
+    INSERT INTO archival.archives (
+        project_id, id, name, description, embedding_model, embedding_dim, time_to_live,
+        own_agent_id, request_id, passage_count, create_time, update_time)
+    VALUES (:project, :id, :name, :description, :model, :dim, :ttl, :own, :request, 0, :now, :now)
+"""
+_ARCHIVE = """
+    SELECT a.*,
+        ARRAY(SELECT agent_id FROM archival.agent_archives x
+              WHERE x.project_id = a.project_id AND x.archive_id = a.id ORDER BY 1) AS agent_ids,
+        (SELECT count(*) FROM archival.passages p
+          WHERE p.project_id = a.project_id AND p.archive_id = a.id
+            AND p.indexed_revision < p.revision AND NOT p.deleted) AS unindexed_count
+    FROM archival.archives a WHERE a.project_id = :project
+"""
+_CREATE = text(
+    INSERT_ARCHIVE + " ON CONFLICT (project_id, request_id) WHERE request_id <> '' DO NOTHING"
+)
+_GET = text(_ARCHIVE + " AND a.id = :id")
+_BY_REQUEST = text(_ARCHIVE + " AND a.request_id = :request")
+_UPDATE = text(
+    """
+    UPDATE archival.archives SET
+        name = coalesce(CAST(:name AS text), name),
+        description = coalesce(CAST(:description AS text), description),
+        time_to_live = coalesce(CAST(:ttl AS bigint), time_to_live),
+        update_time = :now
+    WHERE project_id = :project AND id = :id
+    """
+)
+_ATTACH = text(
+    "INSERT INTO archival.agent_archives (project_id, agent_id, archive_id)"
+    " VALUES (:project, :agent, :id) ON CONFLICT DO NOTHING"
+)
+_DETACH = text(
+    "DELETE FROM archival.agent_archives"
+    " WHERE project_id = :project AND agent_id = :agent AND archive_id = :id"
+)
+_DETACH_ALL = text(
+    "DELETE FROM archival.agent_archives WHERE project_id = :project AND agent_id = :agent"
+)
+# The words go at once; the tombstones stay until the index has forgotten the passages.
+_DELETE = text(
+    """
+    WITH gone AS (
+        DELETE FROM archival.archives
+        WHERE project_id = :project AND (id = :id OR own_agent_id = :own) RETURNING id
+    ), purged AS (
+        UPDATE archival.passages p SET
+            deleted = true, purge = true, text = '', tags = '{}', metadata = '{}', origin = '{}',
+            revision = revision + 1
+        FROM gone WHERE p.project_id = :project AND p.archive_id = gone.id
+        RETURNING p.deleted
+    )
+    SELECT (SELECT count(*) FROM gone) AS archives,
+           (SELECT coalesce(sum(passage_count), 0) FROM archival.archives a, gone
+             WHERE a.project_id = :project AND a.id = gone.id) AS passages
+    """
+)
+_STATS = text(
+    """
+    WITH mine AS (
+        SELECT archive_id FROM archival.agent_archives
+        WHERE project_id = :project AND agent_id = :agent
+    )
+    SELECT (SELECT coalesce(sum(a.passage_count), 0) FROM archival.archives a, mine
+             WHERE a.project_id = :project AND a.id = mine.archive_id) AS passages,
+           ARRAY(SELECT DISTINCT t.tag FROM archival.archive_tags t, mine
+             WHERE t.project_id = :project AND t.archive_id = mine.archive_id AND t.count > 0
+             ORDER BY t.tag) AS tags
+    """
+)
+_TAGS = text(
+    """
+    SELECT tag, sum(count)::bigint AS used FROM archival.archive_tags
+    WHERE project_id = :project AND count > 0 AND archive_id IN (
+        SELECT CAST(:id AS text) WHERE :id <> ''
+        UNION SELECT archive_id FROM archival.agent_archives
+              WHERE project_id = :project AND agent_id = :agent AND CAST(:agent AS text) <> '')
+    GROUP BY tag ORDER BY tag
+    """
+)
+
+
+class PostgresArchiveStore:
+    """Implements `ArchiveStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(self, archive: Archive, agent_id: str, request_id: str) -> Archive:
+        """Stores an archive, or returns the one of the same request."""
+        project = current_project()
+        values = {"project": project, "request": request_id, **archive_values(archive)}
+        async with self._database.transaction() as connection:
+            try:
+                created = await connection.execute(_CREATE, values)
+            except IntegrityError as error:
+                raise _name_taken(archive.name) from error
+            if not created.rowcount:
+                found = await connection.execute(
+                    _BY_REQUEST, {"project": project, "request": request_id}
+                )
+                return to_archive(found.one())
+            if agent_id:
+                await connection.execute(
+                    _ATTACH, {"project": project, "agent": agent_id, "id": archive.id}
+                )
+            return await self._read(connection, archive.id)
+
+    async def get(self, archive_id: str) -> Archive:
+        """Returns an archive."""
+        async with self._database.transaction(read_only=True) as connection:
+            return await self._read(connection, archive_id)
+
+    async def page(self, agent_id: str, limit: int, cursor: Cursor | None) -> ArchivePage:
+        """Returns a page by id."""
+        statement = _ARCHIVE
+        values: dict[str, Any] = {"project": current_project(), "limit": limit + 1}
+        if agent_id:
+            statement += """ AND EXISTS (SELECT 1 FROM archival.agent_archives x
+                WHERE x.project_id = a.project_id AND x.archive_id = a.id AND x.agent_id = :agent)
+            """
+            values["agent"] = agent_id
+        if cursor is not None:
+            statement += " AND a.id > :after"
+            values["after"] = cursor[0]
+        async with self._database.transaction(read_only=True) as connection:
+            rows = (
+                await connection.execute(text(f"{statement} ORDER BY a.id LIMIT :limit"), values)
+            ).all()
+        archives = [to_archive(row) for row in rows[:limit]]
+        more = len(rows) > limit
+        return ArchivePage(archives, (archives[-1].id,) if more else None)
+
+    async def update(self, archive_id: str, change: ArchiveChange, now: datetime) -> Archive:
+        """Changes an archive."""
+        async with self._database.transaction() as connection:
+            try:
+                await connection.execute(
+                    _UPDATE,
+                    {
+                        "project": current_project(),
+                        "id": archive_id,
+                        "name": change.name,
+                        "description": change.description,
+                        "ttl": change.time_to_live,
+                        "now": now,
+                    },
+                )
+            except IntegrityError as error:
+                raise _name_taken(change.name or "") from error
+            return await self._read(connection, archive_id)
+
+    async def delete(self, archive_id: str) -> int:
+        """Deletes an archive with its passages."""
+        async with self._database.transaction() as connection:
+            row = await self._delete(connection, archive_id, own="")
+            if not row.archives:
+                raise missing_archive(archive_id)
+            return int(row.passages)
+
+    async def attach(self, agent_id: str, archive_id: str) -> Archive:
+        """Gives an archive to an agent."""
+        async with self._database.transaction() as connection:
+            await self._read(connection, archive_id)
+            await connection.execute(
+                _ATTACH, {"project": current_project(), "agent": agent_id, "id": archive_id}
+            )
+            return await self._read(connection, archive_id)
+
+    async def detach(self, agent_id: str, archive_id: str) -> None:
+        """Takes an archive from an agent."""
+        async with self._database.transaction() as connection:
+            await self._read(connection, archive_id)
+            await connection.execute(
+                _DETACH, {"project": current_project(), "agent": agent_id, "id": archive_id}
+            )
+
+    async def stats(self, agent_id: str) -> AgentStats:
+        """Returns counts from counters; no passage is read."""
+        async with self._database.transaction(read_only=True) as connection:
+            found = await connection.execute(
+                _STATS, {"project": current_project(), "agent": agent_id}
+            )
+            row = found.one()
+        return AgentStats(int(row.passages), tuple(row.tags))
+
+    async def tags(self, archive_id: str, agent_id: str) -> Mapping[str, int]:
+        """Returns tags with counts."""
+        async with self._database.transaction(read_only=True) as connection:
+            if archive_id:
+                await self._read(connection, archive_id)
+            rows = await connection.execute(
+                _TAGS, {"project": current_project(), "id": archive_id, "agent": agent_id}
+            )
+            return {row.tag: row.used for row in rows}
+
+    async def release(self, agent_id: str) -> int:
+        """Takes all archives from an agent and deletes its own."""
+        async with self._database.transaction() as connection:
+            await connection.execute(_DETACH_ALL, {"project": current_project(), "agent": agent_id})
+            row = await self._delete(connection, "", own=agent_id)
+            return int(row.passages)
+
+    async def _delete(self, connection: AsyncConnection, archive_id: str, own: str) -> Any:
+        deleted = await connection.execute(
+            _DELETE,
+            # An id that no archive has stands for "none": the empty text is every shared archive's.
+            {"project": current_project(), "id": archive_id, "own": own or "-"},
+        )
+        return deleted.one()
+
+    async def _read(self, connection: AsyncConnection, archive_id: str) -> Archive:
+        found = await connection.execute(_GET, {"project": current_project(), "id": archive_id})
+        row = found.one_or_none()
+        if row is None:
+            raise missing_archive(archive_id)
+        return to_archive(row)
+
+
+def missing_archive(archive_id: str) -> NotFoundError:
+    """Returns the error for an archive that the project does not have."""
+    return NotFoundError(
+        f"Archive {archive_id} does not exist.",
+        reason=Reason.ARCHIVE_NOT_FOUND,
+        metadata={"id": archive_id},
+    )
+
+
+def _name_taken(name: str) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f"There is an archive called {name!r} already.",
+        reason=Reason.NAME_TAKEN,
+        metadata={"name": name},
+    )

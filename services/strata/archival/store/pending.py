@@ -1,0 +1,80 @@
+"""What the index has not caught up with, over all projects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import text
+
+from strata.archival.domain.passages import Passage
+from strata.archival.store.rows import PASSAGE_COLUMNS, to_passage
+from strata.shared.db import Database
+
+_PENDING = text(
+    "SELECT project_id, id FROM archival.passages WHERE indexed_revision < revision"
+    " ORDER BY update_time LIMIT :limit"
+)
+_LOAD = text(
+    f"SELECT {PASSAGE_COLUMNS} FROM archival.passages"
+    " WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))"
+)
+# A revision made while this one was indexed keeps the passage pending.
+_DONE = text(
+    """
+    WITH done AS (
+        SELECT * FROM unnest(CAST(:ids AS text[]), CAST(:revisions AS bigint[])) d(id, revision)
+    ), gone AS (
+        DELETE FROM archival.passages p USING done
+        WHERE p.project_id = :project AND p.id = done.id AND p.revision = done.revision AND p.purge
+    )
+    UPDATE archival.passages p SET indexed_revision = done.revision FROM done
+    WHERE p.project_id = :project AND p.id = done.id AND NOT p.purge
+      AND p.indexed_revision < done.revision
+    """
+)
+_ALL_AGAIN = text("UPDATE archival.passages SET indexed_revision = 0 WHERE indexed_revision > 0")
+
+
+class PendingPassages:
+    """The indexer's view of the passages.
+
+    Args:
+        database: Connects as the room's service role.
+        worker: Connects as its worker role, which sees ids and revisions of every project.
+    """
+
+    def __init__(self, database: Database, worker: Database) -> None:
+        self._database = database
+        self._worker = worker
+
+    async def find(self, limit: int) -> Mapping[str, Sequence[str]]:
+        """Returns the longest waiting passages, by project."""
+        async with self._worker.system_transaction(read_only=True) as connection:
+            rows = await connection.execute(_PENDING, {"limit": limit})
+            found: dict[str, list[str]] = {}
+            for row in rows:
+                found.setdefault(row.project_id, []).append(row.id)
+        return found
+
+    async def load(self, project_id: str, ids: Sequence[str]) -> list[Passage]:
+        """Returns passages of a project, deleted ones too."""
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
+            rows = await connection.execute(_LOAD, {"project": project_id, "ids": list(ids)})
+            return [to_passage(row) for row in rows]
+
+    async def done(self, project_id: str, passages: Sequence[Passage]) -> None:
+        """Notes that the index holds these revisions; purged passages go for good."""
+        async with self._database.transaction(project_id=project_id) as connection:
+            await connection.execute(
+                _DONE,
+                {
+                    "project": project_id,
+                    "ids": [passage.id for passage in passages],
+                    "revisions": [passage.revision for passage in passages],
+                },
+            )
+
+    async def index_all_again(self) -> int:
+        """Marks every passage of every project as not indexed, and returns how many."""
+        async with self._worker.system_transaction() as connection:
+            return int((await connection.execute(_ALL_AGAIN)).rowcount)

@@ -1,0 +1,167 @@
+"""Search over PostgreSQL, the real embedding model and the real engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from datetime import timedelta
+from typing import Any
+
+from archival_support import NOW, Finder, caller
+from strata.archival.domain.passages import Found, Search, TagMatch
+from strata.embedded.vectors import EmbeddedVectors
+from strata.shared import context
+from strata.shared.ids import new_id
+from strata.shared.vectors.qdrant import connect
+
+World = tuple[Finder, EmbeddedVectors]
+
+
+async def find(finder: Finder, agent: str, query: str, **fields: Any) -> list[Found]:
+    return await finder.search.search(
+        Search(query=query, top_k=fields.pop("top_k", 5), agent_id=agent, **fields)
+    )
+
+
+def texts(found: list[Found]) -> list[str]:
+    return [item.passage.text for item in found]
+
+
+async def test_a_passage_is_found_by_what_it_means(finder: World) -> None:
+    world, _ = finder
+    agent = new_id("agent")
+    await world.stores.insert(
+        agent, "She is allergic to peanuts.", "The car is blue.", "He plays the violin."
+    )
+    await world.indexer.index_pending()
+    best = (await find(world, agent, "Which musical instrument does he know?"))[0]
+    assert best.passage.text == "He plays the violin."
+    assert best.vector_rank == 1
+    assert best.passage.indexed
+
+
+async def test_what_waits_for_the_index_is_found_by_its_words(finder: World) -> None:
+    world, _ = finder
+    agent = new_id("agent")
+    await world.stores.insert(agent, "The wifi password is tulip-42.")
+    (found,) = await find(world, agent, "what is the wifi password")
+    assert (found.mode, found.fts_rank, found.vector_rank) == ("fts", 1, None)
+    await world.indexer.index_pending()
+    (found,) = await find(world, agent, "what is the wifi password")
+    assert found.mode == "hybrid"
+
+
+async def test_tags_dates_and_top_k_limit_what_is_found(finder: World) -> None:
+    world, _ = finder
+    agent = new_id("agent")
+    await world.stores.insert(agent, "Paris in spring", tags=("travel", "france"))
+    await world.stores.insert(agent, "Lyon in autumn", tags=("travel",))
+    later = NOW + timedelta(days=2)
+    await world.stores.insert(agent, "Nice in summer", tags=("france",), created=later)
+    await world.indexer.index_pending()
+    both = ("travel", "france")
+    some = await find(world, agent, "trip to a city", tags=both)
+    assert sorted(texts(some)) == ["Lyon in autumn", "Nice in summer", "Paris in spring"]
+    every = await find(world, agent, "trip to a city", tags=both, tag_match=TagMatch.ALL)
+    assert texts(every) == ["Paris in spring"]
+    assert texts(await find(world, agent, "a city", start_time=later)) == ["Nice in summer"]
+    before = await find(world, agent, "a city", end_time=later)
+    assert sorted(texts(before)) == ["Lyon in autumn", "Paris in spring"]
+    assert len(await find(world, agent, "a city", top_k=1)) == 1
+
+
+async def test_a_blank_query_or_an_agent_without_archive_finds_nothing(finder: World) -> None:
+    world, _ = finder
+    assert await find(world, new_id("agent"), "anything") == []
+    agent = new_id("agent")
+    await world.stores.insert(agent, "something")
+    assert await find(world, agent, "  ") == []
+
+
+async def test_changes_and_deletions_reach_the_index(finder: World) -> None:
+    world, _ = finder
+    agent = new_id("agent")
+    changed, gone = await world.stores.insert(agent, "likes green tea", "likes red wine")
+    await world.indexer.index_pending()
+    later = NOW + timedelta(hours=1)
+    await world.stores.passages.update(changed.passage.id, ("moved to Portugal", 3), None, 0, later)
+    await world.stores.passages.delete(gone.passage.id, later)
+    # Before the index knows, PostgreSQL already has the last word.
+    assert "likes red wine" not in texts(await find(world, agent, "red wine"))
+    await world.indexer.index_pending()
+    assert texts(await find(world, agent, "where does she live")) == ["moved to Portugal"]
+
+
+async def test_a_long_passage_is_found_by_its_end(finder: World) -> None:
+    world, _ = finder
+    agent = new_id("agent")
+    filler = " ".join(f"Point {number} of the meeting was about budgets." for number in range(80))
+    await world.stores.insert(agent, f"{filler} The spare key lies under the flower pot.", "tea")
+    await world.indexer.index_pending()
+    found = await find(world, agent, "Where is the spare key?")
+    assert found[0].passage.text.endswith("flower pot.")
+    assert len({item.passage.id for item in found}) == len(found)
+
+
+async def test_another_projects_passages_are_never_found(finder: World) -> None:
+    world, _ = finder
+    agent = new_id("agent")
+    await world.stores.insert(agent, "the launch code is 1234")
+    await world.indexer.index_pending()
+    with context.use(caller(new_id("project"))):
+        assert await find(world, agent, "launch code") == []
+        (stranger,) = await world.stores.insert(agent, "nothing to see")
+        found = await world.search.search(
+            Search(
+                query="launch code",
+                top_k=5,
+                archive_ids=(stranger.passage.archive_id,),
+            )
+        )
+        assert "the launch code is 1234" not in texts(found)
+
+
+async def test_without_the_engine_words_still_find_and_nothing_is_lost(finder: World) -> None:
+    world, engine = finder
+    agent = new_id("agent")
+    await world.stores.insert(agent, "The cat is called Momo.")
+    await world.indexer.index_pending()
+    await world.stores.insert(agent, "The dog is called Bello.")
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGKILL)
+    found = await find(world, agent, "what is the dog called")
+    assert "The dog is called Bello." in texts(found)
+    running = asyncio.create_task(world.indexer.run())
+    try:
+        async with asyncio.timeout(60):
+            while await world.stores.pending.find(1):  # noqa: ASYNC110 - the store has no event
+                await asyncio.sleep(0.1)
+    finally:
+        running.cancel()
+    async with asyncio.timeout(30):
+        while (await find(world, agent, "name of the pet"))[0].vector_rank is None:
+            await asyncio.sleep(0.2)
+    assert sorted(texts(await find(world, agent, "name of the pet"))) == [
+        "The cat is called Momo.",
+        "The dog is called Bello.",
+    ]
+
+
+async def test_a_dropped_index_is_built_anew(finder: World) -> None:
+    world, engine = finder
+    agent = new_id("agent")
+    await world.stores.insert(agent, "The river is called Spree.")
+    await world.indexer.index_pending()
+    client = connect(engine.url, engine.api_key)
+    for collection in (await client.get_collections()).collections:
+        await client.delete_collection(collection.name)
+    await client.close()
+    assert (await find(world, agent, "name of the river"))[0].mode == "fts"
+    running = asyncio.create_task(world.indexer.run())
+    try:
+        async with asyncio.timeout(30):
+            while (await find(world, agent, "name of the river"))[0].vector_rank is None:
+                await asyncio.sleep(0.1)
+    finally:
+        running.cancel()

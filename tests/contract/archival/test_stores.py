@@ -1,0 +1,195 @@
+"""The contracts of `ArchiveStore` and `PassageStore`, on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from archival_support import NOW, Stores, archive, caller, new_passage
+from strata.archival.domain.passages import ArchiveChange, Place
+from strata.shared import context
+from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
+from strata.shared.ids import new_id
+
+
+async def test_an_agents_archive_is_made_at_its_first_passage(stores: Stores) -> None:
+    agent = new_id("agent")
+    assert await stores.passages.archive_ids(agent) == []
+    (first,) = await stores.insert(agent, "one", tags=("b", "a"))
+    (second,) = await stores.insert(agent, "two", tags=("b",))
+    assert first.passage.archive_id == second.passage.archive_id
+    stats = await stores.archives.stats(agent)
+    assert (stats.passage_count, stats.tags) == (2, ("a", "b"))
+    assert await stores.archives.tags("", agent) == {"a": 1, "b": 2}
+
+
+async def test_many_first_passages_at_once_make_one_archive(stores: Stores) -> None:
+    agent = new_id("agent")
+    done = await asyncio.gather(*(stores.insert(agent, f"fact {n}") for n in range(8)))
+    assert len({item[0].passage.archive_id for item in done}) == 1
+    assert (await stores.archives.stats(agent)).passage_count == 8
+
+
+async def test_the_same_text_is_stored_once(stores: Stores) -> None:
+    agent = new_id("agent")
+    (first,) = await stores.insert(agent, "same")
+    again, other = await stores.insert(agent, "same", "other")
+    assert again.duplicate
+    assert again.passage.id == first.passage.id
+    assert not other.duplicate
+    assert (await stores.archives.stats(agent)).passage_count == 2
+
+
+async def test_a_repeated_request_gives_the_first_answer(stores: Stores) -> None:
+    template = archive("mine")
+    place = Place(agent_id=new_id("agent"))
+    first = await stores.passages.insert(place, [new_passage("one")], template, "r1")
+    again = await stores.passages.insert(place, [new_passage("one")], template, "r1")
+    assert again[0].passage.id == first[0].passage.id
+    with pytest.raises(AlreadyExistsError) as caught:
+        await stores.passages.insert(place, [new_passage("two")], template, "r1")
+    assert caught.value.reason is Reason.REQUEST_ID_REUSED
+
+
+async def test_an_unknown_archive_takes_nothing(stores: Stores) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        await stores.passages.insert(
+            Place(archive_id=new_id("archive")), [new_passage("x")], archive("x"), ""
+        )
+    assert caught.value.reason is Reason.ARCHIVE_NOT_FOUND
+
+
+async def test_a_change_moves_the_tag_counts_and_waits_for_the_index(stores: Stores) -> None:
+    agent = new_id("agent")
+    (stored,) = await stores.insert(agent, "one", tags=("old", "kept"))
+    later = NOW + timedelta(hours=1)
+    changed = await stores.passages.update(
+        stored.passage.id, ("one more", 2), ("kept", "new"), 1, later
+    )
+    assert (changed.text, changed.tags, changed.revision) == ("one more", ("kept", "new"), 2)
+    assert not changed.indexed
+    assert await stores.archives.tags("", agent) == {"kept": 1, "new": 1}
+    with pytest.raises(AbortedError) as caught:
+        await stores.passages.update(stored.passage.id, None, (), 1, later)
+    assert caught.value.metadata == {"expected": "1", "current": "2"}
+
+
+async def test_deleting_twice_counts_once(stores: Stores) -> None:
+    agent = new_id("agent")
+    kept, gone = await stores.insert(agent, "kept", "gone", tags=("t",))
+    await stores.passages.delete(gone.passage.id, NOW)
+    await stores.passages.delete(gone.passage.id, NOW)
+    with pytest.raises(NotFoundError):
+        await stores.passages.get(gone.passage.id)
+    stats = await stores.archives.stats(agent)
+    assert (stats.passage_count, stats.tags) == (1, ("t",))
+    assert (await stores.insert(agent, "gone"))[0].duplicate is False
+    assert (await stores.passages.get(kept.passage.id)).text == "kept"
+
+
+async def test_pages_give_every_passage_once_in_order(stores: Stores) -> None:
+    agent = new_id("agent")
+    texts = [f"fact {number}" for number in range(7)]
+    await stores.insert(agent, *texts, tags=("t",))
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = await stores.passages.page("", agent, ["t"], 3, cursor)
+        seen += [item.text for item in page.passages]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert sorted(seen) == texts
+    assert (await stores.passages.page("", agent, ["other"], 3, None)).passages == []
+
+
+async def test_archives_are_shared_by_attaching(stores: Stores) -> None:
+    first, second = new_id("agent"), new_id("agent")
+    made = await stores.archives.create(archive("shared"), first, "")
+    attached = await stores.archives.attach(second, made.id)
+    assert attached.agent_ids == tuple(sorted((first, second)))
+    await stores.archives.detach(first, made.id)
+    assert (await stores.archives.get(made.id)).agent_ids == (second,)
+    page = await stores.archives.page(second, 10, None)
+    assert [item.id for item in page.archives] == [made.id]
+
+
+async def test_archive_names_are_taken_once_and_requests_repeat(stores: Stores) -> None:
+    made = await stores.archives.create(archive("one"), "", "r1")
+    again = await stores.archives.create(archive("one"), "", "r1")
+    assert again.id == made.id
+    with pytest.raises(AlreadyExistsError):
+        await stores.archives.create(archive("one"), "", "")
+    other = await stores.archives.create(archive("two"), "", "")
+    with pytest.raises(AlreadyExistsError):
+        await stores.archives.update(other.id, ArchiveChange(name="one"), NOW)
+    renamed = await stores.archives.update(other.id, ArchiveChange(description="d"), NOW)
+    assert (renamed.name, renamed.description) == ("two", "d")
+
+
+async def test_releasing_an_agent_deletes_its_own_archive_only(stores: Stores) -> None:
+    agent = new_id("agent")
+    await stores.insert(agent, "private")
+    shared = await stores.archives.create(archive("shared"), agent, "")
+    assert await stores.archives.release(agent) == 1
+    assert await stores.archives.release(agent) == 0
+    assert (await stores.archives.get(shared.id)).agent_ids == ()
+    assert (await stores.archives.stats(agent)).passage_count == 0
+
+
+async def test_deleting_an_archive_leaves_no_words_behind(stores: Stores) -> None:
+    agent = new_id("agent")
+    (stored,) = await stores.insert(agent, "private words")
+    assert await stores.archives.delete(stored.passage.archive_id) == 1
+    with pytest.raises(NotFoundError):
+        await stores.archives.delete(stored.passage.archive_id)
+    with pytest.raises(NotFoundError):
+        await stores.passages.get(stored.passage.id)
+    (project, ids), *_ = (await stores.pending.find(10)).items()
+    (tombstone,) = await stores.pending.load(project, ids)
+    assert (tombstone.text, tombstone.deleted) == ("", True)
+    await stores.pending.done(project, [tombstone])
+    assert await stores.pending.load(project, ids) == []
+
+
+async def test_a_revision_made_while_indexing_stays_pending(stores: Stores) -> None:
+    agent = new_id("agent")
+    (stored,) = await stores.insert(agent, "one")
+    ((project, ids),) = (await stores.pending.find(10)).items()
+    seen = await stores.pending.load(project, ids)
+    await stores.passages.update(stored.passage.id, ("two", 1), None, 0, NOW)
+    await stores.pending.done(project, seen)
+    assert list((await stores.pending.find(10)).values()) == [[stored.passage.id]]
+
+
+async def test_another_project_sees_nothing(stores: Stores) -> None:
+    agent = new_id("agent")
+    (stored,) = await stores.insert(agent, "secret")
+    with context.use(caller(new_id("project"))):
+        assert await stores.passages.archive_ids(agent) == []
+        for missing in (
+            stores.passages.get(stored.passage.id),
+            stores.passages.delete(stored.passage.id, NOW),
+            stores.archives.get(stored.passage.archive_id),
+            stores.archives.attach(new_id("agent"), stored.passage.archive_id),
+        ):
+            with pytest.raises(NotFoundError):
+                await missing
+
+
+async def test_an_insert_costs_two_statements_and_one_commit(stores: Stores) -> None:
+    agent = new_id("agent")
+    await stores.insert(agent, "first")
+    counters = stores.database.statistics
+    for number in range(3):
+        before = (counters.statements, counters.commits)
+        await stores.insert(agent, f"fact {number}", tags=("a", "b"))
+        assert (counters.statements - before[0], counters.commits - before[1]) == (2, 1)
+
+
+def test_the_hash_is_of_the_text_alone() -> None:
+    one = new_passage("same")
+    assert one.content_hash == replace(one, tags=("x",), id=new_id("passage")).content_hash

@@ -1,0 +1,402 @@
+"""The contract of `BlockStore`, on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import pytest
+import pytest_asyncio
+
+from strata.core_memory.domain.blocks import Authorship, Block, NewBlock, Origin, made_block
+from strata.core_memory.domain.ports import ReplayedError, Request, Unit
+from strata.core_memory.migrations import MIGRATIONS
+from strata.core_memory.store import PostgresBlockStore, RequestLog
+from strata.shared import context
+from strata.shared.context import Caller, RequestContext
+from strata.shared.db import Database
+from strata.shared.errors import AlreadyExistsError, Reason
+from strata.shared.ids import new_id
+
+NOW = datetime(2026, 11, 21, 20, 43, 9, 123456, tzinfo=UTC)
+AUTHORSHIP = Authorship(
+    "append",
+    Origin("agent-1", "run-1", "step-1", "call-1", "some-model", "because"),
+    "key-1",
+    NOW,
+)
+ResultT = TypeVar("ResultT")
+
+
+def as_project() -> RequestContext:
+    return RequestContext(caller=Caller(new_id("org"), new_id("project"), "key-1"))
+
+
+@pytest.fixture(autouse=True)
+def project() -> Iterator[None]:
+    with context.use(as_project()):
+        yield
+
+
+# Every test has a project of its own, so that they may share the database.
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def urls(databases: Any) -> Any:
+    return await databases.of(MIGRATIONS)
+
+
+@pytest.fixture
+async def database(urls: Any) -> AsyncIterator[Database]:
+    database = Database(urls.service_url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+def store(database: Database) -> PostgresBlockStore:
+    return PostgresBlockStore(database)
+
+
+def make(label: str = "human", value: str = "", **more: Any) -> Block:
+    new = NewBlock(label, value, "About.", metadata=more.pop("metadata", {}))
+    return replace(made_block(new, (), NOW), **more)
+
+
+async def once(
+    store: PostgresBlockStore,
+    work: Callable[[Unit], Awaitable[ResultT]],
+    request_id: str = "",
+    digest: bytes = b"",
+) -> ResultT:
+    return await store.mutate(Request(request_id, digest), work)
+
+
+async def insert(
+    store: PostgresBlockStore, block: Block, agent: str = "", made_for: str = "", request: str = ""
+) -> Block:
+    async def work(unit: Unit) -> None:
+        await unit.check_request()
+        await unit.insert(
+            block, AUTHORSHIP, agent_id=agent, made_for=made_for, response=block.id.encode()
+        )
+
+    await once(store, work, request, b"same")
+    return block
+
+
+async def write(store: PostgresBlockStore, block: Block) -> None:
+    await once(store, lambda unit: unit.update(block, AUTHORSHIP, response=b""))
+
+
+async def attach(store: PostgresBlockStore, agent: str, *blocks: Block) -> None:
+    labels = {block.id: block.label for block in blocks}
+    await once(store, lambda unit: unit.attach(agent, labels))
+
+
+async def test_a_block_comes_back_as_it_was_stored(store: PostgresBlockStore) -> None:
+    block = make(
+        value="tab\t🙂 'quote' \\ :name ",
+        metadata={"a": "1", 'b"': "é"},
+        read_only=True,
+        limit=77,
+    )
+    await insert(store, block, agent="agent-a")
+    assert await store.block(block.id) == replace(block, agent_ids=("agent-a",))
+    found = await store.labelled("agent-a", "human")
+    assert (found.block, found.labels) == (replace(block, agent_ids=("agent-a",)), ("human",))
+
+
+async def test_what_is_not_there_is_none(store: PostgresBlockStore) -> None:
+    await insert(store, make("persona"), agent="agent-a")
+    assert await store.block(new_id("block")) is None
+    found = await store.labelled("agent-a", "human")
+    assert (found.block, found.labels) == (None, ("persona",))
+
+
+async def test_versions_keep_the_text_and_its_authorship(store: PostgresBlockStore) -> None:
+    block = await insert(store, make(value="one"))
+    await write(store, replace(block, value="two", revision=2, label="other"))
+    newest, first = await store.versions(block.id, 0, 10)
+    assert (newest.revision, newest.value, newest.label) == (2, "two", "other")
+    assert (first.revision, first.value, first.label) == (1, "one", "human")
+    assert newest.authorship == AUTHORSHIP
+    assert [each.revision for each in await store.versions(block.id, 2, 10)] == [1]
+    assert [each.revision for each in await store.versions(block.id, 0, 1)] == [2]
+    assert await store.values(block.id, [1, 2, 3]) == {1: "one", 2: "two"}
+
+
+async def test_a_block_can_be_seen_as_it_was(store: PostgresBlockStore) -> None:
+    block = await insert(store, make(value="one", limit=50))
+    later = NOW + timedelta(hours=1)
+    changed = replace(block, value="two", limit=60, revision=2, update_time=later)
+    authorship = replace(AUTHORSHIP, time=later)
+    await once(store, lambda unit: unit.update(changed, authorship, response=b""))
+    assert await store.block_as_of(block.id, later - timedelta(seconds=1)) == block
+    assert await store.block_as_of(block.id, later) == changed
+    assert await store.block_as_of(block.id, NOW - timedelta(seconds=1)) is None
+
+
+async def test_an_agent_has_a_label_once(store: PostgresBlockStore) -> None:
+    await insert(store, make("human"), agent="agent-a")
+    other = await insert(store, make("human"))
+    third = await insert(store, make("third"), agent="agent-a")
+    with pytest.raises(AlreadyExistsError) as caught:
+        await attach(store, "agent-a", other)
+    assert caught.value.metadata["name"] == "human"
+    with pytest.raises(AlreadyExistsError):
+        await insert(store, make("human"), agent="agent-a")
+    with pytest.raises(AlreadyExistsError):
+        await write(store, replace(third, label="human", revision=2))
+    assert [each.label for _, each in await store.agent_blocks("agent-a", "", 0, 10)] == [
+        "human",
+        "third",
+    ]
+
+
+async def test_a_refused_block_leaves_no_orphan(store: PostgresBlockStore) -> None:
+    await insert(store, make("notes"), agent="agent-a")
+    with pytest.raises(AlreadyExistsError):
+        await insert(store, make("notes"), agent="agent-a")
+    assert len(await store.project_blocks("notes", "", 10)) == 1
+
+
+async def test_a_new_label_is_new_for_every_agent(store: PostgresBlockStore) -> None:
+    block = await insert(store, make("human"), agent="agent-a")
+    await attach(store, "agent-b", block)
+    await write(store, replace(block, label="friend", revision=2))
+    for agent in ("agent-a", "agent-b"):
+        assert (await store.labelled(agent, "friend")).labels == ("friend",)
+
+
+async def test_blocks_stand_in_the_order_of_attachment(store: PostgresBlockStore) -> None:
+    blocks = [await insert(store, make(label)) for label in ("c", "a", "b")]
+    await attach(store, "agent-a", blocks[2], blocks[0])
+    await attach(store, "agent-a", blocks[0], blocks[1])
+    memory = await store.agent_memory("agent-a", "")
+    assert [each.label for each in memory.blocks] == ["b", "c", "a"]
+    rows = await store.agent_blocks("agent-a", "", 0, 2)
+    assert [each.label for _, each in rows] == ["b", "c"]
+    rest = await store.agent_blocks("agent-a", "", rows[-1][0], 2)
+    assert [each.label for _, each in rest] == ["a"]
+    assert [each.label for _, each in await store.agent_blocks("agent-a", "c", 0, 9)] == ["c"]
+
+
+async def test_blocks_of_the_project_are_listed_by_id(store: PostgresBlockStore) -> None:
+    blocks = [await insert(store, make(label)) for label in ("x", "y", "x")]
+    ids = [block.id for block in blocks]
+    assert [each.id for each in await store.project_blocks("", "", 10)] == ids
+    assert [each.id for each in await store.project_blocks("", ids[0], 1)] == ids[1:2]
+    assert [each.id for each in await store.project_blocks("x", ids[0], 10)] == ids[2:]
+
+
+async def test_a_known_memory_comes_without_values(store: PostgresBlockStore) -> None:
+    block = await insert(store, make(value="text 🙂"), agent="agent-a")
+    full = await store.agent_memory("agent-a", "")
+    assert [each.value for each in full.blocks] == ["text 🙂"]
+    assert full.sizes == {"human": 6}
+    known = await store.agent_memory("agent-a", full.fingerprint)
+    assert (known.fingerprint, known.sizes) == (full.fingerprint, full.sizes)
+    assert [each.value for each in known.blocks] == [""]
+    await write(store, replace(block, value="changed", revision=2))
+    assert (await store.agent_memory("agent-a", full.fingerprint)).blocks[0].value == "changed"
+
+
+async def test_the_fingerprint_follows_set_and_order(store: PostgresBlockStore) -> None:
+    one, two = await insert(store, make("one")), await insert(store, make("two"))
+    await attach(store, "agent-a", one, two)
+    await attach(store, "agent-b", two, one)
+    await attach(store, "agent-c", one)
+    names = {(await store.agent_memory(f"agent-{name}", "")).fingerprint for name in "abcd"}
+    assert len(names) == 4
+
+
+async def test_a_request_is_answered_once(store: PostgresBlockStore) -> None:
+    block = await insert(store, make(), request="request-1")
+    with pytest.raises(ReplayedError) as caught:
+        await insert(store, make("other"), request="request-1")
+    assert caught.value.response == block.id.encode()
+    assert len(await store.project_blocks("", "", 10)) == 1
+
+
+@pytest.mark.parametrize("locking", ["check", "block", "label"])
+async def test_a_request_id_stands_for_one_payload(store: PostgresBlockStore, locking: str) -> None:
+    block = await insert(store, make(), agent="agent-a", request="request-1")
+
+    async def work(unit: Unit) -> None:
+        if locking == "check":
+            await unit.check_request()
+        elif locking == "block":
+            await unit.lock_block(block.id)
+        else:
+            await unit.lock_labelled("agent-a", "missing")
+
+    with pytest.raises(AlreadyExistsError) as caught:
+        await once(store, work, "request-1", b"other")
+    assert caught.value.reason is Reason.REQUEST_ID_REUSED
+    with pytest.raises(ReplayedError):
+        await once(store, work, "request-1", b"same")
+
+
+async def test_of_two_equal_requests_at_once_one_is_done(store: PostgresBlockStore) -> None:
+    block = await insert(store, make(value="0"), agent="agent-a")
+
+    async def work(unit: Unit) -> str:
+        found = await unit.lock_labelled("agent-a", "human")
+        assert found.block is not None
+        await asyncio.sleep(0.05)
+        value = f"{int(found.block.value) + 1}"
+        changed = replace(found.block, value=value, revision=found.block.revision + 1)
+        await unit.update(changed, AUTHORSHIP, response=b"answer")
+        return value
+
+    results = await asyncio.gather(
+        *(once(store, work, "request-1", b"same") for _ in range(4)), return_exceptions=True
+    )
+    assert sorted(type(result).__name__ for result in results) == ["ReplayedError"] * 3 + ["str"]
+    stored = await store.block(block.id)
+    assert stored is not None
+    assert (stored.value, stored.revision) == ("1", 2)
+
+
+async def test_writers_of_one_block_wait_for_each_other(store: PostgresBlockStore) -> None:
+    block = await insert(store, make(value="0"), agent="agent-a")
+
+    async def work(unit: Unit) -> None:
+        newest = await unit.lock_block(block.id)
+        assert newest is not None
+        value = f"{int(newest.value) + 1}"
+        await unit.update(
+            replace(newest, value=value, revision=newest.revision + 1), AUTHORSHIP, response=b""
+        )
+
+    await asyncio.gather(*(once(store, work) for _ in range(20)))
+    stored = await store.block(block.id)
+    assert stored is not None
+    assert (stored.value, stored.revision) == ("20", 21)
+    assert [each.revision for each in await store.versions(block.id, 0, 50)] == list(
+        range(21, 0, -1)
+    )
+
+
+async def test_a_deleted_block_takes_everything_with_it(store: PostgresBlockStore) -> None:
+    block = await insert(store, make(), agent="agent-a")
+    assert await once(store, lambda unit: unit.delete(block.id))
+    assert not await once(store, lambda unit: unit.delete(block.id))
+    assert (await store.agent_memory("agent-a", "")).blocks == []
+    assert await store.versions(block.id, 0, 10) == []
+
+
+async def test_a_block_deleted_meanwhile_is_not_attached(store: PostgresBlockStore) -> None:
+    block = await insert(store, make())
+
+    async def work(unit: Unit) -> bool:
+        if await unit.lock_block(block.id) is None:
+            return False
+        await unit.attach("agent-a", {block.id: "human"})
+        return True
+
+    attached, _ = await asyncio.gather(
+        once(store, work), once(store, lambda unit: unit.delete(block.id))
+    )
+    assert attached in (True, False)
+    assert (await store.agent_memory("agent-a", "")).blocks == []
+
+
+async def test_release_deletes_what_the_agent_alone_had(store: PostgresBlockStore) -> None:
+    await insert(store, make("own"), agent="agent-a", made_for="agent-a")
+    shared = await insert(store, make("shared"), agent="agent-a", made_for="agent-a")
+    foreign = await insert(store, make("foreign"), agent="agent-a")
+    await insert(store, make("dropped"), made_for="agent-a")
+    await attach(store, "agent-b", shared)
+    assert await once(store, lambda unit: unit.release("agent-a")) == (2, 2)
+    assert [each.id for each in await store.project_blocks("", "", 10)] == [shared.id, foreign.id]
+    assert [each.label for _, each in await store.agent_blocks("agent-b", "", 0, 9)] == ["shared"]
+    assert await once(store, lambda unit: unit.release("agent-a")) == (0, 0)
+
+
+async def test_an_agent_is_prepared_once(store: PostgresBlockStore) -> None:
+    assert await once(store, lambda unit: unit.begin_agent("agent-a"))
+    assert not await once(store, lambda unit: unit.begin_agent("agent-a"))
+    await once(store, lambda unit: unit.release("agent-a"))
+    assert await once(store, lambda unit: unit.begin_agent("agent-a"))
+
+
+async def test_other_projects_see_and_touch_nothing(store: PostgresBlockStore) -> None:
+    block = await insert(store, make(value="mine"), agent="agent-a", request="request-1")
+    with context.use(as_project()):
+        assert await store.block(block.id) is None
+        assert await store.block_as_of(block.id, NOW) is None
+        assert await store.versions(block.id, 0, 10) == []
+        assert await store.values(block.id, [1]) == {}
+        assert (await store.agent_memory("agent-a", "")).blocks == []
+        assert (await store.labelled("agent-a", "human")).labels == ()
+        assert await store.project_blocks("", "", 10) == []
+        assert await once(store, lambda unit: unit.lock_block(block.id)) is None
+        assert not await once(store, lambda unit: unit.delete(block.id))
+        assert not await once(store, lambda unit: unit.detach("agent-a", block.id))
+        assert await once(store, lambda unit: unit.labels([block.id])) == {}
+        assert await once(store, lambda unit: unit.release("agent-a")) == (0, 0)
+        await insert(store, make(), request="request-1")
+    assert (await store.labelled("agent-a", "human")).block is not None
+
+
+async def test_no_table_shows_rows_of_others_even_without_a_filter(
+    store: PostgresBlockStore, database: Database
+) -> None:
+    async def counts() -> list[int]:
+        tables = ("blocks", "attachments", "block_versions", "prepared_agents", "requests")
+        async with database.transaction(read_only=True) as connection:
+            counted = [
+                await connection.exec_driver_sql(f"SELECT count(*) FROM core_memory.{table}")
+                for table in tables
+            ]
+            return [result.scalar_one() for result in counted]
+
+    await insert(store, make(), agent="agent-a", request="request-1")
+    await once(store, lambda unit: unit.begin_agent("agent-a"))
+    assert await counts() == [1] * 5
+    with context.use(as_project()):
+        assert await counts() == [0] * 5
+
+
+async def test_the_worker_forgets_old_requests_and_reads_no_answer(
+    databases: Any,
+) -> None:
+    # It forgets the requests of every project: not in the database of the other tests.
+    urls = await databases.of(MIGRATIONS)
+    service, worker = Database(urls.service_url), Database(urls.worker_url)
+    store = PostgresBlockStore(service)
+    try:
+        for number in range(3):
+            await insert(store, make(f"label{number}"), request=f"request-{number}")
+        assert await RequestLog(worker, timedelta(days=1)).forget_old() == 0
+        assert await RequestLog(worker, timedelta(0)).forget_old() == 3
+        with pytest.raises(Exception, match="permission denied"):
+            async with worker.system_transaction() as connection:
+                await connection.exec_driver_sql("SELECT response FROM core_memory.requests")
+        await insert(store, make("again"), request="request-0")
+    finally:
+        await worker.close()
+        await service.close()
+
+
+async def test_each_operation_takes_few_statements(
+    store: PostgresBlockStore, database: Database
+) -> None:
+    await insert(store, make(value="x"), agent="agent-a")
+
+    async def edit(unit: Unit) -> None:
+        found = await unit.lock_labelled("agent-a", "human")
+        assert found.block is not None
+        await unit.update(
+            replace(found.block, value="y", revision=2), AUTHORSHIP, response=b"answer"
+        )
+
+    with database.statistics.record() as texts:
+        await once(store, edit, "request-1", b"same")
+    assert len(texts) == 2
+    with database.statistics.record() as texts:
+        await store.agent_memory("agent-a", "")
+    assert len(texts) == 1

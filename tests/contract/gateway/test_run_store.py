@@ -1,0 +1,396 @@
+"""What every implementation of `RunStore` has to do; run on the real PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+from strata.gateway.runs.domain import (
+    Dispatch,
+    Ending,
+    Fence,
+    LeaseLostError,
+    NewRun,
+    OnBusy,
+    Principal,
+    RunFailure,
+    RunFilter,
+    RunKind,
+    RunState,
+    StopReason,
+    StoredEvent,
+    Usage,
+)
+from strata.shared.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    NotFoundError,
+    Reason,
+    ResourceExhaustedError,
+)
+from strata.shared.ids import new_id
+
+PROJECT = "project-1"
+WELL = Ending(StopReason.END_TURN, None, Usage(10, 5, 15, 4, 3, 2), 2)
+
+
+def new_run(
+    conversation: str = "conversation-1", project: str = PROJECT, **changes: object
+) -> NewRun:
+    base = NewRun(
+        id=new_id("run"),
+        principal=Principal("organization-1", project, "key-1", frozenset({"run", "read"})),
+        agent_id="agent-1",
+        conversation_id=conversation,
+        kind=RunKind.FOREGROUND,
+        payload=b"hello",
+        payload_hash=b"hash-1",
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def fence_of(dispatch: Dispatch, owner: str) -> Fence:
+    run = dispatch.run
+    return Fence(run.project_id, run.id, run.attempt, owner)
+
+
+def events(*sequences: int) -> list[StoredEvent]:
+    return [StoredEvent(each, f"event {each}".encode()) for each in sequences]
+
+
+async def taken(store, owner: str, conversation: str = "conversation-1") -> Fence:  # type: ignore[no-untyped-def]
+    accepted = await store.accept(new_run(conversation))
+    assert accepted.dispatch is not None
+    return fence_of(accepted.dispatch, owner)
+
+
+async def test_a_free_conversation_is_taken_at_once(gateways) -> None:
+    new = new_run(max_steps=7)
+    accepted = await gateways.first.accept(new)
+    dispatch = accepted.dispatch
+    assert dispatch is not None
+    assert accepted.run.state is RunState.RUNNING
+    assert (dispatch.payload, dispatch.max_steps) == (b"hello", 7)
+    assert dispatch.principal == new.principal
+    assert dispatch.run.attempt == 1
+    lifetime = dispatch.deadline_time - datetime.now(UTC)
+    assert timedelta(seconds=800) < lifetime < timedelta(seconds=880)
+    assert await gateways.first.get(PROJECT, new.id) == accepted.run
+
+
+async def test_accepting_a_run_is_one_statement_and_one_commit(gateways) -> None:
+    statistics = gateways.database.statistics
+    await gateways.first.accept(new_run())
+    before = (statistics.statements, statistics.commits)
+    await gateways.first.accept(new_run("conversation-2"))
+    assert (statistics.statements - before[0], statistics.commits - before[1]) == (1, 1)
+
+
+async def test_one_run_of_a_conversation_is_active_and_the_rest_wait_in_order(gateways) -> None:
+    first = await taken(gateways.first, "gateway-1")
+    waiting = [await gateways.second.accept(new_run()) for _ in range(3)]
+    assert [each.run.state for each in waiting] == [RunState.QUEUED] * 3
+    assert all(each.dispatch is None for each in waiting)
+    assert await gateways.second.claim(10) == []
+
+    order = []
+    fence = first
+    for _ in range(3):
+        following = await gateways.first.finish(fence, WELL, events(1), take_next=True)
+        assert following is not None
+        order.append(following.run.id)
+        assert following.run.attempt == 1
+        fence = fence_of(following, "gateway-1")
+    assert order == [each.run.id for each in waiting]
+    assert await gateways.first.finish(fence, WELL, events(1), take_next=True) is None
+
+
+async def test_concurrent_messages_to_one_conversation_give_one_active_run(gateways) -> None:
+    stores = [gateways.first, gateways.second]
+    accepted = await asyncio.gather(*(stores[n % 2].accept(new_run()) for n in range(12)))
+    states = [each.run.state for each in accepted]
+    assert states.count(RunState.RUNNING) == 1
+    assert states.count(RunState.QUEUED) == 11
+
+
+async def test_other_conversations_run_in_parallel(gateways) -> None:
+    accepted = await asyncio.gather(
+        *(gateways.first.accept(new_run(f"conversation-{n}")) for n in range(5))
+    )
+    assert all(each.dispatch is not None for each in accepted)
+
+
+async def test_a_repeated_request_id_gives_the_first_run(gateways) -> None:
+    first = await gateways.first.accept(new_run(request_id="r-1"))
+    again = await gateways.second.accept(new_run(request_id="r-1"))
+    assert again.run.id == first.run.id
+    assert again.dispatch is None
+    with pytest.raises(AlreadyExistsError) as raised:
+        await gateways.first.accept(new_run(request_id="r-1", payload_hash=b"other"))
+    assert raised.value.reason is Reason.REQUEST_ID_REUSED
+    other_tenant = await gateways.first.accept(new_run(project="project-2", request_id="r-1"))
+    assert other_tenant.run.id != first.run.id
+
+
+async def test_concurrent_calls_with_one_request_id_make_one_run(gateways) -> None:
+    accepted = await asyncio.gather(
+        *(gateways.first.accept(new_run(request_id="same")) for _ in range(8))
+    )
+    assert len({each.run.id for each in accepted}) == 1
+    assert sum(each.dispatch is not None for each in accepted) == 1
+
+
+async def test_reject_names_the_active_run_and_stores_nothing(gateways) -> None:
+    first = await taken(gateways.first, "gateway-1")
+    refused = new_run(on_busy=OnBusy.REJECT)
+    with pytest.raises(AbortedError) as raised:
+        await gateways.first.accept(refused)
+    assert raised.value.reason is Reason.CONVERSATION_BUSY
+    assert raised.value.metadata["active_run_id"] == first.run_id
+    with pytest.raises(NotFoundError):
+        await gateways.first.get(PROJECT, refused.id)
+    await gateways.first.finish(first, WELL, events(1), take_next=True)
+    assert (await gateways.first.accept(refused)).dispatch is not None
+
+
+async def test_interrupt_asks_the_active_run_to_stop_and_waits_for_it(gateways) -> None:
+    first = await taken(gateways.first, "gateway-1")
+    accepted = await gateways.second.accept(new_run(on_busy=OnBusy.INTERRUPT))
+    assert accepted.interrupted_run_id == first.run_id
+    assert accepted.run.state is RunState.QUEUED
+    assert (await gateways.first.get(PROJECT, first.run_id)).state is RunState.CANCELLING
+    [held] = await gateways.first.renew([first.run_id])
+    assert held.cancelling
+    cancelled = Ending(StopReason.CANCELLED, None, Usage(), 0)
+    following = await gateways.first.finish(first, cancelled, events(1), take_next=True)
+    assert following is not None
+    assert following.run.id == accepted.run.id
+
+
+async def test_a_project_has_a_limit_of_open_runs(gateways) -> None:
+    for number in range(20):
+        await gateways.first.accept(new_run(f"conversation-{number}"))
+    with pytest.raises(ResourceExhaustedError) as raised:
+        await gateways.first.accept(new_run("conversation-x"))
+    assert raised.value.reason is Reason.QUOTA_EXCEEDED
+    assert raised.value.retry_after is not None
+    assert (await gateways.first.accept(new_run("conversation-x", "project-2"))).dispatch
+
+
+async def test_events_are_read_in_order_from_any_gateway(gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    await gateways.first.append(fence, events(1, 2))
+    await gateways.first.append(fence, events(3))
+    page = await gateways.second.events(PROJECT, fence.run_id, 1)
+    assert [each.sequence for each in page.events] == [2, 3]
+    assert page.events[0].payload == b"event 2"
+    assert (page.state, page.last_sequence) == (RunState.RUNNING, 3)
+    page = await gateways.second.events(PROJECT, fence.run_id, 0, limit=2)
+    assert [each.sequence for each in page.events] == [1, 2]
+
+
+async def test_the_end_is_stored_whole(gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    failure = RunFailure("MODEL_UNAVAILABLE", "The provider is down.", True)
+    ending = Ending(StopReason.LLM_API_ERROR, failure, Usage(1, 2, 3, 4, 5, 6, True), 3)
+    statistics = gateways.database.statistics
+    before = (statistics.statements, statistics.commits)
+    await gateways.first.finish(fence, ending, events(1, 2), take_next=True)
+    assert (statistics.statements - before[0], statistics.commits - before[1]) == (1, 1)
+    run = await gateways.first.get(PROJECT, fence.run_id)
+    assert run.state is RunState.FAILED
+    assert run.failure == failure
+    assert run.usage == ending.usage
+    assert (run.stop_reason, run.step_count, run.last_sequence) == (
+        StopReason.LLM_API_ERROR,
+        3,
+        2,
+    )
+    assert run.finish_time is not None
+
+
+async def test_a_stale_attempt_writes_nothing(gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    newer = await gateways.first.redispatch(fence)
+    assert newer.attempt == 2
+    for stale in (fence, replace(newer, owner="gateway-2")):
+        with pytest.raises(LeaseLostError):
+            await gateways.first.append(stale, events(1))
+        with pytest.raises(LeaseLostError):
+            await gateways.first.redispatch(stale)
+        with pytest.raises(LeaseLostError):
+            await gateways.first.finish(stale, WELL, events(1), take_next=True)
+    page = await gateways.first.events(PROJECT, fence.run_id, 0)
+    assert (page.state, list(page.events)) == (RunState.RUNNING, [])
+    await gateways.first.finish(newer, WELL, events(1), take_next=True)
+    with pytest.raises(LeaseLostError):
+        await gateways.first.finish(newer, WELL, events(2), take_next=True)
+
+
+async def test_an_expired_lease_is_taken_over_and_the_old_holder_is_fenced(gateways) -> None:
+    fence = await taken(gateways.short, "gateway-3")
+    assert await gateways.short.renew([fence.run_id])
+    await asyncio.sleep(0.1)
+    assert await gateways.second.claim(10) == [(PROJECT, fence.run_id)]
+    assert await gateways.second.claim(10) == []
+    dispatch = await gateways.second.load(PROJECT, fence.run_id)
+    assert dispatch.run.attempt == 2
+    assert dispatch.payload == b"hello"
+    with pytest.raises(LeaseLostError):
+        await gateways.short.append(fence, events(1))
+    assert await gateways.short.renew([fence.run_id]) == []
+    with pytest.raises(LeaseLostError):
+        await gateways.short.load(PROJECT, fence.run_id)
+
+
+async def test_a_renewed_lease_is_not_taken_over(gateways) -> None:
+    fence = await taken(gateways.short, "gateway-3")
+    await gateways.first.claim(10)  # nothing expired yet, or soon is: claim again below
+    fresh = await taken(gateways.first, "gateway-1", "conversation-2")
+    await asyncio.sleep(0.1)
+    claimed = [run_id for _, run_id in await gateways.second.claim(10)]
+    assert fresh.run_id not in claimed
+    assert claimed in ([fence.run_id], [])
+
+
+async def test_a_cancelling_run_that_is_taken_over_stays_cancelling(gateways) -> None:
+    fence = await taken(gateways.short, "gateway-3")
+    await gateways.first.cancel(PROJECT, fence.run_id, b"")
+    await asyncio.sleep(0.1)
+    await gateways.second.claim(10)
+    dispatch = await gateways.second.load(PROJECT, fence.run_id)
+    assert dispatch.run.state is RunState.CANCELLING
+
+
+async def test_released_runs_are_free_at_once(gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    assert await gateways.first.release() == 1
+    assert await gateways.second.claim(10) == [(PROJECT, fence.run_id)]
+
+
+async def test_a_draining_gateway_leaves_the_next_run_to_others(gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    waiting = await gateways.first.accept(new_run())
+    assert await gateways.first.finish(fence, WELL, events(1), take_next=False) is None
+    assert await gateways.second.claim(10) == [(PROJECT, waiting.run.id)]
+    dispatch = await gateways.second.load(PROJECT, waiting.run.id)
+    assert (dispatch.run.state, dispatch.run.attempt) == (RunState.RUNNING, 1)
+    assert dispatch.run.start_time is not None
+
+
+async def test_two_gateways_never_claim_the_same_run(gateways) -> None:
+    fences = [await taken(gateways.short, "gateway-3", f"conversation-{n}") for n in range(10)]
+    await asyncio.sleep(0.1)
+    claims = await asyncio.gather(
+        *(store.claim(3) for store in (gateways.first, gateways.second) * 3)
+    )
+    claimed = [run_id for some in claims for _, run_id in some]
+    assert len(claimed) == len(set(claimed))
+    assert set(claimed) <= {each.run_id for each in fences}
+
+
+async def test_cancelling_a_queued_run_ends_it_with_its_event(gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    waiting = await gateways.first.accept(new_run())
+    run = await gateways.second.cancel(PROJECT, waiting.run.id, b"cancelled")
+    assert (run.state, run.stop_reason) == (RunState.CANCELLED, StopReason.CANCELLED)
+    page = await gateways.first.events(PROJECT, waiting.run.id, 0)
+    assert [(each.sequence, each.payload) for each in page.events] == [(1, b"cancelled")]
+    assert await gateways.first.finish(fence, WELL, events(1), take_next=True) is None
+    again = await gateways.second.cancel(PROJECT, waiting.run.id, b"cancelled")
+    assert again == run
+    over = await gateways.second.cancel(PROJECT, fence.run_id, b"cancelled")
+    assert over.state is RunState.COMPLETED
+    with pytest.raises(NotFoundError):
+        await gateways.first.cancel(PROJECT, new_id("run"), b"")
+
+
+async def test_cancelling_a_running_run_marks_it_and_keeps_its_events(gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    await gateways.first.append(fence, events(1, 2))
+    run = await gateways.second.cancel(PROJECT, fence.run_id, b"cancelled")
+    assert (run.state, run.last_sequence) == (RunState.CANCELLING, 2)
+    assert run.finish_time is None
+    await gateways.first.append(fence, events(3))
+    await gateways.first.finish(fence, WELL, events(4), take_next=True)
+    assert (await gateways.first.get(PROJECT, fence.run_id)).state is RunState.COMPLETED
+
+
+async def test_runs_are_listed_newest_first_by_filter_and_page(gateways) -> None:
+    made = [await gateways.first.accept(new_run()) for _ in range(4)]
+    await gateways.first.accept(new_run("conversation-2"))
+    ids = [each.run.id for each in made][::-1]
+    which = RunFilter("agent-1", "conversation-1")
+    found = await gateways.second.list(PROJECT, which, before=None, limit=3)
+    assert [run.id for run in found] == ids[:3]
+    found = await gateways.second.list(PROJECT, which, before=ids[2], limit=3)
+    assert [run.id for run in found] == ids[3:]
+    queued = RunFilter(states=frozenset({RunState.QUEUED}))
+    assert len(await gateways.second.list(PROJECT, queued, before=None, limit=50)) == 3
+    assert await gateways.second.list("project-2", RunFilter(), before=None, limit=50) == []
+
+
+async def test_another_project_sees_no_run(gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    for call in (
+        gateways.first.get("project-2", fence.run_id),
+        gateways.first.events("project-2", fence.run_id, 0),
+        gateways.first.cancel("project-2", fence.run_id, b""),
+    ):
+        with pytest.raises(NotFoundError) as raised:
+            await call
+        assert raised.value.reason is Reason.RUN_NOT_FOUND
+    with pytest.raises(LeaseLostError):
+        await gateways.first.load("project-2", fence.run_id)
+    with pytest.raises(LeaseLostError):
+        await gateways.first.append(replace(fence, project_id="project-2"), events(1))
+
+
+async def test_usage_is_summed_over_ended_runs_of_the_range(gateways) -> None:
+    now = datetime.now(UTC)
+    for conversation in ("conversation-1", "conversation-2"):
+        fence = await taken(gateways.first, "gateway-1", conversation)
+        await gateways.first.finish(fence, WELL, events(1), take_next=True)
+    await taken(gateways.first, "gateway-1", "conversation-3")
+    hour = timedelta(hours=1)
+    total = await gateways.first.usage(PROJECT, now - hour, now + hour, "")
+    assert (total.run_count, total.step_count, total.usage.prompt_tokens) == (2, 4, 20)
+    assert (await gateways.first.usage(PROJECT, now + hour, now + 2 * hour, "")).run_count == 0
+    assert (await gateways.first.usage(PROJECT, now - hour, now + hour, "agent-2")).run_count == 0
+    assert (await gateways.first.usage("project-2", now - hour, now + hour, "")).run_count == 0
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT payload FROM gateway.runs",
+        "SELECT * FROM gateway.run_events",
+        "SELECT name FROM gateway.api_keys",
+        "UPDATE gateway.api_keys SET revoke_time = NULL",
+        "UPDATE gateway.runs SET agent_id = 'x'",
+        "DELETE FROM gateway.runs",
+        "INSERT INTO gateway.projects VALUES ('a', 'b', 'c')",
+    ],
+)
+async def test_the_worker_role_reaches_no_more_than_leases_and_hashes(
+    gateways, statement: str
+) -> None:
+    connection = await asyncpg.connect(gateways.urls.worker_url)
+    try:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def test_the_service_role_sees_nothing_without_a_tenant(gateways) -> None:
+    await taken(gateways.first, "gateway-1")
+    connection = await asyncpg.connect(gateways.urls.service_url)
+    try:
+        for table in ("runs", "run_events", "projects", "api_keys", "organizations"):
+            assert await connection.fetchval(f"SELECT count(*) FROM gateway.{table}") == 0
+    finally:
+        await connection.close()

@@ -1,0 +1,122 @@
+"""Looking for local model servers, with real HTTP servers on real ports."""
+
+import contextlib
+import http.server
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from strata.embedded.chat_model.choice import Source, choose
+from strata.embedded.chat_model.discovery import USUAL_PORTS, UsualPort, chat_models, discover
+from strata.embedded.chat_model.settings import LocalDemoMode
+
+
+@contextlib.contextmanager
+def serving(
+    body: bytes, *, status: int = 200, delay: float = 0, location: str = ""
+) -> Iterator[UsualPort]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *args: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            time.sleep(delay)
+            with contextlib.suppress(ConnectionError):
+                known = self.path == "/v1/models"
+                self.send_response(status if known else 404)
+                if location:
+                    self.send_header("Location", location)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield UsualPort("Test", server.server_address[1])
+        server.shutdown()
+        thread.join()
+
+
+def listing(*names: str) -> bytes:
+    entries = [{"id": name, "object": "model"} for name in names]
+    return json.dumps({"object": "list", "data": entries}).encode()
+
+
+async def test_finds_servers_in_the_order_of_the_ports() -> None:
+    with serving(listing("b")) as first, serving(listing("embed-x", "c", "d")) as second:
+        found = await discover([first, second])
+    assert [(server.base_url, server.models) for server in found] == [
+        (f"http://127.0.0.1:{first.port}/v1", ("b",)),
+        (f"http://127.0.0.1:{second.port}/v1", ("c", "d")),
+    ]
+
+
+async def test_the_first_server_found_is_chosen() -> None:
+    with serving(listing("qwen3:8b")) as port:
+        choice = choose([], await discover([UsualPort("Nobody", 1), port]), LocalDemoMode.AUTO)
+    assert choice.source is Source.LOCAL_SERVER
+    assert choice.model == "qwen3:8b"
+    assert f"http://127.0.0.1:{port.port}/v1" in choice.sentence
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<html>welcome</html>",
+        b"[]",
+        b'{"data": "none"}',
+        b'{"data": [{"name": "x"}, 3, {"id": 4}, {"id": " "}]}',
+        listing("nomic-embed-text", "whisper-1"),
+        listing(),
+        b"\xff" * 10,
+    ],
+)
+async def test_an_answer_that_offers_no_chat_model_is_no_server(body: bytes) -> None:
+    with serving(body) as port:
+        assert await discover([port]) == []
+
+
+async def test_a_refusal_or_a_redirect_is_no_server() -> None:
+    with (
+        serving(listing("a"), status=401) as locked,
+        serving(listing("b")) as other,
+        serving(b"", status=302, location=f"{other.base_url}/models") as moved,
+    ):
+        assert await discover([locked, moved]) == []
+
+
+async def test_a_server_that_hangs_does_not_hold_up_the_others() -> None:
+    with serving(listing("slow"), delay=1.5) as slow, serving(listing("quick")) as quick:
+        found = await discover([slow, quick], 0.5)
+    assert [server.models for server in found] == [("quick",)]
+
+
+async def test_an_endless_answer_is_not_read_to_its_end() -> None:
+    with serving(listing(*(f"model-{number}" for number in range(40_000)))) as port:
+        assert await discover([port]) == []
+
+
+async def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with serving(listing("a")) as port:
+        assert len(await discover([port])) == 1
+
+
+def test_the_usual_ports() -> None:
+    assert [(port.product, port.port) for port in USUAL_PORTS] == [
+        ("Ollama", 11434),
+        ("LM Studio", 1234),
+        ("llama.cpp", 8080),
+        ("vLLM", 8000),
+    ]
+
+
+def test_names_of_models_that_cannot_chat_are_left_out() -> None:
+    names = ["qwen3:8b", "bge-m3", "text-embedding-3", "jina-reranker", "gpt-oss:20b"]
+    assert chat_models(listing(*names)) == ("qwen3:8b", "gpt-oss:20b")

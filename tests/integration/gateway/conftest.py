@@ -1,0 +1,23 @@
+"""The world of `world.py` as fixtures: over both transports, or over sockets only."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.integration.gateway.world import World, open_world
+
+
+@pytest_asyncio.fixture(params=["inprocess", "socket"])
+async def world(request: pytest.FixtureRequest, databases: Any) -> AsyncIterator[World]:
+    async for each in open_world(databases, request.param):
+        yield each
+
+
+@pytest_asyncio.fixture
+async def network_world(databases: Any) -> AsyncIterator[World]:
+    async for each in open_world(databases, "socket"):
+        yield each

@@ -1,0 +1,309 @@
+"""The transparent proxy, and the border between public and internal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.descriptor_pool import Default as default_pool
+from google.rpc import error_details_pb2, status_pb2
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
+from strata.api.archival.v1 import passage_service_pb2, passage_service_pb2_grpc
+from strata.gateway.proxy import proxied_service
+from strata.gateway.registry import public_services
+from strata.shared.auth import TokenVerifier, generate_key_pair, public_key_of
+from strata.shared.inprocess import InProcessNetwork
+from strata.shared.room import Room, Service
+
+from tests.integration.gateway.world import Gateway, World, eventually
+
+INTERNAL = [
+    "strata.api.agent_loop.v1.TurnService/ExecuteRun",
+    "strata.api.core_memory.v1.ContextService/Compile",
+    "strata.api.recall.v1.WindowService/BeginTurn",
+    "strata.api.archival.v1.AgentArchiveService/GetAgentStats",
+    "strata.api.tool_execution.v1.ExecutionService/ExecuteTools",
+]
+
+
+def details(error: grpc.aio.AioRpcError) -> status_pb2.Status:
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            assert isinstance(value, bytes)
+            return status_pb2.Status.FromString(value)
+    raise AssertionError("no details")
+
+
+def reason(error: grpc.aio.AioRpcError) -> str:
+    info = error_details_pb2.ErrorInfo()
+    assert details(error).details[0].Unpack(info)
+    assert info.domain == "strata"
+    return info.reason
+
+
+def agents(gateway: Gateway) -> Any:
+    return agent_service_pb2_grpc.AgentServiceStub(gateway.channel)
+
+
+def passages(gateway: Gateway) -> Any:
+    return passage_service_pb2_grpc.PassageServiceStub(gateway.channel)
+
+
+async def test_a_unary_call_is_forwarded_with_its_trailing_metadata(world: World) -> None:
+    gateway = await world.gateway()
+    agent = world.new_agent()
+    call = agents(gateway).DeleteAgent(
+        agent_service_pb2.DeleteAgentRequest(agent_id=agent), metadata=gateway.metadata
+    )
+    await call
+    assert ("x-trailing", "kept") in tuple(await call.trailing_metadata())
+    assert agent not in world.agents.agents
+
+
+async def test_deleting_an_agent_makes_its_next_message_not_found(world: World) -> None:
+    gateway = await world.gateway()
+    agent = world.new_agent()
+    await anext(aiter(gateway.send(agent)))
+    await agents(gateway).DeleteAgent(
+        agent_service_pb2.DeleteAgentRequest(agent_id=agent), metadata=gateway.metadata
+    )
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await anext(aiter(gateway.send(agent)))
+    assert reason(raised.value) == "AGENT_NOT_FOUND"
+
+
+async def test_a_response_stream_is_forwarded(world: World) -> None:
+    gateway = await world.gateway()
+    call = agents(gateway).ExportAgent(
+        agent_service_pb2.ExportAgentRequest(agent_id="500"), metadata=gateway.metadata
+    )
+    assert [response.chunk async for response in call] == [b"%d" % n for n in range(500)]
+
+
+async def test_a_request_stream_is_forwarded(world: World) -> None:
+    gateway = await world.gateway()
+
+    async def requests() -> AsyncIterator[Any]:
+        for _ in range(50):
+            yield passage_service_pb2.InsertPassagesRequest()
+
+    response = await passages(gateway).InsertPassages(requests(), metadata=gateway.metadata)
+    assert response.inserted_count == 50
+
+
+async def test_an_error_arrives_as_the_room_sent_it(world: World) -> None:
+    gateway = await world.gateway()
+
+    async def requests() -> AsyncIterator[Any]:
+        yield passage_service_pb2.InsertPassagesRequest()
+        yield passage_service_pb2.InsertPassagesRequest(archive_id="refuse")
+        for _ in range(1000):
+            yield passage_service_pb2.InsertPassagesRequest()
+
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await passages(gateway).InsertPassages(requests(), metadata=gateway.metadata)
+    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert raised.value.details() == "Not now."
+    status = details(raised.value)
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    assert status.details[0].Unpack(info)
+    assert dict(info.metadata) == {"count": "2"}
+    assert status.details[1].Unpack(retry)
+    assert retry.retry_delay.ToMilliseconds() == 2500
+
+
+async def test_a_client_that_leaves_cancels_the_forwarded_call(world: World) -> None:
+    ended = asyncio.Event()
+
+    class Endless(agent_service_pb2_grpc.AgentServiceServicer):
+        async def ExportAgent(self, request: Any, context: Any) -> Any:
+            try:
+                while True:
+                    yield agent_service_pb2.ExportAgentResponse(chunk=b"x")
+                    await asyncio.sleep(0.01)
+            finally:
+                ended.set()
+
+    world.agents.ExportAgent = Endless().ExportAgent  # type: ignore[method-assign]
+    gateway = await world.gateway()
+    call = agents(gateway).ExportAgent(
+        agent_service_pb2.ExportAgentRequest(), metadata=gateway.metadata
+    )
+    await anext(aiter(call))
+    call.cancel()
+    await asyncio.wait_for(ended.wait(), 10)
+
+
+async def test_a_slow_reader_holds_the_room_back(world: World) -> None:
+    produced = 0
+
+    class Fast(agent_service_pb2_grpc.AgentServiceServicer):
+        async def ExportAgent(self, request: Any, context: Any) -> Any:
+            nonlocal produced
+            for _ in range(2000):
+                yield agent_service_pb2.ExportAgentResponse(chunk=bytes(64 * 1024))
+                produced += 1
+
+    world.agents.ExportAgent = Fast().ExportAgent  # type: ignore[method-assign]
+    gateway = await world.gateway()
+    call = agents(gateway).ExportAgent(
+        agent_service_pb2.ExportAgentRequest(), metadata=gateway.metadata
+    )
+    await anext(aiter(call))
+    await asyncio.sleep(0.5)
+    assert produced < 1000
+    call.cancel()
+
+
+async def test_a_deadline_reaches_the_room(world: World) -> None:
+    seen: list[float] = []
+
+    class Slow(agent_service_pb2_grpc.AgentServiceServicer):
+        async def GetAgent(self, request: Any, context: Any) -> Any:
+            seen.append(context.time_remaining())
+            await asyncio.sleep(30)
+
+    world.agents.GetAgent = Slow().GetAgent  # type: ignore[method-assign]
+    gateway = await world.gateway()
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await agents(gateway).GetAgent(
+            agent_service_pb2.GetAgentRequest(), metadata=gateway.metadata, timeout=1.0
+        )
+    assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert 0 < seen[0] < 1.0
+
+
+async def test_a_room_that_is_not_there_is_told_without_its_address(world: World) -> None:
+    gateway = await world.gateway()
+    call = gateway.channel.unary_unary("/strata.api.recall.v1.MessageService/GetMessage")
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call(b"", metadata=gateway.metadata, timeout=20)
+    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert reason(raised.value) == "DEPENDENCY_UNAVAILABLE"
+    assert "127.0.0.1" not in (raised.value.details() or "")
+
+
+async def test_what_the_room_has_not_built_is_unimplemented(world: World) -> None:
+    gateway = await world.gateway()
+    call = gateway.channel.unary_unary("/strata.api.agent_loop.v1.AgentService/UpdateAgent")
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call(b"", metadata=gateway.metadata)
+    assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert reason(raised.value) == "NOT_BUILT"
+
+
+@pytest.mark.parametrize("method", [*INTERNAL, "strata.api.recall.v1.NoService/Nothing", "x"])
+async def test_internal_and_unknown_methods_cannot_be_reached(world: World, method: str) -> None:
+    gateway = await world.gateway()
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await gateway.channel.unary_unary(f"/{method}")(b"", metadata=gateway.metadata)
+    assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert world.turns.requests == []
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await gateway.channel.unary_unary(f"/{method}")(b"")
+    assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_garbage_and_oversized_requests_are_refused_with_a_reason(world: World) -> None:
+    gateway = await world.gateway()
+    for path in (
+        "/strata.api.gateway.v1.RunService/GetRun",
+        "/strata.api.agent_loop.v1.AgentService/GetAgent",
+    ):
+        call = gateway.channel.unary_unary(path)
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await call(b"\xff\xff\xff", metadata=gateway.metadata)
+        assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert reason(raised.value) == "MALFORMED_MESSAGE"
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await call(bytes(4 * 1024 * 1024 + 1), metadata=gateway.metadata)
+        assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert reason(raised.value) == "MESSAGE_TOO_LARGE"
+
+
+async def test_reflection_lists_every_public_service_and_describes_it(
+    network_world: World,
+) -> None:
+    gateway = await network_world.gateway()
+    stub = reflection_pb2_grpc.ServerReflectionStub(gateway.channel)  # type: ignore[no-untyped-call]
+
+    async def ask(request: Any) -> Any:
+        call = stub.ServerReflectionInfo(aiter_of(request))
+        return await anext(aiter(call))
+
+    listed = await ask(reflection_pb2.ServerReflectionRequest(list_services=""))
+    names = {service.name for service in listed.list_services_response.service}
+    public = {service.full_name for service in public_services()}
+    assert public <= names
+    assert not any("TurnService" in name or "WindowService" in name for name in names)
+    for name in public:
+        described = await ask(
+            reflection_pb2.ServerReflectionRequest(file_containing_symbol=name)
+        )
+        assert described.file_descriptor_response.file_descriptor_proto, name
+
+
+async def aiter_of(*items: Any) -> AsyncIterator[Any]:
+    for item in items:
+        yield item
+
+
+async def test_a_stream_both_ways_is_forwarded() -> None:
+    """No public method has this shape yet; reflection's own has."""
+    private, _ = generate_key_pair()
+    network = InProcessNetwork(TokenVerifier(public_key_of(private)))
+    descriptor = default_pool().FindServiceByName("grpc.reflection.v1alpha.ServerReflection")
+
+    class Echo(reflection_pb2_grpc.ServerReflectionServicer):
+        async def ServerReflectionInfo(self, request_iterator: Any, context: Any) -> Any:
+            async for request in request_iterator:
+                if request.host == "refuse":
+                    await context.abort(grpc.StatusCode.ABORTED, "enough")
+                yield reflection_pb2.ServerReflectionResponse(valid_host=request.host)
+
+    async with network:
+        network.register(
+            Room(
+                "behind",
+                [
+                    Service(
+                        descriptor.full_name,
+                        reflection_pb2_grpc.add_ServerReflectionServicer_to_server,
+                        Echo(),
+                    )
+                ],
+            )
+        )
+        network.register(Room("front", [proxied_after(descriptor, network)]))
+        stub = reflection_pb2_grpc.ServerReflectionStub(network.raw_channel("front"))  # type: ignore[no-untyped-call]
+        hosts = [reflection_pb2.ServerReflectionRequest(host=f"{n}") for n in range(100)]
+        call = stub.ServerReflectionInfo(aiter_of(*hosts))
+        assert [each.valid_host async for each in call] == [f"{n}" for n in range(100)]
+        refused = stub.ServerReflectionInfo(
+            aiter_of(hosts[0], reflection_pb2.ServerReflectionRequest(host="refuse"), *hosts)
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            [each async for each in refused]
+        assert raised.value.code() is grpc.StatusCode.ABORTED
+        assert raised.value.details() == "enough"
+
+
+def proxied_after(descriptor: Any, network: InProcessNetwork) -> Service:
+    return proxied_service(descriptor, network.channel("behind"))
+
+
+async def test_nothing_is_left_of_a_forwarded_call(world: World) -> None:
+    gateway = await world.gateway()
+    tasks = len(asyncio.all_tasks())
+    for _ in range(20):
+        call = agents(gateway).ExportAgent(
+            agent_service_pb2.ExportAgentRequest(agent_id="100"), metadata=gateway.metadata
+        )
+        await anext(aiter(call))
+        call.cancel()
+    await eventually(lambda: len(asyncio.all_tasks()) <= tasks + 2)

@@ -1,0 +1,363 @@
+"""A gateway in front of a scripted agent loop: real gRPC, real PostgreSQL, both transports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc.aio
+from strata.api.agent_loop.v1 import (
+    agent_service_pb2,
+    agent_service_pb2_grpc,
+    turn_service_pb2,
+    turn_service_pb2_grpc,
+)
+from strata.api.archival.v1 import passage_service_pb2, passage_service_pb2_grpc
+from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
+from strata.api.gateway.v1 import (
+    admin_service_pb2_grpc,
+    run_service_pb2,
+    run_service_pb2_grpc,
+)
+from strata.gateway.bootstrap import LocalProject, ensure_local_project
+from strata.gateway.main import build
+from strata.gateway.migrations import MIGRATIONS
+from strata.gateway.settings import GatewaySettings
+from strata.shared.auth import TokenVerifier, generate_key_pair, public_key_of
+from strata.shared.context import current
+from strata.shared.errors import NotFoundError, Reason, UnavailableError
+from strata.shared.ids import new_id
+from strata.shared.inprocess import InProcessNetwork
+from strata.shared.room import BackgroundTasks, Room, Service, Wiring
+from strata.shared.server import serving
+from strata.shared.settings import RoomSettings
+
+Script = Callable[
+    [turn_service_pb2.ExecuteRunRequest], AsyncIterator[run_event_pb2.RunEvent]
+]
+
+
+class ScriptedTurns(turn_service_pb2_grpc.TurnServiceServicer):
+    """A `TurnService` that does what the test says; each attempt of a run asks the script."""
+
+    def __init__(self) -> None:
+        self.requests: list[turn_service_pb2.ExecuteRunRequest] = []
+        self.callers: list[Any] = []
+        self.cancelled: list[str] = []
+        self.script: Script = reply("Hello!")
+
+    async def ExecuteRun(self, request: Any, context: Any) -> Any:
+        self.requests.append(request)
+        self.callers.append(current().caller)
+        try:
+            async for event in self.script(request):
+                yield turn_service_pb2.ExecuteRunResponse(event=event)
+        except (asyncio.CancelledError, GeneratorExit):
+            self.cancelled.append(request.run_id)
+            raise
+
+
+class KnownAgents(agent_service_pb2_grpc.AgentServiceServicer):
+    """An `AgentService` in which the agents of a set exist."""
+
+    def __init__(self) -> None:
+        self.agents: set[str] = set()
+        self.conversations: set[str] = set()
+        self.calls: list[str] = []
+        self.imported: list[int] = []
+
+    async def GetAgent(self, request: Any, context: Any) -> Any:
+        self.calls.append("GetAgent")
+        self._require(request.agent_id)
+        return agent_service_pb2.GetAgentResponse()
+
+    async def GetContextWindow(self, request: Any, context: Any) -> Any:
+        self._require(request.agent_id)
+        if request.conversation_id not in self.conversations:
+            raise NotFoundError("No such conversation.", reason=Reason.CONVERSATION_NOT_FOUND)
+        return agent_service_pb2.GetContextWindowResponse()
+
+    async def DeleteAgent(self, request: Any, context: Any) -> Any:
+        self._require(request.agent_id)
+        self.agents.discard(request.agent_id)
+        context.set_trailing_metadata((("x-trailing", "kept"),))
+        return agent_service_pb2.DeleteAgentResponse()
+
+    async def ExportAgent(self, request: Any, context: Any) -> Any:
+        for number in range(int(request.agent_id or "3")):
+            yield agent_service_pb2.ExportAgentResponse(chunk=b"%d" % number)
+
+    def _require(self, agent_id: str) -> None:
+        if agent_id not in self.agents:
+            raise NotFoundError(
+                "No such agent.", reason=Reason.AGENT_NOT_FOUND, metadata={"id": agent_id}
+            )
+
+
+class CountingPassages(passage_service_pb2_grpc.PassageServiceServicer):
+    """A `PassageService` that counts what it is sent, and refuses when it is told to."""
+
+    async def InsertPassages(self, request_iterator: Any, context: Any) -> Any:
+        count = 0
+        async for request in request_iterator:
+            count += 1
+            if request.archive_id == "refuse":
+                raise UnavailableError("Not now.", metadata={"count": count}, retry_after=2.5)
+        return passage_service_pb2.InsertPassagesResponse(inserted_count=count)
+
+
+def event(**fields: Any) -> run_event_pb2.RunEvent:
+    return run_event_pb2.RunEvent(**fields)
+
+
+def started() -> run_event_pb2.RunEvent:
+    return event(run_started=run_event_pb2.RunStarted(attempt=1))
+
+
+def step(number: int = 1) -> run_event_pb2.RunEvent:
+    return event(step_started=run_event_pb2.StepStarted(step_id=f"step-{number}", step=number))
+
+
+def delta(text: str, message_id: str = "message-1") -> run_event_pb2.RunEvent:
+    return event(text_delta=run_event_pb2.TextDelta(message_id=message_id, text=text))
+
+
+def stored(text: str, message_id: str = "message-1") -> run_event_pb2.RunEvent:
+    message = message_pb2.Message(
+        id=message_id,
+        role=message_pb2.ROLE_ASSISTANT,
+        parts=[message_pb2.Part(text=message_pb2.TextPart(text=text))],
+        usage=usage_pb2.Usage(prompt_tokens=7, completion_tokens=3, total_tokens=10),
+    )
+    return event(message_stored=run_event_pb2.MessageStored(message=message))
+
+
+def finished(
+    reason: Any = run_event_pb2.STOP_REASON_END_TURN, steps: int = 1
+) -> run_event_pb2.RunEvent:
+    usage = usage_pb2.Usage(prompt_tokens=7, completion_tokens=3, total_tokens=10)
+    return event(
+        run_finished=run_event_pb2.RunFinished(stop_reason=reason, usage=usage, step_count=steps)
+    )
+
+
+def reply(text: str) -> Script:
+    """A whole plain turn: two deltas, one message, the end."""
+
+    async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        middle = len(text) // 2
+        yield started()
+        yield step()
+        yield delta(text[:middle])
+        yield delta(text[middle:])
+        yield stored(text)
+        yield finished()
+
+    return turn
+
+
+@dataclass
+class Gateway:
+    """A running gateway and a key for it."""
+
+    room: Room
+    channel: Any
+    api_key: str
+    stop: Callable[[], Awaitable[None]]
+    address: str = ""
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self.api_key}"),)
+
+    @property
+    def runs(self) -> run_service_pb2_grpc.RunServiceStub:
+        return run_service_pb2_grpc.RunServiceStub(self.channel)
+
+    @property
+    def admin(self) -> admin_service_pb2_grpc.AdminServiceStub:
+        return admin_service_pb2_grpc.AdminServiceStub(self.channel)
+
+    def send(self, agent_id: str, text: str = "Hi", **fields: Any) -> Any:
+        """Starts a SendMessage call."""
+        return self.runs.SendMessage(
+            run_service_pb2.SendMessageRequest(
+                agent_id=agent_id, messages=[message(text)], **fields
+            ),
+            metadata=self.metadata,
+            timeout=60,
+        )
+
+    def stream(self, run_id: str, after: int = 0, **fields: Any) -> Any:
+        """Starts a StreamRun call."""
+        return self.runs.StreamRun(
+            run_service_pb2.StreamRunRequest(run_id=run_id, after_sequence=after, **fields),
+            metadata=self.metadata,
+            timeout=60,
+        )
+
+    async def start_run(self, agent_id: str, **fields: Any) -> run_service_pb2.Run:
+        request = run_service_pb2.StartRunRequest(
+            agent_id=agent_id, messages=[message("Hi")], **fields
+        )
+        return (await self.runs.StartRun(request, metadata=self.metadata, timeout=30)).run
+
+    async def run(self, run_id: str) -> run_service_pb2.Run:
+        request = run_service_pb2.GetRunRequest(run_id=run_id)
+        return (await self.runs.GetRun(request, metadata=self.metadata, timeout=30)).run
+
+    async def cancel(self, run_id: str) -> run_service_pb2.Run:
+        request = run_service_pb2.CancelRunRequest(run_id=run_id)
+        return (await self.runs.CancelRun(request, metadata=self.metadata, timeout=30)).run
+
+
+def message(text: str) -> message_pb2.MessageInput:
+    return message_pb2.MessageInput(
+        parts=[message_pb2.Part(text=message_pb2.TextPart(text=text))]
+    )
+
+
+async def collect(call: Any) -> list[run_event_pb2.RunEvent]:
+    """Reads a stream of runs to its end."""
+    return [response.event async for response in call]
+
+
+def kinds(events: list[run_event_pb2.RunEvent]) -> list[str | None]:
+    return [each.WhichOneof("event") for each in events]
+
+
+async def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    """Waits until the condition holds (it may be a coroutine function)."""
+    async with asyncio.timeout(seconds):
+        while True:
+            result = condition()
+            if asyncio.iscoroutine(result):
+                result = await result
+            if result:
+                return
+            await asyncio.sleep(0.02)
+
+
+@dataclass
+class World:
+    """The scripted rooms, and as many gateways in front of them as a test starts."""
+
+    transport: str
+    urls: Any
+    private_key: str
+    local: LocalProject | None = None
+    turns: ScriptedTurns = field(default_factory=ScriptedTurns)
+    agents: KnownAgents = field(default_factory=KnownAgents)
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    targets: dict[str, str] = field(default_factory=dict)
+
+    def settings(self, **changes: Any) -> GatewaySettings:
+        base: dict[str, Any] = {
+            "port": 0,
+            "database_url": self.urls.service_url,
+            "worker_database_url": self.urls.worker_url,
+            "token_private_key": self.private_key,
+            "key_pepper": "pepper of the tests",
+            "targets": self.targets,
+            "pool_size": 5,
+            "worker_pool_size": 2,
+            "lease_s": 1.5,
+            "heartbeat_s": 0.3,
+            "poll_s": 0.2,
+            "drain_s": 0,
+            "grace_s": 1,
+        }
+        return GatewaySettings(**{**base, **changes})
+
+    def new_agent(self) -> str:
+        agent_id = new_id("agent")
+        self.agents.agents.add(agent_id)
+        return agent_id
+
+    def rooms(self) -> list[Room]:
+        """The rooms behind the gateway; those that a test does not script are not there."""
+        return [
+            Room(
+                "agent_loop",
+                [
+                    Service(
+                        "strata.api.agent_loop.v1.TurnService",
+                        turn_service_pb2_grpc.add_TurnServiceServicer_to_server,
+                        self.turns,
+                    ),
+                    Service(
+                        "strata.api.agent_loop.v1.AgentService",
+                        agent_service_pb2_grpc.add_AgentServiceServicer_to_server,
+                        self.agents,
+                    ),
+                ],
+            ),
+            Room(
+                "archival",
+                [
+                    Service(
+                        "strata.api.archival.v1.PassageService",
+                        passage_service_pb2_grpc.add_PassageServiceServicer_to_server,
+                        CountingPassages(),
+                    )
+                ],
+            ),
+        ]
+
+    async def start(self) -> None:
+        self.local = await ensure_local_project(self.settings())
+        if self.transport == "inprocess":
+            return
+        for room in self.rooms():
+            server = await self.stack.enter_async_context(
+                serving(_builder(room), self.room_settings())
+            )
+            self.targets[room.name] = server.address
+        for absent in ("core_memory", "recall", "tool_execution"):
+            self.targets[absent] = "127.0.0.1:1"
+
+    def room_settings(self) -> RoomSettings:
+        return RoomSettings(
+            token_public_keys=public_key_of(self.private_key), drain_s=0, grace_s=0
+        )
+
+    async def gateway(self, **changes: Any) -> Gateway:
+        """Starts a gateway; it ends with the test."""
+        assert self.local is not None
+        settings = self.settings(**changes)
+        stack = AsyncExitStack()
+        await self.stack.enter_async_context(stack)
+        if self.transport == "socket":
+            server = await stack.enter_async_context(serving(build, settings))
+            channel: Any = grpc.aio.insecure_channel(server.address)
+            stack.push_async_callback(channel.close)
+            room, address = server._room, server.address
+        else:
+            network = InProcessNetwork(TokenVerifier(public_key_of(self.private_key)))
+            stack.push_async_callback(network.close)
+            for each in self.rooms():
+                network.register(each)
+            inner = await stack.enter_async_context(AsyncExitStack())
+            room = await build(settings, network, inner)
+            await stack.enter_async_context(BackgroundTasks(room))
+            network.register(room, settings)
+            channel, address = network.raw_channel("gateway"), ""
+        return Gateway(room, channel, self.local.api_key, stack.aclose, address)
+
+
+def _builder(room: Room) -> Any:
+    async def build_scripted(_: RoomSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
+        return room
+
+    return build_scripted
+
+
+async def open_world(databases: Any, transport: str) -> AsyncIterator[World]:
+    urls = await databases.of(MIGRATIONS)
+    world = World(transport, urls, generate_key_pair()[0])
+    async with world.stack:
+        await world.start()
+        yield world

@@ -1,0 +1,79 @@
+"""A small room of raw bytes, served over a socket."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
+from strata.shared.channels import ChannelFactory
+from strata.shared.context import Caller
+from strata.shared.interceptors.auth import TokenAuthenticator
+from strata.shared.room import Room, Service
+from strata.shared.server import GrpcServer
+from strata.shared.settings import RoomSettings
+
+Behavior = Callable[[Any, Any], Any]
+
+
+def make_room(behaviors: Mapping[str, Behavior], name: str = "raw") -> Room:
+    """Returns a room with one service `strata.testing.Raw` of unary methods on bytes."""
+
+    def add(servicer: Any, server: Any) -> None:
+        handlers: dict[str, Any] = {
+            method: grpc.unary_unary_rpc_method_handler(behavior)
+            for method, behavior in servicer.items()
+        }
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("strata.testing.Raw", handlers),)
+        )
+
+    return Room(name, [Service("strata.testing.Raw", add, behaviors)])
+
+
+@pytest.fixture(scope="session")
+def keys() -> tuple[str, str]:
+    """A private and a public key."""
+    return generate_key_pair()
+
+
+@pytest.fixture(scope="session")
+def verifier(keys: tuple[str, str]) -> TokenVerifier:
+    return TokenVerifier(keys[1])
+
+
+@pytest.fixture(scope="session")
+def caller(keys: tuple[str, str], verifier: TokenVerifier) -> Caller:
+    return verifier.verify(TokenSigner(keys[0]).mint("org", "project-1", "key-1", ()))
+
+
+@pytest.fixture
+async def factory() -> AsyncIterator[ChannelFactory]:
+    made = ChannelFactory()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def start(verifier: TokenVerifier) -> AsyncIterator[Callable[..., Awaitable[GrpcServer]]]:
+    """Starts a server for behaviours by method name; settings as keywords."""
+    async with AsyncExitStack() as stack:
+
+        async def serve(behaviors: Mapping[str, Behavior], **settings: Any) -> GrpcServer:
+            server = GrpcServer(
+                make_room(behaviors), RoomSettings(**settings), TokenAuthenticator(verifier)
+            )
+            await server.start()
+            stack.push_async_callback(server.stop, 0)
+            return server
+
+        yield serve
+
+
+@pytest.fixture
+def room_of() -> Callable[..., Room]:
+    return make_room

@@ -1,0 +1,68 @@
+"""A small room for tests, run as a process: ``room_process.py KEY_FILE MODE``.
+
+Its method answers after the milliseconds it is sent. Modes: ``plain``; ``stuck``
+never ends its start; ``broken`` fails in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+from strata.shared.room import Room, Service, Wiring
+from strata.shared.server import run_room
+from strata.shared.settings import RoomSettings
+
+
+class ProcessSettings(RoomSettings):
+    mode: str = "plain"
+
+
+async def wait(request: bytes, context: Any) -> bytes:
+    await asyncio.sleep(int(request) / 1000)
+    return type(asyncio.get_running_loop()).__module__.encode()
+
+
+def add(servicer: Any, server: Any) -> None:
+    handler: Any = grpc.unary_unary_rpc_method_handler(servicer)
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler("strata.testing.Wait", {"Wait": handler}),)
+    )
+
+
+async def build(settings: ProcessSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
+    stack.callback(print, "closed store", flush=True)
+    stack.callback(print, "closed client", flush=True)
+    if settings.mode == "stuck":
+        sys.stdout.write("STARTING\n")
+        sys.stdout.flush()
+        await asyncio.sleep(60)
+    if settings.mode == "broken":
+        raise RuntimeError("the schema is not there")
+
+    async def background() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            sys.stdout.write("background ended\n")
+            sys.stdout.flush()
+
+    return Room("waiting", [Service("strata.testing.Wait", add, wait)], background=[background])
+
+
+if __name__ == "__main__":
+    run_room(
+        "waiting",
+        build,
+        ProcessSettings(
+            mode=sys.argv[2],
+            token_public_keys_file=Path(sys.argv[1]),
+            drain_s=float(sys.argv[3]),
+            grace_s=10,
+        ),
+    )

@@ -1,0 +1,133 @@
+"""A room as a process: ready line, health, drain, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from strata.shared.channels import ChannelFactory
+from strata.shared.context import Caller, RequestContext, use
+from strata.shared.errors import StrataError
+
+SCRIPT = Path(__file__).with_name("room_process.py")
+ROOTS = Path(__file__).parents[3]
+
+Spawn = Callable[..., Awaitable[asyncio.subprocess.Process]]
+
+
+@pytest.fixture
+async def spawn(tmp_path: Path, keys: tuple[str, str]) -> AsyncIterator[Spawn]:
+    file = tmp_path / "keys.pem"
+    file.write_text(keys[1])
+    running: list[asyncio.subprocess.Process] = []
+
+    async def start(mode: str = "plain", drain_s: float = 0.0) -> asyncio.subprocess.Process:
+        paths = ":".join(str(ROOTS / root) for root in ("shared", "services", "gateway"))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-X", "dev", str(SCRIPT), str(file), mode, str(drain_s),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={"PYTHONPATH": paths},
+        )  # fmt: skip
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def ready(process: asyncio.subprocess.Process) -> str:
+    """Returns the address in the ready line."""
+    assert process.stdout is not None
+    line = (await asyncio.wait_for(process.stdout.readline(), 30)).decode()
+    word, room, address = line.split()
+    assert (word, room) == ("READY", "waiting")
+    return address
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, list[str], str]:
+    out, err = await asyncio.wait_for(process.communicate(), 30)
+    return process.returncode, out.decode().splitlines(), err.decode()
+
+
+def waiting(factory: ChannelFactory, address: str) -> Any:
+    return factory.channel(address).unary_unary("/strata.testing.Wait/Wait")
+
+
+async def health(address: str, service: str) -> str:
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+    name: str = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+    return name
+
+
+async def test_a_running_call_ends_well_and_everything_is_closed_in_reverse(
+    spawn: Spawn, factory: ChannelFactory, caller: Caller
+) -> None:
+    process = await spawn(drain_s=0.3)
+    address = await ready(process)
+    assert await health(address, "strata.testing.Wait") == "SERVING"
+    with use(RequestContext(caller=caller)):
+        call = asyncio.ensure_future(waiting(factory, address)(b"1500"))
+        await asyncio.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.15)
+        # Draining: balancers are told, calls are still taken.
+        assert await health(address, "strata.testing.Wait") == "NOT_SERVING"
+        assert await health(address, "") == "NOT_SERVING"
+        assert await waiting(factory, address)(b"0")
+        loop = await call
+    code, out, err = await ended(process)
+    assert code == 0, err
+    assert out == ["background ended", "closed client", "closed store"]
+    assert "Traceback" not in err
+    assert b"uvloop" in loop
+
+
+async def test_a_second_signal_cuts_drain_and_grace_short(
+    spawn: Spawn, factory: ChannelFactory, caller: Caller
+) -> None:
+    process = await spawn(drain_s=60)
+    address = await ready(process)
+    with use(RequestContext(caller=caller)):
+        call = asyncio.ensure_future(waiting(factory, address)(b"60000"))
+        await asyncio.sleep(0.3)
+        started = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        await asyncio.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        code, out, err = await ended(process)
+        with pytest.raises(StrataError):
+            await call
+    assert code == 0, err
+    assert time.monotonic() - started < 20
+    assert out[-1] == "closed store"
+
+
+async def test_a_signal_during_the_start_ends_it(spawn: Spawn) -> None:
+    process = await spawn("stuck")
+    assert process.stdout is not None
+    assert await asyncio.wait_for(process.stdout.readline(), 30) == b"STARTING\n"
+    process.send_signal(signal.SIGTERM)
+    code, out, err = await ended(process)
+    assert code == 0, err
+    assert out == ["closed client", "closed store"]
+
+
+async def test_a_start_that_fails_ends_the_process_with_an_error(spawn: Spawn) -> None:
+    code, out, err = await ended(await spawn("broken"))
+    assert code == 1
+    assert "the schema is not there" in err
+    assert out == ["closed client", "closed store"]

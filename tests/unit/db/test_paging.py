@@ -1,0 +1,119 @@
+"""Page tokens come back as they went out, or not at all."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.shared.db import Page, decode_page_token, encode_page_token, page_limit
+from strata.shared.errors import InvalidArgumentError, Reason
+
+TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
+NUMBERS = st.integers(-(2**63), 2**63 - 1)
+TIMES = st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=-7))]))
+KEYS = st.lists(TEXTS | NUMBERS | TIMES, max_size=4)
+
+
+def _kinds(key: list[object]) -> list[type]:
+    return [datetime if isinstance(part, datetime) else type(part) for part in key]
+
+
+@given(TEXTS, KEYS)
+def test_a_token_gives_back_its_key(scope: str, key: list[str | int | datetime]) -> None:
+    token = encode_page_token(scope, key)
+
+    assert decode_page_token(scope, token, _kinds(list(key))) == tuple(key)
+    assert token.isascii()
+    assert not set(token) & set("=+/ ")
+
+
+@given(KEYS, TEXTS, TEXTS)
+def test_a_token_of_another_list_is_refused(
+    key: list[str | int | datetime], scope: str, other: str
+) -> None:
+    token = encode_page_token(scope, key)
+    if scope == other:
+        return
+    with pytest.raises(InvalidArgumentError):
+        decode_page_token(other, token, _kinds(list(key)))
+
+
+@given(st.text(min_size=1) | st.binary(min_size=1).map(lambda b: base64.b64encode(b).decode()))
+def test_any_other_text_is_refused_politely(token: str) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        decode_page_token("list", token, [str, int])
+
+    assert refused.value.reason is Reason.INVALID_PAGE_TOKEN
+    assert [violation.field for violation in refused.value.violations] == ["page_token"]
+
+
+def _forged(*fields: object) -> str:
+    genuine = encode_page_token("list", [])
+    head = json.loads(base64.urlsafe_b64decode(genuine + "=" * (-len(genuine) % 4)))
+    return base64.urlsafe_b64encode(json.dumps([*head, *fields]).encode()).decode().rstrip("=")
+
+
+@pytest.mark.parametrize(
+    ("fields", "kinds"),
+    [
+        (["a\0b"], [str]),
+        (["\ud800"], [str]),
+        ([1], [str]),
+        (["1"], [int]),
+        ([True], [int]),
+        ([2**63], [int]),
+        ([1.5], [int]),
+        (["yesterday"], [datetime]),
+        (["2024-01-01T00:00:00"], [datetime]),
+        ([None], [datetime]),
+        (["a"], [str, str]),
+        (["a", "b"], [str]),
+        ([["a"]], [str]),
+    ],
+)
+def test_a_forged_key_of_the_wrong_type_is_refused(fields: list[object], kinds: list[type]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        decode_page_token("list", _forged(*fields), kinds)
+
+
+def test_an_endless_token_is_refused_unread() -> None:
+    with pytest.raises(InvalidArgumentError):
+        decode_page_token("list", "A" * 100_000, [str])
+
+
+def test_no_token_means_the_first_page() -> None:
+    assert decode_page_token("list", "", [str]) is None
+
+
+@pytest.mark.parametrize(("asked", "given"), [(0, 50), (1, 1), (1000, 1000), (5000, 1000)])
+def test_page_sizes_have_a_default_and_a_ceiling(asked: int, given: int) -> None:
+    assert page_limit(asked) == given
+
+
+def test_a_negative_page_size_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        page_limit(-1)
+    assert refused.value.violations[0].field == "page_size"
+
+
+@given(st.lists(st.integers(), max_size=30), st.integers(1, 10))
+def test_pages_together_are_the_list(rows: list[int], limit: int) -> None:
+    found: list[int] = []
+    token, start = "", 0
+    while True:
+        page = Page.cut(
+            rows[start : start + limit + 1], limit, "list", lambda _row, start=start: [start]
+        )
+        found += page.rows
+        token = page.next_page_token
+        if not token:
+            break
+        decoded = decode_page_token("list", token, [int])
+        assert decoded == (start,)
+        start += limit
+    assert found == rows

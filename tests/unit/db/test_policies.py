@@ -1,0 +1,49 @@
+"""SQL for migrations is made from plain names only."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata.shared.db import (
+    grant_columns_sql,
+    grant_sql,
+    tenant_policy_sql,
+    worker_policy_sql,
+)
+
+
+def test_a_policy_is_enabled_forced_and_checked_both_ways() -> None:
+    sql = tenant_policy_sql("recall.messages")
+
+    for part in ("ENABLE ROW LEVEL SECURITY", "FORCE ROW LEVEL SECURITY", "USING", "WITH CHECK"):
+        assert part in sql
+    assert sql.count("NULLIF(current_setting('strata.project_id', true), '')") == 2
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a;b", "A", "a.b.c", "a'", "1a"])
+def test_a_name_that_is_not_plain_is_refused(name: str) -> None:
+    for make in (
+        lambda: tenant_policy_sql(name),
+        lambda: worker_policy_sql(name, "recall"),
+        lambda: grant_sql("SELECT", name, "strata_recall"),
+        lambda: grant_sql("SELECT", "messages", name),
+        lambda: grant_columns_sql("SELECT", [name], "messages", "strata_recall"),
+    ):
+        with pytest.raises(ValueError, match="SQL name"):
+            make()
+
+
+@pytest.mark.parametrize("privileges", ["", "select", "ALL; DROP", "SELECT,UPDATE"])
+def test_privileges_are_a_plain_list(privileges: str) -> None:
+    with pytest.raises(ValueError, match="privileges"):
+        grant_sql(privileges, "messages", "strata_recall")
+    with pytest.raises(ValueError, match="by column"):
+        grant_columns_sql(privileges, ["a"], "messages", "strata_recall")
+
+
+def test_grants_read_as_they_should() -> None:
+    assert grant_sql("SELECT, UPDATE", "runs", "w") == "GRANT SELECT, UPDATE ON runs TO w;"
+    assert (
+        grant_columns_sql("UPDATE", ["owner", "fence"], "runs", "w")
+        == "GRANT UPDATE (owner, fence) ON runs TO w;"
+    )

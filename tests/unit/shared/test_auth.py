@@ -1,0 +1,204 @@
+"""Internal tokens: what passes, what does not, and what is remembered."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from strata.shared.auth import (
+    AUDIENCE,
+    ISSUER,
+    TokenSigner,
+    TokenVerifier,
+    generate_key_pair,
+    public_key_of,
+)
+from strata.shared.clock import ManualClock
+from strata.shared.errors import Reason, UnauthenticatedError
+
+PRIVATE, PUBLIC = generate_key_pair()
+
+
+def refused(verifier: TokenVerifier, token: str) -> None:
+    with pytest.raises(UnauthenticatedError) as raised:
+        verifier.verify(token)
+    assert raised.value.reason is Reason.CREDENTIALS_INVALID
+    assert token[:40] not in str(raised.value) or not token
+
+
+def payload(clock: ManualClock) -> dict[str, Any]:
+    now = clock.now().timestamp()
+    return {
+        "iss": ISSUER, "aud": AUDIENCE, "iat": now, "exp": now + 60,
+        "org": "o", "prj": "p", "sub": "k", "scope": "",
+    }  # fmt: skip
+
+
+def test_a_minted_token_tells_the_caller() -> None:
+    token = TokenSigner(PRIVATE).mint("org-1", "project-1", "key-1", {"b", "a"}, run_id="run-1")
+    caller = TokenVerifier(PUBLIC).verify(token)
+    assert (caller.organization_id, caller.project_id) == ("org-1", "project-1")
+    assert (caller.principal, caller.run_id) == ("key-1", "run-1")
+    assert caller.scopes == {"a", "b"}
+    assert caller.token == token
+    assert token not in repr(caller)
+
+
+def test_a_token_lives_at_least_its_time_and_not_much_longer() -> None:
+    clock = ManualClock()
+    token = TokenSigner(PRIVATE, clock=clock).mint("o", "p", "k", (), ttl=timedelta(minutes=5))
+    verifier = TokenVerifier(PUBLIC, clock=clock)
+    clock.advance(299)
+    verifier.verify(token)
+    clock.advance(61)
+    refused(verifier, token)
+    refused(TokenVerifier(PUBLIC, clock=clock), token)
+
+
+def test_a_fresh_token_is_handed_out_again_an_older_one_is_not() -> None:
+    clock = ManualClock()
+    signer = TokenSigner(PRIVATE, clock=clock)
+    first = signer.mint("o", "p", "k", ("a",))
+    clock.advance(50)
+    assert signer.mint("o", "p", "k", ("a",)) == first
+    assert signer.mint("o", "p", "k", ("b",)) != first
+    clock.advance(11)
+    second = signer.mint("o", "p", "k", ("a",))
+    assert second != first
+    clock.advance(299)
+    TokenVerifier(PUBLIC, clock=clock).verify(second)
+
+
+def test_a_token_from_the_future_is_refused() -> None:
+    clock = ManualClock()
+    ahead = ManualClock()
+    ahead.advance(60)
+    token = TokenSigner(PRIVATE, clock=ahead).mint("o", "p", "k", ())
+    refused(TokenVerifier(PUBLIC, clock=clock), token)
+
+
+def _unsigned(token: str) -> str:
+    header = base64.urlsafe_b64encode(b'{"alg":"none","typ":"JWT"}').rstrip(b"=").decode()
+    return f"{header}.{token.split('.')[1]}."
+
+
+def _other_tenant(token: str) -> str:
+    head, body, signature = token.split(".")
+    claims = json.loads(base64.urlsafe_b64decode(body + "=="))
+    claims["prj"] = "project-2"
+    forged = base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+    return f"{head}.{forged}.{signature}"
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        pytest.param(_unsigned, id="alg none"),
+        pytest.param(_other_tenant, id="other tenant"),
+        pytest.param(lambda token: token[:-4] + "AAAA", id="other signature"),
+        pytest.param(lambda token: token + "." + token, id="five parts"),
+        pytest.param(lambda _: "", id="empty"),
+        pytest.param(lambda _: "ü.ü.ü", id="not ascii"),
+        pytest.param(lambda _: "a" * 100_000, id="huge"),
+    ],
+)
+def test_forged_tokens_are_refused(forge: Callable[[str], str]) -> None:
+    token = TokenSigner(PRIVATE).mint("o", "p", "k", ())
+    refused(TokenVerifier(PUBLIC), forge(token))
+
+
+@pytest.mark.parametrize("missing", ["iss", "aud", "iat", "exp", "org", "prj", "sub", "scope"])
+def test_every_claim_is_required(missing: str) -> None:
+    clock = ManualClock()
+    verifier = TokenVerifier(PUBLIC, clock=clock)
+    kid = jwt.get_unverified_header(TokenSigner(PRIVATE).mint("o", "p", "k", ()))["kid"]
+    claims = payload(clock)
+    assert verifier.verify(jwt.encode(claims, PRIVATE, "EdDSA", headers={"kid": kid})).project_id
+    del claims[missing]
+    refused(verifier, jwt.encode(claims, PRIVATE, "EdDSA", headers={"kid": kid}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"aud": "another"}, {"iss": "another"}, {"prj": 7}, {"prj": ""}, {"exp": "soon"}, {"run": 1}],
+)
+def test_wrong_claims_are_refused(change: dict[str, Any]) -> None:
+    clock = ManualClock()
+    kid = jwt.get_unverified_header(TokenSigner(PRIVATE).mint("o", "p", "k", ()))["kid"]
+    token = jwt.encode({**payload(clock), **change}, PRIVATE, "EdDSA", headers={"kid": kid})
+    refused(TokenVerifier(PUBLIC, clock=clock), token)
+
+
+def test_the_algorithm_is_pinned() -> None:
+    """The public key used as an HMAC secret, the classic confusion, does not pass."""
+    clock = ManualClock()
+    kid = jwt.get_unverified_header(TokenSigner(PRIVATE).mint("o", "p", "k", ()))["kid"]
+    secret = "0" * 64
+    token = jwt.encode(payload(clock), secret, "HS256", headers={"kid": kid})
+    refused(TokenVerifier(PUBLIC, clock=clock), token)
+
+
+def test_keys_rotate() -> None:
+    private, public = generate_key_pair()
+    old, new = TokenSigner(PRIVATE), TokenSigner(private)
+    verifier = TokenVerifier([PUBLIC, public])
+    old_token, new_token = (each.mint("o", "p", "k", ()) for each in (old, new))
+    verifier.verify(old_token)
+    verifier.verify(new_token)
+    verifier.replace_keys(public)
+    verifier.verify(new_token)
+    refused(verifier, old_token)
+
+
+def test_one_text_may_hold_several_keys() -> None:
+    private, public = generate_key_pair()
+    verifier = TokenVerifier(f"# the old one\n{PUBLIC}\n# the new one\n{public}")
+    for each in (PRIVATE, private):
+        verifier.verify(TokenSigner(each).mint("o", "p", "k", ()))
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    verifier = TokenVerifier(PUBLIC, cache_size=10)
+    signer = TokenSigner(PRIVATE)
+    tokens = [signer.mint("o", "p", f"key-{number}", ()) for number in range(30)]
+    for token in tokens:
+        verifier.verify(token)
+    assert len(verifier._cache) == 10
+    assert verifier.verify(tokens[0]).principal == "key-0"
+
+
+def test_a_verified_token_is_not_verified_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    verifier = TokenVerifier(PUBLIC)
+    token = TokenSigner(PRIVATE).mint("o", "p", "k", ())
+    first = verifier.verify(token)
+    monkeypatch.setattr(jwt, "decode", lambda *_, **__: pytest.fail("decoded again"))
+    assert verifier.verify(token) is first
+
+
+def test_keys_of_another_kind_are_refused() -> None:
+    other = ec.generate_private_key(ec.SECP256R1())
+    private = other.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ).decode()
+    public = other.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    for bad in (private, "nonsense", ""):
+        with pytest.raises(ValueError, match="key"):
+            TokenSigner(bad)
+    for bad in (public.decode(), PRIVATE, "nonsense", ""):
+        with pytest.raises(ValueError, match="key"):
+            TokenVerifier(bad)
+
+
+def test_the_public_half_can_be_derived() -> None:
+    assert public_key_of(PRIVATE) == PUBLIC

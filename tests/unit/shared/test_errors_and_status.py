@@ -1,0 +1,153 @@
+"""The error tree, the reasons, and the trip through a gRPC status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+from hypothesis import given
+from hypothesis import strategies as st
+from strata.api.errors.v1 import error_reason_pb2
+from strata.shared.errors import (
+    ERRORS,
+    FailedPreconditionError,
+    FieldViolation,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+    ResourceExhaustedError,
+    StrataError,
+    UnavailableError,
+)
+from strata.shared.status import DETAILS_KEY, from_rpc_error, to_status
+
+
+def rpc_error(status: Any) -> grpc.aio.AioRpcError:
+    metadata = grpc.aio.Metadata(*status.trailing_metadata)
+    return grpc.aio.AioRpcError(status.code, None, metadata, details=status.details)
+
+
+def round_trip(error: StrataError) -> StrataError:
+    return from_rpc_error(rpc_error(to_status(error)))
+
+
+def test_reasons_equal_the_contract() -> None:
+    declared = {
+        name.removeprefix("ERROR_REASON_")
+        for name in error_reason_pb2.ErrorReason.DESCRIPTOR.values_by_name
+    }
+    assert {reason.name for reason in Reason} == declared
+    assert all(reason.name == reason.value for reason in Reason)
+
+
+def test_there_is_one_class_for_each_status_but_ok_and_unknown() -> None:
+    statuses = [error.status for error in ERRORS]
+    everything = {code.name for code in grpc.StatusCode} - {"OK", "UNKNOWN"}
+    assert len(statuses) == len(set(statuses))
+    assert set(statuses) == everything
+
+
+def test_a_status_of_many_reasons_needs_one_named() -> None:
+    kinds: tuple[Callable[[str], StrataError], ...] = (
+        NotFoundError,  # type: ignore[assignment]
+        FailedPreconditionError,
+    )
+    for kind in kinds:
+        with pytest.raises(TypeError):
+            kind("no reason")
+
+
+def test_an_unspecified_reason_is_never_sent() -> None:
+    status = to_status(NotFoundError("gone", reason=Reason.UNSPECIFIED))
+    details = dict(status.trailing_metadata)[DETAILS_KEY]
+    assert isinstance(details, bytes)
+    assert not status_pb2.Status.FromString(details).details
+
+
+texts = st.text(max_size=60)
+
+
+@given(
+    kind=st.sampled_from(ERRORS),
+    message=st.text(alphabet=st.characters(exclude_categories=["Cs"]), min_size=1, max_size=100),
+    reason=st.sampled_from([each for each in Reason if each is not Reason.UNSPECIFIED]),
+    metadata=st.dictionaries(
+        st.from_regex(r"[a-z_]{1,20}", fullmatch=True),
+        st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=60),
+        max_size=4,
+    ),
+    violations=st.lists(st.tuples(st.just("field"), st.text("äb", max_size=60)), max_size=5),
+    retry_after=st.none() | st.floats(min_value=0, max_value=3600),
+)
+def test_what_fits_survives_the_trip(
+    kind: type[StrataError],
+    message: str,
+    reason: Reason,
+    metadata: dict[str, str],
+    violations: list[tuple[str, str]],
+    retry_after: float | None,
+) -> None:
+    error = kind(
+        message,
+        reason=reason,
+        metadata=metadata,
+        violations=[FieldViolation(*each) for each in violations],
+        retry_after=retry_after,
+    )
+    back = round_trip(error)
+    assert type(back) is kind
+    assert (back.message, back.reason) == (message, reason)
+    assert dict(back.metadata) == metadata
+    assert back.violations == error.violations
+    if retry_after is None:
+        assert back.retry_after is None
+    else:
+        assert back.retry_after == pytest.approx(retry_after, abs=1e-6)
+
+
+@given(
+    message=st.text(max_size=3000),
+    metadata=st.dictionaries(st.text("ab", max_size=5), st.text(max_size=2000), max_size=30),
+    violations=st.lists(st.text(max_size=1000), max_size=60),
+)
+def test_the_details_always_fit_in_the_metadata_a_peer_takes(
+    message: str, metadata: dict[str, str], violations: list[str]
+) -> None:
+    error = InvalidArgumentError(
+        message,
+        metadata=metadata,
+        violations=[FieldViolation(each[:50], each) for each in violations],
+    )
+    status = to_status(error, request_id="r" * 64)
+    details = dict(status.trailing_metadata)[DETAILS_KEY]
+    assert isinstance(details, bytes)
+    # Details go as base64, the message percent-encoded at up to three bytes for one.
+    assert len(details) * 4 / 3 + len(status.details.encode()) * 3 < 7500
+    assert round_trip(error).reason is Reason.INVALID_FIELD
+
+
+def test_a_status_from_elsewhere_gets_the_obvious_reason() -> None:
+    def foreign(code: grpc.StatusCode, text: str) -> StrataError:
+        return from_rpc_error(grpc.aio.AioRpcError(code, None, None, details=text))
+
+    down = foreign(grpc.StatusCode.UNAVAILABLE, "failed to connect")
+    assert (type(down), down.reason) == (UnavailableError, Reason.DEPENDENCY_UNAVAILABLE)
+    large = foreign(grpc.StatusCode.RESOURCE_EXHAUSTED, "Received message larger than max (5 vs 4)")
+    assert (type(large), large.reason) == (ResourceExhaustedError, Reason.MESSAGE_TOO_LARGE)
+    assert foreign(grpc.StatusCode.NOT_FOUND, "?").reason is Reason.UNSPECIFIED
+    assert type(foreign(grpc.StatusCode.UNKNOWN, "?")) is InternalError
+
+
+def test_details_of_another_domain_or_broken_ones_are_not_believed() -> None:
+    info = error_details_pb2.ErrorInfo(reason="AGENT_NOT_FOUND", domain="elsewhere.example")
+    rich = status_pb2.Status(code=5, message="x")
+    rich.details.add().Pack(info)
+    for raw in (rich.SerializeToString(), b"\xff\xff"):
+        metadata = grpc.aio.Metadata((DETAILS_KEY, raw))
+        error = grpc.aio.AioRpcError(grpc.StatusCode.NOT_FOUND, None, metadata, details="x")
+        assert from_rpc_error(error).reason is Reason.UNSPECIFIED

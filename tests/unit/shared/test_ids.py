@@ -1,0 +1,82 @@
+"""Prefixed ids."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strata.shared.errors import InvalidArgumentError, Reason
+from strata.shared.ids import check_id, id_time, is_id, new_id, new_uuid7
+
+
+def test_an_id_is_its_prefix_and_a_version_7_uuid() -> None:
+    value = new_id("agent")
+    assert value.startswith("agent-")
+    uuid = UUID(value.removeprefix("agent-"))
+    assert (uuid.version, uuid.variant) == (7, "specified in RFC 4122")
+    assert value == value.lower()
+
+
+def test_ids_increase_strictly_also_in_a_burst() -> None:
+    values = [new_uuid7() for _ in range(20_000)]
+    assert values == sorted(set(values))
+
+
+def test_ids_increase_when_the_clock_steps_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = new_uuid7()
+    past = time.time_ns() - 10**12
+    monkeypatch.setattr(time, "time_ns", lambda: past)
+    after = [new_uuid7() for _ in range(5000)]
+    assert [before, *after] == sorted({before, *after})
+
+
+def test_threads_never_make_the_same_id() -> None:
+    made: list[list[str]] = [[] for _ in range(4)]
+
+    def work(into: list[str]) -> None:
+        into.extend(new_uuid7() for _ in range(3000))
+
+    threads = [threading.Thread(target=work, args=(into,)) for into in made]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({value for values in made for value in values}) == 12_000
+
+
+def test_the_time_is_in_the_id() -> None:
+    made = id_time(new_id("run"))
+    assert abs(datetime.now(UTC) - made) < timedelta(seconds=5)
+    fixed = "run-0198c1f2-7b1e-7c3a-9f00-3f6d1c2b4a59"
+    assert id_time(fixed) == datetime.fromtimestamp(0x0198C1F27B1E / 1000, tz=UTC)
+    with pytest.raises(InvalidArgumentError):
+        id_time("run-0198c1f2-7b1e-4c3a-9f00-3f6d1c2b4a59")
+
+
+@given(st.from_regex(r"[a-z][a-z-]{0,15}", fullmatch=True))
+def test_every_new_id_passes_its_own_check(prefix: str) -> None:
+    value = new_id(prefix)
+    assert check_id(value, prefix, field="id") == value
+
+
+@given(st.text(max_size=60))
+def test_other_texts_do_not_pass(value: str) -> None:
+    assert not is_id(value, "agent")
+    with pytest.raises(InvalidArgumentError) as raised:
+        check_id(value, "agent", field="items[0].agent_id")
+    error = raised.value
+    assert error.reason is Reason.INVALID_ID
+    assert error.metadata["expected_prefix"] == "agent"
+    assert [each.field for each in error.violations] == ["items[0].agent_id"]
+
+
+@pytest.mark.parametrize("change", [str.upper, lambda v: v + "\n", lambda v: v[:-1], "x{}".format])
+def test_near_misses_do_not_pass(change: object) -> None:
+    assert callable(change)
+    assert not is_id(change(new_id("agent")), "agent")
+    assert not is_id(new_id("block"), "agent")

@@ -1,0 +1,117 @@
+"""Logs: ids on every line, no secrets on any."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from strata.shared.auth import TokenSigner, generate_key_pair
+from strata.shared.context import Caller, RequestContext, use
+from strata.shared.logs import REDACTED, configure_logging, get_logger, redact_text
+
+log = get_logger("strata.test")
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    out = io.StringIO()
+    configure_logging("INFO", "json", room="recall", stream=out)
+    yield out
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_carries_the_ids_of_the_call(stream: io.StringIO) -> None:
+    caller = Caller("org", "project-1", "key-1", run_id="run-7")
+    with use(RequestContext(caller=caller, request_id="req-1", trace_id="ab" * 16)):
+        log.info("window loaded", size=3)
+    (line,) = lines(stream)
+    assert line["event"] == "window loaded"
+    assert line["size"] == 3
+    assert line["level"] == "info"
+    assert line["room"] == "recall"
+    assert line["logger"] == "strata.test"
+    assert (line["request_id"], line["trace_id"]) == ("req-1", "ab" * 16)
+    assert (line["project_id"], line["run_id"]) == ("project-1", "run-7")
+    assert line["timestamp"].endswith("Z")
+
+
+def test_lines_of_libraries_have_the_same_form(stream: io.StringIO) -> None:
+    with use(RequestContext(request_id="req-2")):
+        logging.getLogger("library").warning("took %s", "long", extra={"attempt": 2})
+    (line,) = lines(stream)
+    assert (line["event"], line["request_id"]) == ("took long", "req-2")
+    assert (line["attempt"], line["room"]) == (2, "recall")
+
+
+def test_lines_below_the_level_are_not_written(stream: io.StringIO) -> None:
+    log.debug("detail")
+    assert stream.getvalue() == ""
+
+
+TOKEN = TokenSigner(generate_key_pair()[0]).mint("o", "p", "k", ())
+SECRETS = [
+    TOKEN,
+    "sk-proj-abcdefghijklmnop1234",
+    "strata_kid12345.s3cr3ts3cr3ts3cr3ts3cr3ts3cr3t",
+    "p4ssw0rd-of-the-database",
+]
+
+
+def test_no_secret_is_written_wherever_it_stands(stream: io.StringIO) -> None:
+    token, provider_key, api_key, password = SECRETS
+    url = f"postgresql://strata:{password}@127.0.0.1:5432/strata"
+    header = f"calling with Bearer {token}"
+    log.info(header)
+    log.info("call", authorization=f"Bearer {token}", nested={"headers": [{"api_key": api_key}]})
+    log.info("settings", database_url=url, note=f"connecting to {url}", key=provider_key)
+    log.info("object", thing=Caller("o", "p", "k", token=token), items={provider_key})
+    log.warning("odd", deep=[[[[[[[[provider_key]]]]]]]])
+    logging.getLogger("library").info("GET /?k=%s", provider_key)
+    try:
+        raise RuntimeError(f"cannot connect to {url} with {token}")
+    except RuntimeError:
+        log.exception("failed")
+    text = stream.getvalue()
+    for secret in SECRETS:
+        assert secret not in text
+    assert "Traceback" in text
+    assert "postgresql://strata:" in text
+    assert len(lines(stream)) == 7
+
+
+def test_private_keys_are_cut_out() -> None:
+    private, public = generate_key_pair()
+    assert "PRIVATE KEY" not in redact_text(f"key is {private} here")
+    assert redact_text(public) == public
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "prompt_tokens=7",
+        "strata_core_memory_worker",
+        "api-key-0198c1f2-7b1e-7c3a-9f00-3f6d1c2b4a59",
+        "agent-0198c1f2-7b1e-7c3a-9f00-3f6d1c2b4a59",
+        "see https://a.example/x:y@z",
+    ],
+)
+def test_ordinary_text_is_left_alone(text: str) -> None:
+    assert redact_text(text) == text
+
+
+def test_counts_of_tokens_are_no_secret(stream: io.StringIO) -> None:
+    log.info("usage", prompt_tokens=12, token="x", page_token=None)
+    (line,) = lines(stream)
+    assert (line["prompt_tokens"], line["token"], line["page_token"]) == (12, REDACTED, None)

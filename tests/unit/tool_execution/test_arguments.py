@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
+from strata.tool_execution.domain.arguments import parse_arguments
+from strata.tool_execution.domain.tools import ToolError
+
+SEARCH = BUILTIN_TOOLS["conversation_search"]
+INSERT = BUILTIN_TOOLS["memory_insert"]
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+def test_valid_arguments_pass_unchanged() -> None:
+    text = '{"label": "human", "new_str": "Likes\\ttea", "insert_line": 0}'
+    assert parse_arguments(INSERT, text) == json.loads(text)
+
+
+def test_null_of_an_optional_argument_counts_as_left_out() -> None:
+    given = '{"query": "x", "roles": null, "limit": null, "start_date": null, "end_date": null}'
+    assert parse_arguments(SEARCH, given) == {"query": "x"}
+
+
+def test_null_of_a_required_argument_is_refused() -> None:
+    with pytest.raises(ToolError, match="'query' is wrong"):
+        parse_arguments(SEARCH, '{"query": null}')
+
+
+@pytest.mark.parametrize("limit", ['"4"', "4.0", "4"])
+def test_numbers_in_other_clothes_are_taken_as_numbers(limit: str) -> None:
+    assert parse_arguments(SEARCH, f'{{"query": "x", "limit": {limit}}}')["limit"] == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[1,2]", "must be one JSON object, not an array"),
+        ("null", "not null"),
+        ("3", "not a number"),
+        ('"x"', "not a string"),
+        ("{", "not valid JSON"),
+        ('{"label": "a"}', "missing 'new_str'"),
+        ('{"label": "a", "new_str": "b", "lable": 1}', "unknown 'lable' \\(it takes 'label'"),
+        ('{"label": "a", "new_str": "b", "insert_line": "x"}', "'insert_line' is wrong"),
+    ],
+)
+def test_what_is_wrong_is_said_to_the_model(text: str, says: str) -> None:
+    with pytest.raises(ToolError, match=says):
+        parse_arguments(INSERT, text)
+
+
+def test_no_arguments_at_all_name_what_is_missing() -> None:
+    with pytest.raises(ToolError, match="missing 'label', 'new_str'"):
+        parse_arguments(INSERT, "")
+
+
+@given(value=JSON)
+def test_any_json_gives_arguments_or_a_tool_error(value: Any) -> None:
+    for tool in BUILTIN_TOOLS.values():
+        try:
+            parsed = parse_arguments(tool, json.dumps(value))
+        except ToolError:
+            continue
+        assert set(tool.parameters["required"]) <= set(parsed) <= set(tool.parameters["properties"])
+
+
+@given(text=st.text())
+def test_any_text_gives_arguments_or_a_tool_error(text: str) -> None:
+    try:
+        parse_arguments(SEARCH, text)
+    except ToolError as error:
+        assert "conversation_search" in str(error)

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from strata.tool_execution.domain.dates import end_of, start_of, time_ago, zone
+from strata.tool_execution.domain.tools import ToolError
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def test_a_bare_end_date_includes_its_whole_day() -> None:
+    end = end_of("2026-03-01", "end_date", BERLIN)
+    assert end == datetime(2026, 3, 2, tzinfo=BERLIN)
+
+
+def test_an_end_time_includes_its_moment() -> None:
+    moment = datetime(2026, 3, 1, 10, 30, tzinfo=BERLIN)
+    end = end_of("2026-03-01T10:30", "end_date", BERLIN)
+    assert end is not None
+    assert moment < end <= moment + timedelta(seconds=1)
+
+
+def test_a_time_with_its_own_zone_keeps_it() -> None:
+    assert start_of("2026-03-01T10:30:00+00:00", "start_date", BERLIN) == datetime(
+        2026, 3, 1, 10, 30, tzinfo=UTC
+    )
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "", "01.03.2026"])
+def test_other_forms_are_refused_with_the_right_one(text: str) -> None:
+    with pytest.raises(ToolError) as caught:
+        start_of(text, "start_date", BERLIN)
+    assert str(caught.value) == (
+        f"Invalid start_date format: {text}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "0s ago"), (59, "59s ago"), (60, "1m ago"), (7_200, "2h ago"), (90_000, "1d ago")],
+)
+def test_time_ago(seconds: int, text: str) -> None:
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    assert time_ago(now - timedelta(seconds=seconds), now) == text
+
+
+def test_an_unknown_zone_is_utc() -> None:
+    assert zone("Mars/Olympus") == zone("") == ZoneInfo("UTC")

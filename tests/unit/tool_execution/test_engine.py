@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from strata.shared.clock import SystemClock
+from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
+from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
+from strata.tool_execution.domain.tools import Call, Caller, Outcome, Output, Tool
+from strata.tool_execution.engine import Engine, Started
+
+CALLER = Caller("agent-1", "conversation-1", "run-1", "step-1", "openai/x", "UTC")
+READ = BUILTIN_TOOLS["conversation_search"]
+WRITE = BUILTIN_TOOLS["core_memory_append"]
+Behaviour = Callable[[Call], Awaitable[Output]]
+
+
+class Scripted:
+    """Runs every tool by one function."""
+
+    names = frozenset(BUILTIN_TOOLS)
+
+    def __init__(self, behave: Behaviour) -> None:
+        self._behave = behave
+
+    async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+        return await self._behave(call)
+
+
+def engine(behave: Behaviour, timeout: float = 5, tools: dict[str, Tool] | None = None) -> Engine:
+    return Engine(
+        tools or BUILTIN_TOOLS, [Scripted(behave)], SystemClock(), timeout=timeout, max_parallel=4
+    )
+
+
+def call(number: int, tool: Tool, arguments: str = "") -> Call:
+    usual = {READ.name: '{"query": "x"}', WRITE.name: '{"label": "a", "content": "b"}'}
+    return Call(f"call-{number}", tool.name, arguments or usual[tool.name], f"run/1/{number}")
+
+
+async def outcomes(engine: Engine, *calls: Call) -> list[Outcome]:
+    events = [event async for event in engine.run(calls, CALLER, frozenset(BUILTIN_TOOLS))]
+    assert sum(isinstance(event, Started) for event in events) == len(calls)
+    return [event for event in events if isinstance(event, Outcome)]
+
+
+async def test_serial_calls_run_in_order_and_parallel_ones_do_not_wait() -> None:
+    running: list[str] = []
+    order: list[str] = []
+    released = asyncio.Event()
+
+    async def behave(call: Call) -> Output:
+        order.append(call.id)
+        running.append(call.id)
+        if call.name == WRITE.name:
+            assert [item for item in running if item in {"call-1", "call-3"}] == [call.id]
+            await released.wait()
+        else:
+            released.set()
+        running.remove(call.id)
+        return Output(call.id)
+
+    done = await outcomes(engine(behave), call(1, WRITE), call(2, READ), call(3, WRITE))
+    assert {json.loads(item.content)["message"] for item in done} == {"call-1", "call-2", "call-3"}
+    assert order.index("call-1") < order.index("call-3")
+
+
+async def test_one_call_that_fails_leaves_the_others() -> None:
+    async def behave(call: Call) -> Output:
+        if call.id == "call-1":
+            raise RuntimeError("secret detail")
+        return Output("fine")
+
+    done = {item.call.id: item for item in await outcomes(engine(behave), *_two())}
+    assert not done["call-1"].ok
+    assert "secret detail" not in done["call-1"].content
+    assert done["call-2"].ok
+
+
+def _two() -> tuple[Call, Call]:
+    return call(1, WRITE), call(2, WRITE)
+
+
+async def test_what_a_tier_refuses_is_told_in_its_words() -> None:
+    async def behave(call: Call) -> Output:
+        raise FailedPreconditionError("Error: read-only.", reason=Reason.BLOCK_READ_ONLY)
+
+    (done,) = await outcomes(engine(behave), call(1, WRITE))
+    assert json.loads(done.content)["message"] == "Error: read-only."
+
+
+async def test_a_tier_that_is_away_is_a_failed_tool_not_a_broken_turn() -> None:
+    async def behave(call: Call) -> Output:
+        raise UnavailableError("the database cannot be reached now")
+
+    (done,) = await outcomes(engine(behave), call(1, WRITE))
+    assert not done.ok
+    assert "Try again later" in done.content
+
+
+async def test_a_call_that_never_ends_is_ended() -> None:
+    async def behave(call: Call) -> Output:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    (done,) = await outcomes(engine(behave, timeout=0.05), call(1, WRITE))
+    assert "did not end within 0.05 seconds" in done.content
+
+
+async def test_a_tool_that_is_not_offered_is_refused() -> None:
+    async def behave(call: Call) -> Output:
+        raise AssertionError
+
+    running = engine(behave).run([call(1, WRITE)], CALLER, ["b", "a"])
+    done = [event async for event in running if isinstance(event, Outcome)]
+    assert json.loads(done[0].content)["message"] == (
+        "[ToolConstraintError] Cannot call core_memory_append, valid tools include: ['a', 'b']."
+    )
+
+
+async def test_leaving_the_stream_stops_what_runs() -> None:
+    stopped = asyncio.Event()
+
+    async def behave(call: Call) -> Output:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        raise AssertionError
+
+    running = engine(behave).run([call(1, WRITE)], CALLER, BUILTIN_TOOLS)
+    assert isinstance(await anext(running), Started)
+    await asyncio.sleep(0)
+    await running.aclose()
+    assert stopped.is_set()
+
+
+async def test_the_limit_of_the_tool_cuts_its_return() -> None:
+    async def behave(call: Call) -> Output:
+        return Output("x" * 500)
+
+    short = replace(WRITE, return_char_limit=100)
+    (done,) = await outcomes(engine(behave, tools={WRITE.name: short}), call(1, WRITE))
+    assert done.truncated
+    assert json.loads(done.content)["message"].endswith("(500 > 100)]")
+
+
+@pytest.mark.parametrize("tool", BUILTIN_TOOLS.values(), ids=str)
+def test_definitions_are_sound(tool: Tool) -> None:
+    assert len(tool.name) <= 48
+    assert set(tool.parameters["required"]) <= set(tool.parameters["properties"])
+    assert tool.parameters["additionalProperties"] is False
+    assert tool.id.startswith("tool-")

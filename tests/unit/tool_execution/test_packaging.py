@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.tool_execution.domain.packaging import pack
+
+NOW = datetime(2026, 1, 20, 14, 13, 45, tzinfo=ZoneInfo("America/Los_Angeles"))
+
+
+def test_the_packed_form_is_exact() -> None:
+    content, truncated = pack(True, "done", NOW, 100)
+    assert content == (
+        '{\n  "status": "OK",\n  "message": "done",\n  "time": "2026-01-20 02:13:45 PM PST-0800"\n}'
+    )
+    assert not truncated
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(None, "None"), ({"a": [1]}, {"a": [1]}), ([{"b": "ü"}], [{"b": "ü"}]), (3, "3")],
+)
+def test_values_stay_json(value: Any, message: Any) -> None:
+    assert json.loads(pack(True, value, NOW, 100)[0])["message"] == message
+
+
+def test_a_failure_says_so() -> None:
+    assert json.loads(pack(False, "no", NOW, 100)[0])["status"] == "Failed"
+
+
+def test_a_long_return_is_cut_and_the_numbers_are_right() -> None:
+    content, truncated = pack(True, "x" * 5_092, NOW, 5_000)
+    assert truncated
+    message = json.loads(content)["message"]
+    assert message == "x" * 5_000 + (
+        " [NOTE: function output was truncated since it exceeded the character limit (5092 > 5000)]"
+    )
+
+
+@given(
+    value=st.text() | st.dictionaries(st.text(), st.text()) | st.lists(st.text()),
+    limit=st.integers(1, 50),
+)
+def test_packed_returns_are_valid_json_whatever_is_cut(value: Any, limit: int) -> None:
+    content, truncated = pack(True, value, NOW, limit)
+    message = json.loads(content)["message"]
+    if not truncated:
+        assert message == value
