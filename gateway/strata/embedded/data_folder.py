@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import platformdirs
 
@@ -23,7 +24,9 @@ from strata.embedded.files import write_atomically
 from strata.embedded.postgres_binaries import unprivileged_identity
 from strata.embedded.supervisor import FolderLock, Identity
 from strata.shared.errors import FailedPreconditionError, Reason
-from strata.shared.migrate import RolePasswords
+
+if TYPE_CHECKING:
+    from strata.shared.migrate import RolePasswords
 
 _ROOTS_FOLDER = Path("/var/lib/strata")
 
@@ -152,6 +155,9 @@ class DataFolder:
 
     def role_passwords(self, room: str) -> RolePasswords:
         """Returns the passwords of a room's database roles. The folder must be open."""
+        # The command line opens folders too, and must not wait for SQLAlchemy.
+        from strata.shared.migrate import RolePasswords  # noqa: PLC0415
+
         return RolePasswords(
             service=self.secret(f"postgres-{room}"), worker=self.secret(f"postgres-{room}-worker")
         )

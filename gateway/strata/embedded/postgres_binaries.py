@@ -39,7 +39,7 @@ def run(program: list[str], identity: Identity, folder: Path) -> subprocess.Comp
 
     No code of ours runs between fork and exec, so it is safe in a process with threads.
     """
-    options = {"user": identity.uid, "group": identity.gid, "extra_groups": []}
+    other = identity.uid >= 0
     return subprocess.run(  # noqa: S603 - programs that we name ourselves
         program,
         capture_output=True,
@@ -47,7 +47,9 @@ def run(program: list[str], identity: Identity, folder: Path) -> subprocess.Comp
         cwd=folder,
         env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},
         umask=0o077,
-        **(options if identity.uid >= 0 else {}),  # type: ignore[call-overload]
+        user=identity.uid if other else None,
+        group=identity.gid if other else None,
+        extra_groups=[] if other else None,
     )
 
 

@@ -9,14 +9,14 @@ the room answers (status, details, trailing metadata) is the answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, Never
 
 import grpc
 import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from strata.shared.context import current_project
-from strata.shared.errors import Reason, StrataError, UnavailableError
+from strata.shared.errors import InternalError, Reason, StrataError, UnavailableError
 from strata.shared.room import Service
 from strata.shared.status import DETAILS_KEY, WireStatus
 
@@ -24,6 +24,10 @@ AfterCall = Callable[[str], None]
 """Told the project when a forwarded call has ended, well or not."""
 
 _MultiCallable = Callable[..., Any]
+
+_FAILED_WRITE = "Internal error from Core"
+_STATUS_LOOKS = 100
+_STATUS_PAUSE_S = 0.005
 
 
 def proxied_service(
@@ -114,7 +118,11 @@ class _Forward:
         if self._after is not None:
             self._after(current_project())
 
-    async def _refuse(self, error: StrataError, context: Any) -> Never:
+    async def _refuse(self, error: StrataError, context: Any, end: _End | None = None) -> Never:
+        if end is not None and _is_failed_write(error):
+            status = await end.failed()
+            if status is not None:
+                await context.abort_with_status(status)
         cause = error.__cause__
         if isinstance(cause, grpc.aio.AioRpcError):
             trailing = tuple(cause.trailing_metadata() or ())
@@ -132,7 +140,7 @@ class _Forward:
                 ) from error
         raise error
 
-    async def _write_all(self, requests: AsyncIterator[bytes], call: Any) -> None:
+    async def _write_all(self, requests: AsyncIterator[bytes], call: Any, end: _End) -> None:
         try:
             async for request in requests:
                 await call.write(request)
@@ -140,6 +148,55 @@ class _Forward:
         except asyncio.InvalidStateError:
             # The room answered before it had read everything.
             return
+        except InternalError as error:
+            # Where the room ended the call well, its response is still to be read.
+            if not _is_failed_write(error) or await end.failed() is not None:
+                raise
+
+
+def _is_failed_write(error: StrataError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, grpc.aio.AioRpcError) and cause.details() == _FAILED_WRITE
+
+
+class _End:
+    """The status with which the room ended a call that is written to.
+
+    A write that fails because the call is over makes grpc.aio (1.85) replace the status
+    of the call by an internal error, or be replaced by it a moment later. So the status
+    is noted when it is set, and looked for behind a failed write.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._status: WireStatus | None = None
+        self._call = call
+        call.add_done_callback(self._note)
+
+    async def failed(self) -> WireStatus | None:
+        """Returns the status, once it is known; None if it is OK or never becomes known."""
+        for _ in range(_STATUS_LOOKS):
+            self._note(self._call)
+            if self._status is not None:
+                return None if self._status.code is grpc.StatusCode.OK else self._status
+            await asyncio.sleep(_STATUS_PAUSE_S)
+        return None
+
+    def _note(self, call: Any) -> None:
+        details = _now(call.details())
+        if self._status is None and details != _FAILED_WRITE:
+            self._status = WireStatus(
+                _now(call.code()), details, tuple(_now(call.trailing_metadata()) or ())
+            )
+
+
+def _now(answer: Coroutine[Any, Any, Any]) -> Any:
+    """Returns what a call that is over says without waiting."""
+    try:
+        answer.send(None)
+    except StopIteration as end:
+        return end.value
+    answer.close()
+    raise RuntimeError("the call is not over")
 
 
 async def _relay_trailing(call: Any, context: Any) -> None:
@@ -177,12 +234,13 @@ class _UnaryStream(_Forward):
 class _StreamUnary(_Forward):
     async def handle(self, request: AsyncIterator[bytes], context: Any) -> bytes:
         call = self._start()
+        end = _End(call)
         try:
-            await self._write_all(request, call)
+            await self._write_all(request, call, end)
             response: bytes = await call
             await _relay_trailing(call, context)
         except StrataError as error:
-            await self._refuse(error, context)
+            await self._refuse(error, context, end)
         finally:
             self._ended(call)
         return response
@@ -191,7 +249,8 @@ class _StreamUnary(_Forward):
 class _StreamStream(_Forward):
     async def handle(self, request: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         call = self._start()
-        writing = asyncio.create_task(self._write_all(request, call))
+        end = _End(call)
+        writing = asyncio.create_task(self._write_all(request, call, end))
         # A client that sent something wrong must hear of it; the room never does.
         writing.add_done_callback(lambda task: _broken(task) and call.cancel())
         try:
@@ -205,7 +264,7 @@ class _StreamStream(_Forward):
                 await writing
             await _relay_trailing(call, context)
         except StrataError as error:
-            await self._refuse(error, context)
+            await self._refuse(error, context, end)
         finally:
             writing.cancel()
             self._ended(call)

@@ -13,6 +13,7 @@ from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
 from strata.archival.embedders import make_embedder
 from strata.archival.index import PassageIndex
 from strata.archival.indexer import Indexer
+from strata.archival.migrations import MIGRATIONS
 from strata.archival.search import PassageSearch
 from strata.archival.servicers import AgentArchiveServicer, ArchiveServicer, PassageServicer
 from strata.archival.settings import ArchivalSettings
@@ -33,7 +34,12 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
         settings: Its settings.
         wiring: The process that it is built in.
         stack: Closes what the room opens.
+
+    Raises:
+        FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
+        UnavailableError: The database cannot be reached.
     """
+    await MIGRATIONS.check(settings.database_url)
     database = Database(
         settings.database_url, pool_size=settings.pool_size, application_name="strata-archival"
     )

@@ -12,6 +12,7 @@ from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.core_memory.domain.core_memory import CoreMemory
+from strata.core_memory.migrations import MIGRATIONS
 from strata.core_memory.servicer import BlockServicer, ContextServicer
 from strata.core_memory.settings import CoreMemorySettings
 from strata.core_memory.store import PostgresBlockStore, RequestLog
@@ -29,7 +30,12 @@ async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitSt
         settings: Its settings.
         wiring: The process that it is built in.
         stack: Closes what the room opens.
+
+    Raises:
+        FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
+        UnavailableError: The database cannot be reached.
     """
+    await MIGRATIONS.check(settings.database_url)
     database = Database(
         settings.database_url, pool_size=settings.pool_size, application_name="strata-core-memory"
     )

@@ -8,6 +8,7 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
+from strata.recall.migrations import MIGRATIONS
 from strata.recall.servicer import MessageServicer, WindowServicer
 from strata.recall.settings import RecallSettings
 from strata.recall.store import PostgresMessageStore, PostgresWindowStore
@@ -25,7 +26,12 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
         settings: Its settings.
         wiring: The process that it is built in.
         stack: Closes what the room opens.
+
+    Raises:
+        FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
+        UnavailableError: The database cannot be reached.
     """
+    await MIGRATIONS.check(settings.database_url)
     database = Database(
         settings.database_url, pool_size=settings.pool_size, application_name="strata-recall"
     )

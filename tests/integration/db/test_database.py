@@ -175,7 +175,7 @@ async def _until_idle(url: str) -> None:
     try:
         busy = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND state <> $2"
         async with asyncio.timeout(20):
-            while await watcher.fetchval(busy, "strata", "idle"):  # noqa: ASYNC110
+            while await watcher.fetchval(busy, "strata", "idle"):
                 await asyncio.sleep(0.02)
     finally:
         await watcher.close()
@@ -193,7 +193,8 @@ async def test_cancelled_at_any_moment_nothing_is_half_done(database: Database) 
         task = asyncio.create_task(work(number))
         await asyncio.sleep(number * 0.0002)
         task.cancel()
-        if (await asyncio.gather(task, return_exceptions=True)) == [None]:
+        (end,) = await asyncio.gather(task, return_exceptions=True)
+        if end is None:
             finished.add(f"{number:03}")
         if len(finished) == 10:
             break

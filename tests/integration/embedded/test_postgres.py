@@ -122,7 +122,7 @@ async def test_a_killed_server_comes_back_by_itself(server: EmbeddedPostgres) ->
 
 
 async def _gone(pid: int) -> None:
-    while psutil.pid_exists(pid):  # noqa: ASYNC110 - the kernel sets no event
+    while psutil.pid_exists(pid):
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
 

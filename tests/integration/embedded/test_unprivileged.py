@@ -112,13 +112,12 @@ def _copy_interpreter(base: Path, version: str) -> None:
 def test_a_plain_user_runs_both_engines(open_folder: Path) -> None:
     home = open_folder / "home"
     home.mkdir()
-    identity: dict[str, object] = {}
+    root = os.geteuid() == 0
     python = Path(sys.executable)
     path = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
-    if os.geteuid() == 0:
+    if root:
         python, path = _python_for_everybody(open_folder / "python"), ""
         os.chown(home, NOBODY, NOBODY)
-        identity = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
 
     done = subprocess.run(
         [str(python), "-c", USE_ENGINES, str(home / "data")],
@@ -127,7 +126,9 @@ def test_a_plain_user_runs_both_engines(open_folder: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        **identity,
+        user=NOBODY if root else None,
+        group=NOBODY if root else None,
+        extra_groups=[] if root else None,
     )
 
     assert done.returncode == 0, done.stderr[-3000:]

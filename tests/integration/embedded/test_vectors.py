@@ -102,7 +102,9 @@ async def test_a_point_comes_back_as_it_was(points: AsyncQdrantClient) -> None:
     assert found.payload == point(3).payload
     assert isinstance(found.vector, dict)
     assert found.vector["bm25"] == models.SparseVector(indices=[0, 4], values=[0.5, 1.0])
-    assert len(found.vector["dense"]) == 4
+    dense = found.vector["dense"]
+    assert isinstance(dense, list)
+    assert len(dense) == 4
 
 
 async def test_payload_and_vectors_come_when_asked_for(points: AsyncQdrantClient) -> None:
@@ -413,7 +415,9 @@ async def test_errors_have_the_status_that_qdrant_gives(points: AsyncQdrantClien
             grpc.StatusCode.INVALID_ARGUMENT,
         ),
         (
-            points.query_points_groups(STEM, group_by="size", query=[1, 0, 0, 0], using="dense"),
+            points.query_points_groups(
+                STEM, group_by="size", query=[1.0, 0.0, 0.0, 0.0], using="dense"
+            ),
             grpc.StatusCode.UNIMPLEMENTED,
         ),
         (points.query_points(STEM, query=1, using="dense"), grpc.StatusCode.UNIMPLEMENTED),
@@ -429,7 +433,9 @@ async def test_errors_have_the_status_that_qdrant_gives(points: AsyncQdrantClien
 
 async def test_what_is_unsupported_is_named(points: AsyncQdrantClient) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="QueryGroups"):
-        await points.query_points_groups(STEM, group_by="size", query=[1, 0, 0, 0], using="dense")
+        await points.query_points_groups(
+            STEM, group_by="size", query=[1.0, 0.0, 0.0, 0.0], using="dense"
+        )
 
 
 @pytest.mark.parametrize("key", ["", "guess", "é"])

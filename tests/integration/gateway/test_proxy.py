@@ -31,8 +31,8 @@ INTERNAL = [
 ]
 
 
-def details(error: grpc.aio.AioRpcError) -> status_pb2.Status:
-    for key, value in error.trailing_metadata() or ():
+def status_of(trailing: Any) -> status_pb2.Status:
+    for key, value in trailing or ():
         if key == "grpc-status-details-bin":
             assert isinstance(value, bytes)
             return status_pb2.Status.FromString(value)
@@ -41,7 +41,7 @@ def details(error: grpc.aio.AioRpcError) -> status_pb2.Status:
 
 def reason(error: grpc.aio.AioRpcError) -> str:
     info = error_details_pb2.ErrorInfo()
-    assert details(error).details[0].Unpack(info)
+    assert status_of(error.trailing_metadata()).details[0].Unpack(info)
     assert info.domain == "strata"
     return info.reason
 
@@ -103,13 +103,14 @@ async def test_an_error_arrives_as_the_room_sent_it(world: World) -> None:
         yield passage_service_pb2.InsertPassagesRequest()
         yield passage_service_pb2.InsertPassagesRequest(archive_id="refuse")
         for _ in range(1000):
+            if call.done():
+                return
             yield passage_service_pb2.InsertPassagesRequest()
 
-    with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await passages(gateway).InsertPassages(requests(), metadata=gateway.metadata)
-    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
-    assert raised.value.details() == "Not now."
-    status = details(raised.value)
+    call = passages(gateway).InsertPassages(requests(), metadata=gateway.metadata)
+    assert await call.code() is grpc.StatusCode.UNAVAILABLE
+    assert await call.details() == "Not now."
+    status = status_of(await call.trailing_metadata())
     info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     assert status.details[0].Unpack(info)
     assert dict(info.metadata) == {"count": "2"}
@@ -120,16 +121,15 @@ async def test_an_error_arrives_as_the_room_sent_it(world: World) -> None:
 async def test_a_client_that_leaves_cancels_the_forwarded_call(world: World) -> None:
     ended = asyncio.Event()
 
-    class Endless(agent_service_pb2_grpc.AgentServiceServicer):
-        async def ExportAgent(self, request: Any, context: Any) -> Any:
-            try:
-                while True:
-                    yield agent_service_pb2.ExportAgentResponse(chunk=b"x")
-                    await asyncio.sleep(0.01)
-            finally:
-                ended.set()
+    async def endless(request: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            while True:
+                yield agent_service_pb2.ExportAgentResponse(chunk=b"x")
+                await asyncio.sleep(0.01)
+        finally:
+            ended.set()
 
-    world.agents.ExportAgent = Endless().ExportAgent  # type: ignore[method-assign]
+    world.agents.on_export = endless
     gateway = await world.gateway()
     call = agents(gateway).ExportAgent(
         agent_service_pb2.ExportAgentRequest(), metadata=gateway.metadata
@@ -142,14 +142,13 @@ async def test_a_client_that_leaves_cancels_the_forwarded_call(world: World) -> 
 async def test_a_slow_reader_holds_the_room_back(world: World) -> None:
     produced = 0
 
-    class Fast(agent_service_pb2_grpc.AgentServiceServicer):
-        async def ExportAgent(self, request: Any, context: Any) -> Any:
-            nonlocal produced
-            for _ in range(2000):
-                yield agent_service_pb2.ExportAgentResponse(chunk=bytes(64 * 1024))
-                produced += 1
+    async def fast(request: Any, context: Any) -> AsyncIterator[Any]:
+        nonlocal produced
+        for _ in range(2000):
+            yield agent_service_pb2.ExportAgentResponse(chunk=bytes(64 * 1024))
+            produced += 1
 
-    world.agents.ExportAgent = Fast().ExportAgent  # type: ignore[method-assign]
+    world.agents.on_export = fast
     gateway = await world.gateway()
     call = agents(gateway).ExportAgent(
         agent_service_pb2.ExportAgentRequest(), metadata=gateway.metadata
@@ -157,18 +156,19 @@ async def test_a_slow_reader_holds_the_room_back(world: World) -> None:
     await anext(aiter(call))
     await asyncio.sleep(0.5)
     assert produced < 1000
+    # Bounded by what the transports buffer, far from all of the 2000.
+    assert 0 < produced
     call.cancel()
 
 
 async def test_a_deadline_reaches_the_room(world: World) -> None:
     seen: list[float] = []
 
-    class Slow(agent_service_pb2_grpc.AgentServiceServicer):
-        async def GetAgent(self, request: Any, context: Any) -> Any:
-            seen.append(context.time_remaining())
-            await asyncio.sleep(30)
+    async def slow(request: Any, context: Any) -> Any:
+        seen.append(context.time_remaining())
+        await asyncio.sleep(30)
 
-    world.agents.GetAgent = Slow().GetAgent  # type: ignore[method-assign]
+    world.agents.on_get = slow
     gateway = await world.gateway()
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await agents(gateway).GetAgent(

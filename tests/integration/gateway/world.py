@@ -67,10 +67,14 @@ class KnownAgents(agent_service_pb2_grpc.AgentServiceServicer):
         self.agents: set[str] = set()
         self.conversations: set[str] = set()
         self.calls: list[str] = []
-        self.imported: list[int] = []
+        # What a test wants done instead, over either transport.
+        self.on_get: Callable[[Any, Any], Awaitable[Any]] | None = None
+        self.on_export: Callable[[Any, Any], AsyncIterator[Any]] | None = None
 
     async def GetAgent(self, request: Any, context: Any) -> Any:
         self.calls.append("GetAgent")
+        if self.on_get is not None:
+            return await self.on_get(request, context)
         self._require(request.agent_id)
         return agent_service_pb2.GetAgentResponse()
 
@@ -87,6 +91,10 @@ class KnownAgents(agent_service_pb2_grpc.AgentServiceServicer):
         return agent_service_pb2.DeleteAgentResponse()
 
     async def ExportAgent(self, request: Any, context: Any) -> Any:
+        if self.on_export is not None:
+            async for response in self.on_export(request, context):
+                yield response
+            return
         for number in range(int(request.agent_id or "3")):
             yield agent_service_pb2.ExportAgentResponse(chunk=b"%d" % number)
 

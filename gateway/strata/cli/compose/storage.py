@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import asyncpg
 
-from strata.cli.compose.rooms import ROOMS
 from strata.embedded.data_folder import DataFolder
 from strata.embedded.postgres import EmbeddedPostgres
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.migrate import RoomMigrations
 
 DATABASE = "strata"
+_ROOMS = "strata.cli.compose.rooms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,11 @@ async def open_storage(folder: DataFolder, stack: AsyncExitStack) -> Storage:
     async with asyncio.TaskGroup() as group:
         group.create_task(postgres.start())
         group.create_task(vectors.start())
+        # The rooms and what they stand on take longer to import than the engines to start.
+        loading = group.create_task(asyncio.to_thread(importlib.import_module, _ROOMS))
     await _ensure_database(postgres)
     databases = {}
-    for spec in ROOMS:
+    for spec in loading.result().ROOMS:
         if spec.migrations is not None:
             databases[spec.name] = await _migrated(folder, postgres, spec.migrations)
     return Storage(postgres, vectors, databases)
@@ -91,9 +94,6 @@ async def _migrated(
         await migrations.upgrade(admin_url, passwords)
     roles = migrations.roles
     return RoomDatabase(
-        service_url=postgres.url(
-            user=roles.service, password=passwords.service, database=DATABASE
-        ),
+        service_url=postgres.url(user=roles.service, password=passwords.service, database=DATABASE),
         worker_url=postgres.url(user=roles.worker, password=passwords.worker, database=DATABASE),
     )
-

@@ -121,7 +121,7 @@ def _params(message: Any) -> edge.SearchParams | None:
     )
 
 
-def _query(message: Any) -> edge.ScoringQueryType | None:
+def _query(message: Any) -> Any:
     if not message.HasField("query"):
         return None
     query, using = message.query, message.using or None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import qdrant_edge as edge
 
@@ -55,7 +55,11 @@ _TOKENIZERS = {
 }
 # Tuning of storage and of the HNSW graph has no effect here (plain scans, see the decision
 # record); these would change what is stored or who may read it, so they are refused.
-_REFUSED = ("quantization_config", "strict_mode_config", "sharding_method")
+_REFUSED: tuple[Literal["quantization_config", "strict_mode_config", "sharding_method"], ...] = (
+    "quantization_config",
+    "strict_mode_config",
+    "sharding_method",
+)
 
 
 def shard_config(message: wire.collections.CreateCollection) -> edge.EdgeConfig:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import strata
 from strata.embedded.supervisor import (
@@ -64,7 +63,9 @@ class EmbeddedVectors:
     @property
     def port(self) -> int:
         """The TCP port on loopback; the same after a restart, where it is still free."""
-        return self._started(self._port)
+        if self._port is None:
+            raise UnavailableError("the vector engine is not started")
+        return self._port
 
     @property
     def url(self) -> str:
@@ -74,7 +75,9 @@ class EmbeddedVectors:
     @property
     def api_key(self) -> str:
         """What callers send as metadata `api-key`."""
-        return self._started(self._api_key)
+        if self._api_key is None:
+            raise UnavailableError("the vector engine is not started")
+        return self._api_key
 
     @property
     def pid(self) -> int | None:
@@ -115,11 +118,6 @@ class EmbeddedVectors:
     async def wait_serving(self) -> None:
         """Waits until the engine serves; see `Supervisor.wait_serving`."""
         await self._supervisor.wait_serving()
-
-    def _started(self, value: object) -> Any:
-        if value is None:
-            raise UnavailableError("the vector engine is not started")
-        return value
 
     def _key(self) -> str:
         path = self.folder / "api_key"

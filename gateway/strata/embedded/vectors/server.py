@@ -76,9 +76,14 @@ def build_server(worker: EngineWorker, key: str) -> grpc.aio.Server:
             ("grpc.so_reuseport", 0),
         ],
     )
-    wire.points_service.add_PointsServicer_to_server(PointsServicer(worker), server)
-    wire.collections_service.add_CollectionsServicer_to_server(CollectionsServicer(worker), server)
-    wire.root_service.add_QdrantServicer_to_server(RootServicer(), server)
+    # The client's package has no types for its generated services.
+    adders: list[tuple[Any, object]] = [
+        (wire.points_service.add_PointsServicer_to_server, PointsServicer(worker)),
+        (wire.collections_service.add_CollectionsServicer_to_server, CollectionsServicer(worker)),
+        (wire.root_service.add_QdrantServicer_to_server, RootServicer()),
+    ]
+    for add, servicer in adders:
+        add(servicer, server)
     return server
 
 

@@ -164,14 +164,14 @@ class CollectionStore:
     def change_aliases(self, actions: Iterable[wire.collections.AliasOperations]) -> None:
         """Applies all alias operations or, when one of them is refused, none."""
         changed = dict(self._aliases)
-        steps: dict[str | None, Callable[..., None]] = {
+        steps: dict[str, Callable[..., None]] = {
             "create_alias": self._create_alias,
             "rename_alias": self._rename_alias,
             "delete_alias": self._delete_alias,
         }
         for action in actions:
             kind = action.WhichOneof("action")
-            if kind not in steps:
+            if kind is None:
                 raise BadRequestError("an alias operation is empty")
             steps[kind](changed, getattr(action, kind))
         self._save_aliases(changed)

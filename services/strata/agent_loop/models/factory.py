@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import importlib
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Self
 
-from anthropic import AsyncAnthropic
-from openai import AsyncOpenAI
-from strata.agent_loop.models import anthropic, openai
-from strata.agent_loop.models.anthropic import AnthropicChatModel
 from strata.agent_loop.models.domain import ChatModel, EndpointType, ModelSettings
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
-from strata.agent_loop.models.openai import OpenAiChatModel
 from strata.agent_loop.models.registry import ModelEndpoint
 from strata.agent_loop.models.streaming import RetryPolicy
 from strata.agent_loop.models.structured import StructuredToolModel
 
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+    from openai import AsyncOpenAI
+
 LIST_TIMEOUT = 5.0
+_PROVIDERS = {
+    EndpointType.OPENAI: "strata.agent_loop.models.openai",
+    EndpointType.ANTHROPIC: "strata.agent_loop.models.anthropic",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,8 @@ class ModelFactory:
     """Builds models from settings. Close it at shutdown, after the last stream.
 
     Clients are opened on first use and kept: one per wire protocol and address, so that agents
-    with keys of their own share the connections.
+    with keys of their own share the connections. An SDK takes a second or more to import and
+    is imported when it is first needed; `preload` does so ahead of time.
     """
 
     def __init__(self, retry: RetryPolicy | None = None) -> None:
@@ -66,6 +71,12 @@ class ModelFactory:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+    @staticmethod
+    async def preload(types: Iterable[EndpointType]) -> None:
+        """Imports the SDKs of some wire protocols without holding up the event loop."""
+        for kind in set(types):
+            await asyncio.to_thread(importlib.import_module, _PROVIDERS[kind])
 
     def model(self, settings: ModelSettings) -> ChatModel:
         """The model for these settings. What it learns about the server is kept between calls."""
@@ -95,12 +106,13 @@ class ModelFactory:
         self._anthropic.clear()
 
     def _build(self, settings: ModelSettings) -> ChatModel:
+        provider = _provider(settings.endpoint_type)
         model: ChatModel
         if settings.endpoint_type is EndpointType.ANTHROPIC:
             client = self._anthropic_client(settings.base_url, settings.api_key)
-            model = AnthropicChatModel(client, settings, self._retry)
+            model = provider.AnthropicChatModel(client, settings, self._retry)
         else:
-            model = OpenAiChatModel(
+            model = provider.OpenAiChatModel(
                 self._openai_client(settings.base_url, settings.api_key), settings, self._retry
             )
         return StructuredToolModel(model) if settings.structured_tools else model
@@ -124,25 +136,37 @@ class ModelFactory:
         )
 
     async def _ask(self, endpoint: ModelEndpoint) -> list[tuple[str, int | None]]:
+        await self.preload([endpoint.type])
+        client: AsyncAnthropic | AsyncOpenAI
         if endpoint.type is EndpointType.ANTHROPIC:
-            return await anthropic.list_models(
-                self._anthropic_client(endpoint.base_url, endpoint.api_key)
-            )
-        return await openai.list_models(self._openai_client(endpoint.base_url, endpoint.api_key))
+            client = self._anthropic_client(endpoint.base_url, endpoint.api_key)
+        else:
+            client = self._openai_client(endpoint.base_url, endpoint.api_key)
+        listed: list[tuple[str, int | None]]
+        listed = await _provider(endpoint.type).list_models(client)
+        return listed
 
     def _openai_client(self, base_url: str, api_key: str) -> AsyncOpenAI:
         client = self._openai.get(base_url)
         if client is None:
-            client = self._openai[base_url] = openai.open_client(base_url, "")
+            client = self._openai[base_url] = _provider(EndpointType.OPENAI).open_client(
+                base_url, ""
+            )
             self._stack.push_async_callback(client.close)
         return client.with_options(api_key=api_key) if api_key else client
 
     def _anthropic_client(self, base_url: str, api_key: str) -> AsyncAnthropic:
         client = self._anthropic.get(base_url)
         if client is None:
-            client = self._anthropic[base_url] = anthropic.open_client(base_url, "")
+            client = self._anthropic[base_url] = _provider(EndpointType.ANTHROPIC).open_client(
+                base_url, ""
+            )
             self._stack.push_async_callback(client.close)
         return client.with_options(api_key=api_key) if api_key else client
+
+
+def _provider(kind: EndpointType) -> ModuleType:
+    return importlib.import_module(_PROVIDERS[kind])
 
 
 # Agents rarely differ in their settings; a bound is kept so that keys that change do not pile up.

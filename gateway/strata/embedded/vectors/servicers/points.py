@@ -159,7 +159,7 @@ class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
         """Reads points by id."""
 
         def work(shard: edge.EdgeShard) -> list[wire.points.RetrievedPoint]:
-            ids = [point_id(item) for item in request.ids]
+            ids: list[edge.PointId] = [point_id(item) for item in request.ids]
             return retrieved_points(
                 shard.retrieve(ids, with_payload(request), with_vectors(request))
             )
@@ -197,7 +197,8 @@ class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
                 next_page_offset=None if following is None else point_id_message(following),
             )
 
-        response, response.time = await self.read(request.collection_name, work)
+        response, seconds = await self.read(request.collection_name, work)
+        response.time = seconds
         return response
 
     async def Count(self, request: wire.points.CountPoints, context: Context) -> Any:

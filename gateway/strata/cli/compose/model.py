@@ -1,0 +1,116 @@
+"""The chat model of a local Strata: what is configured, what runs here, or the demo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from strata.agent_loop.settings import AgentLoopSettings, EndpointSettings
+from strata.embedded.chat_model.choice import (
+    LOCAL_DEMO_ID,
+    ConfiguredProvider,
+    ModelChoice,
+    Source,
+    choose,
+)
+from strata.embedded.chat_model.discovery import LocalServer, discover
+from strata.embedded.chat_model.local_model import LocalChatModel
+from strata.embedded.chat_model.progress import LocalModelError, Progress
+from strata.embedded.chat_model.settings import LocalDemoSettings
+
+# A laptop's processor reads the first prompt at its own pace.
+_LOCAL_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChatModel:
+    """What the agent loop is told.
+
+    Attributes:
+        choice: What was chosen, and the sentence for the person.
+        endpoints: Endpoints beside those that the settings name.
+        default_model: Handle for agents that name none; empty to leave it to the settings.
+        process: Pid of the demo model, if it runs.
+    """
+
+    choice: ModelChoice
+    endpoints: tuple[EndpointSettings, ...] = ()
+    default_model: str = ""
+    process: int | None = None
+
+
+async def prepare_model(
+    settings: AgentLoopSettings,
+    demo: LocalDemoSettings,
+    stack: AsyncExitStack,
+    report: Callable[[Progress], None],
+) -> ChatModel:
+    """Chooses the chat model, and fetches and starts the demo model if it comes to that.
+
+    Args:
+        settings: What the person configured.
+        demo: Whether and how the demo model may be used.
+        stack: Stops the demo model.
+        report: Told how far the demo model is; may be called from a thread.
+    """
+    configured = _configured(settings)
+    servers = [] if configured else await discover()
+    choice = choose(configured, servers, demo.local_demo)
+    if choice.source is Source.LOCAL_SERVER:
+        return _of_server(choice, servers[0])
+    if choice.source is not Source.LOCAL_DEMO:
+        return ChatModel(choice)
+    model = LocalChatModel(
+        demo.local_demo_cache,
+        mode=demo.local_demo,
+        model_url=demo.local_demo_url,
+        context_tokens=demo.local_demo_context_tokens,
+    )
+    try:
+        await model.ensure(report)
+        await model.start(report)
+    except LocalModelError as error:
+        return ChatModel(choose([], [], demo.local_demo, error.message))
+    stack.push_async_callback(model.stop)
+    return _of_demo(choice, model)
+
+
+def _configured(settings: AgentLoopSettings) -> list[ConfiguredProvider]:
+    registry = settings.registry()
+    default = registry.default_handle
+    return [
+        ConfiguredProvider(
+            endpoint.name,
+            default.partition("/")[2] if default.startswith(f"{endpoint.name}/") else "its models",
+            endpoint.base_url or None,
+        )
+        for endpoint in registry.endpoints
+    ]
+
+
+def _of_server(choice: ModelChoice, server: LocalServer) -> ChatModel:
+    name = server.product.lower().replace(" ", "-").replace(".", "-")
+    endpoint = EndpointSettings(
+        name=name,
+        base_url=server.base_url,
+        models=server.models,
+        first_event_timeout_s=_LOCAL_TIMEOUT_S,
+        total_timeout_s=_LOCAL_TIMEOUT_S,
+    )
+    return ChatModel(choice, (endpoint,), f"{name}/{choice.model}")
+
+
+def _of_demo(choice: ModelChoice, model: LocalChatModel) -> ChatModel:
+    endpoint = EndpointSettings(
+        name=LOCAL_DEMO_ID,
+        base_url=model.base_url,
+        api_key=model.api_key,
+        models=(model.model_id,),
+        context_window=model.context_tokens,
+        temperature=0.0,
+        structured_tools=True,
+        first_event_timeout_s=_LOCAL_TIMEOUT_S,
+        total_timeout_s=_LOCAL_TIMEOUT_S,
+    )
+    return ChatModel(choice, (endpoint,), f"{LOCAL_DEMO_ID}/{model.model_id}", model.pid)

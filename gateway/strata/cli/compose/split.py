@@ -1,0 +1,133 @@
+"""One process per room, each under a supervisor, real gRPC between them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from pydantic import BaseModel
+
+import strata
+from strata.cli.compose.local import HOST, Local
+from strata.cli.compose.rooms import GATEWAY, INNER_ROOMS, ROOMS, RoomSpec
+from strata.cli.settings import environment_of_rooms
+from strata.embedded.supervisor import Command, Supervisor, pick_port, spawn, tail, until_ready
+from strata.shared.errors import UnavailableError
+
+_STOP_SECONDS = 20.0
+_PROBE_SECONDS = 0.2
+
+
+class RoomProcess:
+    """A room in a process of its own, started again when it dies.
+
+    Args:
+        spec: The room.
+        port: Where it listens.
+        values: Its settings.
+        folder: Where its log is kept.
+    """
+
+    def __init__(self, spec: RoomSpec, port: int, values: dict[str, object], folder: Path) -> None:
+        self.name = spec.name
+        self._module = spec.module
+        self._port = port
+        self._environment = environment_of(spec.name, {**values, "port": port})
+        self._folder = folder
+        self._log = folder / f"{spec.name}.log"
+        self.supervisor = Supervisor(
+            spec.name,
+            self._launch,
+            stop_signal=signal.SIGTERM,
+            stop_timeout=_STOP_SECONDS,
+            log_path=self._log,
+        )
+
+    async def _launch(self) -> subprocess.Popen[bytes]:
+        roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
+        process = spawn(
+            Command(
+                program=[sys.executable, "-m", self._module],
+                folder=self._folder,
+                log_path=self._log,
+                environment={
+                    **environment_of_rooms(),
+                    **self._environment,
+                    "PYTHONPATH": roots,
+                    "PYTHONUNBUFFERED": "1",
+                },
+            )
+        )
+        if await until_ready(process, self._listens, stop=signal.SIGTERM):
+            return process
+        raise UnavailableError(f"the room {self.name} did not start: {tail(self._log)}")
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            probe.settimeout(_PROBE_SECONDS)
+            return probe.connect_ex((HOST, self._port)) == 0
+
+
+async def start_rooms(local: Local, stack: AsyncExitStack) -> dict[str, RoomProcess]:
+    """Starts every room, the gateway last.
+
+    Args:
+        local: What the rooms stand on.
+        stack: Stops the rooms, the gateway first.
+    """
+    ports = {spec.name: pick_port() for spec in INNER_ROOMS}
+    targets = {name: f"{HOST}:{port}" for name, port in ports.items()}
+    folder = local.folder.path / "logs"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    ports[GATEWAY.name] = local.gateway.port
+    rooms = {
+        spec.name: RoomProcess(
+            spec,
+            ports[spec.name],
+            {**_values(local, spec), "targets": targets},
+            folder,
+        )
+        for spec in ROOMS
+    }
+    async with asyncio.TaskGroup() as group:
+        for spec in INNER_ROOMS:
+            group.create_task(_start(rooms[spec.name], stack))
+    await _start(rooms[GATEWAY.name], stack)
+    return rooms
+
+
+async def _start(room: RoomProcess, stack: AsyncExitStack) -> None:
+    await room.supervisor.start()
+    stack.push_async_callback(room.supervisor.stop)
+
+
+def _values(local: Local, spec: RoomSpec) -> dict[str, object]:
+    values = local.room_values(spec.name)
+    if spec is GATEWAY:
+        values["token_private_key"] = local.private_key
+        values["key_pepper"] = local.gateway.pepper()
+    return values
+
+
+def environment_of(room: str, values: dict[str, object]) -> dict[str, str]:
+    """Returns settings of a room as environment variables; structures as JSON."""
+    return {f"STRATA_{room.upper()}_{name.upper()}": _text(value) for name, value in values.items()}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, default=_plain)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is no setting")

@@ -1,0 +1,46 @@
+"""What the command line can be told from outside: ``STRATA_…`` without a room's name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_PASSED_ON = ("STRATA_", "OPENAI_", "ANTHROPIC_")
+
+
+class CliSettings(BaseSettings):
+    """Where Strata is, and how it is started here."""
+
+    model_config = SettingsConfigDict(env_prefix="STRATA_", extra="ignore", frozen=True)
+
+    address: str = Field(
+        default="", description="host:port of the gateway; unset means the one of the data folder."
+    )
+    api_key: str = Field(
+        default="", repr=False, description="API key; unset means the one of the data folder."
+    )
+    data: Path | None = Field(
+        default=None, description="The data folder; unset means the user's data directory."
+    )
+    port: int = Field(
+        default=7600, ge=0, le=65535, description="Preferred port of the gateway of `strata up`."
+    )
+    database_admin_url: str = Field(
+        default="", repr=False, description="PostgreSQL URL that `strata migrate` connects with."
+    )
+
+
+def environment_of_rooms() -> dict[str, str]:
+    """Returns what a room in a process of its own may see of our environment.
+
+    Settings of rooms and of model providers, and what a process needs to run; no more.
+    """
+    wanted = {"HOME", "PATH", "TZ", "LANG", "LC_ALL", "SSL_CERT_FILE", "SSL_CERT_DIR"}
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(_PASSED_ON) or name in wanted
+    }

@@ -1,0 +1,352 @@
+"""Whole turns through the real rooms, with a scripted model behind the real SDK."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from doubles.script import Call, Fault, Reply, call, cut, overflow, say, unauthorized
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import message_pb2
+from strata.api.common.v1 import run_event_pb2 as event_pb
+from strata.shared.errors import AbortedError, NotFoundError, Reason
+from strata.shared.ids import new_id
+from tests.integration.agent_loop.world import World, roles
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_plain_turn_answers_and_stores_both_messages(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(say("Hello, Ada."))
+
+    ran = await world.run(agent, "I am Ada.", stream_tokens=True)
+
+    assert ran.kinds == [
+        "run_started",
+        "step_started",
+        "text_delta",
+        "message_stored",
+        "run_finished",
+    ]
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
+    assert ran.finished.step_count == 1
+    assert ran.finished.usage.total_tokens > 0
+    window = await world.window(agent)
+    assert roles(window.messages) == ["system", "user", "assistant"]
+    assert ran.events[0].run_started.input_message_ids == [window.messages[1].id]
+    streamed = [e.text_delta for e in ran.events if e.WhichOneof("event") == "text_delta"]
+    assert "".join(delta.text for delta in streamed) == "Hello, Ada."
+    assert {delta.message_id for delta in streamed} == {window.messages[2].id}
+
+
+async def test_without_stream_tokens_no_delta_is_sent(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(say("Hello."))
+
+    ran = await world.run(agent, "Hi.")
+
+    assert "text_delta" not in ran.kinds
+
+
+async def test_memory_edit_is_in_the_next_prompt_of_the_same_turn(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(
+        call("memory_insert", {"label": "human", "new_str": "Her name is Ada."}),
+        say("Noted."),
+    )
+
+    ran = await world.run(agent, "I am Ada.")
+
+    assert ran.kinds == [
+        "run_started",
+        "step_started",
+        "tool_started",
+        "tool_finished",
+        "message_stored",
+        "message_stored",
+        "step_started",
+        "message_stored",
+        "run_finished",
+    ]
+    first, second = world.model.requests
+    assert "Her name is Ada." not in first.system
+    assert "Her name is Ada." in second.system
+    edit = next(e.tool_finished for e in ran.events if e.HasField("tool_finished"))
+    assert [each.label for each in edit.memory_edits] == ["human"]
+    window = await world.window(agent)
+    assert roles(window.messages) == ["system", "user", "assistant", "tool", "assistant"]
+    assert "Her name is Ada." in window.messages[0].parts[0].text.text
+
+
+async def test_system_prompt_stays_the_same_while_memory_does(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(say("One."), say("Two."))
+
+    await world.run(agent, "First.")
+    await world.run(agent, "Second.")
+
+    first, second = world.model.requests
+    assert first.system == second.system
+    before = [m for m in second.body["messages"] if m["role"] != "system"]
+    assert [m["content"] for m in before] == ["First.", "One.", "Second."]
+
+
+async def test_several_calls_of_one_reply_come_back_in_one_tool_message(world: World) -> None:
+    agent = await world.make_agent()
+    calls = (
+        Call("memory_insert", {"label": "human", "new_str": "Ada"}),
+        Call("archival_memory_insert", {"content": "Likes tea.", "tags": ["taste"]}),
+        Call("conversation_search", {"query": "tea"}),
+    )
+    world.model.script(Reply(text="A moment.", calls=calls), say("Done."))
+
+    ran = await world.run(agent, "I am Ada and I like tea.")
+
+    assistant, tool, _ = ran.stored
+    assert [part.WhichOneof("content") for part in assistant.parts] == ["text"] + ["tool_call"] * 3
+    returns = [part.tool_return for part in tool.parts]
+    assert [part.name for part in returns] == [each.name for each in calls]
+    assert [part.tool_call_id for part in returns] == [
+        part.tool_call.tool_call_id for part in assistant.parts[1:]
+    ]
+    assert all(part.status == message_pb2.TOOL_STATUS_OK for part in returns)
+    assert all(
+        list(json.loads(part.content)) == ["status", "message", "time"] for part in returns
+    )
+
+
+async def test_archival_counts_are_renewed_at_the_next_turn_not_within_one(world: World) -> None:
+    agent = await world.make_agent()
+    told = "- 1 total memories you created are stored in archival"
+    note = {"content": "Likes tea.", "tags": ["taste"]}
+    world.model.script(call("archival_memory_insert", note), say("Noted."), say("Tea."), say("Yes."))
+
+    await world.run(agent, "I like tea.")
+    first, second = world.model.requests
+    assert first.system == second.system
+    assert (await world.window(agent)).metadata_stale
+
+    await world.run(agent, "What do I like?")
+    third = world.model.requests[-1]
+    assert told in third.system
+    assert "- Available archival memory tags: taste" in third.system
+    assert not (await world.window(agent)).metadata_stale
+
+    await world.run(agent, "Sure?")
+    assert world.model.requests[-1].system == third.system
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ('{"label": "human", "new_str', "not valid JSON"),
+        ("[1, 2]", "must be a JSON object"),
+        ("null", "must be a JSON object"),
+    ],
+)
+async def test_arguments_that_are_no_object_are_told_to_the_model_and_kept_as_written(
+    world: World, arguments: str, said: str
+) -> None:
+    agent = await world.make_agent()
+    world.model.script(call("memory_insert", arguments), say("Sorry."))
+
+    ran = await world.run(agent, "Remember me.")
+
+    assistant, tool, _ = ran.stored
+    assert assistant.parts[0].tool_call.arguments == arguments
+    assert tool.parts[0].tool_return.status == message_pb2.TOOL_STATUS_FAILED
+    assert said in json.loads(tool.parts[0].tool_return.content)["message"]
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
+
+
+async def test_unknown_tool_is_refused_in_the_specified_words(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(call("launch_rocket", {}), say("I cannot."))
+
+    ran = await world.run(agent, "Fly!")
+
+    message = json.loads(ran.stored[1].parts[0].tool_return.content)["message"]
+    assert message == (
+        "[ToolConstraintError] Cannot call launch_rocket, valid tools include:"
+        " ['conversation_search', 'memory_insert', 'memory_replace', 'archival_memory_insert',"
+        " 'archival_memory_search']."
+    )
+
+
+async def test_max_steps_ends_the_run_and_the_next_one_goes_on(world: World) -> None:
+    agent = await world.make_agent()
+    search = {"query": "x"}
+    world.model.script(call("conversation_search", search), call("conversation_search", search))
+
+    ran = await world.run(agent, "Search.", max_steps=2)
+
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_MAX_STEPS
+    assert ran.finished.step_count == 2
+    world.model.script(say("Fine."))
+    assert (await world.run(agent, "And?")).text == "Fine."
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (unauthorized(), "MODEL_AUTHENTICATION"),
+        (Fault(400, "bad"), "MODEL_REQUEST_REFUSED"),
+    ],
+)
+async def test_model_error_ends_the_run_and_the_message_is_kept(
+    world: World, fault: Fault, reason: str
+) -> None:
+    agent = await world.make_agent()
+    world.model.script(fault)
+
+    ran = await world.run(agent, "Do not lose this.")
+
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_LLM_API_ERROR
+    assert ran.finished.error.reason == reason
+    assert roles((await world.window(agent)).messages) == ["system", "user"]
+    world.model.script(say("Here again."))
+    assert (await world.run(agent, "Still there?")).text == "Here again."
+
+
+async def test_broken_stream_is_begun_anew(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(cut(after=2), say("Whole."))
+
+    ran = await world.run(agent, "Hi.", stream_tokens=True)
+
+    assert ran.kinds == [
+        "run_started",
+        "step_started",
+        "text_delta",
+        "step_restarted",
+        "text_delta",
+        "message_stored",
+        "run_finished",
+    ]
+    assert ran.text == "Whole."
+
+
+async def test_empty_reply_is_asked_for_again_once(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(say(""), say("Now."))
+    assert (await world.run(agent, "Hi.")).text == "Now."
+
+    world.model.script(say(""), say(""))
+    ran = await world.run(agent, "Hello?")
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_INVALID_LLM_RESPONSE
+    assert ran.finished.error.retryable
+    assert ran.stored == []
+    world.model.script(say("Back."))
+    assert (await world.run(agent, "Anybody?")).text == "Back."
+
+
+async def test_cut_at_the_token_limit_keeps_the_text(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(say("Once upon a", finish="length"))
+
+    ran = await world.run(agent, "Tell a story.")
+
+    assert ran.text == "Once upon a"
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_MAX_TOKENS_EXCEEDED
+
+
+async def test_context_refusal_leaves_older_messages_out_of_the_request_only(world: World) -> None:
+    agent = await world.make_agent()
+    for number in range(4):
+        world.model.script(say(f"Answer {number}. " + "x" * 4000))
+        await world.run(agent, f"Question {number}. " + "y" * 4000)
+    world.model.script(overflow("openai"), say("Short."))
+
+    ran = await world.run(agent, "Last question.")
+
+    assert ran.text == "Short."
+    refused, answered = world.model.requests[-2:]
+    assert len(answered.body["messages"]) < len(refused.body["messages"])
+    assert answered.body["messages"][0]["role"] == "system"
+    assert answered.body["messages"][-1]["content"] == "Last question."
+    assert answered.body["messages"][1]["role"] == "user"
+    assert len((await world.window(agent)).messages) == 11
+
+
+async def test_second_context_refusal_ends_the_run(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(say("A" * 4000))
+    await world.run(agent, "B" * 4000)
+    world.model.script(overflow("openai"), overflow("openai"))
+
+    ran = await world.run(agent, "C")
+
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_LLM_API_ERROR
+    assert ran.finished.error.reason == "CONTEXT_WINDOW_EXCEEDED"
+
+
+async def test_anthropic_sees_numbered_lines_and_openai_does_not(world: World) -> None:
+    block = {"label": "human", "value": "Ada\nLondon"}
+    model = agent_pb.ModelConfig(handle="claude/test-model", max_output_tokens=512)
+    agent = await world.make_agent(blocks=[block], model=model)
+    world.model.script(say("Hi."), say("Hi."))
+    await world.run(agent, "Hello.")
+    assert "1→ Ada\n2→ London" in world.model.requests[-1].system
+
+    other = agent_pb.ModelConfig(handle="test/test-model")
+    await world.agents.UpdateAgent(agent_pb.UpdateAgentRequest(agent_id=agent.id, model=other))
+    await world.run(agent, "Hello.")
+    assert "\nAda\nLondon\n" in world.model.requests[-1].system
+
+
+async def test_unknown_agent_conversation_and_stale_attempt_are_statuses(world: World) -> None:
+    agent = await world.make_agent()
+    missing = agent_pb.Agent(
+        id=new_id("agent"), default_conversation_id=agent.default_conversation_id
+    )
+    with pytest.raises(NotFoundError) as raised:
+        await world.run(missing, "Hi.")
+    assert raised.value.reason is Reason.AGENT_NOT_FOUND
+    with pytest.raises(NotFoundError) as raised:
+        await world.run(agent, "Hi.", conversation_id=new_id("conversation"))
+    assert raised.value.reason is Reason.CONVERSATION_NOT_FOUND
+
+    run_id = new_id("run")
+    world.model.script(say("Two."))
+    await world.run(agent, "Hi.", run_id=run_id, attempt=2)
+    with pytest.raises(AbortedError) as aborted:
+        await world.run(agent, "Hi.", run_id=run_id, attempt=1)
+    assert aborted.value.reason is Reason.STALE_ATTEMPT
+
+
+async def test_another_project_cannot_run_the_agent(world: World) -> None:
+    agent = await world.make_agent()
+    with world.signed_in(), pytest.raises(NotFoundError):
+        await world.run(agent, "Hi.")
+
+
+async def test_repeated_dispatch_of_a_finished_run_tells_it_again(world: World) -> None:
+    agent = await world.make_agent()
+    run_id = new_id("run")
+    world.model.script(call("conversation_search", {"query": "x"}), say("Done."))
+    first = await world.run(agent, "Hi.", run_id=run_id)
+    asked = len(world.model.requests)
+
+    again = await world.run(agent, "Hi.", run_id=run_id, attempt=2)
+
+    assert len(world.model.requests) == asked
+    assert [m.id for m in again.stored] == [m.id for m in first.stored]
+    assert again.finished.usage == first.finished.usage
+    assert roles((await world.window(agent)).messages).count("user") == 1
+
+
+async def test_conversations_of_one_agent_share_its_memory_only(world: World) -> None:
+    agent = await world.make_agent()
+    made = await world.agents.CreateConversation(
+        agent_pb.CreateConversationRequest(agent_id=agent.id, title="Second")
+    )
+    world.model.script(
+        call("memory_insert", {"label": "human", "new_str": "Ada"}), say("Noted."), say("Ada.")
+    )
+    await world.run(agent, "I am Ada.")
+    await world.run(agent, "Who am I?", conversation_id=made.conversation.id)
+
+    request = world.model.requests[-1]
+    assert "Ada" in request.system
+    assert [m["content"] for m in request.body["messages"][1:]] == ["Who am I?"]

@@ -1,0 +1,243 @@
+"""All rooms behind the agent loop, real, and a scripted model API: over sockets or in process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from doubles.model_server import ModelServer
+from strata.agent_loop import main as agent_loop
+from strata.agent_loop.migrations import MIGRATIONS as AGENT_LOOP
+from strata.agent_loop.settings import AgentLoopSettings, EndpointSettings
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
+from strata.api.agent_loop.v1 import group_service_pb2_grpc as group_grpc
+from strata.api.agent_loop.v1 import model_service_pb2_grpc as model_grpc
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
+from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
+from strata.api.common.v1 import message_pb2
+from strata.api.common.v1.run_event_pb2 import RunEvent, RunFinished
+from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
+from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
+from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
+from strata.archival import main as archival
+from strata.archival.migrations import MIGRATIONS as ARCHIVAL
+from strata.archival.settings import ArchivalSettings
+from strata.core_memory import main as core_memory
+from strata.core_memory.migrations import MIGRATIONS as CORE_MEMORY
+from strata.core_memory.settings import CoreMemorySettings
+from strata.embedded.vectors import EmbeddedVectors
+from strata.recall import main as recall
+from strata.recall.migrations import MIGRATIONS as RECALL
+from strata.recall.settings import RecallSettings
+from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
+from strata.shared.channels import ChannelFactory, services_of
+from strata.shared.context import RequestContext, use
+from strata.shared.ids import new_id
+from strata.shared.inprocess import InProcessNetwork
+from strata.shared.room import BackgroundTasks
+from strata.shared.server import serving
+from strata.tool_execution import main as tool_execution
+from strata.tool_execution.settings import ToolExecutionSettings
+
+
+@dataclass
+class Ran:
+    """What one dispatch of a run told."""
+
+    events: list[RunEvent]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of its events, repetitions of deltas folded."""
+        kinds: list[str] = []
+        for event in self.events:
+            kind = str(event.WhichOneof("event"))
+            if not (kinds and kinds[-1] == kind and kind.endswith("delta")):
+                kinds.append(kind)
+        return kinds
+
+    @property
+    def finished(self) -> RunFinished:
+        """The terminal event; there is exactly one, and it is the last."""
+        assert self.kinds.count("run_finished") == 1
+        assert self.kinds[-1] == "run_finished"
+        return self.events[-1].run_finished
+
+    @property
+    def stored(self) -> list[message_pb2.Message]:
+        """The messages that were stored, in order."""
+        return [
+            event.message_stored.message
+            for event in self.events
+            if event.WhichOneof("event") == "message_stored"
+        ]
+
+    @property
+    def text(self) -> str:
+        """The text of the last message."""
+        return "".join(part.text.text for part in self.stored[-1].parts)
+
+
+@dataclass
+class World:
+    """Stubs to everything, signed in as a project of the test's own."""
+
+    model: ModelServer
+    signer: TokenSigner
+    verifier: TokenVerifier
+    channel: Callable[[str], Any]
+    urls: dict[str, Any]
+    databases: list[Any] = field(default_factory=list)
+    network: InProcessNetwork | None = None
+
+    def __post_init__(self) -> None:
+        self.agents = agent_grpc.AgentServiceStub(self.channel("agent_loop"))
+        self.turns = turn_grpc.TurnServiceStub(self.channel("agent_loop"))
+        self.models = model_grpc.ModelServiceStub(self.channel("agent_loop"))
+        self.groups = group_grpc.GroupServiceStub(self.channel("agent_loop"))
+        self.blocks = block_grpc.BlockServiceStub(self.channel("core_memory"))
+        self.context = context_grpc.ContextServiceStub(self.channel("core_memory"))
+        self.messages = message_grpc.MessageServiceStub(self.channel("recall"))
+        self.windows = window_grpc.WindowServiceStub(self.channel("recall"))
+        self.passages = passage_grpc.PassageServiceStub(self.channel("archival"))
+
+    @contextmanager
+    def signed_in(self, project_id: str | None = None) -> Iterator[str]:
+        """Signs in to a project, a new one by default."""
+        project_id = project_id or new_id("project")
+        token = self.signer.mint("org-1", project_id, "key-1", ["read", "write", "run"])
+        caller = self.verifier.verify(token)
+        with use(RequestContext(caller=caller, request_id="test")):
+            yield project_id
+
+    async def make_agent(self, **fields: Any) -> agent_pb.Agent:
+        """Creates an agent."""
+        fields.setdefault("name", f"tester {new_id('x')[-8:]}")
+        response = await self.agents.CreateAgent(agent_pb.CreateAgentRequest(**fields))
+        agent: agent_pb.Agent = response.agent
+        return agent
+
+    def dispatch(self, agent: agent_pb.Agent, *texts: str, **fields: Any) -> Any:
+        """Dispatches a run; returns the call."""
+        fields.setdefault("run_id", new_id("run"))
+        fields.setdefault("attempt", 1)
+        fields.setdefault("conversation_id", agent.default_conversation_id)
+        request = turn_pb.ExecuteRunRequest(
+            agent_id=agent.id, messages=[user(text) for text in texts], **fields
+        )
+        return self.turns.ExecuteRun(request)
+
+    async def run(self, agent: agent_pb.Agent, *texts: str, **fields: Any) -> Ran:
+        """Runs a turn to its end."""
+        call = self.dispatch(agent, *texts, **fields)
+        return Ran([response.event async for response in call])
+
+    async def window(self, agent: agent_pb.Agent, conversation_id: str = "") -> Any:
+        """Returns the window of a conversation."""
+        from strata.api.recall.v1 import window_service_pb2 as pb
+
+        wanted = conversation_id or agent.default_conversation_id
+        return (await self.windows.GetWindow(pb.GetWindowRequest(conversation_id=wanted))).window
+
+
+def user(text: str) -> message_pb2.MessageInput:
+    """What a person says."""
+    part = message_pb2.Part(text=message_pb2.TextPart(text=text))
+    return message_pb2.MessageInput(role=message_pb2.ROLE_USER, parts=[part])
+
+
+def roles(messages: Sequence[message_pb2.Message]) -> list[str]:
+    """The roles of messages, in short."""
+    return [message_pb2.Role.Name(m.role).removeprefix("ROLE_").lower() for m in messages]
+
+
+async def open_world(
+    databases: Any, vectors: EmbeddedVectors, transport: str
+) -> AsyncIterator[World]:
+    """Starts everything; `transport` is "sockets" or "inprocess"."""
+    private, public = generate_key_pair()
+    signer, verifier = TokenSigner(private), TokenVerifier(public)
+    urls = {
+        name: await databases.of(migrations)
+        for name, migrations in {
+            "core_memory": CORE_MEMORY,
+            "recall": RECALL,
+            "archival": ARCHIVAL,
+            "agent_loop": AGENT_LOOP,
+        }.items()
+    }
+    async with AsyncExitStack() as stack:
+        model = await stack.enter_async_context(ModelServer())
+        common: dict[str, Any] = {
+            "port": 0,
+            "token_public_keys": public,
+            "drain_s": 0.0,
+            "grace_s": 0.2,
+        }
+
+        def of(name: str) -> dict[str, Any]:
+            return {
+                "database_url": urls[name].service_url,
+                "worker_database_url": urls[name].worker_url,
+                **common,
+            }
+
+        endpoints = (
+            EndpointSettings(
+                name="test",
+                base_url=model.openai_url,
+                models=("test-model",),
+                first_event_timeout_s=10,
+            ),
+            EndpointSettings(
+                name="claude",
+                type="anthropic",
+                base_url=model.anthropic_url,
+                models=("test-model",),
+            ),
+        )
+        rooms: list[tuple[Any, Any]] = [
+            (core_memory.build, CoreMemorySettings(**of("core_memory"))),
+            (recall.build, RecallSettings(**of("recall"))),
+            (
+                archival.build,
+                ArchivalSettings(
+                    qdrant_url=vectors.url, qdrant_api_key=vectors.api_key, **of("archival")
+                ),
+            ),
+            (tool_execution.build, ToolExecutionSettings(**common)),
+            (agent_loop.build, AgentLoopSettings(model_endpoints=endpoints, **of("agent_loop"))),
+        ]
+        if transport == "inprocess":
+            network = InProcessNetwork(verifier)
+            for build, settings in rooms:
+                room = await build(settings, network, stack)
+                network.register(room, settings)
+                await stack.enter_async_context(BackgroundTasks(room))
+            stack.push_async_callback(network.close)
+            yield World(model, signer, verifier, network.channel, urls, network=network)
+        else:
+            factory = ChannelFactory()
+            stack.push_async_callback(factory.close)
+            targets: dict[str, str] = {}
+            for build, settings in rooms:
+                started = settings.model_copy(update={"targets": dict(targets)})
+                server = await stack.enter_async_context(serving(build, started))
+                name = build.__module__.split(".")[1]
+                targets[name] = server.address
+
+            def channel(room: str) -> Any:
+                return factory.channel(targets[room], services_of(room))
+
+            yield World(model, signer, verifier, channel, urls)
+
+
+async def settle() -> None:
+    """Lets what was cancelled end."""
+    await asyncio.sleep(0.05)

@@ -1,0 +1,427 @@
+"""A world for the pure loop: every protocol in memory, where any call can be the last one."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from strata.agent_loop.domain.agents import Agent, AgentType, ModelConfig
+from strata.agent_loop.domain.events import MessageStored, RunEvent, RunFinished
+from strata.agent_loop.domain.journal import JournalKey, StepRecord
+from strata.agent_loop.domain.messages import (
+    Message,
+    MessageInput,
+    MessageRole,
+    ToolReturn,
+    ToolStatus,
+    Window,
+)
+from strata.agent_loop.domain.runs import Outcome, RunRequest
+from strata.agent_loop.domain.tools import (
+    CallFinished,
+    CallStarted,
+    MemoryEdit,
+    Tool,
+    ToolBatch,
+    ToolEffect,
+    ToolEvent,
+    ToolResult,
+    ToolSet,
+)
+from strata.agent_loop.loop.packaging import package
+from strata.agent_loop.loop.ports import (
+    BegunTurn,
+    BoundModel,
+    CommittedStep,
+    MemorySection,
+    Ports,
+    StepCommit,
+)
+from strata.agent_loop.loop.turn import Turn
+from strata.agent_loop.models.domain import (
+    EndpointType,
+    FinishReason,
+    ModelEvent,
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    TextDelta,
+    TextPart,
+    ToolCall,
+    ToolSchema,
+    Usage,
+)
+from strata.agent_loop.models.tokens import TokenEstimator
+from strata.agent_loop.prompts.system_message import ArchivalStats, Metadata, assemble
+from strata.shared.clock import ManualClock
+from strata.shared.errors import AbortedError, Reason
+from strata.shared.ids import new_id
+
+USAGE = Usage(prompt_tokens=10, completion_tokens=5)
+
+
+class Died(BaseException):  # noqa: N818
+    """The process is gone: nothing after this runs."""
+
+
+class Fate:
+    """Counts the calls to the outside and lets one of them be the last."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.last: int | None = None
+
+    def step(self) -> None:
+        """Dies if the time has come."""
+        self.calls += 1
+        if self.last is not None and self.calls > self.last:
+            raise Died
+
+
+def stale() -> AbortedError:
+    return AbortedError("stale", reason=Reason.STALE_ATTEMPT)
+
+
+class Recall:
+    """A window with the fence of the real one."""
+
+    def __init__(self, agent: Agent, system: str, fate: Fate) -> None:
+        first = Message(new_id("message"), MessageRole.SYSTEM, (TextPart(system),))
+        self.messages: list[Message] = [first]
+        self.hidden = 0
+        self.stale = False
+        self.commits: list[StepCommit] = []
+        self._agent = agent
+        self._fate = fate
+        self._fence: tuple[str, int] = ("", 0)
+        self._steps: dict[str, int] = {}
+        self._inputs: dict[str, list[Message]] = {}
+        self._of_run: dict[str, list[Message]] = {}
+
+    async def begin_turn(self, key: JournalKey, inputs: Sequence[Message]) -> BegunTurn:
+        self._fate.step()
+        run_id, attempt = self._fence
+        if run_id == key.run_id and key.attempt < attempt:
+            raise stale()
+        self._fence = (key.run_id, key.attempt)
+        if key.run_id not in self._inputs:
+            self._inputs[key.run_id] = list(inputs)
+            self._steps[key.run_id] = 0
+            self._of_run[key.run_id] = []
+            self.messages.extend(inputs)
+        window = Window(
+            key.conversation_id,
+            key.agent_id,
+            1,
+            tuple(self.messages),
+            len(self.messages) + self.hidden,
+            self.stale,
+        )
+        committed = tuple(self._of_run[key.run_id])
+        self._fate.step()
+        return BegunTurn(window, self._inputs[key.run_id], self._steps[key.run_id], committed)
+
+    async def commit_step(self, commit: StepCommit) -> CommittedStep:
+        self._fate.step()
+        if self._fence != (commit.key.run_id, commit.key.attempt):
+            raise stale()
+        if commit.step == self._steps[commit.key.run_id] + 1:
+            self._steps[commit.key.run_id] = commit.step
+            self._of_run[commit.key.run_id].extend(commit.messages)
+            self.messages.extend(commit.messages)
+            self.commits.append(commit)
+            if commit.system_text is not None:
+                text = (TextPart(commit.system_text),)
+                self.messages[0] = replace(self.messages[0], parts=text)
+            if commit.metadata_stale is not None:
+                self.stale = commit.metadata_stale
+        self._fate.step()
+        return CommittedStep(commit.messages, 1, len(self.messages) + self.hidden)
+
+
+class Journal:
+    """A journal with the fence of the real one."""
+
+    def __init__(self, fate: Fate) -> None:
+        self.rows: dict[str, tuple[int, StepRecord | None]] = {}
+        self.opened = 0
+        self._fate = fate
+
+    async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
+        self._fate.step()
+        attempt, record = self.rows.get(key.run_id, (0, None))
+        if attempt > key.attempt:
+            raise stale()
+        self.rows[key.run_id] = (key.attempt, record)
+        return record if record is not None and record.step == step else None
+
+    async def open_step(self, key: JournalKey, record: StepRecord) -> None:
+        self._fate.step()
+        if self.rows.get(key.run_id, (0, None))[0] > key.attempt:
+            raise stale()
+        self.rows[key.run_id] = (key.attempt, record)
+        self.opened += 1
+        self._fate.step()
+
+    async def record(self, key: JournalKey, step: int, results: Sequence[ToolResult]) -> None:
+        self._fate.step()
+        attempt, record = self.rows[key.run_id]
+        if attempt != key.attempt or record is None or record.step != step:
+            raise stale()
+        known = {**record.results, **{r.tool_return.tool_call_id: r for r in results}}
+        self.rows[key.run_id] = (attempt, replace(record, results=known))
+        self._fate.step()
+
+
+Script = Callable[[ModelRequest], ModelReply | Exception | None]
+
+
+class Model:
+    """A model that replies from a list, and remembers what it was asked."""
+
+    def __init__(self, fate: Fate) -> None:
+        self.replies: list[ModelReply | Exception] = []
+        self.requests: list[ModelRequest] = []
+        self.hold: asyncio.Event | None = None
+        self._fate = fate
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        self._fate.step()
+        self.requests.append(request)
+        answer = self.replies.pop(0)
+        text = answer.text if isinstance(answer, ModelReply) else "half"
+        if text:
+            yield TextDelta(text)
+        if self.hold is not None:
+            await self.hold.wait()
+        if isinstance(answer, Exception):
+            raise answer
+        self._fate.step()
+        yield answer
+
+
+class Tools:
+    """Tools that count how often they had an effect.
+
+    `keyed` has one effect per idempotency key, `reads` has none, `acts` acts each time.
+    """
+
+    def __init__(self, fate: Fate, clock: ManualClock) -> None:
+        schema = {"type": "object", "properties": {}}
+        self.toolset = ToolSet(
+            (
+                Tool(ToolSchema("keyed", "", schema), ToolEffect.UNDECLARED, keyed=True),
+                Tool(ToolSchema("reads", "", schema), ToolEffect.READ_ONLY),
+                Tool(ToolSchema("acts", "", schema), ToolEffect.SIDE_EFFECT),
+                Tool(ToolSchema("edits", "", schema), ToolEffect.IDEMPOTENT),
+                Tool(ToolSchema("files", "", schema), ToolEffect.IDEMPOTENT),
+                Tool(ToolSchema("blocks", "", schema), ToolEffect.SIDE_EFFECT),
+            )
+        )
+        self.acted: dict[str, int] = {}
+        self.keys: set[str] = set()
+        self.running = asyncio.Event()
+        self.killed = 0
+        self.error: Exception | None = None
+        self.on_edit: Callable[[], None] = lambda: None
+        self._fate = fate
+        self._clock = clock
+
+    async def resolve(self, names: Sequence[str]) -> ToolSet:
+        return self.toolset
+
+    async def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:
+        for call in batch.calls:
+            self._fate.step()
+            yield CallStarted(call.id, call.name, call.arguments)
+            if self.error is not None:
+                raise self.error
+            if call.name == "blocks":
+                self.running.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    self.killed += 1
+            key = batch.idempotency_keys[call.id]
+            if call.name in ("acts", "blocks"):
+                self.acted[key] = self.acted.get(key, 0) + 1
+            self.keys.add(key)
+            if call.name == "edits":
+                self.on_edit()
+            self._fate.step()
+            content = package(ToolStatus.OK, f"did {call.name}", self._clock.now(), "UTC")
+            edits = (MemoryEdit("block-1", "human", 2, "+x"),) if call.name == "edits" else ()
+            told = ToolReturn(call.id, call.name, ToolStatus.OK, content)
+            yield CallFinished(ToolResult(told, 1, edits, call.name == "files"))
+
+
+class Memory:
+    """A memory section that can be set."""
+
+    def __init__(self, fate: Fate) -> None:
+        self.text = "<memory_blocks>\nempty\n</memory_blocks>"
+        self.compiled = 0
+        self._fate = fate
+
+    async def compile(self, agent: Agent, *, line_numbers: bool) -> MemorySection:
+        self._fate.step()
+        self.compiled += 1
+        return MemorySection(self.text, None)
+
+
+class Archival:
+    """Counts that can be set, or an error."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answer: ArchivalStats | Exception = ArchivalStats()
+
+    async def stats(self, agent_id: str) -> ArchivalStats:
+        self.asked += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+class Agents:
+    """One agent."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+
+    async def load(self, agent_id: str, conversation_id: str) -> Agent:
+        return self.agent
+
+
+class Models:
+    """One model, or an error."""
+
+    def __init__(self, chat: Model, settings: ModelSettings) -> None:
+        self.settings = settings
+        self.error: Exception | None = None
+        self._chat = chat
+
+    async def bind(self, config: ModelConfig) -> BoundModel:
+        if self.error is not None:
+            raise self.error
+        return BoundModel(self._chat, self.settings)
+
+
+class Sink:
+    """Keeps events."""
+
+    def __init__(self) -> None:
+        self.events: list[RunEvent] = []
+
+    async def emit(self, event: RunEvent) -> None:
+        self.events.append(event)
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        """The events of a kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The names of the kinds."""
+        return [type(event).__name__ for event in self.events]
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the run ended."""
+        (finished,) = self.of(RunFinished)
+        assert self.events[-1] is finished
+        outcome: Outcome = finished.outcome
+        return outcome
+
+    @property
+    def stored(self) -> list[Message]:
+        """The messages that were stored."""
+        return [event.message for event in self.of(MessageStored)]
+
+
+@dataclass
+class LoopWorld:
+    """The loop and everything around it."""
+
+    window_tokens: int = 32_000
+    fate: Fate = field(default_factory=Fate)
+    clock: ManualClock = field(default_factory=ManualClock)
+
+    def __post_init__(self) -> None:
+        self.agent = Agent(
+            id=new_id("agent"),
+            name="a",
+            type=AgentType.LETTA_V1,
+            system="Base.",
+            tools=("keyed", "reads", "acts", "edits", "files", "blocks"),
+        )
+        self.memory = Memory(self.fate)
+        metadata = Metadata(self.clock.now(), "UTC", None, 0)
+        system = assemble(self.agent.system, self.memory.text, metadata)
+        self.recall = Recall(self.agent, system, self.fate)
+        self.journal = Journal(self.fate)
+        self.model = Model(self.fate)
+        self.tools = Tools(self.fate, self.clock)
+        self.archival = Archival()
+        settings = ModelSettings(
+            "test/model", EndpointType.OPENAI, "model", context_window=self.window_tokens
+        )
+        self.models = Models(self.model, settings)
+        self.ports = Ports(
+            agents=Agents(self.agent),
+            memory=self.memory,
+            recall=self.recall,
+            tools=self.tools,
+            archival=self.archival,
+            journal=self.journal,
+            models=self.models,
+            tokens=TokenEstimator(),
+            clock=self.clock,
+        )
+        self._numbers = itertools.count(1)
+
+    def request(self, text: str = "Hi.", **fields: Any) -> RunRequest:
+        """A run that says something."""
+        fields.setdefault("run_id", new_id("run"))
+        fields.setdefault("attempt", 1)
+        inputs = [MessageInput(MessageRole.USER, (TextPart(text),))] if text else []
+        return RunRequest(
+            agent_id=self.agent.id,
+            conversation_id=self.agent.default_conversation_id,
+            inputs=inputs,
+            **fields,
+        )
+
+    async def run(self, request: RunRequest | None = None, *replies: Any) -> Sink:
+        """Runs a turn."""
+        self.model.replies.extend(replies)
+        sink = Sink()
+        await Turn(self.ports, request or self.request(), sink).run()
+        return sink
+
+    def calls(self, *names: str, **fields: Any) -> ModelReply:
+        """A reply that calls tools, each call with an id of its own."""
+        calls = tuple(ToolCall(f"call_{next(self._numbers)}", name, "{}") for name in names)
+        return replace(reply("", **fields), tool_calls=calls)
+
+
+def reply(text: str, *calls: ToolCall, finish: FinishReason | None = None) -> ModelReply:
+    """A reply."""
+    reason = finish or (FinishReason.TOOL_CALLS if calls else FinishReason.STOP)
+    return ModelReply((TextPart(text),) if text else (), calls, reason, USAGE, "model")
+
+
+def assert_pairs_are_whole(messages: Sequence[Message]) -> None:
+    """Calls are followed at once by the returns of all of them, in order."""
+    for message, following in itertools.pairwise([*messages, None]):
+        if message is not None and message.tool_calls:
+            assert following is not None
+            assert [r.tool_call_id for r in following.tool_returns] == [
+                c.id for c in message.tool_calls
+            ]
+        if following is not None and following.tool_returns:
+            assert message is not None
+            assert message.tool_calls
