@@ -1,0 +1,1 @@
+"""The command line of Strata; with ``compose`` also what it starts."""

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 import platformdirs
 
 from strata.embedded.files import write_atomically
+from strata.embedded.locks import FolderLock
 from strata.embedded.postgres_binaries import unprivileged_identity
-from strata.embedded.supervisor import FolderLock, Identity
+from strata.embedded.supervisor import Identity
 from strata.shared.errors import FailedPreconditionError, Reason
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+from strata.embedded.locks import FolderLock
 from strata.embedded.postgres_binaries import (
     find_binaries,
     major_version,
@@ -23,7 +24,6 @@ from strata.embedded.postgres_binaries import (
 )
 from strata.embedded.supervisor import (
     Command,
-    FolderLock,
     Supervisor,
     pick_port,
     spawn,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
 import socket
@@ -19,7 +18,21 @@ from typing import IO
 
 import structlog
 
+from strata.embedded.locks import FolderLock
 from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
+
+__all__ = [
+    "Command",
+    "FolderLock",
+    "Identity",
+    "Supervisor",
+    "end",
+    "pick_port",
+    "spawn",
+    "tail",
+    "until_ready",
+    "wait_exit",
+]
 
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 _BACK_OFF_SECONDS = (0.0, 0.1, 0.3, 1.0, 2.0, 5.0)
@@ -27,8 +40,6 @@ _START_SECONDS = 60.0
 _START_PATIENCE_SECONDS = 10.0
 _GIVE_UP_WITHIN_SECONDS = 60.0
 _LOG_LIMIT_BYTES = 8 << 20
-_LOCK_ATTEMPTS = 5
-_LOCK_PAUSE_SECONDS = 0.02
 
 _log = structlog.get_logger(__name__)
 
@@ -125,84 +136,6 @@ def pick_port(preferred: int | None = None) -> int:
                 continue
             return int(probe.getsockname()[1])
     raise UnavailableError("no free TCP port on 127.0.0.1")
-
-
-class FolderLock:
-    """An exclusive lock on a folder, held by one process for as long as it lives.
-
-    The lock is the kernel's (`flock`), so it cannot go stale; the file's text only says who
-    holds it.
-    """
-
-    def __init__(self, path: Path, what: str) -> None:
-        self._path = path
-        self._what = what
-        self._file: IO[str] | None = None
-
-    def acquire(self, note: str = "") -> None:
-        """Takes the lock.
-
-        Args:
-            note: What another process should be told about the holder, such as an address.
-
-        Raises:
-            FailedPreconditionError: Another process holds it; the message names its pid.
-        """
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        file = os.fdopen(descriptor, "r+")
-        if not _lock_exclusively(file):
-            pid, note = _holder(file)
-            file.close()
-            raise FailedPreconditionError(
-                f"{self._what} is in use by process {pid or 'unknown'}"
-                + (f" ({note})" if note else "")
-                + ". Stop that process, or use another folder.",
-                reason=Reason.IN_USE,
-                metadata={"pid": pid, "folder": str(self._path.parent)},
-            )
-        self._file = file
-        self.annotate(note)
-
-    def holder(self) -> int | None:
-        """Returns the pid of the process that holds the lock, None if none does."""
-        try:
-            with self._path.open("r") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    pid, _ = _holder(file)
-                    return int(pid) if pid.isdigit() else None
-                return None
-        except FileNotFoundError:
-            return None
-
-    def annotate(self, note: str) -> None:
-        """Replaces the note beside the pid. The lock must be held."""
-        assert self._file is not None
-        self._file.seek(0)
-        self._file.truncate()
-        self._file.write(f"{os.getpid()}\n{note}\n")
-        self._file.flush()
-
-    def release(self) -> None:
-        """Gives the lock back; does nothing if it is not held."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-
-
-def _lock_exclusively(file: IO[str]) -> bool:
-    for _ in range(_LOCK_ATTEMPTS):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        time.sleep(_LOCK_PAUSE_SECONDS)  # it may only be looked at, see `holder`
-    return False
-
-
-def _holder(file: IO[str]) -> tuple[str, str]:
-    lines = [*file.read().splitlines(), "", ""]
-    return lines[0], lines[1]
 
 
 async def wait_exit(process: subprocess.Popen[bytes]) -> int:

@@ -6,6 +6,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from sqlalchemy import text
+
 from strata.gateway.auth.domain import Hasher, Scope, key_id_of
 from strata.gateway.auth.store import PostgresAdminStore, PostgresKeyLookup
 from strata.gateway.settings import GatewaySettings

@@ -94,15 +94,14 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         wiring.clock,
         ttl_s=settings.key_cache_s,
     )
-    # The generated stubs call methods abstract that the base class answers (UNIMPLEMENTED).
-    admin = AdminServicer(  # type: ignore[abstract]
+    admin = AdminServicer(
         PostgresAdminStore(database, hasher),
         store,
         wiring.clock,
         version=release(),
         on_revoked=authenticator.forget,
     )
-    runs = RunServicer(store, dispatcher, follower, agents)  # type: ignore[abstract]
+    runs = RunServicer(store, dispatcher, follower, agents)
     return Room(
         NAME,
         services=(

@@ -15,6 +15,7 @@ from typing import Any, Never
 import grpc
 import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+
 from strata.shared.context import current_project
 from strata.shared.errors import InternalError, Reason, StrataError, UnavailableError
 from strata.shared.room import Service
@@ -235,15 +236,28 @@ class _StreamUnary(_Forward):
     async def handle(self, request: AsyncIterator[bytes], context: Any) -> bytes:
         call = self._start()
         end = _End(call)
+        # The room may answer, or refuse, while the client pauses.
+        answering = asyncio.create_task(_result(call))
+        writing = asyncio.create_task(self._write_all(request, call, end))
         try:
-            await self._write_all(request, call, end)
-            response: bytes = await call
+            await asyncio.wait((answering, writing), return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                await writing
+            response = await answering
             await _relay_trailing(call, context)
         except StrataError as error:
             await self._refuse(error, context, end)
         finally:
+            for task in (answering, writing):
+                task.cancel()
+            await asyncio.gather(answering, writing, return_exceptions=True)
             self._ended(call)
         return response
+
+
+async def _result(call: Any) -> bytes:
+    response: bytes = await call
+    return response
 
 
 class _StreamStream(_Forward):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from google.protobuf.descriptor import ServiceDescriptor
+
 from strata.api.agent_loop.v1 import agent_service_pb2, group_service_pb2, model_service_pb2
 from strata.api.archival.v1 import archive_service_pb2, passage_service_pb2
 from strata.api.core_memory.v1 import block_service_pb2, file_service_pb2

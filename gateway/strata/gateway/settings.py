@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydantic import Field
+
 from strata.shared.auth import public_key_of
 from strata.shared.settings import MIB, RoomSettings, ServerLimits, room_config
 

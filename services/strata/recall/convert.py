@@ -198,6 +198,8 @@ def to_step(request: window_pb.CommitStepRequest, now: datetime) -> Step:
             violations.append(FieldViolation(name, "must be at least 1"))
     if not messages:
         violations.append(FieldViolation("messages", "must not be empty"))
+    if request.evict_count < 0:
+        violations.append(FieldViolation("evict_count", "must not be negative"))
     _refuse(violations)
     return Step(
         conversation_id=request.conversation_id,
@@ -208,6 +210,7 @@ def to_step(request: window_pb.CommitStepRequest, now: datetime) -> Step:
         messages=messages,
         system_text=request.system_text if request.HasField("system_text") else None,
         metadata_stale=request.metadata_stale if request.HasField("metadata_stale") else None,
+        evict_count=request.evict_count,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pytest_asyncio
+
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
 from strata.shared.db import Database

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
+
 from strata.gateway.runs.domain import (
     Dispatch,
     Ending,

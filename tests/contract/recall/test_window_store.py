@@ -207,6 +207,22 @@ async def test_the_system_message_is_rewritten_in_place(
     assert window.metadata_stale
 
 
+async def test_evicted_messages_leave_the_window_and_stay_in_the_log(
+    conversation: Conversation, log: PostgresMessageStore
+) -> None:
+    first, second = new_id("run"), new_id("run")
+    start = await conversation.begin(first, "old question")
+    await conversation.store.commit_step(conversation.step(first, 1, "old answer"))
+    await conversation.begin(second, "new question")
+    await conversation.store.commit_step(
+        conversation.step(second, 1, "new answer", evict_count=2)
+    )
+    window = await conversation.store.get(conversation.id)
+    assert texts(window.messages) == ["You remember.", "new question", "new answer"]
+    assert window.message_count == 5
+    assert (await log.get(start.inputs[0].id)).sequence == 1
+
+
 async def test_a_window_of_another_agent_or_project_is_missing(
     conversation: Conversation,
 ) -> None:

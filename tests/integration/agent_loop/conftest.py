@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.integration.agent_loop.world import World, open_world
+
+from integration.agent_loop.world import World, open_world
 
 
 @pytest_asyncio.fixture(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from doubles.script import Call, Fault, Reply, call, cut, overflow, say, unauthorized
+from integration.agent_loop.world import World, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.shared.errors import AbortedError, NotFoundError, Reason
 from strata.shared.ids import new_id
-from tests.integration.agent_loop.world import World, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -111,16 +112,16 @@ async def test_several_calls_of_one_reply_come_back_in_one_tool_message(world: W
         part.tool_call.tool_call_id for part in assistant.parts[1:]
     ]
     assert all(part.status == message_pb2.TOOL_STATUS_OK for part in returns)
-    assert all(
-        list(json.loads(part.content)) == ["status", "message", "time"] for part in returns
-    )
+    assert all(list(json.loads(part.content)) == ["status", "message", "time"] for part in returns)
 
 
 async def test_archival_counts_are_renewed_at_the_next_turn_not_within_one(world: World) -> None:
     agent = await world.make_agent()
     told = "- 1 total memories you created are stored in archival"
     note = {"content": "Likes tea.", "tags": ["taste"]}
-    world.model.script(call("archival_memory_insert", note), say("Noted."), say("Tea."), say("Yes."))
+    world.model.script(
+        call("archival_memory_insert", note), say("Noted."), say("Tea."), say("Yes.")
+    )
 
     await world.run(agent, "I like tea.")
     first, second = world.model.requests

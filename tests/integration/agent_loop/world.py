@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from doubles.model_server import ModelServer
@@ -24,6 +23,7 @@ from strata.api.common.v1.run_event_pb2 import RunEvent, RunFinished
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
 from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
 from strata.archival import main as archival
 from strata.archival.migrations import MIGRATIONS as ARCHIVAL
@@ -93,7 +93,6 @@ class World:
     verifier: TokenVerifier
     channel: Callable[[str], Any]
     urls: dict[str, Any]
-    databases: list[Any] = field(default_factory=list)
     network: InProcessNetwork | None = None
 
     def __post_init__(self) -> None:
@@ -140,10 +139,10 @@ class World:
 
     async def window(self, agent: agent_pb.Agent, conversation_id: str = "") -> Any:
         """Returns the window of a conversation."""
-        from strata.api.recall.v1 import window_service_pb2 as pb
-
         wanted = conversation_id or agent.default_conversation_id
-        return (await self.windows.GetWindow(pb.GetWindowRequest(conversation_id=wanted))).window
+        return (
+            await self.windows.GetWindow(window_pb.GetWindowRequest(conversation_id=wanted))
+        ).window
 
 
 def user(text: str) -> message_pb2.MessageInput:
@@ -236,8 +235,3 @@ async def open_world(
                 return factory.channel(targets[room], services_of(room))
 
             yield World(model, signer, verifier, channel, urls)
-
-
-async def settle() -> None:
-    """Lets what was cancelled end."""
-    await asyncio.sleep(0.05)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 from uuid import UUID
 
 import grpc
@@ -14,22 +11,17 @@ import psutil
 import pytest
 from qdrant_client import AsyncQdrantClient, models
 
+from integration.embedded.vector_points import (
+    STEM,
+    connect,
+    create_alias,
+    field,
+    make,
+    numbers,
+    point,
+    where,
+)
 from strata.embedded.vectors import EmbeddedVectors
-from strata.shared.errors import FailedPreconditionError
-
-STEM = "points__model__v1"
-
-
-def connect(vectors: EmbeddedVectors, key: str | None = None) -> AsyncQdrantClient:
-    return AsyncQdrantClient(
-        host=vectors.host,
-        grpc_port=vectors.port,
-        prefer_grpc=True,
-        https=False,
-        headers={"api-key": vectors.api_key if key is None else key},
-        check_compatibility=False,
-        pool_size=1,
-    )
 
 
 @pytest.fixture
@@ -47,47 +39,6 @@ async def points(client: AsyncQdrantClient) -> AsyncQdrantClient:
     await make(client)
     await client.upsert(STEM, [point(number) for number in range(10)], wait=True)
     return client
-
-
-async def make(client: AsyncQdrantClient, name: str = STEM) -> None:
-    await client.create_collection(
-        name,
-        vectors_config={"dense": models.VectorParams(size=4, distance=models.Distance.COSINE)},
-        sparse_vectors_config={"bm25": models.SparseVectorParams(modifier=models.Modifier.IDF)},
-    )
-    tenant = models.KeywordIndexParams(type=models.KeywordIndexType.KEYWORD, is_tenant=True)
-    await client.create_payload_index(name, "project_id", field_schema=tenant)
-    for field, kind in (("tags", "keyword"), ("create_time", "datetime"), ("size", "integer")):
-        await client.create_payload_index(name, field, field_schema=models.PayloadSchemaType(kind))
-
-
-def point(number: int) -> models.PointStruct:
-    return models.PointStruct(
-        id=str(UUID(int=number)),
-        vector={
-            "dense": [1.0, number / 10, 0.0, 0.0],
-            "bm25": models.SparseVector(indices=[0, number + 1], values=[0.5, 1.0]),
-        },
-        payload={
-            "project_id": f"project-{number % 2}",
-            "tags": ["all", f"tag-{number}"],
-            "create_time": f"2024-01-{number + 1:02}T00:00:00Z",
-            "size": number,
-            "nested": {"list": [1, 2.5, None, True, "é"], "empty": {}},
-        },
-    )
-
-
-def numbers(found: object) -> list[int]:
-    return [UUID(str(item.id)).int for item in found]  # type: ignore[attr-defined]
-
-
-def where(*must: models.Condition, **kinds: list[models.Condition]) -> models.Filter:
-    return models.Filter(must=list(must), **kinds)
-
-
-def field(key: str, **parts: object) -> models.FieldCondition:
-    return models.FieldCondition(key=key, **parts)
 
 
 async def ids(client: AsyncQdrantClient, condition: models.Filter) -> list[int]:
@@ -327,11 +278,6 @@ async def test_collections_are_listed_and_described(points: AsyncQdrantClient) -
     }
 
 
-def create_alias(alias: str, collection: str) -> models.CreateAliasOperation:
-    named = models.CreateAlias(collection_name=collection, alias_name=alias)
-    return models.CreateAliasOperation(create_alias=named)
-
-
 def delete_alias(alias: str) -> models.DeleteAliasOperation:
     return models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name=alias))
 
@@ -473,115 +419,3 @@ async def test_health_is_answered_while_the_engine_works(points: AsyncQdrantClie
 
     assert answered > 1
     assert (await points.count(STEM)).count == 5010
-
-
-@pytest.fixture
-async def own(tmp_path: Path) -> AsyncIterator[EmbeddedVectors]:
-    """An engine to be killed."""
-    engine = EmbeddedVectors(tmp_path / "vectors")
-    await engine.start()
-    yield engine
-    await engine.stop()
-
-
-async def test_a_killed_engine_comes_back_with_every_acknowledged_point(
-    own: EmbeddedVectors,
-) -> None:
-    client = connect(own)
-    await make(client)
-    await client.update_collection_aliases([create_alias("points", STEM)])
-    acknowledged: list[int] = []
-
-    enough = asyncio.Event()
-
-    async def write() -> None:
-        for number in range(100_000):
-            await client.upsert("points", [at(number)])
-            acknowledged.append(number)
-            if number == 200:
-                enough.set()
-
-    writing = asyncio.create_task(write())
-    await enough.wait()
-    assert own.pid is not None
-    os.kill(own.pid, signal.SIGKILL)
-    with pytest.raises(grpc.aio.AioRpcError) as lost:
-        await writing
-    assert lost.value.code() == grpc.StatusCode.UNAVAILABLE
-    await client.close()
-    await asyncio.sleep(0.05)
-    await own.wait_serving()
-
-    client = connect(own)
-    try:
-        found = await client.retrieve(
-            "points", [str(UUID(int=number)) for number in acknowledged], with_payload=False
-        )
-        assert sorted(numbers(found)) == acknowledged
-        assert own.restarts == 1
-        assert set((await client.get_collection(STEM)).payload_schema) >= {"project_id", "tags"}
-    finally:
-        await client.close()
-
-
-def at(number: int) -> models.PointStruct:
-    return models.PointStruct(
-        id=str(UUID(int=number)),
-        vector={"dense": [1.0, number, 0.0, 0.0]},
-        payload={"project_id": "project-1"},
-    )
-
-
-async def test_a_restart_keeps_points_aliases_port_and_key(own: EmbeddedVectors) -> None:
-    client = connect(own)
-    await make(client)
-    await client.upsert(STEM, [point(number) for number in range(10)])
-    await client.update_collection_aliases([create_alias("points", STEM)])
-    await client.close()
-    before = (own.url, own.api_key)
-    await own.stop()
-
-    again = EmbeddedVectors(own.folder)
-    await again.start()
-    client = connect(again)
-    try:
-        assert (again.url, again.api_key) == before
-        assert (await client.count("points")).count == 10
-        only = where(field("project_id", match=models.MatchValue(value="project-1")))
-        assert (await client.count("points", count_filter=only)).count == 5
-    finally:
-        await client.close()
-        await again.stop()
-
-
-async def test_a_second_supervisor_is_told_who_has_the_folder(own: EmbeddedVectors) -> None:
-    with pytest.raises(FailedPreconditionError, match=f"process {os.getpid()}"):
-        await EmbeddedVectors(own.folder).start()
-
-
-async def test_half_made_collections_vanish_and_damaged_ones_say_so(own: EmbeddedVectors) -> None:
-    client = connect(own)
-    await make(client)
-    await make(client, "sound")
-    await client.close()
-    await own.stop()
-    kept = own.folder / "collections"
-    (kept / "half" / "shard").mkdir(parents=True)
-    for segment in (kept / STEM / "shard" / "segments").iterdir():
-        (segment / "segment.json").write_text("{")
-
-    await own.start()
-    client = connect(own)
-    try:
-        names = [found.name for found in (await client.get_collections()).collections]
-        assert names == [STEM, "sound"]
-        assert not (kept / "half").exists()
-        assert (await client.count("sound")).count == 0
-        with pytest.raises(grpc.aio.AioRpcError, match="build it again") as damaged:
-            await client.count(STEM)
-        assert damaged.value.code() == grpc.StatusCode.DATA_LOSS
-        await client.delete_collection(STEM)
-        await make(client)
-        assert (await client.count(STEM)).count == 0
-    finally:
-        await client.close()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests.integration.gateway.world import World, open_world
+from integration.gateway.world import World, open_world
 
 
 @pytest_asyncio.fixture(params=["inprocess", "socket"])

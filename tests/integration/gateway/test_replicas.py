@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
-from strata.api.common.v1 import run_event_pb2
-from strata.api.gateway.v1 import run_service_pb2 as pb
 
-from tests.integration.gateway.world import (
+from integration.gateway.world import (
     Gateway,
     World,
     collect,
@@ -26,6 +24,8 @@ from tests.integration.gateway.world import (
     step,
     stored,
 )
+from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2 as pb
 
 _ROOTS = [str(Path(__file__).parents[3] / root) for root in ("shared", "services", "gateway")]
 

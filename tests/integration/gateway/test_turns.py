@@ -8,11 +8,8 @@ from typing import Any
 
 import grpc
 import pytest
-from strata.api.common.v1 import run_event_pb2
-from strata.api.gateway.v1 import run_service_pb2 as pb
-from strata.shared.errors import NotFoundError, Reason
 
-from tests.integration.gateway.world import (
+from integration.gateway.world import (
     World,
     collect,
     delta,
@@ -25,8 +22,18 @@ from tests.integration.gateway.world import (
     step,
     stored,
 )
+from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.shared.errors import NotFoundError, Reason
 
-WHOLE = ["run_started", "step_started", "text_delta", "text_delta", "message_stored", "run_finished"]
+WHOLE = [
+    "run_started",
+    "step_started",
+    "text_delta",
+    "text_delta",
+    "message_stored",
+    "run_finished",
+]
 DURABLE = [1, 2, 3, 4]
 
 
@@ -250,9 +257,7 @@ async def test_a_running_turn_is_cancelled(world: World) -> None:
     run_id = world.turns.requests[0].run_id
     assert (await gateway.cancel(run_id)).state == pb.RUN_STATE_CANCELLING
     rest = await collect(call)
-    assert [each.run_finished.stop_reason for each in rest] == [
-        run_event_pb2.STOP_REASON_CANCELLED
-    ]
+    assert [each.run_finished.stop_reason for each in rest] == [run_event_pb2.STOP_REASON_CANCELLED]
     await eventually(lambda: world.turns.cancelled == [run_id])
     assert (await gateway.cancel(run_id)).state == pb.RUN_STATE_CANCELLED
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc.aio
+
 from strata.api.agent_loop.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
@@ -35,9 +36,7 @@ from strata.shared.room import BackgroundTasks, Room, Service, Wiring
 from strata.shared.server import serving
 from strata.shared.settings import RoomSettings
 
-Script = Callable[
-    [turn_service_pb2.ExecuteRunRequest], AsyncIterator[run_event_pb2.RunEvent]
-]
+Script = Callable[[turn_service_pb2.ExecuteRunRequest], AsyncIterator[run_event_pb2.RunEvent]]
 
 
 class ScriptedTurns(turn_service_pb2_grpc.TurnServiceServicer):
@@ -223,9 +222,7 @@ class Gateway:
 
 
 def message(text: str) -> message_pb2.MessageInput:
-    return message_pb2.MessageInput(
-        parts=[message_pb2.Part(text=message_pb2.TextPart(text=text))]
-    )
+    return message_pb2.MessageInput(parts=[message_pb2.Part(text=message_pb2.TextPart(text=text))])
 
 
 async def collect(call: Any) -> list[run_event_pb2.RunEvent]:
@@ -328,9 +325,7 @@ class World:
             self.targets[absent] = "127.0.0.1:1"
 
     def room_settings(self) -> RoomSettings:
-        return RoomSettings(
-            token_public_keys=public_key_of(self.private_key), drain_s=0, grace_s=0
-        )
+        return RoomSettings(token_public_keys=public_key_of(self.private_key), drain_s=0, grace_s=0)
 
     async def gateway(self, **changes: Any) -> Gateway:
         """Starts a gateway; it ends with the test."""

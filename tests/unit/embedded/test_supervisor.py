@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from strata.embedded.locks import FolderLock
 from strata.embedded.supervisor import (
     Command,
-    FolderLock,
     Supervisor,
     end,
     pick_port,

@@ -110,8 +110,14 @@ def _ready(console: Console, local: Local, rooms: dict[str, int]) -> None:
     console.print(f"Strata is ready at [bold]{address}[/], data in {local.folder.path}.")
     console.print(local.model.choice.sentence)
     console.print(
-        "Chat in another terminal: [bold]strata chat assistant[/]"
+        f"Chat in another terminal: [bold]{_program()} chat assistant[/]"
         f"   (API key in {local.folder.secrets / API_KEY})"
     )
     if not sys.stdout.isatty():
         console.print("READY")
+
+
+def _program() -> str:
+    """How this program was called, so that the hint can be copied as it stands."""
+    called = Path(sys.argv[0])
+    return str(called) if called.name == "strata" else "strata"

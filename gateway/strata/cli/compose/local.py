@@ -78,9 +78,11 @@ class Local:
         if room == "archival":
             values["qdrant_url"] = self.storage.vectors.url
             values["qdrant_api_key"] = self.storage.vectors.api_key
-        if room == "agent_loop" and self.model.endpoints:
-            values["model_endpoints"] = self.model.endpoints
-            values["default_model"] = self.model.default_model
+        if room == "agent_loop":
+            if self.model.endpoints:
+                values["model_endpoints"] = self.model.endpoints
+            if self.model.default_model:
+                values["default_model"] = self.model.default_model
         return values
 
     @property

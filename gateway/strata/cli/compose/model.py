@@ -14,7 +14,7 @@ from strata.embedded.chat_model.choice import (
     Source,
     choose,
 )
-from strata.embedded.chat_model.discovery import LocalServer, discover
+from strata.embedded.chat_model.discovery import LocalServer, discover, models_of
 from strata.embedded.chat_model.local_model import LocalChatModel
 from strata.embedded.chat_model.progress import LocalModelError, Progress
 from strata.embedded.chat_model.settings import LocalDemoSettings
@@ -54,9 +54,12 @@ async def prepare_model(
         stack: Stops the demo model.
         report: Told how far the demo model is; may be called from a thread.
     """
-    configured = _configured(settings)
+    default = await _default_handle(settings)
+    configured = _configured(settings, default)
     servers = [] if configured else await discover()
     choice = choose(configured, servers, demo.local_demo)
+    if choice.source is Source.CONFIGURED:
+        return ChatModel(choice, default_model=default)
     if choice.source is Source.LOCAL_SERVER:
         return _of_server(choice, servers[0])
     if choice.source is not Source.LOCAL_DEMO:
@@ -76,16 +79,24 @@ async def prepare_model(
     return _of_demo(choice, model)
 
 
-def _configured(settings: AgentLoopSettings) -> list[ConfiguredProvider]:
+async def _default_handle(settings: AgentLoopSettings) -> str:
+    """The handle that the settings name, else the first model that the first endpoint lists."""
     registry = settings.registry()
-    default = registry.default_handle
+    if registry.default_handle or not registry.endpoints:
+        return registry.default_handle
+    first = registry.endpoints[0]
+    models = await models_of(first.base_url, first.api_key) if first.base_url else ()
+    return first.handle(models[0]) if models else ""
+
+
+def _configured(settings: AgentLoopSettings, default: str) -> list[ConfiguredProvider]:
     return [
         ConfiguredProvider(
             endpoint.name,
             default.partition("/")[2] if default.startswith(f"{endpoint.name}/") else "its models",
             endpoint.base_url or None,
         )
-        for endpoint in registry.endpoints
+        for endpoint in settings.registry().endpoints
     ]
 
 

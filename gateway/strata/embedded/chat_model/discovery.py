@@ -72,6 +72,22 @@ async def discover(
     return [server for server in found if server is not None]
 
 
+async def models_of(base_url: str, api_key: str = "", seconds: float = 5.0) -> tuple[str, ...]:
+    """Asks one OpenAI-compatible server for its models that can chat; empty if it has none.
+
+    Args:
+        base_url: Root of its API.
+        api_key: Sent as a bearer token; empty for a server without keys.
+        seconds: How long it may take.
+    """
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        async with asyncio.timeout(seconds), httpx.AsyncClient(headers=headers) as client:
+            return chat_models(await _read(client, f"{base_url.rstrip('/')}/models"))
+    except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+        return ()
+
+
 async def _probe(client: httpx.AsyncClient, port: UsualPort, seconds: float) -> LocalServer | None:
     try:
         async with asyncio.timeout(seconds):

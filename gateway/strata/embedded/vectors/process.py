@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import strata
+from strata.embedded.locks import FolderLock
 from strata.embedded.supervisor import (
     Command,
-    FolderLock,
     Supervisor,
     pick_port,
     spawn,

@@ -23,7 +23,7 @@ from typing import Any
 import grpc
 
 from strata.embedded.files import write_atomically
-from strata.embedded.supervisor import FolderLock
+from strata.embedded.locks import FolderLock
 from strata.embedded.vectors import wire
 from strata.embedded.vectors.servicers import (
     CollectionsServicer,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
+
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.gateway.auth.domain import DEFAULT_SCOPES, ApiKey, Project, Scope
 from strata.gateway.runs.domain import UsageSum

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.descriptor_pb2 import MethodOptions
+
 from strata.gateway.auth.domain import Scope
 
 _GATEWAY = "strata.api.gateway.v1"

@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
+
 from strata.gateway.auth.domain import ApiKey, Hasher, KeyRecord, Project, new_secret
 from strata.shared.db import Database
 from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason

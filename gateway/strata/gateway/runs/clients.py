@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator
 
 import grpc.aio
+
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sqlalchemy import TextClause, text
+
 from strata.gateway.runs.domain import ACTIVE_STATES, OPEN_STATES, RunState, Trigger, sources
 
 

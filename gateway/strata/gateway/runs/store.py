@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
+
 from strata.gateway.runs import statements as sql
 from strata.gateway.runs.domain import (
     Accepted,

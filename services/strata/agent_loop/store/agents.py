@@ -264,9 +264,10 @@ class PostgresAgentStore:
 
     async def _update(self, patch: AgentPatch, request: Request) -> Agent:
         async with self._database.transaction() as connection:
+            # Locked first: of two copies of a request the second then sees the first one's answer.
+            row = await _one(connection, _LOCK, id=patch.agent_id)
             if request.id and (seen := await _seen(connection, request)) is not None:
                 return to_agent(seen)
-            row = await _one(connection, _LOCK, id=patch.agent_id)
             if row is None:
                 raise agent_not_found(patch.agent_id)
             agent = to_agent(row)

@@ -80,9 +80,10 @@ _RECORD = text(
         FOR NO KEY UPDATE
     ), ended AS (
         UPDATE agent_loop.tool_calls t
-        SET state = r.state, result = r.result, update_time = now()
-        FROM fence, json_to_recordset(CAST(:results AS json))
-             AS r(id text, state text, result json)
+        SET state = r.state, result = CAST(r.result AS json), update_time = now()
+        FROM fence, unnest(
+                 CAST(:ids AS text[]), CAST(:states AS text[]), CAST(:results AS text[])
+             ) AS r(id, state, result)
         WHERE t.project_id = :project AND t.run_id = fence.run_id AND t.step = :step
           AND t.attempt = fence.reply_attempt AND t.tool_call_id = r.id
     )
@@ -157,20 +158,15 @@ class PostgresJournal:
 
     async def record(self, key: JournalKey, step: int, results: Sequence[ToolResult]) -> None:
         """Writes results into the ledger, in one statement."""
-        ended = [
-            {
-                "id": result.tool_return.tool_call_id,
-                "state": state_of(result).value,
-                "result": result_to_json(result),
-            }
-            for result in results
-        ]
+        # As arrays: PostgreSQL's functions on json refuse the NUL that a tool may have printed.
         parameters = {
             "project": current_project(),
             "run": key.run_id,
             "attempt": key.attempt,
             "step": step,
-            "results": json.dumps(ended),
+            "ids": [result.tool_return.tool_call_id for result in results],
+            "states": [state_of(result).value for result in results],
+            "results": [json.dumps(result_to_json(result)) for result in results],
         }
         async with self._database.transaction() as connection:
             passed = (await connection.execute(_RECORD, parameters)).scalar_one()

@@ -130,6 +130,7 @@ class Step:
         step: Number in the run, from 1.
         system_text: New text of the system message, if it was rebuilt for this step.
         metadata_stale: New value of the window's flag, None to keep it.
+        evict_count: Oldest messages after the system message that leave the window.
     """
 
     conversation_id: str
@@ -140,6 +141,7 @@ class Step:
     messages: tuple[Message, ...]
     system_text: str | None = None
     metadata_stale: bool | None = None
+    evict_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

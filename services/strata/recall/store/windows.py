@@ -93,7 +93,8 @@ _COMMIT = text(
     WITH moved AS (
         UPDATE recall.windows SET
             committed_steps = :step,
-            message_ids = message_ids || CAST(:ids AS text[]),
+            message_ids = message_ids[1:1] || message_ids[2 + CAST(:evicted AS integer):]
+                || CAST(:ids AS text[]),
             message_count = message_count + CAST(:count AS integer),
             revision = revision + 1,
             metadata_stale = coalesce(CAST(:stale AS boolean), metadata_stale)
@@ -225,6 +226,7 @@ class PostgresWindowStore:
                     "attempt": step.attempt,
                     "step": step.step,
                     "stale": step.metadata_stale,
+                    "evicted": step.evict_count,
                     "system": system,
                     **_new_rows(step.messages),
                 },

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import re
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -37,6 +39,7 @@ VERSION_TABLE = "schema_version"
 _REVISION_FILE = re.compile(r"(\d{4})_[a-z0-9_]+\.py")
 # One lock for all rooms: they share extensions and, in one cluster, the table of roles.
 _SEVERAL_STATEMENTS = re.compile(r";\s*\S")
+_ALEMBIC = threading.Lock()
 _LOCK = "hashtext('strata.migrate')"
 
 
@@ -133,7 +136,8 @@ class RoomMigrations:
         await connection.execute(text(f"SET ROLE {self.roles.owner}"))
         await connection.execute(text(f"SET search_path = {self.schema}, public"))
         await connection.commit()
-        await connection.run_sync(self._run_alembic, script)
+        async with _alone():
+            await connection.run_sync(self._run_alembic, script)
         # The default privileges let the service write; the version is not its to change.
         table = f"{self.schema}.{VERSION_TABLE}"
         for statement in (
@@ -197,6 +201,21 @@ class RoomMigrations:
             reason=Reason.SCHEMA_OUTDATED,
             metadata={"room": self.room, "found": present or "", "needed": self.head},
         )
+
+
+@asynccontextmanager
+async def _alone() -> AsyncIterator[None]:
+    """Runs the block while no other migration of this process runs, in whatever loop.
+
+    Alembic's `op` is one for the process: two migrations at once, each waiting for its own
+    database, would send their statements to each other's.
+    """
+    while not _ALEMBIC.acquire(blocking=False):  # noqa: ASYNC110 - held across event loops
+        await asyncio.sleep(0.02)
+    try:
+        yield
+    finally:
+        _ALEMBIC.release()
 
 
 @asynccontextmanager

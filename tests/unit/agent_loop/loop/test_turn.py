@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from strata.agent_loop.domain.events import StepRestarted, ToolFinished
 from strata.agent_loop.domain.messages import MessageRole, ToolStatus
 from strata.agent_loop.domain.runs import RunRequest, StopReason
@@ -25,7 +26,7 @@ from strata.shared.errors import (
     Reason,
     UnavailableError,
 )
-from tests.unit.agent_loop.loop.world import (
+from unit.agent_loop.loop.world import (
     USAGE,
     Died,
     LoopWorld,

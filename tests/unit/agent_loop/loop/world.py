@@ -63,7 +63,7 @@ from strata.shared.ids import new_id
 USAGE = Usage(prompt_tokens=10, completion_tokens=5)
 
 
-class Died(BaseException):  # noqa: N818
+class Died(BaseException):
     """The process is gone: nothing after this runs."""
 
 

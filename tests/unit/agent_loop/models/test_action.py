@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from strata.agent_loop.models.action import Action, MessageStream, StringDecoder, parse
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
+
 from strata.agent_loop.models.errors import (
     ModelError,
     ModelErrorKind,

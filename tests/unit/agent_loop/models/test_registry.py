@@ -1,6 +1,7 @@
 """A handle leads to settings, or to an error that helps."""
 
 import pytest
+
 from strata.agent_loop.models.domain import EndpointType
 from strata.agent_loop.models.errors import ModelErrorKind, UnknownModelError
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry

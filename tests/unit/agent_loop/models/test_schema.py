@@ -4,10 +4,11 @@ import json
 from typing import Any
 
 import pytest
-from doubles import openai_dialect
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+
+from doubles import openai_dialect
 from strata.agent_loop.models.schema import drop_invented_nulls, to_strict
 
 LEAVES: st.SearchStrategy[dict[str, Any]] = st.sampled_from(

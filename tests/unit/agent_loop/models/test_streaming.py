@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
+
 from strata.agent_loop.models.domain import ModelEvent, TextDelta, Timeouts
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.streaming import RetryPolicy, StreamLimits, retrying

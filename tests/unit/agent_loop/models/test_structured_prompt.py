@@ -1,6 +1,7 @@
 """The prompt of the structured mode."""
 
 from jsonschema import Draft202012Validator
+
 from strata.agent_loop.models.domain import ChatMessage, ToolSchema
 from strata.agent_loop.models.structured_prompt import render, reply_schema
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from doubles import anthropic_dialect, openai_dialect
 from hypothesis import given
 from hypothesis import strategies as st
+
+from doubles import anthropic_dialect, openai_dialect
 from strata.agent_loop.models import anthropic_wire, openai_wire
 from strata.agent_loop.models.domain import (
     ChatMessage,

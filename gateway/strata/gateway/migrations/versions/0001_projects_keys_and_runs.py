@@ -4,6 +4,7 @@ Revision ID: 0001
 """
 
 from alembic import op
+
 from strata.shared.db import (
     grant_columns_sql,
     grant_sql,

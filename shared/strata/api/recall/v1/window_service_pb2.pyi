@@ -265,6 +265,7 @@ class CommitStepRequest(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     SYSTEM_TEXT_FIELD_NUMBER: _builtins.int
     METADATA_STALE_FIELD_NUMBER: _builtins.int
+    EVICT_COUNT_FIELD_NUMBER: _builtins.int
     conversation_id: _builtins.str
     """The conversation."""
     agent_id: _builtins.str
@@ -281,6 +282,11 @@ class CommitStepRequest(_message.Message):
     """Set if the system message was rebuilt for this step: its new text."""
     metadata_stale: _builtins.bool
     """Marks the counts in the system message as old (or not, when it was rebuilt)."""
+    evict_count: _builtins.int
+    """How many of the oldest messages after the system message leave the window
+    with this step, because the model can no longer be shown them. They stay in
+    the log and are found by search. Calls and returns must leave together.
+    """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
         """The messages of the step with their ids, in order. A message with tool
@@ -299,10 +305,11 @@ class CommitStepRequest(_message.Message):
         messages: _abc.Iterable[_message_pb2.Message] | None = ...,
         system_text: _builtins.str | None = ...,
         metadata_stale: _builtins.bool | None = ...,
+        evict_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_metadata_stale", b"_metadata_stale", "_system_text", b"_system_text", "metadata_stale", b"metadata_stale", "system_text", b"system_text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_metadata_stale", b"_metadata_stale", "_system_text", b"_system_text", "agent_id", b"agent_id", "attempt", b"attempt", "conversation_id", b"conversation_id", "messages", b"messages", "metadata_stale", b"metadata_stale", "run_id", b"run_id", "step", b"step", "step_id", b"step_id", "system_text", b"system_text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_metadata_stale", b"_metadata_stale", "_system_text", b"_system_text", "agent_id", b"agent_id", "attempt", b"attempt", "conversation_id", b"conversation_id", "evict_count", b"evict_count", "messages", b"messages", "metadata_stale", b"metadata_stale", "run_id", b"run_id", "step", b"step", "step_id", b"step_id", "system_text", b"system_text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__metadata_stale: _TypeAlias = _typing.Literal["metadata_stale"]  # noqa: Y015
     _WhichOneofArgType__metadata_stale: _TypeAlias = _typing.Literal["_metadata_stale", b"_metadata_stale"]  # noqa: Y015

@@ -1,0 +1,54 @@
+# syntax=docker/dockerfile:1
+# One image for every room; the command picks which:
+#
+#   docker build -t strata:dev .
+#   docker run --rm strata:dev strata-recall
+#
+# Settings come from STRATA_<ROOM>_* variables, see docs/configuration.md.
+ARG PYTHON_VERSION=3.11
+
+FROM python:${PYTHON_VERSION}-slim AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_NO_CACHE_DIR=1 \
+    UV_COMPILE_BYTECODE=1 \
+    UV_LINK_MODE=copy \
+    UV_NO_CACHE=1 \
+    UV_PYTHON_DOWNLOADS=never
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+RUN pip install "uv>=0.9,<1" && uv venv --python "$(command -v python)" /opt/strata
+WORKDIR /src
+# The dependencies are a layer of their own. The lock serves as constraint, so that what only
+# developers need stays out; whatever it names is taken in that version and checked by its hash.
+COPY pyproject.toml requirements.lock ./
+RUN uv pip install --python /opt/strata/bin/python --verify-hashes \
+    --constraint requirements.lock --requirement pyproject.toml
+COPY README.md LICENSE ./
+COPY shared shared
+COPY services services
+COPY gateway gateway
+RUN uv pip install --python /opt/strata/bin/python --no-deps .
+
+FROM python:${PYTHON_VERSION}-slim
+LABEL org.opencontainers.image.title="Strata" \
+      org.opencontainers.image.description="A server for stateful LLM agents" \
+      org.opencontainers.image.licenses="Apache-2.0"
+RUN groupadd --system --gid 10001 strata \
+    && useradd --system --uid 10001 --gid strata --no-create-home --home-dir /tmp strata
+COPY --from=build /opt/strata /opt/strata
+COPY LICENSE /licenses/LICENSE
+# A room that listens on the loopback address of its container is heard by nobody.
+ENV PATH="/opt/strata/bin:${PATH}" \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    STRATA_GATEWAY_HOST=0.0.0.0 \
+    STRATA_AGENT_LOOP_HOST=0.0.0.0 \
+    STRATA_CORE_MEMORY_HOST=0.0.0.0 \
+    STRATA_RECALL_HOST=0.0.0.0 \
+    STRATA_ARCHIVAL_HOST=0.0.0.0 \
+    STRATA_TOOL_EXECUTION_HOST=0.0.0.0
+# gateway, agent_loop, core_memory, recall, archival, tool_execution.
+EXPOSE 7600 7601 7602 7603 7604 7605
+# Nothing is written but to /tmp: the root file system may be read-only.
+USER 10001:10001
+WORKDIR /tmp
+CMD ["strata", "--help"]

@@ -1,0 +1,161 @@
+"""Child processes of a benchmark: start, wait for a line, stop; and what a tree of them uses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import strata
+from strata.cli.settings import environment_of_rooms
+
+ROOT = Path(__file__).resolve().parents[1]
+_FOREIGN = ("STRATA_", "OPENAI_", "ANTHROPIC_")
+
+
+def environment(values: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment of a child: no settings but these."""
+    roots = [ROOT, ROOT / "tests", *(Path(part).parent for part in strata.__path__)]
+    inherited = {
+        name: value
+        for name, value in environment_of_rooms().items()
+        if not name.startswith(_FOREIGN)
+    }
+    path = ":".join(map(str, roots))
+    return {**inherited, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **values}
+
+
+class Child:
+    """A Python process of ours.
+
+    Args:
+        arguments: What follows `python`.
+        values: Its settings, as environment variables.
+        log: Receives what it prints to standard error.
+    """
+
+    def __init__(self, arguments: Sequence[str], values: Mapping[str, str], log: Path) -> None:
+        self.started = time.perf_counter()
+        self._log = log
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment(values),
+                text=True,
+            )
+        self._tree: list[psutil.Process] = []
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    async def line(self, wanted: str, *, seconds: float = 120.0) -> str:
+        """Waits for a line that begins with `wanted`, and returns the rest of it.
+
+        Raises:
+            RuntimeError: It ended without such a line; the message ends with its log.
+            TimeoutError: It took too long.
+        """
+        assert self._process.stdout is not None
+        async with asyncio.timeout(seconds):
+            while True:
+                line = await asyncio.to_thread(self._process.stdout.readline)
+                if not line:
+                    tail = self._log.read_text(errors="replace")[-2000:]
+                    raise RuntimeError(f"the process ended early: {tail}")
+                if line.startswith(wanted):
+                    return line.removeprefix(wanted).strip()
+
+    async def stop(self, *, seconds: float = 30.0) -> float:
+        """Ends it and what it started; returns the seconds that took."""
+        started = time.perf_counter()
+        tree = tree_of(self.pid)
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.to_thread(self._process.wait, seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)
+        took = time.perf_counter() - started
+        for process in tree:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return took
+
+
+def tree_of(pid: int) -> list[psutil.Process]:
+    """Returns a process and all that came from it."""
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a group of processes uses.
+
+    Attributes:
+        megabytes: Memory by group: PSS on Linux, which shares common pages out; RSS elsewhere.
+        cpu_ms: Processor time by group, milliseconds since they started.
+    """
+
+    megabytes: dict[str, float]
+    cpu_ms: dict[str, float]
+
+
+def usage(pid: int) -> Usage:
+    """Returns what the tree of a process uses, by kind of process."""
+    megabytes: dict[str, float] = {}
+    cpu: dict[str, float] = {}
+    for process in tree_of(pid):
+        try:
+            kind = _kind(process)
+            times = process.cpu_times()
+            memory = _memory(process)
+        except psutil.NoSuchProcess:
+            continue
+        megabytes[kind] = megabytes.get(kind, 0.0) + memory
+        cpu[kind] = cpu.get(kind, 0.0) + (times.user + times.system) * 1000
+    return Usage(megabytes, cpu)
+
+
+def _kind(process: psutil.Process) -> str:
+    command = process.cmdline()
+    text = " ".join(command)
+    if "strata.embedded.vectors" in text:
+        return "vectors"
+    if "postgres" in process.name():
+        return "postgres"
+    for argument in command:
+        if argument.startswith("strata.") and argument.endswith(".main"):
+            room = argument.split(".")[1]
+            return "strata" if room == "cli" else room
+    return "strata"
+
+
+def _memory(process: psutil.Process) -> float:
+    try:
+        text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+    except FileNotFoundError:
+        return float(process.memory_info().rss) / 1e6
+    except (PermissionError, ProcessLookupError):
+        raise psutil.NoSuchProcess(process.pid) from None
+    for line in text.splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024 / 1e6
+    return 0.0

@@ -1,0 +1,89 @@
+"""A real Strata: `strata up` in a data folder of its own, with a model that answers at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from benchmarks.processes import Child, Usage, usage
+from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
+from strata.api.gateway.v1 import admin_service_pb2_grpc as admin_grpc
+from strata.embedded.data_folder import DataFolder
+from strata.embedded.supervisor import pick_port
+
+_FIRST_ANSWER_S = 30.0
+
+
+class System:
+    """One running Strata.
+
+    Attributes:
+        folder: Its data folder.
+        seconds_to_ready: From the start of the process to the first answered call.
+    """
+
+    def __init__(self, data: Path, model_url: str, *, split: bool) -> None:
+        self.folder = DataFolder(data)
+        self.seconds_to_ready = 0.0
+        self._split = split
+        self._settings: Mapping[str, str] = {
+            "STRATA_LOCAL_DEMO": "off",
+            "OPENAI_BASE_URL": model_url,
+            "OPENAI_API_KEY": "benchmark",
+        }
+        self._child: Child | None = None
+
+    async def start(self) -> float:
+        """Starts it; returns the seconds until a call was answered."""
+        port = pick_port()
+        command = ["-m", "strata.cli.main", "up", "--data", str(self.folder.path)]
+        command += ["--port", str(port), *(["--split"] if self._split else [])]
+        log = self.folder.path.with_suffix(".log")
+        self._child = Child(command, self._settings, log)
+        await self._child.line("READY")
+        async with self.channel() as channel:
+            await admin_grpc.AdminServiceStub(channel).WhoAmI(
+                admin_pb.WhoAmIRequest(),
+                metadata=self.credentials(),
+                timeout=_FIRST_ANSWER_S,
+                wait_for_ready=True,
+            )
+        self.seconds_to_ready = time.perf_counter() - self._child.started
+        return self.seconds_to_ready
+
+    async def stop(self) -> float:
+        """Stops it; returns the seconds that took."""
+        assert self._child is not None
+        child, self._child = self._child, None
+        return await child.stop()
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and not stopped."""
+        return self._child is not None
+
+    def channel(self) -> grpc.aio.Channel:
+        """Returns a channel to the gateway, as any client has one."""
+        runtime = self.folder.running()
+        assert runtime is not None, "strata is not running"
+        return grpc.aio.insecure_channel(runtime.address)
+
+    def credentials(self) -> tuple[tuple[str, str], ...]:
+        """Returns the metadata of an authenticated call."""
+        key = (self.folder.secrets / "api-key").read_text()
+        return (("authorization", f"Bearer {key}"),)
+
+    def usage(self) -> Usage:
+        """Returns what its processes use."""
+        assert self._child is not None
+        return usage(self._child.pid)
+
+    def database_url(self, database: str) -> str:
+        """Returns how its PostgreSQL is reached by the superuser."""
+        port = (self.folder.postgres / "port").read_text().strip()
+        password = (self.folder.postgres / "superuser.password").read_text().strip()
+        return f"postgresql://postgres:{password}@127.0.0.1:{port}/{database}"

@@ -1,0 +1,196 @@
+"""Follows a run to its end, across lost connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from strata.api.common.v1.run_event_pb2 import RunEvent
+from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.api.gateway.v1.run_service_pb2_grpc import RunServiceStub
+
+from strata.cli.client import is_transport_failure
+from strata.cli.failures import UnreachableError
+from strata.shared.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InternalError,
+    Reason,
+    ResourceExhaustedError,
+    StrataError,
+    UnavailableError,
+)
+
+RUN_ID_HEADER = "x-run-id"
+
+# These are not stored and repeat the sequence of the last stored event.
+_FLEETING = frozenset({"text_delta", "reasoning_delta", "tool_call_delta", "text_snapshot"})
+
+
+@dataclass(frozen=True, slots=True)
+class BackOff:
+    """How a lost connection is taken up again; times in seconds.
+
+    Attributes:
+        first_s: Pause before the first attempt; each further one is twice as long.
+        longest_s: Longest pause.
+        patience_s: After so long without contact the run is left alone.
+        contact_s: A stream that stayed open for so long counts as contact, even if the
+            run had nothing to say.
+    """
+
+    first_s: float = 0.2
+    longest_s: float = 3.0
+    patience_s: float = 120.0
+    contact_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLost:
+    """The stream broke; it is being taken up again."""
+
+    error: StrataError
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionBack:
+    """The next event follows on the last one before the break."""
+
+
+Update = RunEvent | ConnectionLost | ConnectionBack
+
+
+class RunFollower:
+    """Sends a message and follows the run that it starts.
+
+    Until the run is known the message is sent again, which its ``request_id`` makes
+    safe; then the run is followed from the last event that arrived.
+
+    Args:
+        runs: The service.
+        request: The message; it must have a ``request_id``.
+        back_off: How a lost connection is taken up again.
+        sleep: Waits.
+
+    Attributes:
+        run_id: The run, empty until it is known.
+        sequence: Of the last stored event that arrived.
+    """
+
+    def __init__(
+        self,
+        runs: RunServiceStub,
+        request: pb.SendMessageRequest,
+        back_off: BackOff | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.run_id = ""
+        self.sequence = 0
+        self._runs = runs
+        self._request = request
+        self._back_off = back_off or BackOff()
+        self._sleep = sleep
+        self._known = asyncio.Event()
+
+    async def known(self) -> str:
+        """Waits until the run is known, and returns its id."""
+        await self._known.wait()
+        return self.run_id
+
+    async def updates(self) -> AsyncGenerator[Update, None]:
+        """Yields the events of the run, each once, and what happens to the connection.
+
+        Raises:
+            UnreachableError: There was no contact for too long.
+            StrataError: The gateway refused.
+        """
+        now = asyncio.get_running_loop().time
+        lost_at: float | None = None
+        pause = self._back_off.first_s
+        while True:
+            began = now()
+            try:
+                async with aclosing(self._events()) as events:
+                    async for event in events:
+                        if lost_at is not None:
+                            yield ConnectionBack()
+                            lost_at, pause = None, self._back_off.first_s
+                        yield event
+                        if event.HasField("run_finished"):
+                            return
+                failure: StrataError = UnavailableError("The stream ended before the run.")
+            except StrataError as error:
+                if not _may_be_repeated(error):
+                    raise
+                failure = error
+            if lost_at is None:
+                yield ConnectionLost(failure)
+                lost_at = now()
+            elif now() - began > self._back_off.contact_s:
+                lost_at = now()
+            if now() - lost_at > self._back_off.patience_s:
+                raise self._given_up() from failure
+            await self._sleep(max(pause, failure.retry_after or 0.0))
+            pause = min(pause * 2, self._back_off.longest_s)
+
+    async def _events(self) -> AsyncIterator[RunEvent]:
+        if self.run_id:
+            stream = self._runs.StreamRun(
+                pb.StreamRunRequest(
+                    run_id=self.run_id,
+                    after_sequence=self.sequence,
+                    stream_tokens=self._wants_tokens,
+                )
+            )
+            async for followed in stream:
+                if self._is_new(followed.event):
+                    yield followed.event
+            return
+        call = self._runs.SendMessage(self._request)
+        for key, value in await call.initial_metadata():
+            if key == RUN_ID_HEADER and isinstance(value, str):
+                self._learn(value)
+        async for sent in call:
+            if self._is_new(sent.event):
+                yield sent.event
+
+    @property
+    def _wants_tokens(self) -> bool:
+        return not self._request.HasField("stream_tokens") or self._request.stream_tokens
+
+    def _is_new(self, event: RunEvent) -> bool:
+        self._learn(event.run_id)
+        if event.WhichOneof("event") in _FLEETING:
+            return True
+        new = event.sequence > self.sequence
+        self.sequence = max(self.sequence, event.sequence)
+        return new
+
+    def _learn(self, run_id: str) -> None:
+        if run_id and not self.run_id:
+            self.run_id = run_id
+            self._known.set()
+
+    def _given_up(self) -> UnreachableError:
+        if self.run_id:
+            return UnreachableError(
+                "The gateway does not answer any more. If it comes back, the run goes on; see: "
+                f"strata runs show {self.run_id}"
+            )
+        return UnreachableError("The gateway does not answer; the message was not accepted.")
+
+
+def _may_be_repeated(error: StrataError) -> bool:
+    """Whether to try again: nothing was refused, the way there or a limit was the cause."""
+    match error:
+        case UnavailableError() | DeadlineExceededError() | CancelledError():
+            return True
+        case ResourceExhaustedError():
+            return error.reason is Reason.OVERLOADED
+        case InternalError():
+            # What gRPC reports of a stream that broke in the middle of a frame.
+            return is_transport_failure(error)
+        case _:
+            return False

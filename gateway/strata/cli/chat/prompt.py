@@ -1,0 +1,48 @@
+"""Reads what the person types."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+
+PROMPT = "you> "
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Lets Ctrl-C break off a blocking read below an event loop, which would swallow it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def read_message() -> str | None:
+    """Returns the next line of standard input, None at its end.
+
+    On a terminal with a prompt, line editing and history; Ctrl-C drops the line.
+    It blocks: nothing is under way while the person types.
+    """
+    if not sys.stdin.isatty():
+        line = sys.stdin.readline()
+        return line.rstrip("\n") if line else None
+    with contextlib.suppress(ImportError):
+        # Importing it is what gives `input` editing and history.
+        importlib.import_module("readline")
+    while True:
+        try:
+            with interruptible():
+                return input(PROMPT)
+        except EOFError:
+            sys.stdout.write("\n")
+            return None
+        except KeyboardInterrupt:
+            sys.stdout.write("\n(Ctrl-D leaves)\n")

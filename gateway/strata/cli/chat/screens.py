@@ -1,0 +1,208 @@
+"""Where a chat is shown: a terminal, or plain lines without one."""
+
+from __future__ import annotations
+
+import sys
+from typing import Protocol, TextIO
+
+from rich.cells import get_character_cell_size
+from rich.console import Console
+from rich.status import Status
+from rich.text import Text
+
+from strata.cli.output import safe
+
+_TAB = 8
+_REPLY = ""
+_REASONING = "dim italic"
+
+
+class Screen(Protocol):
+    """What a turn needs to show itself.
+
+    Streamed text since the last `mark` can be taken back, as long as no line came after it.
+    """
+
+    def stream(self, piece: str, *, reasoning: bool = False) -> None:
+        """Adds to the text that is being written."""
+        ...
+
+    def settle(self) -> None:
+        """Ends the text that is being written."""
+        ...
+
+    def line(self, text: Text) -> None:
+        """Shows a line about what happens."""
+        ...
+
+    def mark(self) -> None:
+        """Remembers this place for `retract`."""
+        ...
+
+    def retract(self) -> bool:
+        """Takes back what was streamed since the mark; False if that is not possible."""
+        ...
+
+    def waiting(self, label: str) -> None:
+        """Shows that something is under way, until the next output."""
+        ...
+
+
+class TerminalScreen:
+    """A terminal: text as it comes, a spinner while there is none.
+
+    Args:
+        console: A console on a terminal.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._streamed = ""
+        self._retractable = True
+        self._style: str | None = None
+        self._status: Status | None = None
+
+    def stream(self, piece: str, *, reasoning: bool = False) -> None:
+        """Writes the piece where the cursor is."""
+        style = _REASONING if reasoning else _REPLY
+        if self._style is not None and self._style != style:
+            self._end_line()
+        text = safe(piece)
+        if text:
+            self._write(text, style)
+            self._style = style
+
+    def settle(self) -> None:
+        """Ends the line that is being written."""
+        self._end_line()
+        self._stop_waiting()
+
+    def line(self, text: Text) -> None:
+        """Shows a line below what was written."""
+        self.settle()
+        self._console.print(text, soft_wrap=True)
+        self._retractable = False
+
+    def mark(self) -> None:
+        """Remembers the beginning of the line after what was written."""
+        self._end_line()
+        self._streamed = ""
+        self._retractable = True
+
+    def retract(self) -> bool:
+        """Clears what was streamed, if it is all still on the screen."""
+        self._stop_waiting()
+        rows = rows_of(self._streamed, self._console.width)
+        if not self._retractable or rows >= self._console.height:
+            self._end_line()
+            return False
+        up = f"\x1b[{rows}A" if rows else ""
+        self._console.file.write(f"{up}\r\x1b[J")
+        self._console.file.flush()
+        self._streamed, self._style = "", None
+        return True
+
+    def waiting(self, label: str) -> None:
+        """Shows a spinner."""
+        if self._style is not None:
+            return
+        if self._status is None:
+            self._status = self._console.status(Text(safe(label), style="dim"))
+            self._status.start()
+        else:
+            self._status.update(Text(safe(label), style="dim"))
+
+    def _write(self, text: str, style: str) -> None:
+        self._stop_waiting()
+        self._console.print(Text(text, style=style), end="", soft_wrap=True)
+        self._streamed += text
+
+    def _end_line(self) -> None:
+        if self._style is not None:
+            if not self._streamed.endswith("\n"):
+                self._write("\n", _REPLY)
+            self._style = None
+
+    def _stop_waiting(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+class PlainScreen:
+    """No terminal: each text whole, as soon as it is complete.
+
+    What the agent says goes to `reply`, all else to `activity`, so that a pipe gets the
+    reply and nothing but the reply.
+    """
+
+    def __init__(self, reply: TextIO | None = None, activity: TextIO | None = None) -> None:
+        self._reply = reply or sys.stdout
+        self._activity = activity or sys.stderr
+        self._pieces: list[tuple[bool, str]] = []
+        self._retractable = True
+
+    def stream(self, piece: str, *, reasoning: bool = False) -> None:
+        """Keeps the piece until the text is complete."""
+        self._pieces.append((reasoning, piece))
+
+    def settle(self) -> None:
+        """Writes what was kept."""
+        reasoning = "".join(piece for kind, piece in self._pieces if kind)
+        said = "".join(piece for kind, piece in self._pieces if not kind)
+        self._pieces.clear()
+        for each in reasoning.splitlines():
+            self._put(self._activity, f"[thinking] {each}")
+        if said:
+            self._put(self._reply, said.rstrip("\n"))
+        if said or reasoning:
+            self._retractable = False
+
+    def line(self, text: Text) -> None:
+        """Writes a line about what happens."""
+        self.settle()
+        self._put(self._activity, text.plain)
+
+    def mark(self) -> None:
+        """Writes what was kept; from here on nothing is written yet."""
+        self.settle()
+        self._retractable = True
+
+    def retract(self) -> bool:
+        """Forgets what was kept."""
+        self._pieces.clear()
+        return self._retractable
+
+    def waiting(self, label: str) -> None:
+        """Shows nothing."""
+
+    def _put(self, stream: TextIO, line: str) -> None:
+        stream.write(safe(line) + "\n")
+        stream.flush()
+
+
+def rows_of(text: str, width: int) -> int:
+    """Returns how many rows below the first one the cursor is after writing the text.
+
+    Terminals wrap lazily: the character that does not fit any more opens the next row.
+    """
+    rows = column = 0
+    for character in text:
+        if character == "\n":
+            rows, column = rows + 1, 0
+            continue
+        if character == "\t":
+            column = min((column // _TAB + 1) * _TAB, width - 1)
+            continue
+        cells = get_character_cell_size(character)
+        if column + cells > width:
+            rows, column = rows + 1, 0
+        column += cells
+    return rows
+
+
+def screen_for(console: Console) -> Screen:
+    """Returns the screen that suits where standard output goes."""
+    if console.is_terminal and not console.is_dumb_terminal:
+        return TerminalScreen(console)
+    return PlainScreen()

@@ -1,0 +1,235 @@
+"""A conversation on the command line: messages in, turns out, Ctrl-C in between."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from google.protobuf.json_format import MessageToDict
+from strata.api.common.v1 import message_pb2
+from strata.api.common.v1.run_event_pb2 import RunEvent
+from strata.api.gateway.v1 import run_service_pb2 as pb
+
+from strata.cli.chat.following import BackOff, RunFollower, Update
+from strata.cli.chat.screens import Screen
+from strata.cli.chat.turn_view import TurnView
+from strata.cli.client import Client, new_request_id
+from strata.shared.errors import StrataError
+
+_CANCEL_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """What is sent and shown.
+
+    Attributes:
+        agent_id: With whom.
+        conversation_id: Where; empty for the agent's default conversation.
+        max_steps: Most model calls of a turn; 0 for the server's default.
+        reasoning: Show what the model thinks.
+        usage: Show tokens and time.
+        back_off: How a lost connection is taken up again.
+    """
+
+    agent_id: str
+    conversation_id: str = ""
+    max_steps: int = 0
+    reasoning: bool = True
+    usage: bool = True
+    back_off: BackOff = BackOff()
+
+
+class ChatSession:
+    """Sends messages to one agent and shows what becomes of them.
+
+    Args:
+        client: The gateway.
+        screen: Where turns are shown.
+        options: What is sent and shown.
+    """
+
+    def __init__(self, client: Client, screen: Screen, options: ChatOptions) -> None:
+        self._client = client
+        self._screen = screen
+        self._options = options
+
+    async def turn(self, text: str) -> bool:
+        """Sends a message, shows its run to the end, and returns whether that went well.
+
+        The first Ctrl-C cancels the run, the second stops following it.
+
+        Raises:
+            UnreachableError: There was no contact for too long.
+            StrataError: The gateway refused.
+        """
+        options = self._options
+        view = TurnView(self._screen, reasoning=options.reasoning, usage=options.usage)
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        self._screen.waiting("sending")
+        try:
+            follower = self._follower(text)
+            left = await self._follow(
+                follower, lambda update: view.show(update, clock() - began), self._tell
+            )
+        finally:
+            self._screen.settle()
+        if left:
+            self._tell(_left(follower.run_id))
+        return view.ending is not None and view.ending.ok
+
+    async def stream_json(self, text: str) -> bool:
+        """Sends a message and prints the events of its run, one JSON document a line."""
+        ok = False
+
+        def show(update: Update) -> None:
+            nonlocal ok
+            if isinstance(update, RunEvent):
+                sys.stdout.write(json.dumps(MessageToDict(update), ensure_ascii=False) + "\n")
+                sys.stdout.flush()
+                view.show(update)
+                ok = view.ending is not None and view.ending.ok
+
+        view = TurnView(_NoScreen())
+        await self._follow(self._follower(text), show, lambda _: None)
+        return ok
+
+    def _follower(self, text: str) -> RunFollower:
+        message = message_pb2.MessageInput(
+            role=message_pb2.ROLE_USER,
+            parts=[message_pb2.Part(text=message_pb2.TextPart(text=text))],
+        )
+        request = pb.SendMessageRequest(
+            request_id=new_request_id(),
+            agent_id=self._options.agent_id,
+            conversation_id=self._options.conversation_id,
+            messages=[message],
+            max_steps=self._options.max_steps,
+        )
+        return RunFollower(self._client.runs, request, self._options.back_off)
+
+    async def _follow(
+        self,
+        follower: RunFollower,
+        show: Callable[[Update], None],
+        tell: Callable[[str], None],
+    ) -> bool:
+        """Returns True if the person left before the end."""
+
+        async def read() -> None:
+            async with aclosing(follower.updates()) as updates:
+                async for update in updates:
+                    show(update)
+
+        with _Interrupts(asyncio.create_task(read()), self._cancel(follower, tell), tell) as guard:
+            return await guard.wait()
+
+    async def _cancel(self, follower: RunFollower, tell: Callable[[str], None]) -> None:
+        run_id = await follower.known()
+        try:
+            await self._client.runs.CancelRun(
+                pb.CancelRunRequest(run_id=run_id), timeout=_CANCEL_S
+            )
+        except StrataError as error:
+            tell(f"The run could not be cancelled: {error.message}")
+
+    def _tell(self, text: str) -> None:
+        from rich.text import Text  # noqa: PLC0415 - with --json nothing is drawn
+
+        self._screen.line(Text(text, style="yellow"))
+
+
+class _Interrupts:
+    """Ctrl-C while a run is followed: once to cancel it, twice to leave it."""
+
+    def __init__(
+        self,
+        reading: asyncio.Task[None],
+        cancel: Coroutine[Any, Any, None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._reading = reading
+        self._cancel = cancel
+        self._tell = tell
+        self._cancelling: asyncio.Task[None] | None = None
+        self._left = False
+        self._loop = asyncio.get_running_loop()
+
+    def __enter__(self) -> Self:
+        with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
+            # Not in the main thread there is no Ctrl-C to handle.
+            self._loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
+            self._loop.remove_signal_handler(signal.SIGINT)
+
+    async def wait(self) -> bool:
+        """Waits for the end, and returns True if the person left before it."""
+        try:
+            await self._reading
+        except asyncio.CancelledError:
+            if not self._left:
+                raise
+        finally:
+            await self._stop()
+        return self._left
+
+    async def _stop(self) -> None:
+        self._reading.cancel()
+        if self._cancelling is None:
+            self._cancel.close()
+        else:
+            self._cancelling.cancel()
+            await asyncio.gather(self._cancelling, return_exceptions=True)
+
+    def _on_interrupt(self) -> None:
+        if self._cancelling is None:
+            self._tell("Cancelling; Ctrl-C again leaves at once.")
+            self._cancelling = self._loop.create_task(self._cancel)
+        else:
+            self._left = True
+            self._reading.cancel()
+
+
+class _NoScreen:
+    """Shows nothing."""
+
+    def stream(self, piece: str, *, reasoning: bool = False) -> None:
+        pass
+
+    def settle(self) -> None:
+        pass
+
+    def line(self, text: object) -> None:
+        pass
+
+    def mark(self) -> None:
+        pass
+
+    def retract(self) -> bool:
+        return True
+
+    def waiting(self, label: str) -> None:
+        pass
+
+
+def _left(run_id: str) -> str:
+    if not run_id:
+        return "Left. Whether the message was accepted is not known."
+    return f"Left. The run may go on; see: strata runs show {run_id}"

@@ -1,0 +1,277 @@
+"""Shows the events of a turn."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import assert_never
+
+from rich.text import Text
+from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.api.common.v1.run_event_pb2 import RunEvent
+from strata.api.common.v1.usage_pb2 import Usage
+
+from strata.cli.chat.following import ConnectionBack, ConnectionLost, Update
+from strata.cli.chat.screens import Screen
+from strata.cli.diffs import diff_text
+from strata.cli.output import clipped, safe
+
+_ARGUMENT_CHARS = 60
+_ARGUMENTS_CHARS = 160
+_RESULT_CHARS = 120
+_DIFF_LINES = 12
+
+_FINE = frozenset(
+    {
+        run_event_pb2.STOP_REASON_END_TURN,
+        run_event_pb2.STOP_REASON_TOOL_RULE,
+        run_event_pb2.STOP_REASON_MAX_STEPS,
+        run_event_pb2.STOP_REASON_REQUIRES_APPROVAL,
+    }
+)
+_SAID_OF_STOP = {
+    run_event_pb2.STOP_REASON_MAX_STEPS: "Stopped at the limit of model calls in one run.",
+    run_event_pb2.STOP_REASON_MAX_TOKENS_EXCEEDED: "The reply was cut at the limit of its length.",
+    run_event_pb2.STOP_REASON_CANCELLED: "Cancelled.",
+    run_event_pb2.STOP_REASON_REQUIRES_APPROVAL: "The run waits for an approval.",
+    run_event_pb2.STOP_REASON_ERROR: "The run failed.",
+    run_event_pb2.STOP_REASON_LLM_API_ERROR: "The model provider failed.",
+    run_event_pb2.STOP_REASON_INVALID_LLM_RESPONSE: "The model's reply could not be used.",
+    run_event_pb2.STOP_REASON_INVALID_TOOL_CALL: "The model called a tool against its rules.",
+    run_event_pb2.STOP_REASON_NO_TOOL_CALL: "The model called no tool where it had to.",
+    run_event_pb2.STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT: (
+        "The system prompt and the memory alone exceed the context window."
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a turn ended.
+
+    Attributes:
+        ok: False if it failed or was cancelled.
+        finished: The terminal event.
+    """
+
+    ok: bool
+    finished: run_event_pb2.RunFinished
+
+
+class TurnView:
+    """Shows one turn.
+
+    The text of a step may reach us in deltas, as a snapshot after a break, and with the
+    stored message; whatever comes, the person sees it once.
+
+    Args:
+        screen: Where.
+        reasoning: Show what the model thinks.
+        usage: Show tokens and time at the end.
+    """
+
+    def __init__(self, screen: Screen, *, reasoning: bool = True, usage: bool = True) -> None:
+        self.ending: Ending | None = None
+        self._screen = screen
+        self._with_reasoning = reasoning
+        self._with_usage = usage
+        self._text = ""
+        self._thoughts = ""
+        self._calls: set[str] = set()
+
+    def show(self, update: Update, elapsed_s: float = 0.0) -> None:
+        """Shows what came.
+
+        Args:
+            update: What came.
+            elapsed_s: Since the message was sent.
+        """
+        match update:
+            case ConnectionLost():
+                self._say("Connection lost; trying again …", "yellow")
+                self._screen.waiting("reconnecting")
+            case ConnectionBack():
+                self._say("Connected again.", "dim")
+            case RunEvent():
+                self._show_event(update, elapsed_s)
+            case _:
+                assert_never(update)
+
+    def _show_event(self, event: RunEvent, elapsed_s: float) -> None:
+        match event.WhichOneof("event"):
+            case "run_started":
+                self._screen.waiting("reading memory")
+            case "step_started":
+                self._begin_step()
+                self._screen.waiting(f"{event.step_started.model or 'the model'} is thinking")
+            case "step_restarted":
+                self._restart_step(event.step_restarted)
+            case "text_delta":
+                self._add_text(event.text_delta.text)
+            case "reasoning_delta":
+                self._add_thought(event.reasoning_delta.text)
+            case "tool_call_delta":
+                if event.tool_call_delta.name:
+                    self._screen.waiting(f"calling {event.tool_call_delta.name}")
+            case "text_snapshot":
+                self._whole(event.text_snapshot.text, event.text_snapshot.reasoning)
+            case "tool_started":
+                self._tool_started(event.tool_started)
+            case "tool_finished":
+                self._tool_finished(event.tool_finished)
+            case "message_stored":
+                self._stored(event.message_stored.message)
+            case "approval_requested":
+                self._approval(event.approval_requested.approval)
+            case "window_compacted":
+                self._compacted(event.window_compacted)
+            case "run_finished":
+                self._finished(event.run_finished, elapsed_s)
+            case _:
+                # Of a newer server; what must be seen is in the stored messages anyway.
+                pass
+
+    def _begin_step(self) -> None:
+        self._screen.mark()
+        self._text = self._thoughts = ""
+
+    def _restart_step(self, restarted: run_event_pb2.StepRestarted) -> None:
+        if (self._text or self._thoughts) and not self._screen.retract():
+            reason = restarted.reason or "The model is asked again."
+            self._say(f"The reply above is void. {reason}", "yellow")
+        self._begin_step()
+        self._screen.waiting("asking again")
+
+    def _add_text(self, piece: str) -> None:
+        self._text += piece
+        self._screen.stream(piece)
+
+    def _add_thought(self, piece: str) -> None:
+        self._thoughts += piece
+        if self._with_reasoning:
+            self._screen.stream(piece, reasoning=True)
+
+    def _whole(self, text: str, thoughts: str) -> None:
+        """Makes what is shown of the step equal to this."""
+        shown_thoughts = not self._with_reasoning or thoughts.startswith(self._thoughts)
+        rest_fits = not self._text or thoughts == self._thoughts or not self._with_reasoning
+        if not (text.startswith(self._text) and shown_thoughts and rest_fits):
+            if not self._screen.retract():
+                self._say("The reply above was incomplete; here it is whole.", "dim")
+            self._text = self._thoughts = ""
+        new_thoughts, new_text = thoughts[len(self._thoughts) :], text[len(self._text) :]
+        if new_thoughts:
+            self._add_thought(new_thoughts)
+        if new_text:
+            self._add_text(new_text)
+
+    def _tool_started(self, started: run_event_pb2.ToolStarted) -> None:
+        if started.tool_call_id not in self._calls:
+            self._calls.add(started.tool_call_id)
+            call = Text("→ ", style="cyan")
+            call.append(safe(started.name), style="bold cyan")
+            call.append(f"({compact_arguments(started.arguments)})", style="cyan")
+            self._screen.line(call)
+        self._screen.waiting(f"running {started.name}")
+
+    def _tool_finished(self, finished: run_event_pb2.ToolFinished) -> None:
+        told = finished.tool_return
+        result = clipped(safe(result_of(told.content)), _RESULT_CHARS)
+        match told.status:
+            case message_pb2.TOOL_STATUS_FAILED:
+                self._say(f"  {told.name} failed: {result}", "red")
+            case message_pb2.TOOL_STATUS_UNKNOWN:
+                self._say(f"  {told.name}: nobody knows whether it had an effect.", "yellow")
+            case _:
+                if not finished.memory_edits and result not in {"", "None"}:
+                    self._say(f"  ← {result}", "dim")
+        for edit in finished.memory_edits:
+            self._edited(edit)
+        self._screen.waiting("going on")
+
+    def _edited(self, edit: run_event_pb2.MemoryEdit) -> None:
+        self._say(f"  memory block {edit.label}, revision {edit.revision}", "bold")
+        for line in diff_text(edit.diff, limit=_DIFF_LINES):
+            self._screen.line(Text("  ") + line)
+
+    def _stored(self, message: message_pb2.Message) -> None:
+        if message.role != message_pb2.ROLE_ASSISTANT:
+            return
+        text = "".join(part.text.text for part in message.parts if part.HasField("text"))
+        thoughts = "".join(
+            part.reasoning.text for part in message.parts if part.HasField("reasoning")
+        )
+        # Providers may give the reasoning a final form of its own; the text counts.
+        self._whole(text, thoughts if not self._thoughts else self._thoughts)
+        self._screen.settle()
+
+    def _approval(self, asked: message_pb2.ApprovalRequestPart) -> None:
+        for call in asked.tool_calls:
+            arguments = compact_arguments(call.arguments)
+            self._say(f"Needs approval: {call.name}({arguments})", "yellow")
+
+    def _compacted(self, compacted: run_event_pb2.WindowCompacted) -> None:
+        before, after = compacted.tokens_before, compacted.tokens_after
+        self._say(f"Older messages were summarised: {before:,} → {after:,} tokens.", "dim")
+
+    def _finished(self, finished: run_event_pb2.RunFinished, elapsed_s: float) -> None:
+        self._screen.settle()
+        ok = finished.stop_reason in _FINE and not finished.HasField("error")
+        if not ok or finished.stop_reason in _SAID_OF_STOP:
+            self._say(ending_sentence(finished), "yellow" if ok else "red")
+        if self._with_usage and finished.step_count:
+            self._say(usage_line(finished.usage, finished.step_count, elapsed_s), "dim")
+        self._screen.settle()
+        self.ending = Ending(ok, finished)
+
+    def _say(self, text: str, style: str) -> None:
+        self._screen.line(Text(safe(text), style=style))
+
+
+def ending_sentence(finished: run_event_pb2.RunFinished) -> str:
+    """Returns why a run ended, as a person is told."""
+    if not finished.HasField("error"):
+        return _SAID_OF_STOP.get(finished.stop_reason, "The run ended.")
+    error = finished.error
+    sentence = error.message.rstrip() or _SAID_OF_STOP.get(finished.stop_reason, "The run failed.")
+    if error.reason:
+        sentence += f" [{error.reason}]"
+    return f"{sentence} Sending it again may work." if error.retryable else sentence
+
+
+def usage_line(usage: Usage, steps: int, elapsed_s: float) -> str:
+    """Returns the tokens of a run on one line."""
+    about = "about " if usage.estimated else ""
+    cached = f" ({usage.cached_input_tokens:,} cached)" if usage.cached_input_tokens else ""
+    calls = "1 model call" if steps == 1 else f"{steps} model calls"
+    return (
+        f"{about}{usage.prompt_tokens:,} tokens in{cached}, {usage.completion_tokens:,} out"
+        f" · {calls} · {elapsed_s:.1f} s"
+    )
+
+
+def compact_arguments(arguments: str) -> str:
+    """Returns the arguments of a tool call as ``name="value", …`` on one line."""
+    try:
+        values = json.loads(arguments or "{}")
+    except ValueError:
+        values = None
+    if not isinstance(values, dict):
+        return clipped(safe(arguments), _ARGUMENTS_CHARS)
+    shown = (
+        f"{name}={clipped(json.dumps(value, ensure_ascii=False), _ARGUMENT_CHARS)}"
+        for name, value in values.items()
+    )
+    return clipped(safe(", ".join(shown)), _ARGUMENTS_CHARS)
+
+
+def result_of(content: str) -> str:
+    """Returns what a tool said, out of the package that the model is shown."""
+    try:
+        package = json.loads(content)
+    except ValueError:
+        return content
+    if not isinstance(package, dict) or "message" not in package:
+        return content
+    told = package["message"]
+    return told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)

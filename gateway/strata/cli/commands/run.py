@@ -1,0 +1,106 @@
+"""``strata run``: from nothing to a chat prompt in one command."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+import strata
+from strata.cli.commands.up import run_up
+from strata.cli.settings import environment_of_rooms
+from strata.embedded.data_folder import DataFolder, Runtime
+from strata.embedded.supervisor import Command, end, spawn, tail
+
+_POLL_SECONDS = 0.1
+_STOP_SECONDS = 30.0
+_UP = "import sys; from strata.cli.commands.run import up_child; sys.exit(up_child(sys.argv[1:]))"
+
+Chat = Callable[[Path | None], int]
+
+
+def run_run(data: Path | None, *, port: int, chat: Chat) -> int:
+    """Starts Strata unless it runs, opens a chat, and stops what it started.
+
+    Without a terminal there is nobody to chat with: then it is `strata up`, which says
+    how to chat.
+
+    Args:
+        data: The data folder; None for the default one.
+        port: Preferred port of the gateway.
+        chat: Opens the chat and returns its exit code.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return run_up(data, port=port, split=False)
+    console = Console(soft_wrap=True)
+    folder = DataFolder(data)
+    if folder.holder() is not None:
+        console.print(f"Strata runs on {folder.path} already; chatting with it.")
+        return chat(data)
+    process = _start(folder, port)
+    try:
+        if asyncio.run(_until_running(folder, process, console)) is None:
+            return 1
+        return chat(data)
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        console.print("Stopping Strata; what it knows is kept.")
+        asyncio.run(end(process, signal.SIGTERM, _STOP_SECONDS))
+
+
+def up_child(arguments: list[str]) -> int:
+    """What the process that `run_run` starts does: ``strata up`` with a given port and folder."""
+    port, data = arguments
+    return run_up(Path(data), port=int(port), split=False)
+
+
+def _log(folder: DataFolder) -> Path:
+    return folder.path / "strata.log"
+
+
+def _start(folder: DataFolder, port: int) -> subprocess.Popen[bytes]:
+    folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _log(folder).unlink(missing_ok=True)
+    roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
+    return spawn(
+        Command(
+            program=[
+                *(sys.executable, "-c", _UP),
+                *(str(port), str(folder.path)),
+            ],
+            folder=folder.path,
+            log_path=_log(folder),
+            environment={
+                **environment_of_rooms(),
+                "PYTHONPATH": roots,
+                "PYTHONUNBUFFERED": "1",
+                "COLUMNS": "200",
+            },
+        )
+    )
+
+
+async def _until_running(
+    folder: DataFolder, process: subprocess.Popen[bytes], console: Console
+) -> Runtime | None:
+    """Shows what the process says until it serves; None if it ended before."""
+    shown = 0
+    while True:
+        lines = tail(_log(folder), 1 << 20).splitlines()
+        for line in lines[shown:]:
+            if not line.startswith(("READY", "Chat in another")):
+                console.print(line, highlight=False, markup=False)
+        shown = len(lines)
+        runtime = folder.running()
+        if runtime is not None:
+            return runtime
+        if process.poll() is not None:
+            return None
+        await asyncio.sleep(_POLL_SECONDS)

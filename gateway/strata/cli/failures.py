@@ -1,0 +1,80 @@
+"""How a failed command ends: what the person reads, and the exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from strata.shared.errors import Reason, StrataError, UnavailableError
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_UNREACHABLE = 3
+
+# Metadata that helps a person; the rest repeats the message or is for programs.
+_TOLD_METADATA = ("incident_id",)
+
+
+class UnreachableError(UnavailableError):
+    """No gateway answers; not the same as a gateway that cannot do something now."""
+
+
+class UsageError(StrataError):
+    """The command was called in a way that cannot work."""
+
+    status = "INVALID_ARGUMENT"
+    default_reason = Reason.INVALID_FIELD
+
+
+def reported_error(error: BaseException) -> StrataError | None:
+    """Returns what is told of an error; None if it is a defect and must show its traceback."""
+    if isinstance(error, StrataError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        leaves = list(_leaves(error))
+        if all(isinstance(each, StrataError) for each in leaves):
+            first: StrataError = leaves[0]  # type: ignore[assignment]
+            return first
+    return None
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for each in group.exceptions:
+        if isinstance(each, BaseExceptionGroup):
+            yield from _leaves(each)
+        else:
+            yield each
+
+
+def exit_code_of(error: StrataError) -> int:
+    """Returns the exit code of a command that failed so."""
+    if isinstance(error, UnreachableError):
+        return EXIT_UNREACHABLE
+    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
+
+
+def error_lines(error: StrataError) -> list[str]:
+    """Returns the message, the reason where it says more, and each wrong field."""
+    own = isinstance(error, UnreachableError | UsageError)
+    reason = "" if own or error.reason is Reason.UNSPECIFIED else f" [{error.reason.value}]"
+    lines = [f"{error.message}{reason}"]
+    lines += [f"  {each.field}: {each.description}" for each in error.violations]
+    lines += [
+        f"  {name}: {error.metadata[name]}" for name in _TOLD_METADATA if name in error.metadata
+    ]
+    if error.retry_after is not None:
+        lines.append(f"  Try again in {error.retry_after:g} s.")
+    return lines
+
+
+def show_error(error: StrataError) -> None:
+    """Writes the error to standard error."""
+    from strata.cli.output import error_console, safe  # noqa: PLC0415 - loads rich
+
+    first, *rest = error_lines(error)
+    console = error_console()
+    sys.stdout.flush()
+    console.print("Error: ", style="bold red", end="")
+    console.print(safe(first), soft_wrap=True)
+    for line in rest:
+        console.print(safe(line), soft_wrap=True)

@@ -1,0 +1,135 @@
+"""``strata``: starts quickly because each command is imported only when it is run."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from dataclasses import dataclass
+from io import TextIOWrapper
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from strata.cli.failures import exit_code_of, reported_error, show_error
+
+_RUN = "Run Strata"
+_USE = "Agents and their memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One command of ``strata``, before its module is imported.
+
+    Attributes:
+        name: What is typed.
+        help: The line in the list of commands.
+        panel: Heading that it stands under.
+        module: Module of `strata.cli.commands`; it has ``app``, a `typer.Typer`.
+    """
+
+    name: str
+    help: str
+    panel: str
+    module: str
+
+
+ENTRIES = (
+    Entry("up", "Start Strata in the foreground.", _RUN, "server"),
+    Entry("migrate", "Bring the schemas in a PostgreSQL of your own up to date.", _RUN, "server"),
+    Entry("status", "Tell whether Strata runs, and which rooms answer.", _RUN, "status"),
+    Entry("doctor", "Check this machine, and say what to do about what is wrong.", _RUN, "doctor"),
+    Entry("chat", "Talk with an agent.", _USE, "chat"),
+    Entry("agents", "Create, show, change and delete agents.", _USE, "agents"),
+    Entry("memory", "Show and edit the memory blocks of an agent.", _USE, "memory"),
+    Entry("recall", "List and search what was said.", _USE, "recall"),
+    Entry("archival", "Store and search passages.", _USE, "archival"),
+    Entry("runs", "List, show and cancel runs.", _USE, "runs"),
+    Entry("models", "List the chat models that agents can use.", _USE, "models"),
+)
+
+
+class LazyGroup(TyperGroup):
+    """Lists the commands from a table, and imports the one that is run.
+
+    An error of our tree ends a command with one readable message and an exit code:
+    1 for a failure, 3 if Strata cannot be reached. Wrong usage is 2.
+    """
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        for entry in ENTRIES:
+            placeholder = TyperCommand(entry.name, help=entry.help, rich_help_panel=entry.panel)
+            self.add_command(placeholder)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Returns the name, the real command and what is left of the arguments."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, _load(name) if command is not None and name else command, rest
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            told = reported_error(error)
+            if told is None:
+                raise
+            show_error(told)
+            raise typer.Exit(exit_code_of(told)) from error
+
+
+def _load(name: str) -> Any:
+    [entry] = [each for each in ENTRIES if each.name == name]
+    module = importlib.import_module(f"strata.cli.commands.{entry.module}")
+    command: Any = typer.main.get_command(module.app)
+    # A module with several commands of `strata` itself is a group that holds them.
+    command = getattr(command, "commands", {}).get(name, command)
+    command.name = name
+    return command
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    help="Strata: agents whose memory outlives the context window.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - start-up
+
+        try:
+            release = version("strata-agents")
+        except PackageNotFoundError:
+            release = "unreleased"
+        typer.echo(f"strata {release}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the release and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Runs the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal that cannot show a character must not end a chat.
+            stream.reconfigure(errors="replace")
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What commands print: tables and fields for people, JSON and tabs for programs.
+
+All text that comes from a server passes `safe`: what a model or another person wrote
+must not steer the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+# C0 and C1 control characters but tab and newline, and the overrides of text direction.
+_CONTROLS = dict.fromkeys(
+    [
+        *(code for code in range(0x20) if chr(code) not in "\t\n"),
+        *range(0x7F, 0xA0),
+        *range(0x202A, 0x202F),
+        *range(0x2066, 0x206A),
+    ]
+)
+
+
+def safe(text: str) -> str:
+    """Returns the text without what a terminal would take for a command."""
+    return text.translate(_CONTROLS)
+
+
+def console() -> Console:
+    """Returns a console on standard output that takes text as it is."""
+    return Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+
+
+def error_console() -> Console:
+    """Returns a console on standard error that takes text as it is."""
+    return Console(file=sys.stderr, markup=False, highlight=False, emoji=False)
+
+
+def note(text: str) -> None:
+    """Writes a remark to standard error, where it does not disturb a pipe."""
+    sys.stdout.flush()
+    error_console().print(Text(safe(text), style="dim"), soft_wrap=True)
+
+
+def print_json(document: Message | dict[str, object] | list[object]) -> None:
+    """Prints one JSON document; of a message its canonical form, with all its fields."""
+    value = document
+    if isinstance(document, Message):
+        value = MessageToDict(document, always_print_fields_with_no_presence=True)
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
+    """Prints a table; without a terminal, lines of tab-separated values.
+
+    Args:
+        columns: The headings.
+        rows: The cells.
+        empty: Said to a person if there is no row.
+    """
+    listed = [[safe(cell) for cell in row] for row in rows]
+    screen = console()
+    if not screen.is_terminal:
+        for cells in ([column.upper() for column in columns], *listed):
+            sys.stdout.write("\t".join(" ".join(cell.split()) for cell in cells) + "\n")
+        return
+    if not listed:
+        screen.print(Text(empty, style="dim"))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for cells in listed:
+        table.add_row(*(Text(cell) for cell in cells))
+    screen.print(table)
+
+
+def print_fields(fields: Iterable[tuple[str, str]]) -> None:
+    """Prints names and values, one a line; empty values are left out."""
+    screen = console()
+    for name, value in fields:
+        if value:
+            label = Text(f"{name}: ", style="bold")
+            screen.print(label + Text(safe(value)), soft_wrap=True)
+
+
+def print_text(text: str) -> None:
+    """Prints a text as it is stored; into a pipe to the byte."""
+    if sys.stdout.isatty():
+        sys.stdout.write(safe(text) + "\n")
+    else:
+        sys.stdout.write(text + ("" if text.endswith("\n") else "\n"))
+
+
+def when(time: Timestamp) -> str:
+    """Returns a time as the person's clock shows it; empty if it is not set."""
+    if not time.seconds:
+        return ""
+    return time.ToDatetime(tzinfo=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def clipped(text: str, limit: int) -> str:
+    """Returns the text on one line, cut to so many characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def enum_name(wrapper: object, value: int, prefix: str) -> str:
+    """Returns the name of an enum value as a person would write it: ``end turn``."""
+    descriptor = wrapper.DESCRIPTOR  # type: ignore[attr-defined]
+    found = descriptor.values_by_number.get(value)
+    if found is None:
+        return str(value)
+    name: str = found.name.removeprefix(prefix).lower().replace("_", " ")
+    return "" if name == "unspecified" else name

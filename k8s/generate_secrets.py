@@ -1,0 +1,107 @@
+"""Writes the Secrets that the manifests name, with fresh keys and passwords, to standard output.
+
+    python k8s/generate_secrets.py | kubectl create --filename -
+
+``create`` and not ``apply``: a second run makes other passwords and another pepper, and the
+pepper is what the hashes of the API keys depend on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+from strata.shared.auth import generate_key_pair
+from strata.shared.migrate import RoomRoles
+
+_ROOMS = ("gateway", "agent_loop", "core_memory", "recall", "archival")
+
+
+def secret_objects(
+    *,
+    namespace: str = "strata",
+    postgres: str = "postgres:5432",
+    database: str = "strata",
+    admin_user: str = "postgres",
+    admin_password: str = "",
+    qdrant_api_key: str = "",
+) -> list[dict[str, object]]:
+    """Returns the Secrets.
+
+    Args:
+        namespace: Where they go.
+        postgres: ``host:port`` of PostgreSQL.
+        database: The database in it.
+        admin_user: A superuser, or a role that may make roles, schemas and extensions.
+        admin_password: Its password; empty for a new one, which a new server then takes.
+        qdrant_api_key: The key of the Qdrant that is used; empty for a new one.
+    """
+    private_key, public_key = generate_key_pair()
+    admin_password = admin_password or secrets.token_urlsafe(32)
+
+    def url(user: str, password: str) -> str:
+        return f"postgresql://{quote(user)}:{quote(password, safe='')}@{postgres}/{database}"
+
+    values: dict[str, dict[str, str]] = {
+        "strata-gateway-keys": {"private.pem": private_key, "pepper": secrets.token_urlsafe(32)},
+        "strata-token-keys": {"public.pem": public_key},
+        "strata-migrate": {"admin-url": url(admin_user, admin_password)},
+        "strata-postgres": {"password": admin_password},
+        "strata-qdrant": {"api-key": qdrant_api_key or secrets.token_urlsafe(32)},
+    }
+    for room in _ROOMS:
+        roles = RoomRoles.of(room)
+        values[f"strata-{room.replace('_', '-')}-database"] = {
+            "url": url(roles.service, secrets.token_urlsafe(32)),
+            "worker-url": url(roles.worker, secrets.token_urlsafe(32)),
+        }
+    return [_secret(name, namespace, values[name]) for name in sorted(values)]
+
+
+def _secret(name: str, namespace: str, values: dict[str, str]) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {"app.kubernetes.io/part-of": "strata"},
+        },
+        "type": "Opaque",
+        "stringData": values,
+    }
+
+
+def _content(file: Path | None) -> str:
+    return file.read_text(encoding="utf-8").strip() if file is not None else ""
+
+
+def main() -> None:
+    """Writes one List object as JSON, which kubectl takes like YAML."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--namespace", default="strata")
+    parser.add_argument("--postgres", default="postgres:5432", metavar="HOST:PORT")
+    parser.add_argument("--database", default="strata")
+    parser.add_argument("--admin-user", default="postgres")
+    existing = "file with that of a server that is there already"
+    parser.add_argument("--admin-password-file", type=Path, metavar="FILE", help=existing)
+    parser.add_argument("--qdrant-api-key-file", type=Path, metavar="FILE", help=existing)
+    given = parser.parse_args()
+    objects = secret_objects(
+        namespace=given.namespace,
+        postgres=given.postgres,
+        database=given.database,
+        admin_user=given.admin_user,
+        admin_password=_content(given.admin_password_file),
+        qdrant_api_key=_content(given.qdrant_api_key_file),
+    )
+    json.dump({"apiVersion": "v1", "kind": "List", "items": objects}, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""The contract of `AgentStore`, on PostgreSQL, and the housekeeping beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import ProgrammingError
+
+from strata.agent_loop.domain.agents import (
+    Agent,
+    AgentPatch,
+    AgentState,
+    AgentType,
+    CompactionSettings,
+    Conversation,
+    ModelConfig,
+)
+from strata.agent_loop.domain.store import Request
+from strata.agent_loop.store import Housekeeping, PostgresAgentStore
+from strata.shared import context
+from strata.shared.context import Caller, RequestContext
+from strata.shared.db import Database
+from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
+from strata.shared.ids import new_id
+
+
+@pytest.fixture
+def store(database: Database) -> PostgresAgentStore:
+    return PostgresAgentStore(database)
+
+
+def agent(name: str = "Bo", **fields: Any) -> Agent:
+    return Agent(new_id("agent"), name, AgentType.LETTA_V1, "Base.", **fields)
+
+
+async def active(store: PostgresAgentStore, **fields: Any) -> Agent:
+    made = await store.insert(agent(**fields), Request())
+    return await store.activate(made.agent.id)
+
+
+async def test_agent_comes_back_as_it_was_stored(store: PostgresAgentStore) -> None:
+    full = agent(
+        description="d",
+        model=ModelConfig("a/b", 8000, 100, 0.5, True, "low", 10, True),
+        tools=("z", "a"),
+        tags=("x", "y"),
+        timezone="Asia/Tokyo",
+        metadata={"ключ": "värde"},
+        max_files_open=7,
+        per_file_view_window_char_limit=9,
+        compaction=CompactionSettings("m", "p", "all", 0.25, 10),
+    )
+    stored = await store.insert(full, Request("r", "h"))
+    assert stored.state is AgentState.CREATING
+    found = await store.activate(full.id)
+
+    for name in ("model", "tools", "tags", "metadata", "compaction", "timezone", "description"):
+        assert getattr(found, name) == getattr(full, name)
+    assert found == (await store.get(full.id)).agent
+    assert found == await store.load(full.id, full.default_conversation_id)
+
+
+async def test_agent_in_creation_or_deletion_is_not_loaded_or_listed(
+    store: PostgresAgentStore,
+) -> None:
+    made = (await store.insert(agent(), Request())).agent
+    with pytest.raises(NotFoundError):
+        await store.load(made.id, made.default_conversation_id)
+    assert list(await store.page((), "", 10, "")) == []
+    await store.activate(made.id)
+    assert len(await store.page((), "", 10, "")) == 1
+    await store.begin_deletion(made.id)
+    assert list(await store.page((), "", 10, "")) == []
+    with pytest.raises(NotFoundError):
+        await store.activate(made.id)
+    with pytest.raises(NotFoundError):
+        await store.update(AgentPatch(made.id, name="x"), Request())
+
+
+async def test_one_request_makes_one_agent_however_many_ask(store: PostgresAgentStore) -> None:
+    made = await asyncio.gather(
+        *(store.insert(agent(f"Bo {n}"), Request("r", "h")) for n in range(6))
+    )
+    assert len({stored.agent.id for stored in made}) == 1
+    with pytest.raises(AlreadyExistsError) as raised:
+        await store.insert(agent("Other"), Request("r", "other"))
+    assert raised.value.reason is Reason.REQUEST_ID_REUSED
+
+
+async def test_loading_for_a_turn_is_one_statement(
+    store: PostgresAgentStore, database: Database
+) -> None:
+    made = await active(store)
+    before = database.statistics.statements
+    await store.load(made.id, made.default_conversation_id)
+    assert database.statistics.statements - before == 1
+
+
+async def test_concurrent_updates_both_count(store: PostgresAgentStore) -> None:
+    made = await active(store)
+    await asyncio.gather(
+        *(store.update(AgentPatch(made.id, metadata={f"k{n}": "v"}), Request()) for n in range(8))
+    )
+    found = (await store.get(made.id)).agent
+    assert found.revision == 9
+    assert len(found.metadata) == 8
+
+
+async def test_repeated_update_gets_the_first_answer(store: PostgresAgentStore) -> None:
+    made = await active(store)
+    patch = AgentPatch(made.id, name="New", expected_revision=1)
+    answers = await asyncio.gather(*(store.update(patch, Request("u", "h")) for _ in range(4)))
+    await store.update(AgentPatch(made.id, name="Newer"), Request())
+    answers.append(await store.update(patch, Request("u", "h")))
+
+    assert all(answer == answers[0] for answer in answers)
+    assert answers[0].name == "New"
+    with pytest.raises(AbortedError):
+        await store.update(patch, Request("v", "h"))
+
+
+async def test_conversations_belong_to_their_agent_and_project(store: PostgresAgentStore) -> None:
+    made, other = await active(store), await active(store, name="Other")
+    talk = Conversation(new_id("conversation"), made.id, "Work")
+    stored = await store.insert_conversation(talk, Request("c", "h"))
+    assert await store.known_conversation(Request("c", "h")) == stored
+    assert len(await store.conversations(made.id, 10, "")) == 2
+    with pytest.raises(NotFoundError) as raised:
+        await store.load(other.id, talk.id)
+    assert raised.value.reason is Reason.CONVERSATION_NOT_FOUND
+    with context.use(RequestContext(caller=Caller("org", new_id("project"), "key"))):
+        assert await store.known_conversation(Request("c", "h")) is None
+        for work in (
+            store.get(made.id),
+            store.by_name("Bo"),
+            store.load(made.id, talk.id),
+            store.conversations(made.id, 10, ""),
+            store.begin_deletion(made.id),
+        ):
+            with pytest.raises(NotFoundError):
+                await work
+        assert list(await store.page((), "", 10, "")) == []
+        await store.remove(made.id)
+    assert (await store.get(made.id)).state is AgentState.ACTIVE
+    await store.remove(made.id)
+    with pytest.raises(NotFoundError):
+        await store.conversations(made.id, 10, "")
+
+
+async def test_housekeeping_forgets_what_is_old_in_every_project(
+    store: PostgresAgentStore, database: Database, urls: Any
+) -> None:
+    made = await active(store)
+    await store.update(AgentPatch(made.id, name="New"), Request("u", "h"))
+    worker = Database(urls.worker_url)
+    try:
+        week = timedelta(days=7)
+        assert await Housekeeping(worker, requests=week, journals=week).clean() == 0
+        none = timedelta(0)
+        assert await Housekeeping(worker, requests=none, journals=none).clean() == 1
+        with pytest.raises(ProgrammingError, match="permission denied"):
+            async with worker.system_transaction(read_only=True) as connection:
+                await connection.execute(text("SELECT answer FROM agent_loop.requests"))
+    finally:
+        await worker.close()

@@ -1,0 +1,198 @@
+"""The contract of the step journal and the tool ledger, on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from strata.agent_loop.domain.agents import Agent, AgentType
+from strata.agent_loop.domain.journal import JournalKey, StepRecord
+from strata.agent_loop.domain.messages import Provenance, ToolReturn, ToolStatus
+from strata.agent_loop.domain.store import Request
+from strata.agent_loop.domain.tools import MemoryEdit, ToolEffect, ToolResult
+from strata.agent_loop.models.domain import (
+    FinishReason,
+    ModelReply,
+    ReasoningPart,
+    TextPart,
+    ToolCall,
+    Usage,
+)
+from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
+from strata.shared import context
+from strata.shared.context import Caller, RequestContext
+from strata.shared.db import Database
+from strata.shared.errors import AbortedError, Reason
+from strata.shared.ids import new_id
+
+
+@pytest.fixture
+async def key(database: Database) -> JournalKey:
+    agent = Agent(new_id("agent"), "a", AgentType.LETTA_V1, "")
+    await PostgresAgentStore(database).insert(agent, Request())
+    return JournalKey(agent.default_conversation_id, agent.id, new_id("run"), 1)
+
+
+@pytest.fixture
+def journal(database: Database) -> PostgresJournal:
+    return PostgresJournal(database)
+
+
+def record(*ids: str, step: int = 1) -> StepRecord:
+    reply = ModelReply(
+        (ReasoningPart("Hm.\0", "sig\0", "red"), TextPart('Ünïcödé "\\" 🙂')),
+        tuple(ToolCall(call_id, "memory_insert", '{"a": ') for call_id in ids),
+        FinishReason.TOOL_CALLS,
+        Usage(10, 5, 3, 2, 1, estimated=True),
+        "test-model",
+    )
+    effects = dict.fromkeys(ids, ToolEffect.IDEMPOTENT)
+    return StepRecord(
+        step, new_id("step"), new_id("message"), "test/test-model", reply, effects, {}
+    )
+
+
+def result(call_id: str, status: ToolStatus = ToolStatus.OK) -> ToolResult:
+    told = ToolReturn(
+        call_id, "memory_insert", status, '{"status"}', ("out\0",), ("err",), Provenance.MEMORY
+    )
+    return ToolResult(told, 12, (MemoryEdit("block-1", "human", 3, "@@"),), archival_changed=True)
+
+
+def stale(error: pytest.ExceptionInfo[AbortedError]) -> bool:
+    return error.value.reason is Reason.STALE_ATTEMPT
+
+
+async def test_step_comes_back_as_it_was_written(journal: PostgresJournal, key: JournalKey) -> None:
+    written = record("a", "b")
+    await journal.open_step(key, written)
+    await journal.record(key, 1, [result("b")])
+
+    found = await journal.resume(replace(key, attempt=2), 1)
+
+    assert found == replace(written, results={"b": result("b")})
+
+
+async def test_nothing_is_found_of_a_run_without_a_journal_or_of_another_step(
+    journal: PostgresJournal, key: JournalKey
+) -> None:
+    assert await journal.resume(replace(key, attempt=2), 1) is None
+    await journal.open_step(replace(key, attempt=2), record("a"))
+    assert await journal.resume(replace(key, attempt=3), 2) is None
+
+
+async def test_later_step_replaces_the_one_before(
+    journal: PostgresJournal, key: JournalKey
+) -> None:
+    await journal.open_step(key, record("a"))
+    await journal.record(key, 1, [result("a")])
+    second = record("a", step=2)
+    await journal.open_step(key, second)
+
+    assert await journal.resume(replace(key, attempt=2), 2) == second
+
+
+async def test_dispatch_that_was_taken_over_writes_nothing(
+    journal: PostgresJournal, key: JournalKey
+) -> None:
+    await journal.open_step(key, record("a"))
+    later = replace(key, attempt=2)
+    found = await journal.resume(later, 1)
+
+    with pytest.raises(AbortedError) as error:
+        await journal.open_step(key, record("b", step=2))
+    assert stale(error)
+    with pytest.raises(AbortedError) as error:
+        await journal.record(key, 1, [result("a")])
+    assert stale(error)
+    with pytest.raises(AbortedError) as error:
+        await journal.resume(key, 1)
+    assert stale(error)
+    assert await journal.resume(later, 1) == found
+
+
+async def test_fence_holds_before_anything_is_journalled(
+    journal: PostgresJournal, key: JournalKey
+) -> None:
+    assert await journal.resume(replace(key, attempt=2), 1) is None
+    with pytest.raises(AbortedError) as error:
+        await journal.open_step(key, record("a"))
+    assert stale(error)
+
+
+async def test_reply_asked_for_anew_has_calls_of_its_own(
+    journal: PostgresJournal, key: JournalKey
+) -> None:
+    await journal.open_step(key, record("a"))
+    await journal.record(key, 1, [result("a")])
+    anew = record("a")
+    await journal.open_step(replace(key, attempt=2), anew)
+
+    assert await journal.resume(replace(key, attempt=3), 1) == anew
+
+
+async def test_results_after_a_take_over_belong_to_the_reply_that_was_found(
+    journal: PostgresJournal, key: JournalKey
+) -> None:
+    await journal.open_step(key, record("a", "b"))
+    second = replace(key, attempt=2)
+    await journal.resume(second, 1)
+    await journal.record(second, 1, [result("a", ToolStatus.UNKNOWN)])
+
+    found = await journal.resume(replace(key, attempt=3), 1)
+
+    assert found is not None
+    assert found.results == {"a": result("a", ToolStatus.UNKNOWN)}
+
+
+async def test_of_a_writer_and_its_successor_exactly_one_goes_on(
+    journal: PostgresJournal, key: JournalKey
+) -> None:
+    for _ in range(20):
+        own = replace(key, run_id=new_id("run"))
+        written = record("a")
+        outcomes: list[Any] = await asyncio.gather(
+            journal.open_step(own, written),
+            journal.resume(replace(own, attempt=2), 1),
+            return_exceptions=True,
+        )
+        opened, found = outcomes
+        if opened is None:
+            assert found == written
+        else:
+            assert isinstance(opened, AbortedError)
+            assert found is None
+
+
+async def test_each_write_is_one_statement(
+    journal: PostgresJournal, key: JournalKey, database: Database
+) -> None:
+    before = database.statistics.statements
+    await journal.open_step(key, record("a", "b", "c"))
+    assert database.statistics.statements - before == 1
+    await journal.record(key, 1, [result("a"), result("b"), result("c")])
+    assert database.statistics.statements - before == 2
+
+
+async def test_ledger_tells_how_each_call_ended(
+    journal: PostgresJournal, key: JournalKey, database: Database
+) -> None:
+    await journal.open_step(key, record("a", "b", "c", "d"))
+    statuses = {"a": ToolStatus.OK, "b": ToolStatus.FAILED, "c": ToolStatus.UNKNOWN}
+    await journal.record(key, 1, [result(*pair) for pair in statuses.items()])
+
+    async with database.transaction(read_only=True) as connection:
+        query = text("SELECT state FROM agent_loop.tool_calls ORDER BY tool_call_id")
+        states = list((await connection.execute(query)).scalars())
+    assert states == ["COMMITTED", "FAILED", "UNKNOWN", "PENDING"]
+
+
+async def test_other_project_sees_no_journal(journal: PostgresJournal, key: JournalKey) -> None:
+    await journal.open_step(key, record("a"))
+    stranger = RequestContext(caller=Caller("org", new_id("project"), "key"))
+    with context.use(stranger), pytest.raises(AbortedError):
+        await journal.record(key, 1, [result("a")])

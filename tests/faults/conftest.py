@@ -1,0 +1,32 @@
+"""Strata in processes of its own, to be killed at will."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from faults.live import Live, ModelThread, gone
+
+
+@pytest.fixture(scope="session")
+def model() -> Iterator[ModelThread]:
+    """The chat model of every Strata under test."""
+    with ModelThread() as thread:
+        yield thread
+
+
+@pytest_asyncio.fixture(params=[False], ids=["single"])
+async def live(
+    request: pytest.FixtureRequest, open_folder: Path, model: ModelThread
+) -> AsyncIterator[Live]:
+    """A running Strata of one's own; parametrize indirectly with True for one in split mode."""
+    strata = Live(open_folder / "data", model.url, split=request.param)
+    await strata.start()
+    family = strata.family()
+    yield strata
+    if strata.process.poll() is None:
+        family = strata.family()
+        await strata.stop()
+    assert await gone(family, 10.0) == []

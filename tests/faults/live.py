@@ -1,0 +1,348 @@
+"""A whole Strata in processes of its own, and a client that talks to it as any client would."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import psutil
+from doubles import memory_persona
+from doubles.model_server import ModelServer
+from doubles.script import ModelCall, Reply, Step, say
+
+import strata
+from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
+from strata.api.archival.v1 import passage_service_pb2_grpc
+from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.api.core_memory.v1 import block_service_pb2_grpc
+from strata.api.gateway.v1 import admin_service_pb2_grpc, run_service_pb2, run_service_pb2_grpc
+from strata.api.recall.v1 import message_service_pb2, message_service_pb2_grpc
+from strata.embedded.data_folder import DataFolder, Runtime
+
+START_SECONDS = 60.0
+_UP = "import sys; from pathlib import Path; from strata.cli.commands.up import run_up; " + (
+    "sys.exit(run_up(Path(sys.argv[1]), port=0, split=sys.argv[2] == 'split'))"
+)
+_CHANNEL_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 300),
+)
+
+
+class ModelThread:
+    """The scripted model API in a thread, so that it outlives any test's event loop.
+
+    It echoes; a message that begins with ``slowly`` is echoed over some seconds, one that
+    begins with a verb of `memory_persona` makes a tool call.
+    """
+
+    def __init__(self) -> None:
+        self._started = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._end: asyncio.Event | None = None
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self.server = ModelServer(_answer)
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        if not self._started.wait(10):
+            raise RuntimeError("the model double did not start")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._loop is not None and self._end is not None:
+            self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(10)
+
+    async def _serve(self) -> None:
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        async with self.server:
+            self.url = self.server.openai_url
+            self._started.set()
+            await self._end.wait()
+
+    def asked(self, text: str) -> int:
+        """How often the model was called with `text` as its last message."""
+        return sum(1 for call in list(self.server.requests) if call.last_text.strip() == text)
+
+
+def _answer(call: ModelCall) -> Step:
+    if call.answered or not call.last_text.startswith("slowly"):
+        step = memory_persona.answer(call)
+        return replace(step, pause=0.0) if isinstance(step, Reply) else step
+    return say(f"You said: {call.last_text}", piece=2, pause=0.1)
+
+
+class Live:
+    """One ``strata up`` on a data folder.
+
+    Args:
+        folder: The data folder.
+        model_url: The chat model.
+        split: One process per room.
+    """
+
+    def __init__(self, folder: Path, model_url: str, *, split: bool = False) -> None:
+        self.folder = DataFolder(folder)
+        self._split = split
+        self._log = folder.with_name(f"{folder.name}.log")
+        roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
+        self._environment = {
+            "HOME": str(folder.parent),
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+            "PYTHONPATH": roots,
+            "PYTHONUNBUFFERED": "1",
+            "OPENAI_BASE_URL": model_url,
+            "OPENAI_API_KEY": "any",
+            "STRATA_LOCAL_DEMO": "off",
+            # How fast one key may call is tested elsewhere.
+            "STRATA_GATEWAY_CALLS_PER_SECOND": "0",
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The main process."""
+        assert self._process is not None
+        return self._process
+
+    @property
+    def runtime(self) -> Runtime:
+        """What the running Strata says of itself."""
+        runtime = self.folder.running()
+        assert runtime is not None, self.output()
+        return runtime
+
+    @property
+    def key(self) -> str:
+        """The API key that the first start made."""
+        return (self.folder.secrets / "api-key").read_text()
+
+    @property
+    def admin_url(self) -> str:
+        """The database, as the superuser."""
+        password = (self.folder.postgres / "superuser.password").read_text().strip()
+        port = int((self.folder.postgres / "port").read_text())
+        return f"postgresql://postgres:{password}@127.0.0.1:{port}/strata"
+
+    def output(self) -> str:
+        """What it printed."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Starts another ``strata up`` on the folder and does not wait; its output is piped."""
+        return subprocess.Popen(
+            self._command(), env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+
+    async def start(self) -> None:
+        """Starts it and returns when it takes calls."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command(),
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        until = time.monotonic() + START_SECONDS
+        while self.folder.running() is None:
+            assert self._process.poll() is None, self.output()
+            assert time.monotonic() < until, self.output()
+            await asyncio.sleep(0.02)
+
+    async def stop(self, how: signal.Signals = signal.SIGTERM, patience: float = 30.0) -> int:
+        """Ends it and returns its exit code; kills it when it does not end in time."""
+        process = self.process
+        if process.poll() is None:
+            process.send_signal(how)
+        try:
+            return await asyncio.to_thread(process.wait, patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"did not end in {patience} s: {self.output()}") from None
+
+    def family(self) -> list[psutil.Process]:
+        """The main process and all that came of it."""
+        main = psutil.Process(self.process.pid)
+        return [main, *main.children(recursive=True)]
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        """A client with the first key."""
+        async with Client(self.runtime.address, self.key) as client:
+            yield client
+
+    def _command(self) -> Sequence[str]:
+        shape = "split" if self._split else "single"
+        return [sys.executable, "-c", _UP, str(self.folder.path), shape]
+
+
+def alive(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Those that still run; a zombie does not."""
+    found = []
+    for process in processes:
+        try:
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+async def gone(processes: Iterable[psutil.Process], within: float) -> list[psutil.Process]:
+    """Waits until none of the processes runs; returns those that do after `within` seconds."""
+    until = time.monotonic() + within
+    left = alive(processes)
+    while left and time.monotonic() < until:
+        await asyncio.sleep(0.05)
+        left = alive(left)
+    return left
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A run as its client saw it."""
+
+    events: Sequence[run_event_pb2.RunEvent]
+
+    @property
+    def run_id(self) -> str:
+        return str(self.events[0].run_id)
+
+    @property
+    def finished(self) -> run_event_pb2.RunFinished:
+        """The terminal event; there must be exactly one, the last."""
+        kinds = [each.WhichOneof("event") for each in self.events]
+        assert kinds.count("run_finished") == 1, kinds
+        assert kinds[-1] == "run_finished", kinds
+        return self.events[-1].run_finished
+
+    @property
+    def ended_well(self) -> bool:
+        return self.finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
+
+    @property
+    def durable(self) -> list[int]:
+        """Sequences of the stored events, in order."""
+        passing = {"text_delta", "reasoning_delta", "tool_call_delta", "text_snapshot"}
+        return [e.sequence for e in self.events if e.WhichOneof("event") not in passing]
+
+    @property
+    def reply(self) -> str:
+        """Text of the stored messages of the assistant."""
+        stored = [
+            e.message_stored.message for e in self.events if e.WhichOneof("event") == "message_stored"
+        ]
+        return "".join(text_of(m) for m in stored if m.role == message_pb2.ROLE_ASSISTANT)
+
+
+def text_of(message: message_pb2.Message) -> str:
+    """The text parts of a message, joined."""
+    return "".join(part.text.text for part in message.parts if part.HasField("text"))
+
+
+def inputs(text: str) -> list[message_pb2.MessageInput]:
+    """One message of the user."""
+    part = message_pb2.Part(text=message_pb2.TextPart(text=text))
+    return [message_pb2.MessageInput(parts=[part])]
+
+
+class Client:
+    """The public API with one key, over one connection.
+
+    Args:
+        address: The gateway.
+        key: The API key.
+    """
+
+    def __init__(self, address: str, key: str) -> None:
+        self.channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self.metadata: Sequence[tuple[str, str]] = (("authorization", f"Bearer {key}"),)
+        channel: Any = self.channel
+        self.agents = agent_service_pb2_grpc.AgentServiceStub(channel)
+        self.runs = run_service_pb2_grpc.RunServiceStub(channel)
+        self.messages = message_service_pb2_grpc.MessageServiceStub(channel)
+        self.blocks = block_service_pb2_grpc.BlockServiceStub(channel)
+        self.passages = passage_service_pb2_grpc.PassageServiceStub(channel)
+        self.admin = admin_service_pb2_grpc.AdminServiceStub(channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.channel.close()
+
+    @property
+    def call(self) -> Mapping[str, Any]:
+        """Keyword arguments of every call."""
+        return {"metadata": self.metadata, "timeout": 60}
+
+    async def new_agent(self, name: str = "", **fields: Any) -> agent_service_pb2.Agent:
+        """Creates an agent."""
+        request = agent_service_pb2.CreateAgentRequest(name=name, **fields)
+        return (await self.agents.CreateAgent(request, **self.call)).agent
+
+    async def send(self, agent_id: str, text: str, **fields: Any) -> Turn:
+        """Sends a message and follows its run to the end."""
+        request = run_service_pb2.SendMessageRequest(
+            agent_id=agent_id, messages=inputs(text), **fields
+        )
+        events = [each.event async for each in self.runs.SendMessage(request, **self.call)]
+        return Turn(events)
+
+    async def follow(self, run_id: str, after: int = 0) -> Turn:
+        """Follows a run from a sequence on to its end."""
+        request = run_service_pb2.StreamRunRequest(run_id=run_id, after_sequence=after)
+        events = [each.event async for each in self.runs.StreamRun(request, **self.call)]
+        return Turn(events)
+
+    async def run(self, run_id: str) -> run_service_pb2.Run:
+        """Returns a run."""
+        request = run_service_pb2.GetRunRequest(run_id=run_id)
+        return (await self.runs.GetRun(request, **self.call)).run
+
+    async def log(self, conversation_id: str) -> list[message_pb2.Message]:
+        """All messages of a conversation, oldest first."""
+        found: list[message_pb2.Message] = []
+        token = ""
+        while True:
+            request = message_service_pb2.ListMessagesRequest(
+                conversation_id=conversation_id, page_size=500, page_token=token
+            )
+            page = await self.messages.ListMessages(request, **self.call)
+            found.extend(page.messages)
+            token = page.next_page_token
+            if not token:
+                return found
+
+
+def dialogue(log: Iterable[message_pb2.Message]) -> list[tuple[str, str]]:
+    """What was said: (role, text) of the messages of user and assistant that hold text."""
+    names = {message_pb2.ROLE_USER: "user", message_pb2.ROLE_ASSISTANT: "assistant"}
+    return [(names[m.role], text_of(m)) for m in log if m.role in names and text_of(m)]

@@ -1,0 +1,416 @@
+"""AgentService and ModelService through the real rooms."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from doubles.script import say
+from integration.agent_loop.world import World, roles, user
+from strata.agent_loop.prompts.base import LETTA_V1
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
+from strata.api.agent_loop.v1 import model_service_pb2 as model_pb
+from strata.api.common.v1 import tool_pb2
+from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.shared.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+    StrataError,
+    UnimplementedError,
+)
+from strata.shared.ids import new_id
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+BUILTIN = [
+    "conversation_search",
+    "memory_insert",
+    "memory_replace",
+    "archival_memory_insert",
+    "archival_memory_search",
+]
+
+
+async def create(world: World, **fields: Any) -> pb.CreateAgentResponse:
+    response: pb.CreateAgentResponse = await world.agents.CreateAgent(
+        pb.CreateAgentRequest(**fields)
+    )
+    return response
+
+
+async def test_fresh_agent_has_the_defaults_of_its_type(world: World) -> None:
+    made = await create(world, name="Bo")
+
+    agent = made.agent
+    assert agent.type == pb.AGENT_TYPE_LETTA_V1
+    assert list(agent.tools) == BUILTIN
+    assert [block.label for block in made.blocks] == ["human", "persona"]
+    assert [block.value for block in made.blocks] == ["", ""]
+    assert agent.default_conversation_id == "conversation-" + agent.id.removeprefix("agent-")
+    assert (agent.timezone, agent.revision, agent.max_files_open) == ("UTC", 1, 5)
+    assert agent.per_file_view_window_char_limit == 50000
+    assert agent.system == LETTA_V1
+    assert roles((await world.window(agent)).messages) == ["system"]
+
+
+async def test_system_message_of_a_fresh_agent_has_exactly_these_bytes(world: World) -> None:
+    blocks = [
+        {"label": "persona", "value": "I am Bo.", "description": "Who you are."},
+        {"label": "human", "value": "", "description": "Who they are.", "read_only": True},
+    ]
+    made = await create(world, name="Bo", system="Be kind.", blocks=blocks, timezone="Asia/Tokyo")
+
+    changed = max(block.update_time.ToDatetime(tzinfo=UTC) for block in made.blocks)
+    window = await world.window(made.agent)
+    system = window.messages[0]
+    tokyo = ZoneInfo("Asia/Tokyo")
+    today = system.create_time.ToDatetime(tzinfo=UTC).astimezone(tokyo)
+    assert system.parts[0].text.text == (
+        "Be kind.\n"
+        "\n"
+        "<memory_blocks>\n"
+        "The following memory blocks are currently engaged in your core memory unit:\n"
+        "\n"
+        "<persona>\n"
+        "<description>\n"
+        "Who you are.\n"
+        "</description>\n"
+        "<metadata>\n"
+        "- chars_current=8\n"
+        "- chars_limit=20000\n"
+        "</metadata>\n"
+        "<value>\n"
+        "I am Bo.\n"
+        "</value>\n"
+        "</persona>\n"
+        "\n"
+        "<human>\n"
+        "<description>\n"
+        "Who they are.\n"
+        "</description>\n"
+        "<metadata>\n"
+        "- read_only=true\n"
+        "- chars_current=0\n"
+        "- chars_limit=20000\n"
+        "</metadata>\n"
+        "<value>\n"
+        "\n"
+        "</value>\n"
+        "</human>\n"
+        "\n"
+        "</memory_blocks>\n"
+        "\n"
+        "<memory_metadata>\n"
+        f"- The current system date is: {today:%B %d, %Y}\n"
+        "- Memory blocks were last modified:"
+        f" {changed.astimezone(tokyo):%Y-%m-%d %I:%M:%S %p} JST+0900\n"
+        "- 0 previous messages between you and the user are stored in recall memory"
+        " (use tools to access them)\n"
+        "</memory_metadata>"
+    )
+
+
+async def test_agent_without_blocks_has_no_memory_section(world: World) -> None:
+    made = await create(world, system="Be kind. {CORE_MEMORY} Always.", without_blocks=True)
+
+    assert list(made.blocks) == []
+    text = (await world.window(made.agent)).messages[0].parts[0].text.text
+    assert text.startswith("Be kind. <memory_metadata>\n- The current system date is: ")
+    assert text.endswith("</memory_metadata> Always.")
+    world.model.script(say("Hi."))
+    await world.run(made.agent, "Hello.")
+    assert world.model.requests[-1].system == text
+
+
+async def test_initial_messages_follow_the_system_message(world: World) -> None:
+    made = await create(world, initial_messages=[user("We met before.")])
+    assert roles((await world.window(made.agent)).messages) == ["system", "user"]
+
+
+async def test_repeated_creation_gives_the_same_agent(world: World) -> None:
+    fields: dict[str, Any] = {"request_id": new_id("request"), "name": "Once", "tags": ["b", "a"]}
+    first, second = await asyncio.gather(create(world, **fields), create(world, **fields))
+    third = await create(world, **fields)
+
+    assert first.agent == second.agent == third.agent
+    assert [b.id for b in first.blocks] == [b.id for b in third.blocks]
+    assert list(first.agent.tags) == ["a", "b"]
+    with pytest.raises(AlreadyExistsError) as raised:
+        await create(world, **{**fields, "name": "Twice"})
+    assert raised.value.reason is Reason.REQUEST_ID_REUSED
+
+
+async def test_name_is_taken_once_and_free_after_deletion(world: World) -> None:
+    made = await create(world, name="Bo")
+    with pytest.raises(AlreadyExistsError) as raised:
+        await create(world, name="Bo")
+    assert raised.value.reason is Reason.NAME_TAKEN
+
+    await world.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=made.agent.id))
+    await create(world, name="Bo")
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "reason"),
+    [
+        ({"tools": ["no_such_tool"]}, NotFoundError, Reason.TOOL_NOT_FOUND),
+        (
+            {"block_ids": ["block-00000000-0000-7000-8000-000000000000"]},
+            NotFoundError,
+            Reason.BLOCK_NOT_FOUND,
+        ),
+        (
+            {"blocks": [{"label": "x", "value": "abc", "limit": 2}]},
+            FailedPreconditionError,
+            Reason.BLOCK_LIMIT_EXCEEDED,
+        ),
+        (
+            {"blocks": [{"label": "x"}, {"label": "x"}]},
+            StrataError,
+            None,
+        ),
+    ],
+)
+async def test_failed_creation_leaves_nothing(
+    world: World, fields: dict[str, Any], error: type[StrataError], reason: Reason | None
+) -> None:
+    with pytest.raises(error) as raised:
+        await create(world, name="Bo", request_id="same", **fields)
+    if reason is not None:
+        assert raised.value.reason is reason
+
+    assert list((await world.agents.ListAgents(pb.ListAgentsRequest())).agents) == []
+    with pytest.raises(NotFoundError):
+        await world.agents.GetAgent(pb.GetAgentRequest(name="Bo"))
+    listed = await world.blocks.ListBlocks(block_pb.ListBlocksRequest())
+    assert list(listed.blocks) == []
+    await create(world, name="Bo", request_id="same")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"timezone": "Mars/Olympus"}, "timezone"),
+        ({"name": "a\nb"}, "name"),
+        ({"name": "x" * 200}, "name"),
+        ({"system": "a\0b"}, "system"),
+        ({"tools": ["not a name"]}, "tools[0]"),
+        ({"tags": [""]}, "tags[0]"),
+        ({"model": {"handle": "nohandle"}}, "model.handle"),
+        ({"model": {"handle": "nobody/model"}}, "model.handle"),
+        ({"model": {"temperature": 3.0}}, "model.temperature"),
+        ({"model": {"context_window": 100}}, "model.context_window"),
+        ({"model": {"reasoning_effort": "huge"}}, "model.reasoning_effort"),
+        ({"compaction": {"mode": "magic"}}, "compaction.mode"),
+        ({"without_blocks": True, "blocks": [{"label": "x"}]}, "without_blocks"),
+        ({"type": 99}, "type"),
+        ({"max_files_open": -1}, "max_files_open"),
+        ({"request_id": "ü"}, "request_id"),
+        ({"metadata": {"k": "v" * 5000}}, "metadata['k']"),
+        ({"initial_messages": [{"role": 4}]}, "initial_messages[0].role"),
+    ],
+)
+async def test_wrong_fields_are_named(world: World, fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArgumentError) as raised:
+        await create(world, **fields)
+    assert field in [violation.field for violation in raised.value.violations]
+    assert list((await world.agents.ListAgents(pb.ListAgentsRequest())).agents) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"type": pb.AGENT_TYPE_MEMGPT_V2},
+        {"type": pb.AGENT_TYPE_REACT},
+        {"enable_sleeptime": True},
+        {"message_buffer_autoclear": True},
+        {"include_base_tool_rules": True},
+        {"tool_rules": [{"type": tool_pb2.TOOL_RULE_TYPE_EXIT_LOOP, "tool_name": "memory_insert"}]},
+    ],
+)
+async def test_what_is_not_built_is_refused(world: World, fields: dict[str, Any]) -> None:
+    with pytest.raises(UnimplementedError) as raised:
+        await create(world, **fields)
+    assert raised.value.reason is Reason.NOT_BUILT
+
+
+async def test_agents_are_listed_by_pages_tags_and_name(world: World) -> None:
+    for number in range(5):
+        tags = ["even"] if number % 2 == 0 else ["odd"]
+        await create(world, name=f"Agent {number}", tags=[*tags, "all"])
+
+    names: list[str] = []
+    token = ""
+    while True:
+        request = pb.ListAgentsRequest(page_size=2, page_token=token)
+        page = await world.agents.ListAgents(request)
+        names += [agent.name for agent in page.agents]
+        token = page.next_page_token
+        if not token:
+            break
+    assert names == [f"Agent {number}" for number in range(5)]
+
+    async def listed(**fields: Any) -> list[str]:
+        found = await world.agents.ListAgents(pb.ListAgentsRequest(**fields))
+        return [agent.name for agent in found.agents]
+
+    assert await listed(tags=["even", "all"]) == ["Agent 0", "Agent 2", "Agent 4"]
+    assert await listed(name_contains="AGENT 3") == ["Agent 3"]
+    assert await listed(name_contains="%") == []
+    with pytest.raises(InvalidArgumentError):
+        await listed(page_token="bogus")
+    with world.signed_in():
+        assert await listed() == []
+
+
+async def test_agent_is_found_by_id_or_name_and_not_by_both_or_neither(world: World) -> None:
+    made = await create(world, name="Bo")
+    by_id = await world.agents.GetAgent(pb.GetAgentRequest(agent_id=made.agent.id))
+    by_name = await world.agents.GetAgent(pb.GetAgentRequest(name="Bo"))
+    assert by_id.agent == by_name.agent == made.agent
+    for wrong in (pb.GetAgentRequest(), pb.GetAgentRequest(agent_id=made.agent.id, name="Bo")):
+        with pytest.raises(InvalidArgumentError):
+            await world.agents.GetAgent(wrong)
+    with pytest.raises(InvalidArgumentError) as raised:
+        await world.agents.GetAgent(pb.GetAgentRequest(agent_id=new_id("block")))
+    assert raised.value.reason is Reason.INVALID_ID
+    with world.signed_in(), pytest.raises(NotFoundError):
+        await world.agents.GetAgent(pb.GetAgentRequest(agent_id=made.agent.id))
+
+
+async def test_update_changes_given_fields_only_and_once(world: World) -> None:
+    made = await create(world, name="Bo", description="old", metadata={"a": "1", "b": "2"})
+    request = pb.UpdateAgentRequest(
+        request_id="update-1",
+        agent_id=made.agent.id,
+        name="Boo",
+        tools=pb.NameList(names=["conversation_search", "conversation_search"]),
+        metadata={"a": "", "c": "3"},
+        expected_revision=1,
+    )
+    changed = (await world.agents.UpdateAgent(request)).agent
+    assert (changed.name, changed.description, changed.revision) == ("Boo", "old", 2)
+    assert list(changed.tools) == ["conversation_search"]
+    assert dict(changed.metadata) == {"b": "2", "c": "3"}
+
+    again = (await world.agents.UpdateAgent(request)).agent
+    assert again == changed
+    later = pb.UpdateAgentRequest(agent_id=made.agent.id, expected_revision=1, name="Late")
+    with pytest.raises(AbortedError) as raised:
+        await world.agents.UpdateAgent(later)
+    assert raised.value.metadata["current"] == "2"
+    await create(world, name="Other")
+    clash = pb.UpdateAgentRequest(agent_id=made.agent.id, name="Other")
+    with pytest.raises(AlreadyExistsError):
+        await world.agents.UpdateAgent(clash)
+    unknown = pb.UpdateAgentRequest(agent_id=made.agent.id, tools=pb.NameList(names=["nope"]))
+    with pytest.raises(NotFoundError):
+        await world.agents.UpdateAgent(unknown)
+
+
+async def test_new_base_prompt_is_used_by_the_next_turn(world: World) -> None:
+    made = await create(world)
+    request = pb.UpdateAgentRequest(agent_id=made.agent.id, system="Speak like a pirate.")
+    await world.agents.UpdateAgent(request)
+    world.model.script(say("Arr."))
+    await world.run(made.agent, "Hello.")
+    assert world.model.requests[-1].system.startswith("Speak like a pirate.\n\n<memory_blocks>")
+    window = await world.window(made.agent)
+    assert window.messages[0].parts[0].text.text == world.model.requests[-1].system
+
+
+async def test_deletion_takes_everything_of_the_agent_and_nothing_else(world: World) -> None:
+    shared = await world.blocks.CreateBlock(
+        block_pb.CreateBlockRequest(block={"label": "shared", "value": "ours"})
+    )
+    made = await create(world, blocks=[{"label": "own"}], block_ids=[shared.block.id])
+    world.model.script(say("Hi."))
+    await world.run(made.agent, "Hello.")
+
+    await world.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=made.agent.id))
+
+    with pytest.raises(NotFoundError):
+        await world.agents.GetAgent(pb.GetAgentRequest(agent_id=made.agent.id))
+    with pytest.raises(NotFoundError):
+        await world.window(made.agent)
+    with pytest.raises(NotFoundError):
+        await world.run(made.agent, "Hello?")
+    left = await world.blocks.ListBlocks(block_pb.ListBlocksRequest())
+    assert [block.id for block in left.blocks] == [shared.block.id]
+    with pytest.raises(NotFoundError):
+        await world.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=made.agent.id))
+
+
+async def test_conversations_are_listed_and_made_once(world: World) -> None:
+    made = await create(world)
+    request = pb.CreateConversationRequest(
+        request_id="talk-1", agent_id=made.agent.id, title="Work"
+    )
+    first = (await world.agents.CreateConversation(request)).conversation
+    again = (await world.agents.CreateConversation(request)).conversation
+    assert first == again
+
+    listing = pb.ListConversationsRequest(agent_id=made.agent.id)
+    listed = await world.agents.ListConversations(listing)
+    assert [c.id for c in listed.conversations] == [made.agent.default_conversation_id, first.id]
+    assert roles((await world.window(made.agent, first.id)).messages) == ["system"]
+    missing = pb.ListConversationsRequest(agent_id=new_id("agent"))
+    with pytest.raises(NotFoundError):
+        await world.agents.ListConversations(missing)
+
+
+async def test_context_window_is_told_part_by_part(world: World) -> None:
+    made = await create(world, blocks=[{"label": "human", "value": "Ada"}])
+    world.model.script(say("Hi."))
+    await world.run(made.agent, "Hello.")
+
+    request = pb.GetContextWindowRequest(agent_id=made.agent.id)
+    told = await world.agents.GetContextWindow(request)
+
+    parts = {part.name: part for part in told.parts}
+    assert list(parts) == [
+        "system",
+        "blocks",
+        "files",
+        "rules",
+        "metadata",
+        "tools",
+        "summary",
+        "messages",
+    ]
+    assert told.context_window == 32000
+    assert told.used_tokens == sum(part.tokens for part in told.parts)
+    assert (parts["blocks"].count, parts["tools"].count, parts["messages"].count) == (1, 5, 2)
+    assert parts["system"].characters == len(LETTA_V1)
+    assert parts["files"].tokens == parts["summary"].tokens == 0
+    assert parts["metadata"].tokens > 0
+    assert told.system_message == world.model.requests[-1].system
+
+
+async def test_models_are_listed_with_endpoints_and_default(world: World) -> None:
+    listed = await world.models.ListModels(model_pb.ListModelsRequest())
+
+    assert [model.handle for model in listed.models] == ["claude/test-model", "test/test-model"]
+    assert [model.is_default for model in listed.models] == [False, True]
+    assert [(e.name, e.reachable) for e in listed.endpoints] == [("test", True), ("claude", True)]
+    assert listed.notice == ""
+
+
+async def test_declared_and_not_built_says_so(world: World) -> None:
+    for call in (
+        world.models.PutModelKey(model_pb.PutModelKeyRequest()),
+        world.groups.ListGroups(group_pb.ListGroupsRequest()),
+        world.agents.ForkConversation(pb.ForkConversationRequest()),
+    ):
+        with pytest.raises(UnimplementedError) as raised:
+            await call
+        assert raised.value.reason is Reason.NOT_BUILT

@@ -1,0 +1,137 @@
+"""What a turn costs: internal calls, statements and commits, whatever the age of the agent.
+
+The budget is that of architecture §4: 4 internal calls and 2 per step (1 more if memory
+changed), at most 3 commits per step, 15 statements for a plain turn and 10 more per tool step.
+ExecuteRun counts as one of the calls; the tools' own calls to public services do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from doubles.script import Call, Reply, say
+from integration.agent_loop.world import World, open_world
+from strata.shared.db import Database
+from strata.shared.interceptors.observe import REQUESTS
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ROOMS = ("agent_loop", "core_memory", "recall")
+INTERNAL = (
+    "strata.api.agent_loop.v1.TurnService",
+    "strata.api.core_memory.v1.ContextService",
+    "strata.api.recall.v1.WindowService",
+    "strata.api.tool_execution.v1.ExecutionService",
+    "strata.api.archival.v1.AgentArchiveService",
+)
+
+
+@dataclass
+class Cost:
+    """Counters since the world was made."""
+
+    calls: int
+    statements: int
+    commits: int
+
+    def __sub__(self, other: Cost) -> Cost:
+        return Cost(
+            self.calls - other.calls,
+            self.statements - other.statements,
+            self.commits - other.commits,
+        )
+
+
+@dataclass
+class Meter:
+    """Reads what all rooms did."""
+
+    world: World
+    opened: list[Database]
+
+    def read(self) -> Cost:
+        network = self.world.network
+        assert network is not None
+        calls = sum(
+            int(sample.metric.value)  # type: ignore[union-attr]
+            for sample in network.telemetry.samples()
+            if sample.name == REQUESTS
+            and sample.labels["method"].lstrip("/").partition("/")[0] in INTERNAL
+        )
+        statistics = [database.statistics for database in self.opened]
+        return Cost(
+            calls,
+            sum(each.statements for each in statistics),
+            # What only reads commits too, and costs no flush: it is not counted.
+            sum(each.commits for each in statistics),
+        )
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def meter(databases: Any, vectors: Any) -> AsyncIterator[Meter]:
+    opened: list[Database] = []
+
+    def counted(*args: Any, **fields: Any) -> Database:
+        database = Database(*args, **fields)
+        if not fields["application_name"].endswith("worker"):
+            opened.append(database)
+        return database
+
+    with pytest.MonkeyPatch.context() as patch:
+        for room in ROOMS:
+            patch.setattr(f"strata.{room}.main.Database", counted)
+        async with contextlib.aclosing(open_world(databases, vectors, "inprocess")) as worlds:
+            async for world in worlds:
+                yield Meter(world, opened)
+
+
+async def cost_of(meter: Meter, agent: Any, *steps: Reply) -> Cost:
+    meter.world.model.script(*steps)
+    before = meter.read()
+    ran = await meter.world.run(agent, "Hello.")
+    assert ran.finished.step_count == len(steps)
+    return meter.read() - before
+
+
+async def test_plain_turn_keeps_within_the_budget_and_does_not_grow(meter: Meter) -> None:
+    with meter.world.signed_in():
+        agent = await meter.world.make_agent()
+        await cost_of(meter, agent, say("Hi."))
+        young = await cost_of(meter, agent, say("Hi."))
+        for _ in range(15):
+            await cost_of(meter, agent, say("Hi."))
+        old = await cost_of(meter, agent, say("Hi."))
+
+    assert young == old
+    assert young.calls <= 6
+    assert young.statements <= 15
+    print(f"plain turn: {young}")
+
+
+async def test_turn_with_three_tool_calls_keeps_within_the_budget(meter: Meter) -> None:
+    calls = (
+        Call("conversation_search", {"query": "x"}),
+        Call("conversation_search", {"query": "y"}),
+        Call("conversation_search", {"query": "z"}),
+    )
+    edits = (
+        Call("memory_insert", {"label": "human", "new_str": "Ada"}),
+        *calls[:2],
+    )
+    with meter.world.signed_in():
+        agent = await meter.world.make_agent()
+        plain = await cost_of(meter, agent, say("Hi."))
+        plain = await cost_of(meter, agent, say("Hi."))
+        searching = await cost_of(meter, agent, Reply(calls=calls), say("Found."))
+        editing = await cost_of(meter, agent, Reply(calls=edits), say("Noted."))
+
+    assert searching.calls <= 4 + 2 * 2
+    assert editing.calls <= 4 + 2 * 2 + 1 + 1
+    assert searching.statements - plain.statements <= 10
+    assert editing.statements - plain.statements <= 10
+    print(f"searching: {searching}, editing: {editing}")

@@ -1,0 +1,311 @@
+"""Processes that die and runs that are cancelled, on the real rooms and the real journal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+import pytest_asyncio
+
+from doubles.script import Call, Reply, say
+from integration.agent_loop.world import World, roles, user
+from strata.agent_loop.clients import ArchivalClient, CoreMemoryClient, RecallClient, ToolClient
+from strata.agent_loop.convert.runs import run_from_proto
+from strata.agent_loop.domain.events import RunEvent, RunFinished
+from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.domain.tools import CallFinished, ToolBatch, ToolEvent, ToolSet
+from strata.agent_loop.loop.ports import Ports
+from strata.agent_loop.loop.turn import Turn
+from strata.agent_loop.models.domain import EndpointType
+from strata.agent_loop.models.factory import ModelFactory
+from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
+from strata.agent_loop.models.tokens import TokenEstimator
+from strata.agent_loop.providers import ModelProvider
+from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.shared.clock import SystemClock
+from strata.shared.db import Database
+from strata.shared.errors import AbortedError, UnavailableError
+from strata.shared.ids import new_id
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+class Died(BaseException):
+    """The process of the loop is gone."""
+
+
+class MortalTools:
+    """The real executor, behind which the process may die at a chosen event.
+
+    Attributes:
+        at: Called with each event before the loop gets it; may raise or wait.
+    """
+
+    def __init__(self, inner: ToolClient) -> None:
+        self.at: Callable[[ToolEvent], object] = lambda _event: None
+        self.pause: asyncio.Event | None = None
+        self._inner = inner
+
+    async def resolve(self, names: Sequence[str]) -> ToolSet:
+        return await self._inner.resolve(names)
+
+    async def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:
+        async for event in self._inner.execute(batch):
+            self.at(event)
+            if self.pause is not None:
+                await self.pause.wait()
+            yield event
+
+
+class Sink:
+    """Keeps events."""
+
+    def __init__(self) -> None:
+        self.events: list[RunEvent] = []
+
+    async def emit(self, event: RunEvent) -> None:
+        self.events.append(event)
+
+    @property
+    def stop_reason(self) -> StopReason:
+        last = self.events[-1]
+        assert isinstance(last, RunFinished)
+        return last.outcome.stop_reason
+
+
+@dataclass
+class Mortal:
+    """A loop whose process can die."""
+
+    ports: Ports
+    tools: MortalTools
+
+    def request(self, agent: agent_pb.Agent, text: str) -> RunRequest:
+        return run_from_proto(
+            turn_pb.ExecuteRunRequest(
+                run_id=new_id("run"),
+                attempt=1,
+                agent_id=agent.id,
+                conversation_id=agent.default_conversation_id,
+                messages=[user(text)],
+            )
+        )
+
+    async def run(self, request: RunRequest) -> Sink:
+        sink = Sink()
+        await Turn(self.ports, request, sink).run()
+        return sink
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def mortal(world: World) -> AsyncIterator[Mortal]:
+    database = Database(world.urls["agent_loop"].service_url)
+    endpoint = ModelEndpoint(
+        "test", EndpointType.OPENAI, world.model.openai_url, models=("test-model",)
+    )
+    tools = MortalTools(ToolClient(world.channel("tool_execution")))
+    async with ModelFactory() as factory:
+        yield Mortal(
+            Ports(
+                agents=PostgresAgentStore(database),
+                memory=CoreMemoryClient(world.channel("core_memory")),
+                recall=RecallClient(world.channel("recall")),
+                tools=tools,
+                archival=ArchivalClient(world.channel("archival")),
+                journal=PostgresJournal(database),
+                models=ModelProvider(ModelRegistry([endpoint]), factory),
+                tokens=TokenEstimator(),
+                clock=SystemClock(),
+            ),
+            tools,
+        )
+    await database.close()
+
+
+async def human(world: World, agent: agent_pb.Agent) -> str:
+    listed = await world.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent.id))
+    return next(block.value for block in listed.blocks if block.label == "human")
+
+
+def remember(text: str) -> Call:
+    return Call("memory_insert", {"label": "human", "new_str": text})
+
+
+async def test_process_that_dies_before_the_tools_leaves_a_reply_to_go_on_with(
+    world: World, mortal: Mortal
+) -> None:
+    agent = await world.make_agent()
+    request = mortal.request(agent, "I am Ada.")
+    world.model.script(Reply(calls=(remember("Ada"),)), say("Noted."))
+
+    def die(_event: ToolEvent) -> None:
+        raise Died
+
+    mortal.tools.at = die
+    with pytest.raises(Died):
+        await mortal.run(request)
+    assert roles((await world.window(agent)).messages) == ["system", "user"]
+
+    mortal.tools.at = lambda _event: None
+    sink = await mortal.run(replace(request, attempt=2))
+
+    assert sink.stop_reason is StopReason.END_TURN
+    assert len(world.model.requests) == 2
+    assert await human(world, agent) == "Ada"
+    window = await world.window(agent)
+    assert roles(window.messages) == ["system", "user", "assistant", "tool", "assistant"]
+
+
+async def test_memory_tools_whose_results_were_lost_have_their_effect_once(
+    world: World, mortal: Mortal
+) -> None:
+    agent = await world.make_agent()
+    request = mortal.request(agent, "Remember both.")
+    world.model.script(Reply(calls=(remember("one"), remember("two"))), say("Noted."))
+    finished: list[str] = []
+
+    def die(event: ToolEvent) -> None:
+        if isinstance(event, CallFinished):
+            finished.append(event.result.tool_return.tool_call_id)
+            if len(finished) == 2:
+                raise Died
+
+    mortal.tools.at = die
+    with pytest.raises(Died):
+        await mortal.run(request)
+    value = await human(world, agent)
+    assert value.split("\n") == ["one", "two"]
+
+    mortal.tools.at = lambda _event: None
+    await mortal.run(replace(request, attempt=2))
+
+    assert await human(world, agent) == value
+    returns = (await world.window(agent)).messages[3].parts
+    assert [json.loads(part.tool_return.content)["status"] for part in returns] == ["OK", "OK"]
+
+
+async def test_executor_that_breaks_off_leaves_what_had_ended_in_the_ledger(
+    world: World, mortal: Mortal
+) -> None:
+    agent = await world.make_agent()
+    request = mortal.request(agent, "Remember both.")
+    world.model.script(Reply(calls=(remember("one"), remember("two"))), say("Noted."))
+    ended = 0
+
+    def break_off(event: ToolEvent) -> None:
+        nonlocal ended
+        if isinstance(event, CallFinished):
+            ended += 1
+        elif ended == 1:
+            raise UnavailableError("the executor is gone")
+
+    mortal.tools.at = break_off
+    with pytest.raises(UnavailableError):
+        await mortal.run(request)
+
+    run_again: list[str] = []
+
+    def watch(event: ToolEvent) -> None:
+        if isinstance(event, CallFinished):
+            run_again.append(event.result.tool_return.name)
+
+    mortal.tools.at = watch
+    sink = await mortal.run(replace(request, attempt=2))
+
+    assert run_again == ["memory_insert"]
+    assert sink.stop_reason is StopReason.END_TURN
+    assert (await human(world, agent)).split("\n") == ["one", "two"]
+
+
+async def test_frozen_dispatch_that_wakes_up_finds_itself_replaced(
+    world: World, mortal: Mortal
+) -> None:
+    agent = await world.make_agent()
+    request = mortal.request(agent, "I am Ada.")
+    world.model.script(Reply(calls=(remember("Ada"),)), say("Noted."))
+    mortal.tools.pause = frozen = asyncio.Event()
+    first = asyncio.create_task(mortal.run(request))
+    await asyncio.wait_for(world.model.received.wait(), 5)
+    while await human(world, agent) != "Ada":
+        await asyncio.sleep(0.01)
+    mortal.tools.pause = None
+
+    sink = await mortal.run(replace(request, attempt=2))
+    frozen.set()
+    with pytest.raises(AbortedError):
+        await first
+
+    assert sink.stop_reason is StopReason.END_TURN
+    assert await human(world, agent) == "Ada"
+    window = await world.window(agent)
+    assert roles(window.messages) == ["system", "user", "assistant", "tool", "assistant"]
+
+
+async def test_stream_cancelled_while_the_model_talks_keeps_the_message_only(
+    world: World,
+) -> None:
+    agent = await world.make_agent()
+    world.model.script(say("A very long answer indeed.", pause=0.2), say("Short."))
+    stream = world.dispatch(agent, "Tell me.", stream_tokens=True)
+    async for response in stream:
+        if response.event.WhichOneof("event") == "text_delta":
+            break
+    stream.cancel()
+    await asyncio.sleep(0.1)
+
+    assert roles((await world.window(agent)).messages) == ["system", "user"]
+    ran = await world.run(agent, "Again.")
+    assert ran.text == "Short."
+    assert roles((await world.window(agent)).messages) == ["system", "user", "user", "assistant"]
+
+
+async def test_cancelled_tools_leave_whole_pairs(world: World, mortal: Mortal) -> None:
+    agent = await world.make_agent()
+    request = mortal.request(agent, "Remember.")
+    world.model.script(Reply(calls=(remember("one"), remember("two"))))
+    ended = asyncio.Event()
+
+    def hold(event: ToolEvent) -> None:
+        if isinstance(event, CallFinished):
+            mortal.tools.pause = None
+        elif ended.is_set():
+            mortal.tools.pause = asyncio.Event()
+        if isinstance(event, CallFinished):
+            ended.set()
+
+    mortal.tools.at = hold
+    task = asyncio.create_task(mortal.run(request))
+    while mortal.tools.pause is None:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    window = await world.window(agent)
+    assert roles(window.messages) == ["system", "user", "assistant", "tool"]
+    returns = [part.tool_return for part in window.messages[3].parts]
+    assert [json.loads(part.content)["status"] for part in returns] == ["OK", "Failed"]
+    world.model.script(say("Here."))
+    assert (await world.run(agent, "Still there?")).text == "Here."
+
+
+async def test_run_whose_deadline_has_passed_says_so(world: World) -> None:
+    agent = await world.make_agent()
+    request = turn_pb.ExecuteRunRequest(
+        run_id=new_id("run"),
+        attempt=1,
+        agent_id=agent.id,
+        conversation_id=agent.default_conversation_id,
+        messages=[user("Quick!")],
+    )
+    request.deadline_time.GetCurrentTime()
+    events = [response.event async for response in world.turns.ExecuteRun(request)]
+    assert events[-1].run_finished.error.reason == "DEADLINE_EXCEEDED"
+    assert roles((await world.window(agent)).messages) == ["system", "user"]
+

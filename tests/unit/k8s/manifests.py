@@ -1,0 +1,181 @@
+"""The manifests as objects, and the facts of the code they have to agree with."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from google.protobuf.descriptor import ServiceDescriptor
+
+from strata.gateway.registry import PROXIED_SERVICES
+from strata.shared.channels import services_of
+from strata.shared.settings import RoomSettings
+
+REPOSITORY = Path(__file__).parents[3]
+K8S = REPOSITORY / "k8s"
+BASE = K8S / "base"
+OVERLAYS = (K8S / "overlays" / "dev",)
+COMPONENTS = (K8S / "components" / "engines", K8S / "components" / "external-engines")
+
+NAME = "app.kubernetes.io/name"
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RoomFacts:
+    """What the code says of a room."""
+
+    name: str
+    folder: Path
+    settings: type[RoomSettings]
+
+    @property
+    def app(self) -> str:
+        """Its name in the cluster."""
+        return self.name.replace("_", "-")
+
+    @property
+    def port(self) -> int:
+        return int(self.settings.model_fields["port"].default)
+
+    @property
+    def services(self) -> list[ServiceDescriptor]:
+        return services_of(self.name)
+
+    @property
+    def callees(self) -> set[str]:
+        """The rooms it opens channels to, read from its `main`."""
+        found = {
+            call.args[0].value if isinstance(call.args[0], ast.Constant) else None
+            for call in self._calls("channel")
+        }
+        if None in found:
+            assert self.name == "gateway", "only the gateway takes rooms from a list"
+            found = (found - {None}) | set(PROXIED_SERVICES)
+        return {str(each) for each in found}
+
+    @property
+    def databases(self) -> set[str]:
+        """The settings with the databases that its `main` opens."""
+        return {
+            node.attr
+            for node in ast.walk(self._main)
+            if isinstance(node, ast.Attribute)
+            and node.attr in {"database_url", "worker_database_url"}
+        }
+
+    @property
+    def _main(self) -> ast.Module:
+        return ast.parse((self.folder / "main.py").read_text(encoding="utf-8"))
+
+    def _calls(self, method: str) -> Iterator[ast.Call]:
+        for node in ast.walk(self._main):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            if node.func.attr == method:
+                yield node
+
+
+@cache
+def rooms() -> Mapping[str, RoomFacts]:
+    """Every folder with a `main.py` and a `settings.py` that describes a room."""
+    found = {}
+    for root in ("services", "gateway"):
+        for main in sorted((REPOSITORY / root / "strata").glob("*/main.py")):
+            name = main.parent.name
+            if (
+                not (main.parent / "servicer.py").exists()
+                and not (main.parent / "servicers").is_dir()
+            ):
+                continue
+            module = importlib.import_module(f"strata.{name}.settings")
+            classes = [
+                value
+                for value in vars(module).values()
+                if isinstance(value, type)
+                and issubclass(value, RoomSettings)
+                and value is not RoomSettings
+            ]
+            assert len(classes) == 1, name
+            found[name] = RoomFacts(name, main.parent, classes[0])
+    return found
+
+
+def objects_in(file: Path) -> list[Object]:
+    return [each for each in yaml.safe_load_all(file.read_text(encoding="utf-8")) if each]
+
+
+def kustomization(folder: Path) -> Object:
+    (found,) = objects_in(folder / "kustomization.yaml")
+    return found
+
+
+def load(folder: Path) -> list[Object]:
+    """Returns the objects of a folder's own files, with the ConfigMaps it generates."""
+    here = kustomization(folder)
+    objects = [each for name in here["resources"] for each in objects_in(folder / name)]
+    for generator in here.get("configMapGenerator", ()):
+        data: dict[str, str] = {}
+        for file in generator["envs"]:
+            data |= env_file(folder / file)
+        metadata = {"name": generator["name"]}
+        objects.append(
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+        )
+    return objects
+
+
+def env_file(file: Path) -> dict[str, str]:
+    lines = file.read_text(encoding="utf-8").splitlines()
+    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
+    assert len({name for name, _, _ in pairs}) == len(pairs), f"{file} sets something twice"
+    return {name: value for name, _, value in pairs}
+
+
+def of_kind(objects: list[Object], kind: str) -> dict[str, Object]:
+    return {each["metadata"]["name"]: each for each in objects if each["kind"] == kind}
+
+
+def pod_of(workload: Object) -> Object:
+    spec: Object = workload["spec"]["template"]["spec"]
+    return spec
+
+
+def container_of(workload: Object) -> Object:
+    (container,) = pod_of(workload)["containers"]
+    return dict(container)
+
+
+def environment_of(objects: list[Object], workload: Object) -> dict[str, str]:
+    """Returns the environment of a workload; secrets as ``<secret>/<key>``."""
+    maps = of_kind(objects, "ConfigMap")
+    container = container_of(workload)
+    environment: dict[str, str] = {}
+    for source in container.get("envFrom", ()):
+        environment |= maps[source["configMapRef"]["name"]]["data"]
+    for entry in container.get("env", ()):
+        if "value" in entry:
+            environment[entry["name"]] = entry["value"]
+        else:
+            reference = entry["valueFrom"]["secretKeyRef"]
+            environment[entry["name"]] = f"{reference['name']}/{reference['key']}"
+    return environment
+
+
+def rendered(folder: Path) -> list[Object] | None:
+    """Returns what `kubectl kustomize` makes of a folder; None without kubectl."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        return None
+    done = subprocess.run(
+        [kubectl, "kustomize", str(folder)], capture_output=True, check=True, text=True, timeout=60
+    )
+    return [each for each in yaml.safe_load_all(done.stdout) if each]

@@ -1,0 +1,16 @@
+"""`k8s/generate_secrets.py`, which is a script and no module of a package."""
+
+from __future__ import annotations
+
+import runpy
+from typing import Any
+
+from tests.unit.k8s.manifests import K8S
+
+_SCRIPT = runpy.run_path(str(K8S / "generate_secrets.py"))
+
+
+def secret_objects(**options: str) -> list[dict[str, Any]]:
+    """See the script."""
+    made: list[dict[str, Any]] = _SCRIPT["secret_objects"](**options)
+    return made

@@ -1,0 +1,256 @@
+"""The rules that every workload has to keep, each as an assertion."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.unit.k8s.manifests import (
+    BASE,
+    COMPONENTS,
+    NAME,
+    OVERLAYS,
+    Object,
+    container_of,
+    load,
+    of_kind,
+    pod_of,
+    rendered,
+    rooms,
+)
+
+ENGINES = load(COMPONENTS[0])
+OBJECTS = load(BASE)
+DEPLOYMENTS = of_kind(OBJECTS, "Deployment")
+WORKLOADS = {
+    **DEPLOYMENTS,
+    **of_kind(OBJECTS, "Job"),
+    **of_kind(ENGINES, "StatefulSet"),
+}
+EVERY_WORKLOAD = pytest.mark.parametrize("name", WORKLOADS)
+EVERY_DEPLOYMENT = pytest.mark.parametrize("name", DEPLOYMENTS)
+
+
+def test_every_kind_of_workload_is_looked_at() -> None:
+    with_pods = [each for each in (*OBJECTS, *ENGINES) if "template" in each.get("spec", {})]
+    assert len(with_pods) == len(WORKLOADS)
+
+
+@EVERY_WORKLOAD
+def test_no_pod_runs_as_root_or_gains_rights(name: str) -> None:
+    pod = pod_of(WORKLOADS[name])
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    container = container_of(WORKLOADS[name])["securityContext"]
+    assert container["allowPrivilegeEscalation"] is False
+    assert container["readOnlyRootFilesystem"] is True
+    assert container["capabilities"] == {"drop": ["ALL"]}
+    assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(pod)
+    assert not any("hostPath" in volume for volume in pod.get("volumes", ()))
+
+
+@EVERY_WORKLOAD
+def test_no_pod_holds_a_token_of_the_cluster(name: str) -> None:
+    pod = pod_of(WORKLOADS[name])
+    accounts = of_kind([*OBJECTS, *ENGINES], "ServiceAccount")
+    assert pod["serviceAccountName"] == name
+    assert pod["automountServiceAccountToken"] is False
+    assert accounts[name]["automountServiceAccountToken"] is False
+
+
+@EVERY_WORKLOAD
+def test_no_variable_is_named_after_a_service(name: str) -> None:
+    assert pod_of(WORKLOADS[name])["enableServiceLinks"] is False
+
+
+@EVERY_WORKLOAD
+def test_memory_is_bounded_and_processor_time_is_not(name: str) -> None:
+    resources = container_of(WORKLOADS[name])["resources"]
+    assert resources["requests"].keys() == {"cpu", "memory"}
+    assert resources["limits"].keys() == {"memory"}
+
+
+def test_the_namespace_enforces_the_strictest_standard() -> None:
+    (namespace,) = of_kind(OBJECTS, "Namespace").values()
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+@EVERY_DEPLOYMENT
+def test_replicas_are_spread_replaced_one_by_one_and_kept(name: str) -> None:
+    spec = DEPLOYMENTS[name]["spec"]
+    labels = spec["selector"]["matchLabels"]
+    assert labels == {NAME: name}
+    assert spec["template"]["metadata"]["labels"][NAME] == name
+    spread = pod_of(DEPLOYMENTS[name])["topologySpreadConstraints"]
+    keys = {each["topologyKey"] for each in spread}
+    assert keys == {"topology.kubernetes.io/zone", "kubernetes.io/hostname"}
+    assert all(each["labelSelector"]["matchLabels"] == labels for each in spread)
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    budget = of_kind(OBJECTS, "PodDisruptionBudget")[name]["spec"]
+    assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+
+
+@EVERY_DEPLOYMENT
+def test_a_room_has_several_replicas(name: str) -> None:
+    scaler = of_kind(OBJECTS, "HorizontalPodAutoscaler").get(name)
+    if scaler is None:
+        assert DEPLOYMENTS[name]["spec"]["replicas"] >= 2
+        return
+    # A fixed number beside an autoscaler would undo its work at every rollout.
+    assert "replicas" not in DEPLOYMENTS[name]["spec"]
+    spec = scaler["spec"]
+    assert spec["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
+    assert 2 <= spec["minReplicas"] < spec["maxReplicas"]
+    (metric,) = spec["metrics"]
+    assert metric["resource"]["name"] == "cpu"
+
+
+def test_the_memory_rooms_scale_with_their_processor_load() -> None:
+    scaled = set(of_kind(OBJECTS, "HorizontalPodAutoscaler"))
+    assert scaled == {"core-memory", "recall", "archival"}
+
+
+# --- The network -----------------------------------------------------------------------------
+
+Edge = tuple[str, str, int]
+POSTGRES, QDRANT, PROVIDERS = "postgres", "qdrant", "model providers"
+
+
+def names_in(peer: Object) -> list[str]:
+    selector = peer["podSelector"]
+    names = list(selector.get("matchLabels", {}).values())
+    for expression in selector.get("matchExpressions", ()):
+        assert (expression["key"], expression["operator"]) == (NAME, "In")
+        names += expression["values"]
+    assert names, "an empty selector would mean everybody"
+    return names
+
+
+def port_of(rule: Object) -> int:
+    (port,) = rule["ports"]
+    assert port["protocol"] == "TCP"
+    return int(port["port"])
+
+
+def allowed_out(policies: dict[str, Object]) -> set[Edge]:
+    found = set()
+    for policy in policies.values():
+        if not policy["spec"]["podSelector"].get("matchLabels"):
+            continue
+        (source,) = names_in(policy["spec"])
+        for rule in policy["spec"].get("egress", ()):
+            for peer in rule["to"]:
+                if "ipBlock" in peer:
+                    found.add((source, PROVIDERS, port_of(rule)))
+                else:
+                    found |= {(source, target, port_of(rule)) for target in names_in(peer)}
+    return found
+
+
+def allowed_in(policies: dict[str, Object]) -> set[Edge]:
+    found = set()
+    for policy in policies.values():
+        if not policy["spec"]["podSelector"].get("matchLabels"):
+            continue
+        (target,) = names_in(policy["spec"])
+        for rule in policy["spec"].get("ingress", ()):
+            for peer in rule.get("from", ()):
+                found |= {(source, target, port_of(rule)) for source in names_in(peer)}
+    return found
+
+
+def edges_in_code() -> set[Edge]:
+    edges: set[Edge] = {("migrate", POSTGRES, 5432)}
+    for room in rooms().values():
+        edges |= {(room.app, rooms()[to].app, rooms()[to].port) for to in room.callees}
+        if room.databases:
+            edges.add((room.app, POSTGRES, 5432))
+        if "qdrant_url" in room.settings.model_fields:
+            edges.add((room.app, QDRANT, 6334))
+        if "model_endpoints" in room.settings.model_fields:
+            edges.add((room.app, PROVIDERS, 443))
+    return edges
+
+
+def test_the_code_has_the_edges_of_the_architecture() -> None:
+    memory = {"core-memory", "recall", "archival"}
+    between = {(a, b) for a, b, _ in edges_in_code() if {a, b} <= set(DEPLOYMENTS)}
+    assert between == (
+        {("gateway", to) for to in memory | {"agent-loop", "tool-execution"}}
+        | {("agent-loop", to) for to in memory | {"tool-execution"}}
+        | {("tool-execution", to) for to in memory}
+    )
+
+
+def test_what_may_be_called_is_what_the_code_calls() -> None:
+    policies = of_kind([*OBJECTS, *ENGINES], "NetworkPolicy")
+    assert allowed_out(policies) == edges_in_code()
+
+
+def test_who_may_call_is_who_calls_in_the_code() -> None:
+    policies = of_kind([*OBJECTS, *ENGINES], "NetworkPolicy")
+    expected = {edge for edge in edges_in_code() if edge[1] != PROVIDERS}
+    assert allowed_in(policies) == expected
+
+
+def test_everything_else_is_denied() -> None:
+    policies = of_kind(OBJECTS, "NetworkPolicy")
+    assert policies["default-deny"]["spec"] == {
+        "podSelector": {},
+        "policyTypes": ["Ingress", "Egress"],
+    }
+    for name, policy in policies.items():
+        spec = policy["spec"]
+        for rule in spec.get("egress", ()):
+            assert rule["to"], f"{name} may go anywhere"
+            assert rule["ports"], f"{name} may go to any port"
+        if name not in {"default-deny", "names"}:
+            assert spec["policyTypes"] == ["Ingress", "Egress"]
+
+
+def test_only_the_gateway_takes_calls_from_outside() -> None:
+    policies = of_kind([*OBJECTS, *ENGINES], "NetworkPolicy")
+    open_to_all = {
+        name
+        for name, policy in policies.items()
+        for rule in policy["spec"].get("ingress", ())
+        if not rule.get("from")
+    }
+    assert open_to_all == {"gateway"}
+
+
+def test_model_calls_cannot_reach_private_addresses() -> None:
+    spec = of_kind(OBJECTS, "NetworkPolicy")["agent-loop"]["spec"]
+    (block,) = [
+        peer["ipBlock"] for rule in spec["egress"] for peer in rule["to"] if "ipBlock" in peer
+    ]
+    # 169.254.0.0/16 holds the metadata services of the clouds.
+    assert {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"} <= set(
+        block["except"]
+    )
+
+
+def test_engines_elsewhere_are_reached_by_the_same_rooms() -> None:
+    policies = of_kind(load(COMPONENTS[1]), "NetworkPolicy")
+    found = {
+        (source, target, port_of(policy["spec"]["egress"][0]))
+        for target, name in ((POSTGRES, "external-postgres"), (QDRANT, "external-qdrant"))
+        for policy in (policies[name],)
+        for source in names_in(policy["spec"])
+    }
+    assert found == {edge for edge in edges_in_code() if edge[1] in {POSTGRES, QDRANT}}
+
+
+def test_the_rules_hold_for_what_an_overlay_renders() -> None:
+    objects = rendered(OVERLAYS[0])
+    if objects is None:
+        pytest.skip("kubectl is not installed")
+    policies = of_kind(objects, "NetworkPolicy")
+    assert allowed_out(policies) == edges_in_code()
+    workloads = [each for each in objects if "template" in each.get("spec", {})]
+    assert len(workloads) == len(WORKLOADS)
+    for each in workloads:
+        assert pod_of(each)["securityContext"]["runAsNonRoot"] is True
+        assert ":" in container_of(each)["image"]
+    assert "latest" not in json.dumps([container_of(each)["image"] for each in workloads])

@@ -1,0 +1,205 @@
+"""What the manifests say of a room equals what the code says of it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.unit.k8s.manifests import (
+    BASE,
+    REPOSITORY,
+    Object,
+    RoomFacts,
+    container_of,
+    environment_of,
+    kustomization,
+    load,
+    of_kind,
+    pod_of,
+    rooms,
+)
+from tests.unit.k8s.secrets_script import secret_objects
+
+from strata.agent_loop.settings import AgentLoopSettings
+from strata.cli.settings import CliSettings
+from strata.gateway.settings import GatewaySettings
+from strata.shared.settings import RoomSettings
+from strata.tool_execution.settings import ToolExecutionSettings
+
+OBJECTS = load(BASE)
+DEPLOYMENTS = of_kind(OBJECTS, "Deployment")
+MIGRATE = of_kind(OBJECTS, "Job")["migrate"]
+EVERY_ROOM = pytest.mark.parametrize("room", rooms().values(), ids=lambda room: room.name)
+
+
+def settings_of(room: RoomFacts, monkeypatch: pytest.MonkeyPatch) -> RoomSettings:
+    """The settings that the room's process would see in the cluster."""
+    for name, value in environment_of(OBJECTS, DEPLOYMENTS[room.app]).items():
+        monkeypatch.setenv(name, value)
+    return room.settings()
+
+
+def test_there_is_one_deployment_per_room() -> None:
+    assert set(DEPLOYMENTS) == {room.app for room in rooms().values()}
+    assert len(rooms()) == 6
+
+
+def test_the_image_has_the_version_of_the_release() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (image,) = kustomization(BASE)["images"]
+    assert image == {"name": "strata", "newTag": project["version"]}
+
+
+@EVERY_ROOM
+def test_a_room_is_run_by_its_own_script(room: RoomFacts) -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    container = container_of(DEPLOYMENTS[room.app])
+    (command,) = container["command"]
+    assert project["scripts"][command] == f"strata.{room.name}.main:main"
+    assert container["image"] == "strata"
+
+
+@EVERY_ROOM
+def test_a_room_is_reached_where_it_listens(
+    room: RoomFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(room, monkeypatch)
+    assert settings.host == "0.0.0.0"
+    (port,) = container_of(DEPLOYMENTS[room.app])["ports"]
+    assert port["containerPort"] == settings.port == room.port
+    (exposed,) = of_kind(OBJECTS, "Service")[room.app]["spec"]["ports"]
+    assert exposed["port"] == room.port
+    assert exposed["targetPort"] == port["name"]
+    assert exposed["appProtocol"] == "grpc"
+
+
+@EVERY_ROOM
+def test_services_are_headless_so_that_clients_balance(room: RoomFacts) -> None:
+    assert of_kind(OBJECTS, "Service")[room.app]["spec"]["clusterIP"] == "None"
+
+
+@EVERY_ROOM
+def test_every_variable_is_a_setting_of_the_room(room: RoomFacts) -> None:
+    prefix = f"STRATA_{room.name.upper()}_"
+    for name in environment_of(OBJECTS, DEPLOYMENTS[room.app]):
+        assert name.startswith(prefix), name
+        field = name.removeprefix(prefix).lower().partition("__")[0]
+        assert field in room.settings.model_fields, name
+
+
+@EVERY_ROOM
+def test_a_room_is_told_where_the_rooms_are_that_it_calls(
+    room: RoomFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = {name: f"dns:///{rooms()[name].app}:{rooms()[name].port}" for name in room.callees}
+    assert settings_of(room, monkeypatch).targets == expected
+
+
+@EVERY_ROOM
+def test_a_room_gets_the_databases_it_opens_and_no_others(
+    room: RoomFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(room, monkeypatch)
+    secret = f"strata-{room.app}-database"
+    urls = {"database_url": f"{secret}/url", "worker_database_url": f"{secret}/worker-url"}
+    for field, url in urls.items():
+        assert getattr(settings, field) == (url if field in room.databases else "")
+
+
+@EVERY_ROOM
+def test_only_the_gateway_can_sign(room: RoomFacts) -> None:
+    environment = environment_of(OBJECTS, DEPLOYMENTS[room.app])
+    (keys,) = [v for v in pod_of(DEPLOYMENTS[room.app])["volumes"] if v["name"] == "keys"]
+    (mount,) = [
+        each
+        for each in container_of(DEPLOYMENTS[room.app])["volumeMounts"]
+        if each["name"] == "keys"
+    ]
+    files = {value for name, value in environment.items() if name.endswith("_FILE")}
+    if room.name == "gateway":
+        assert keys["secret"]["secretName"] == "strata-gateway-keys"
+        assert files == {f"{mount['mountPath']}/private.pem", f"{mount['mountPath']}/pepper"}
+    else:
+        assert keys["secret"]["secretName"] == "strata-token-keys"
+        assert files == {f"{mount['mountPath']}/public.pem"}
+    assert mount["readOnly"] is True
+
+
+def probes() -> Iterator[Any]:
+    for room in rooms().values():
+        for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+            yield pytest.param(room, kind, id=f"{room.name}-{kind}")
+
+
+@pytest.mark.parametrize(("room", "kind"), list(probes()))
+def test_a_probe_asks_for_a_service_that_the_room_has(room: RoomFacts, kind: str) -> None:
+    probe = container_of(DEPLOYMENTS[room.app])[kind]["grpc"]
+    assert probe["port"] == room.port
+    assert probe["service"] in {service.full_name for service in room.services}
+
+
+@EVERY_ROOM
+def test_a_stopping_room_gets_the_time_it_takes(
+    room: RoomFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(room, monkeypatch)
+    allowed = pod_of(DEPLOYMENTS[room.app])["terminationGracePeriodSeconds"]
+    assert allowed >= settings.drain_s + settings.grace_s + 10
+    # Kubelets look every five seconds: longer than it takes to leave the rotation once.
+    assert settings.drain_s >= 5
+
+
+def test_grace_covers_the_longest_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = settings_of(rooms()["gateway"], monkeypatch)
+    agent_loop = settings_of(rooms()["agent_loop"], monkeypatch)
+    tools = settings_of(rooms()["tool_execution"], monkeypatch)
+    assert isinstance(gateway, GatewaySettings)
+    assert isinstance(agent_loop, AgentLoopSettings)
+    assert isinstance(tools, ToolExecutionSettings)
+    assert gateway.grace_s >= gateway.run_timeout_s
+    assert agent_loop.grace_s >= gateway.run_timeout_s
+    assert tools.grace_s >= tools.tool_timeout_s
+
+
+def test_the_migration_knows_every_database() -> None:
+    environment = environment_of(OBJECTS, MIGRATE)
+    prefix = CliSettings.model_config["env_prefix"]
+    assert "database_admin_url" in CliSettings.model_fields
+    expected = {f"{prefix}DATABASE_ADMIN_URL": "strata-migrate/admin-url"}
+    for room in rooms().values():
+        if room.databases:
+            secret = f"strata-{room.app}-database"
+            name = f"STRATA_{room.name.upper()}"
+            expected[f"{name}_DATABASE_URL"] = f"{secret}/url"
+            expected[f"{name}_WORKER_DATABASE_URL"] = f"{secret}/worker-url"
+    assert environment == expected
+
+
+def referenced(workload: Object) -> Iterator[tuple[str, str | None, bool]]:
+    """Secret, key and whether it may be absent, for all that a pod wants."""
+    for entry in container_of(workload).get("env", ()):
+        reference = entry.get("valueFrom", {}).get("secretKeyRef")
+        if reference:
+            yield reference["name"], reference["key"], reference.get("optional", False)
+    for volume in pod_of(workload).get("volumes", ()):
+        if "secret" in volume:
+            yield volume["secret"]["secretName"], None, False
+
+
+def test_the_secrets_script_makes_what_the_pods_want() -> None:
+    made = {each["metadata"]["name"]: each["stringData"] for each in secret_objects()}
+    engines = load(BASE.parent / "components" / "engines")
+    workloads = [*DEPLOYMENTS.values(), MIGRATE, *of_kind(engines, "StatefulSet").values()]
+    used = set()
+    for workload in workloads:
+        for name, key, optional in referenced(workload):
+            if optional:
+                continue
+            assert name in made
+            assert key is None or key in made[name]
+            used.add(name)
+    assert used == set(made)
+    assert made["strata-gateway-keys"].keys() == {"private.pem", "pepper"}
+    assert made["strata-token-keys"].keys() == {"public.pem"}

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+from tests.unit.k8s.manifests import (
+    BASE,
+    COMPONENTS,
+    K8S,
+    OVERLAYS,
+    Object,
+    kustomization,
+    load,
+    rendered,
+)
+
+# The oldest that is meant to work, one between, and the newest that there is a schema of.
+VERSIONS = ("1.31", "1.34", "1.37")
+FOLDERS = (BASE, *COMPONENTS)
+_HASH = re.compile(r"-[a-z0-9]{10}$")
+
+
+def check(objects: list[Object], version: str) -> None:
+    for each in objects:
+        kubernetes_validate.validate(each, version, strict=True)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_object_has_the_schema_of_its_kind(folder: Path, version: str) -> None:
+    objects = load(folder)
+    assert objects
+    check(objects, version)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda each: each["spec"].update(replica=2),
+        lambda each: each["spec"].update(replicas="two"),
+        lambda each: each["spec"]["template"]["spec"]["containers"][0].update(envform=[]),
+        lambda each: each["spec"].pop("selector"),
+    ],
+    ids=["unknown field", "wrong type", "unknown field deep inside", "required field"],
+)
+def test_the_check_finds_mistakes(spoil: Any) -> None:
+    gateway = next(
+        each
+        for each in load(BASE)
+        if each["kind"] == "Deployment" and each["metadata"]["name"] == "gateway"
+    )
+    spoil(gateway)
+    with pytest.raises(kubernetes_validate.ValidationError):
+        check([gateway], VERSIONS[-1])
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_kustomization_lists_exactly_the_files_beside_it(folder: Path) -> None:
+    here = kustomization(folder)
+    files = {path.name for path in folder.glob("*.yaml")} - {"kustomization.yaml"}
+    assert sorted(here["resources"]) == sorted(files)
+    settings = {file for each in here.get("configMapGenerator", ()) for file in each["envs"]}
+    assert settings == {f"settings/{path.name}" for path in (folder / "settings").glob("*")}
+
+
+def test_every_folder_of_manifests_is_looked_at() -> None:
+    folders = {path.parent for path in K8S.rglob("kustomization.yaml")}
+    assert folders == {*FOLDERS, *OVERLAYS}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda folder: folder.name)
+def test_an_overlay_names_what_exists(overlay: Path) -> None:
+    here = kustomization(overlay)
+    for name in (*here["resources"], *here.get("components", ())):
+        assert (overlay / name / "kustomization.yaml").is_file(), name
+    known = {each["metadata"]["name"] for each in load(BASE) if each["kind"] == "Deployment"}
+    assert {each["name"] for each in here.get("replicas", ())} <= known
+
+
+@pytest.mark.parametrize("folder", [BASE, *OVERLAYS], ids=lambda folder: folder.name)
+def test_what_kubectl_renders_is_valid_and_complete(folder: Path) -> None:
+    objects = rendered(folder)
+    if objects is None:
+        pytest.skip("kubectl is not installed")
+    check(objects, VERSIONS[-1])
+    names = {(each["kind"], _HASH.sub("", each["metadata"]["name"])) for each in objects}
+    expected = {(each["kind"], each["metadata"]["name"]) for each in load(BASE)}
+    for component in kustomization(folder).get("components", ()):
+        expected |= {(each["kind"], each["metadata"]["name"]) for each in load(folder / component)}
+    assert names == expected
+    for each in objects:
+        assert each["kind"] == "Namespace" or each["metadata"]["namespace"] == "strata"

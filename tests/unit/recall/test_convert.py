@@ -1,0 +1,194 @@
+"""Messages survive the way from the wire to the store and back."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.api.common.v1 import message_pb2 as common
+from strata.api.common.v1 import usage_pb2
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.api.recall.v1 import window_service_pb2 as window_pb
+from strata.recall import convert
+from strata.recall.domain.messages import Role
+from strata.shared.errors import InvalidArgumentError
+from strata.shared.ids import new_id
+
+NOW = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
+TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
+
+CALL = st.builds(common.ToolCallPart, tool_call_id=TEXT, name=TEXT, arguments=TEXT)
+PARTS = st.one_of(
+    st.builds(lambda t: common.Part(text=common.TextPart(text=t)), TEXT),
+    st.builds(
+        lambda m, d: common.Part(image=common.ImagePart(media_type=m, data=d)), TEXT, st.binary()
+    ),
+    st.builds(lambda u: common.Part(image=common.ImagePart(media_type="image/png", url=u)), TEXT),
+    st.builds(
+        lambda t, s, r: common.Part(
+            reasoning=common.ReasoningPart(text=t, signature=s, redacted=r)
+        ),
+        TEXT,
+        TEXT,
+        st.binary(),
+    ),
+    st.builds(lambda c: common.Part(tool_call=c), CALL),
+    st.builds(
+        lambda i, c, o, s, p: common.Part(
+            tool_return=common.ToolReturnPart(
+                tool_call_id=i, name="t", content=c, stdout=o, status=s, provenance=p
+            )
+        ),
+        TEXT,
+        TEXT,
+        st.lists(TEXT),
+        st.sampled_from(common.ToolStatus.values()),
+        st.sampled_from(common.Provenance.values()),
+    ),
+    st.builds(
+        lambda i, calls: common.Part(
+            approval_request=common.ApprovalRequestPart(approval_id=i, tool_calls=calls)
+        ),
+        TEXT,
+        st.lists(CALL, max_size=3),
+    ),
+    st.builds(
+        lambda i, a, c: common.Part(
+            approval_response=common.ApprovalResponsePart(
+                approval_id=i,
+                decisions=[
+                    common.ApprovalDecision(tool_call_id=i, approve=a, reason="r"),
+                    common.ApprovalDecision(tool_call_id=i, client_return=c),
+                ],
+            )
+        ),
+        TEXT,
+        st.booleans(),
+        TEXT,
+    ),
+    st.builds(
+        lambda t, n: common.Part(
+            summary=common.SummaryPart(text=t, first_sequence=1, last_sequence=n, message_count=3)
+        ),
+        TEXT,
+        st.integers(0, 2**40),
+    ),
+)
+
+
+@given(parts=st.lists(PARTS, max_size=6), role=st.sampled_from(list(Role)), pinned=st.booleans())
+def test_messages_come_back_as_they_went(
+    parts: list[common.Part], role: Role, pinned: bool
+) -> None:
+    wire = common.Message(
+        id=new_id("message"),
+        role=convert._ROLES_BACK[role],
+        parts=parts,
+        name="Ada",
+        run_id="run-1",
+        pinned=pinned,
+        usage=usage_pb2.Usage(prompt_tokens=3, estimated=True),
+        provenance=[common.PROVENANCE_WEB, common.PROVENANCE_UNSPECIFIED],
+        sequence=-1,
+    )
+    wire.create_time.FromDatetime(NOW)
+    message = convert.to_message(wire, NOW)
+    json.dumps(message.parts)
+    assert convert.message_to_proto(message) == wire
+
+
+def test_nul_never_reaches_the_store() -> None:
+    wire = common.Message(
+        id=new_id("message"),
+        role=common.ROLE_TOOL,
+        parts=[
+            common.Part(
+                tool_return=common.ToolReturnPart(content="a\0b", stdout=["x\0"], tool_call_id="c")
+            )
+        ],
+    )
+    assert "\0" not in json.dumps(convert.to_message(wire, NOW).parts, ensure_ascii=False)
+
+
+def step(**changes: Any) -> window_pb.CommitStepRequest:
+    run = new_id("run")
+    values = {
+        "conversation_id": new_id("conversation"),
+        "agent_id": new_id("agent"),
+        "run_id": run,
+        "attempt": 1,
+        "step": 1,
+        "messages": [common.Message(id=new_id("message"), role=common.ROLE_ASSISTANT, run_id=run)],
+    }
+    return window_pb.CommitStepRequest(**{**values, **changes})
+
+
+def test_a_right_step_passes() -> None:
+    converted = convert.to_step(step(system_text=""), NOW)
+    assert converted.system_text == ""
+    assert converted.messages[0].step == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (step(attempt=0), "attempt"),
+        (step(step=-1), "step"),
+        (step(messages=[]), "messages"),
+        (step(evict_count=-1), "evict_count"),
+        (step(messages=[common.Message(id="x")]), "messages[0].role"),
+        (step(run_id=new_id("run")), "messages[0].run_id"),
+        (step(conversation_id="conversation-1"), "conversation_id"),
+        (step(agent_id=new_id("run")), "agent_id"),
+    ],
+)
+def test_wrong_steps_are_refused_by_field(
+    request_: window_pb.CommitStepRequest, field: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        convert.to_step(request_, NOW)
+    assert field in [item.field for item in caught.value.violations]
+
+
+def test_a_call_without_its_return_is_refused() -> None:
+    run = new_id("run")
+    call = common.Part(tool_call=common.ToolCallPart(tool_call_id="c1", name="t"))
+    alone = common.Message(
+        id=new_id("message"), role=common.ROLE_ASSISTANT, run_id=run, parts=[call]
+    )
+    with pytest.raises(InvalidArgumentError, match="calls without a return: c1"):
+        convert.to_step(step(run_id=run, messages=[alone]), NOW)
+
+
+@pytest.mark.parametrize(
+    ("fields", "wrong"),
+    [
+        ({"query": " "}, "query"),
+        ({"query": "x" * 3_000}, "query"),
+        ({"query": "x", "limit": -1}, "limit"),
+        ({"query": "x", "neighbours": 9}, "neighbours"),
+        ({"query": "x", "roles": [99]}, "roles[0]"),
+        ({"query": "x", "agent_id": "agent-1"}, "agent_id"),
+    ],
+)
+def test_wrong_searches_are_refused_by_field(fields: dict[str, Any], wrong: str) -> None:
+    request = message_pb.SearchMessagesRequest(**{"agent_id": new_id("agent"), **fields})
+    with pytest.raises(InvalidArgumentError) as caught:
+        convert.to_search(request)
+    assert wrong in [item.field for item in caught.value.violations]
+
+
+def test_a_list_needs_a_conversation_or_an_agent() -> None:
+    for request in (
+        message_pb.ListMessagesRequest(),
+        message_pb.ListMessagesRequest(
+            agent_id=new_id("agent"), conversation_id=new_id("conversation")
+        ),
+    ):
+        with pytest.raises(InvalidArgumentError):
+            convert.to_filter(request)

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.search_text import MAX_SEARCH_CHARS, searchable_text, split_text
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def message(role: Role, *parts: dict[str, Any]) -> Message:
+    return Message(id="message-1", role=role, parts=parts, create_time=NOW)
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"type": "text", "text": value}
+
+
+def call(name: str, arguments: str) -> dict[str, Any]:
+    return {"type": "tool_call", "tool_call_id": "c", "name": name, "arguments": arguments}
+
+
+def test_unspaced_scripts_are_cut_into_pairs() -> None:
+    found = split_text("I live in 北京市 now")
+    assert found.words.split() == ["I", "live", "in", "now"]
+    assert found.pairs == "北京 京市"
+
+
+def test_a_single_character_stays() -> None:
+    assert split_text("猫").pairs == "猫"
+
+
+@given(value=st.text())
+def test_nothing_but_the_limits_loses_words(value: str) -> None:
+    found = split_text(value)
+    assert len(found.words) <= MAX_SEARCH_CHARS
+    for word in value.split():
+        if word.isascii():
+            assert word in found.words
+
+
+@pytest.mark.parametrize(
+    ("given_message", "expected"),
+    [
+        (message(Role.USER, text("hello")), "hello"),
+        (message(Role.SYSTEM, text("prompt")), ""),
+        (message(Role.ASSISTANT, {"type": "reasoning", "text": "hm"}, text("yes")), "yes"),
+        (message(Role.ASSISTANT, text("ok"), call("memory_insert", '{"a": "b"}')), "ok"),
+        (message(Role.ASSISTANT, call("send_message", '{"message": "Hi there"}')), "Hi there"),
+        (message(Role.ASSISTANT, call("send_message", "not json")), ""),
+        (message(Role.ASSISTANT, call("send_message", '{"message": 3}')), ""),
+        (message(Role.ASSISTANT, text("look"), call("conversation_search", "{}")), ""),
+        (message(Role.SUMMARY, {"type": "summary", "text": "They met."}), "They met."),
+        (
+            message(Role.TOOL, {"type": "tool_return", "name": "x", "content": "found"}),
+            "found",
+        ),
+        (
+            message(
+                Role.TOOL, {"type": "tool_return", "name": "conversation_search", "content": "x"}
+            ),
+            "",
+        ),
+    ],
+)
+def test_what_can_be_searched(given_message: Message, expected: str) -> None:
+    assert searchable_text(given_message) == expected
