@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+
 from strata.shared.server import loop_factory
 
 METHOD = "/benchmarks.Echo/Echo"
@@ -21,7 +22,7 @@ async def _echo(request: bytes, _: Any) -> bytes:
 
 class _Handler(grpc.GenericRpcHandler):
     def __init__(self) -> None:
-        self._echo = grpc.unary_unary_rpc_method_handler(_echo)  # type: ignore[arg-type]
+        self._echo: Any = grpc.unary_unary_rpc_method_handler(_echo)
 
     def service(self, _: grpc.HandlerCallDetails) -> Any:
         return self._echo

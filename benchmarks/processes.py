@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
 import strata
 from strata.cli.settings import environment_of_rooms
 

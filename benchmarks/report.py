@@ -14,7 +14,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-_WIDTH = 150
+_WIDTH = 180
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,24 @@ class Row:
         return self.value / self.floor if self.floor else None
 
 
+def describe_machine() -> dict[str, str | float | int]:
+    """Returns what a reader needs to know of this machine, its load first of all."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "cores": psutil.cpu_count() or 0,
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "load_1min": round(os.getloadavg()[0], 2),
+    }
+
+
 @dataclass(slots=True)
 class Report:
     """Everything that one run measured."""
 
-    machine: dict[str, str | float | int] = field(default_factory=lambda: describe_machine())
+    machine: dict[str, str | float | int] = field(default_factory=describe_machine)
     rows: list[Row] = field(default_factory=list)
-    details: dict[str, object] = field(default_factory=dict)
 
     def add(self, *rows: Row) -> None:
         """Adds lines."""
@@ -75,27 +86,13 @@ class Report:
         """Prints the table and the machine it was made on."""
         console = Console(width=None if Console().is_terminal else _WIDTH, highlight=False)
         console.print(_table(self.rows))
-        for name, text in self.details.items():
-            console.print(f"{name}: {text}")
         console.print(", ".join(f"{name} {value}" for name, value in self.machine.items()))
 
     def save(self, path: Path) -> None:
         """Writes everything as one JSON document."""
         rows = [{**asdict(row), "ratio": row.ratio, "met": row.met} for row in self.rows]
-        document = {"machine": self.machine, "rows": rows, "details": self.details}
+        document = {"machine": self.machine, "rows": rows}
         path.write_text(json.dumps(document, indent=1) + "\n")
-
-
-def describe_machine() -> dict[str, str | float | int]:
-    """Returns what a reader needs to know of this machine, its load first of all."""
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "cores": psutil.cpu_count() or 0,
-        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
-        "load_1min": round(os.getloadavg()[0], 2),
-    }
 
 
 def _table(rows: Sequence[Row]) -> Table:
@@ -112,7 +109,7 @@ def _table(rows: Sequence[Row]) -> Table:
         ("n", "right"),
         ("note", "left"),
     ):
-        table.add_column(title, justify=justify)  # type: ignore[arg-type]
+        table.add_column(title, justify=justify, no_wrap=title != "note")  # type: ignore[arg-type]
     for row in rows:
         table.add_row(
             row.name,

@@ -16,6 +16,12 @@ from strata.embedded.data_folder import DataFolder
 from strata.embedded.supervisor import pick_port
 
 _FIRST_ANSWER_S = 30.0
+_UP = """
+import sys
+from pathlib import Path
+from strata.cli.commands.up import run_up
+sys.exit(run_up(Path(sys.argv[1]), port=int(sys.argv[2]), split="--split" in sys.argv))
+"""
 
 
 class System:
@@ -40,8 +46,8 @@ class System:
     async def start(self) -> float:
         """Starts it; returns the seconds until a call was answered."""
         port = pick_port()
-        command = ["-m", "strata.cli.main", "up", "--data", str(self.folder.path)]
-        command += ["--port", str(port), *(["--split"] if self._split else [])]
+        command = ["-c", _UP, str(self.folder.path), str(port)]
+        command += ["--split"] if self._split else []
         log = self.folder.path.with_suffix(".log")
         self._child = Child(command, self._settings, log)
         await self._child.line("READY")
@@ -82,8 +88,9 @@ class System:
         assert self._child is not None
         return usage(self._child.pid)
 
-    def database_url(self, database: str) -> str:
-        """Returns how its PostgreSQL is reached by the superuser."""
+    def database_url(self, database: str, user: str = "postgres", password: str = "") -> str:
+        """Returns how its PostgreSQL is reached; by the superuser unless told otherwise."""
         port = (self.folder.postgres / "port").read_text().strip()
-        password = (self.folder.postgres / "superuser.password").read_text().strip()
-        return f"postgresql://postgres:{password}@127.0.0.1:{port}/{database}"
+        if not password:
+            password = (self.folder.postgres / "superuser.password").read_text().strip()
+        return f"postgresql://{user}:{password}@127.0.0.1:{port}/{database}"

@@ -83,6 +83,31 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty:
     screen.print(table)
 
 
+def print_listing(
+    listing: Message,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    empty: str,
+    as_json: bool,
+) -> None:
+    """Prints a response that lists something: as JSON, or as a table.
+
+    Args:
+        listing: The response; if it has a ``next_page_token``, it is said that there is more.
+        columns: The headings.
+        rows: The cells.
+        empty: Said to a person if there is no row.
+        as_json: Print the response itself.
+    """
+    if as_json:
+        print_json(listing)
+        return
+    print_table(columns, rows, empty=empty)
+    if getattr(listing, "next_page_token", ""):
+        note("There are more; raise --limit to see them.")
+
+
 def print_fields(fields: Iterable[tuple[str, str]]) -> None:
     """Prints names and values, one a line; empty values are left out."""
     screen = console()

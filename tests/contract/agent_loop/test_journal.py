@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -155,12 +154,11 @@ async def test_of_a_writer_and_its_successor_exactly_one_goes_on(
     for _ in range(20):
         own = replace(key, run_id=new_id("run"))
         written = record("a")
-        outcomes: list[Any] = await asyncio.gather(
+        opened, found = await asyncio.gather(
             journal.open_step(own, written),
             journal.resume(replace(own, attempt=2), 1),
             return_exceptions=True,
         )
-        opened, found = outcomes
         if opened is None:
             assert found == written
         else:

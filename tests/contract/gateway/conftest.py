@@ -1,40 +1,15 @@
-"""The run store on a fresh database, as two gateways see it."""
+"""The run store on a fresh database, as several gateways see it."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from typing import Protocol
 
 import pytest_asyncio
 
+from contract.gateway.stores import Gateways, Rooms
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
 from strata.shared.db import Database
-
-
-class Rooms(Protocol):
-    """The part of the session's databases that is needed here."""
-
-    async def of(self, room: object) -> RoomUrls: ...
-
-
-class RoomUrls(Protocol):
-    admin_url: str
-    service_url: str
-    worker_url: str
-
-
-@dataclass(frozen=True)
-class Gateways:
-    """Two gateways on one database; `short` holds its leases for a moment only."""
-
-    urls: RoomUrls
-    database: Database
-    worker: Database
-    first: PostgresRunStore
-    second: PostgresRunStore
-    short: PostgresRunStore
 
 
 @pytest_asyncio.fixture

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
+from contract.gateway.stores import Gateways
 from strata.gateway.runs.domain import (
     Dispatch,
     Ending,
@@ -25,6 +26,7 @@ from strata.gateway.runs.domain import (
     StoredEvent,
     Usage,
 )
+from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
 from strata.shared.errors import (
     AbortedError,
     AlreadyExistsError,
@@ -62,13 +64,13 @@ def events(*sequences: int) -> list[StoredEvent]:
     return [StoredEvent(each, f"event {each}".encode()) for each in sequences]
 
 
-async def taken(store, owner: str, conversation: str = "conversation-1") -> Fence:  # type: ignore[no-untyped-def]
+async def taken(store: PostgresRunStore, owner: str, conversation: str = "conversation-1") -> Fence:
     accepted = await store.accept(new_run(conversation))
     assert accepted.dispatch is not None
     return fence_of(accepted.dispatch, owner)
 
 
-async def test_a_free_conversation_is_taken_at_once(gateways) -> None:
+async def test_a_free_conversation_is_taken_at_once(gateways: Gateways) -> None:
     new = new_run(max_steps=7)
     accepted = await gateways.first.accept(new)
     dispatch = accepted.dispatch
@@ -82,7 +84,7 @@ async def test_a_free_conversation_is_taken_at_once(gateways) -> None:
     assert await gateways.first.get(PROJECT, new.id) == accepted.run
 
 
-async def test_accepting_a_run_is_one_statement_and_one_commit(gateways) -> None:
+async def test_accepting_a_run_is_one_statement_and_one_commit(gateways: Gateways) -> None:
     statistics = gateways.database.statistics
     await gateways.first.accept(new_run())
     before = (statistics.statements, statistics.commits)
@@ -90,7 +92,9 @@ async def test_accepting_a_run_is_one_statement_and_one_commit(gateways) -> None
     assert (statistics.statements - before[0], statistics.commits - before[1]) == (1, 1)
 
 
-async def test_one_run_of_a_conversation_is_active_and_the_rest_wait_in_order(gateways) -> None:
+async def test_one_run_is_active_and_the_rest_wait_in_order(
+    gateways: Gateways,
+) -> None:
     first = await taken(gateways.first, "gateway-1")
     waiting = [await gateways.second.accept(new_run()) for _ in range(3)]
     assert [each.run.state for each in waiting] == [RunState.QUEUED] * 3
@@ -109,7 +113,9 @@ async def test_one_run_of_a_conversation_is_active_and_the_rest_wait_in_order(ga
     assert await gateways.first.finish(fence, WELL, events(1), take_next=True) is None
 
 
-async def test_concurrent_messages_to_one_conversation_give_one_active_run(gateways) -> None:
+async def test_concurrent_messages_give_one_active_run(
+    gateways: Gateways,
+) -> None:
     stores = [gateways.first, gateways.second]
     accepted = await asyncio.gather(*(stores[n % 2].accept(new_run()) for n in range(12)))
     states = [each.run.state for each in accepted]
@@ -117,14 +123,14 @@ async def test_concurrent_messages_to_one_conversation_give_one_active_run(gatew
     assert states.count(RunState.QUEUED) == 11
 
 
-async def test_other_conversations_run_in_parallel(gateways) -> None:
+async def test_other_conversations_run_in_parallel(gateways: Gateways) -> None:
     accepted = await asyncio.gather(
         *(gateways.first.accept(new_run(f"conversation-{n}")) for n in range(5))
     )
     assert all(each.dispatch is not None for each in accepted)
 
 
-async def test_a_repeated_request_id_gives_the_first_run(gateways) -> None:
+async def test_a_repeated_request_id_gives_the_first_run(gateways: Gateways) -> None:
     first = await gateways.first.accept(new_run(request_id="r-1"))
     again = await gateways.second.accept(new_run(request_id="r-1"))
     assert again.run.id == first.run.id
@@ -136,7 +142,7 @@ async def test_a_repeated_request_id_gives_the_first_run(gateways) -> None:
     assert other_tenant.run.id != first.run.id
 
 
-async def test_concurrent_calls_with_one_request_id_make_one_run(gateways) -> None:
+async def test_concurrent_calls_with_one_request_id_make_one_run(gateways: Gateways) -> None:
     accepted = await asyncio.gather(
         *(gateways.first.accept(new_run(request_id="same")) for _ in range(8))
     )
@@ -144,7 +150,7 @@ async def test_concurrent_calls_with_one_request_id_make_one_run(gateways) -> No
     assert sum(each.dispatch is not None for each in accepted) == 1
 
 
-async def test_reject_names_the_active_run_and_stores_nothing(gateways) -> None:
+async def test_reject_names_the_active_run_and_stores_nothing(gateways: Gateways) -> None:
     first = await taken(gateways.first, "gateway-1")
     refused = new_run(on_busy=OnBusy.REJECT)
     with pytest.raises(AbortedError) as raised:
@@ -157,7 +163,7 @@ async def test_reject_names_the_active_run_and_stores_nothing(gateways) -> None:
     assert (await gateways.first.accept(refused)).dispatch is not None
 
 
-async def test_interrupt_asks_the_active_run_to_stop_and_waits_for_it(gateways) -> None:
+async def test_interrupt_asks_the_active_run_to_stop_and_waits_for_it(gateways: Gateways) -> None:
     first = await taken(gateways.first, "gateway-1")
     accepted = await gateways.second.accept(new_run(on_busy=OnBusy.INTERRUPT))
     assert accepted.interrupted_run_id == first.run_id
@@ -171,7 +177,7 @@ async def test_interrupt_asks_the_active_run_to_stop_and_waits_for_it(gateways) 
     assert following.run.id == accepted.run.id
 
 
-async def test_a_project_has_a_limit_of_open_runs(gateways) -> None:
+async def test_a_project_has_a_limit_of_open_runs(gateways: Gateways) -> None:
     for number in range(20):
         await gateways.first.accept(new_run(f"conversation-{number}"))
     with pytest.raises(ResourceExhaustedError) as raised:
@@ -181,7 +187,7 @@ async def test_a_project_has_a_limit_of_open_runs(gateways) -> None:
     assert (await gateways.first.accept(new_run("conversation-x", "project-2"))).dispatch
 
 
-async def test_events_are_read_in_order_from_any_gateway(gateways) -> None:
+async def test_events_are_read_in_order_from_any_gateway(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     await gateways.first.append(fence, events(1, 2))
     await gateways.first.append(fence, events(3))
@@ -193,7 +199,7 @@ async def test_events_are_read_in_order_from_any_gateway(gateways) -> None:
     assert [each.sequence for each in page.events] == [1, 2]
 
 
-async def test_the_end_is_stored_whole(gateways) -> None:
+async def test_the_end_is_stored_whole(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     failure = RunFailure("MODEL_UNAVAILABLE", "The provider is down.", True)
     ending = Ending(StopReason.LLM_API_ERROR, failure, Usage(1, 2, 3, 4, 5, 6, True), 3)
@@ -213,7 +219,7 @@ async def test_the_end_is_stored_whole(gateways) -> None:
     assert run.finish_time is not None
 
 
-async def test_a_stale_attempt_writes_nothing(gateways) -> None:
+async def test_a_stale_attempt_writes_nothing(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     newer = await gateways.first.redispatch(fence)
     assert newer.attempt == 2
@@ -231,7 +237,9 @@ async def test_a_stale_attempt_writes_nothing(gateways) -> None:
         await gateways.first.finish(newer, WELL, events(2), take_next=True)
 
 
-async def test_an_expired_lease_is_taken_over_and_the_old_holder_is_fenced(gateways) -> None:
+async def test_an_expired_lease_is_taken_over_and_its_holder_fenced(
+    gateways: Gateways,
+) -> None:
     fence = await taken(gateways.short, "gateway-3")
     assert await gateways.short.renew([fence.run_id])
     await asyncio.sleep(0.1)
@@ -247,17 +255,16 @@ async def test_an_expired_lease_is_taken_over_and_the_old_holder_is_fenced(gatew
         await gateways.short.load(PROJECT, fence.run_id)
 
 
-async def test_a_renewed_lease_is_not_taken_over(gateways) -> None:
-    fence = await taken(gateways.short, "gateway-3")
-    await gateways.first.claim(10)  # nothing expired yet, or soon is: claim again below
-    fresh = await taken(gateways.first, "gateway-1", "conversation-2")
+async def test_a_renewed_lease_is_not_taken_over(gateways: Gateways) -> None:
+    kept = await taken(gateways.short, "gateway-3")
+    dropped = await taken(gateways.short, "gateway-3", "conversation-2")
+    long = PostgresRunStore(gateways.database, gateways.worker, LeaseTerms("gateway-3"))
+    assert [each.run_id for each in await long.renew([kept.run_id])] == [kept.run_id]
     await asyncio.sleep(0.1)
-    claimed = [run_id for _, run_id in await gateways.second.claim(10)]
-    assert fresh.run_id not in claimed
-    assert claimed in ([fence.run_id], [])
+    assert await gateways.second.claim(10) == [(PROJECT, dropped.run_id)]
 
 
-async def test_a_cancelling_run_that_is_taken_over_stays_cancelling(gateways) -> None:
+async def test_a_cancelling_run_that_is_taken_over_stays_cancelling(gateways: Gateways) -> None:
     fence = await taken(gateways.short, "gateway-3")
     await gateways.first.cancel(PROJECT, fence.run_id, b"")
     await asyncio.sleep(0.1)
@@ -266,13 +273,13 @@ async def test_a_cancelling_run_that_is_taken_over_stays_cancelling(gateways) ->
     assert dispatch.run.state is RunState.CANCELLING
 
 
-async def test_released_runs_are_free_at_once(gateways) -> None:
+async def test_released_runs_are_free_at_once(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     assert await gateways.first.release() == 1
     assert await gateways.second.claim(10) == [(PROJECT, fence.run_id)]
 
 
-async def test_a_draining_gateway_leaves_the_next_run_to_others(gateways) -> None:
+async def test_a_draining_gateway_leaves_the_next_run_to_others(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     waiting = await gateways.first.accept(new_run())
     assert await gateways.first.finish(fence, WELL, events(1), take_next=False) is None
@@ -282,7 +289,7 @@ async def test_a_draining_gateway_leaves_the_next_run_to_others(gateways) -> Non
     assert dispatch.run.start_time is not None
 
 
-async def test_two_gateways_never_claim_the_same_run(gateways) -> None:
+async def test_two_gateways_never_claim_the_same_run(gateways: Gateways) -> None:
     fences = [await taken(gateways.short, "gateway-3", f"conversation-{n}") for n in range(10)]
     await asyncio.sleep(0.1)
     claims = await asyncio.gather(
@@ -293,7 +300,7 @@ async def test_two_gateways_never_claim_the_same_run(gateways) -> None:
     assert set(claimed) <= {each.run_id for each in fences}
 
 
-async def test_cancelling_a_queued_run_ends_it_with_its_event(gateways) -> None:
+async def test_cancelling_a_queued_run_ends_it_with_its_event(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     waiting = await gateways.first.accept(new_run())
     run = await gateways.second.cancel(PROJECT, waiting.run.id, b"cancelled")
@@ -309,7 +316,7 @@ async def test_cancelling_a_queued_run_ends_it_with_its_event(gateways) -> None:
         await gateways.first.cancel(PROJECT, new_id("run"), b"")
 
 
-async def test_cancelling_a_running_run_marks_it_and_keeps_its_events(gateways) -> None:
+async def test_cancelling_a_running_run_marks_it_and_keeps_its_events(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     await gateways.first.append(fence, events(1, 2))
     run = await gateways.second.cancel(PROJECT, fence.run_id, b"cancelled")
@@ -320,7 +327,7 @@ async def test_cancelling_a_running_run_marks_it_and_keeps_its_events(gateways) 
     assert (await gateways.first.get(PROJECT, fence.run_id)).state is RunState.COMPLETED
 
 
-async def test_runs_are_listed_newest_first_by_filter_and_page(gateways) -> None:
+async def test_runs_are_listed_newest_first_by_filter_and_page(gateways: Gateways) -> None:
     made = [await gateways.first.accept(new_run()) for _ in range(4)]
     await gateways.first.accept(new_run("conversation-2"))
     ids = [each.run.id for each in made][::-1]
@@ -334,7 +341,7 @@ async def test_runs_are_listed_newest_first_by_filter_and_page(gateways) -> None
     assert await gateways.second.list("project-2", RunFilter(), before=None, limit=50) == []
 
 
-async def test_another_project_sees_no_run(gateways) -> None:
+async def test_another_project_sees_no_run(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     for call in (
         gateways.first.get("project-2", fence.run_id),
@@ -350,7 +357,7 @@ async def test_another_project_sees_no_run(gateways) -> None:
         await gateways.first.append(replace(fence, project_id="project-2"), events(1))
 
 
-async def test_usage_is_summed_over_ended_runs_of_the_range(gateways) -> None:
+async def test_usage_is_summed_over_ended_runs_of_the_range(gateways: Gateways) -> None:
     now = datetime.now(UTC)
     for conversation in ("conversation-1", "conversation-2"):
         fence = await taken(gateways.first, "gateway-1", conversation)
@@ -377,7 +384,7 @@ async def test_usage_is_summed_over_ended_runs_of_the_range(gateways) -> None:
     ],
 )
 async def test_the_worker_role_reaches_no_more_than_leases_and_hashes(
-    gateways, statement: str
+    gateways: Gateways, statement: str
 ) -> None:
     connection = await asyncpg.connect(gateways.urls.worker_url)
     try:
@@ -387,7 +394,7 @@ async def test_the_worker_role_reaches_no_more_than_leases_and_hashes(
         await connection.close()
 
 
-async def test_the_service_role_sees_nothing_without_a_tenant(gateways) -> None:
+async def test_the_service_role_sees_nothing_without_a_tenant(gateways: Gateways) -> None:
     await taken(gateways.first, "gateway-1")
     connection = await asyncpg.connect(gateways.urls.service_url)
     try:

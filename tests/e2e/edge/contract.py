@@ -94,8 +94,11 @@ def _promises() -> Iterator[tuple[str, frozenset[Promise]]]:
         comments = {tuple(at.path): at.leading_comments for at in file.source_code_info.location}
         for number, service in enumerate(file.service):
             general = _promised(comments.get((6, number), ""))
+            own: frozenset[Promise] = frozenset()
             for index, method in enumerate(service.method):
-                own = _promised(comments.get((6, number, 2, index), ""))
+                comment = comments.get((6, number, 2, index), "").strip()
+                # "The same without waiting": what the method before it promises, too.
+                own = _promised(comment) | (own if comment.startswith("The same") else frozenset())
                 yield f"{file.package}.{service.name}.{method.name}", general | own
 
 

@@ -330,7 +330,7 @@ async def test_new_base_prompt_is_used_by_the_next_turn(world: World) -> None:
 
 async def test_deletion_takes_everything_of_the_agent_and_nothing_else(world: World) -> None:
     shared = await world.blocks.CreateBlock(
-        block_pb.CreateBlockRequest(block={"label": "shared", "value": "ours"})
+        block_pb.CreateBlockRequest(block=block_pb.NewBlock(label="shared", value="ours"))
     )
     made = await create(world, blocks=[{"label": "own"}], block_ids=[shared.block.id])
     world.model.script(say("Hi."))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
 import pytest
@@ -24,14 +25,22 @@ from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.providers import ModelProvider
+from strata.agent_loop.servicers.turns import TurnServicer
 from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.shared.channels import ChannelFactory
 from strata.shared.clock import SystemClock
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, UnavailableError
 from strata.shared.ids import new_id
+from strata.shared.inprocess import InProcessNetwork
+from strata.shared.interceptors.auth import TokenAuthenticator
+from strata.shared.room import Room, Service
+from strata.shared.server import GrpcServer
+from strata.shared.settings import RoomSettings
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -295,6 +304,54 @@ async def test_cancelled_tools_leave_whole_pairs(world: World, mortal: Mortal) -
     assert (await world.run(agent, "Still there?")).text == "Here."
 
 
+@pytest.mark.parametrize("transport", ["socket", "inprocess"])
+async def test_stream_cancelled_while_tools_run_leaves_whole_pairs(
+    world: World, mortal: Mortal, transport: str
+) -> None:
+    agent = await world.make_agent()
+    world.model.script(Reply(calls=(remember("one"),)))
+    mortal.tools.pause = asyncio.Event()
+    service = turn_pb.DESCRIPTOR.services_by_name["TurnService"].full_name
+    add = turn_grpc.add_TurnServiceServicer_to_server
+    room = Room("mortal", [Service(service, add, TurnServicer(mortal.ports))])
+    async with AsyncExitStack() as stack:
+        if transport == "socket":
+            server = GrpcServer(room, RoomSettings(), TokenAuthenticator(world.verifier))
+            await server.start()
+            stack.push_async_callback(server.stop, 0.1)
+            factory = ChannelFactory()
+            stack.push_async_callback(factory.close)
+            channel = factory.channel(server.address)
+        else:
+            network = await stack.enter_async_context(InProcessNetwork(world.verifier))
+            network.register(room)
+            channel = network.channel("mortal")
+        stream = turn_grpc.TurnServiceStub(channel).ExecuteRun(
+            turn_pb.ExecuteRunRequest(
+                run_id=new_id("run"),
+                attempt=1,
+                agent_id=agent.id,
+                conversation_id=agent.default_conversation_id,
+                messages=[user("Remember.")],
+            )
+        )
+        async for response in stream:
+            if response.event.WhichOneof("event") == "step_started":
+                break
+        while await human(world, agent) != "one":
+            await asyncio.sleep(0.01)
+        stream.cancel()
+        for _ in range(200):
+            if len((await world.window(agent)).messages) == 4:
+                break
+            await asyncio.sleep(0.02)
+
+    window = await world.window(agent)
+    assert roles(window.messages) == ["system", "user", "assistant", "tool"]
+    told = json.loads(window.messages[3].parts[0].tool_return.content)
+    assert (told["status"], "cancelled" in told["message"]) == ("Failed", True)
+
+
 async def test_run_whose_deadline_has_passed_says_so(world: World) -> None:
     agent = await world.make_agent()
     request = turn_pb.ExecuteRunRequest(
@@ -308,4 +365,3 @@ async def test_run_whose_deadline_has_passed_says_so(world: World) -> None:
     events = [response.event async for response in world.turns.ExecuteRun(request)]
     assert events[-1].run_finished.error.reason == "DEADLINE_EXCEEDED"
     assert roles((await world.window(agent)).messages) == ["system", "user"]
-

@@ -44,7 +44,7 @@ def reason(error: grpc.aio.AioRpcError) -> str:
     info = error_details_pb2.ErrorInfo()
     assert status_of(error.trailing_metadata()).details[0].Unpack(info)
     assert info.domain == "strata"
-    return info.reason
+    return str(info.reason)
 
 
 def agents(gateway: Gateway) -> Any:
@@ -260,7 +260,7 @@ async def test_reflection_lists_every_public_service_and_describes_it(
     network_world: World,
 ) -> None:
     gateway = await network_world.gateway()
-    stub = reflection_pb2_grpc.ServerReflectionStub(gateway.channel)  # type: ignore[no-untyped-call]
+    stub: Any = reflection_pb2_grpc.ServerReflectionStub(gateway.channel)
 
     async def ask(request: Any) -> Any:
         call = stub.ServerReflectionInfo(aiter_of(request))
@@ -310,7 +310,7 @@ async def test_a_stream_both_ways_is_forwarded() -> None:
             )
         )
         network.register(Room("front", [proxied_after(descriptor, network)]))
-        stub = reflection_pb2_grpc.ServerReflectionStub(network.raw_channel("front"))  # type: ignore[no-untyped-call]
+        stub: Any = reflection_pb2_grpc.ServerReflectionStub(network.raw_channel("front"))
         hosts = [reflection_pb2.ServerReflectionRequest(host=f"{n}") for n in range(100)]
         call = stub.ServerReflectionInfo(aiter_of(*hosts))
         assert [each.valid_host async for each in call] == [f"{n}" for n in range(100)]

@@ -67,6 +67,7 @@ async def test_the_turn_acts_with_a_token_of_the_run(world: World) -> None:
     await collect(gateway.send(world.new_agent()))
     [caller] = world.turns.callers
     assert caller.run_id == world.turns.requests[0].run_id
+    assert world.local is not None
     assert caller.project_id == world.local.project_id
     assert "run" in caller.scopes
 
@@ -82,7 +83,8 @@ async def test_a_plain_turn_costs_two_statements_and_two_commits(world: World) -
     gateway = await world.gateway(poll_s=30, heartbeat_s=30)
     agent = world.new_agent()
     await collect(gateway.send(agent))
-    database = gateway.room.services[0].servicer._store._database
+    servicer: Any = gateway.room.services[0].servicer
+    database = servicer._store._database
     before = (database.statistics.statements, database.statistics.commits)
     with database.statistics.record() as texts:
         await collect(gateway.send(agent))

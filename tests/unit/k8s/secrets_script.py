@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from typing import Any
 
-from tests.unit.k8s.manifests import K8S
+from unit.k8s.manifests import K8S
 
 _SCRIPT = runpy.run_path(str(K8S / "generate_secrets.py"))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.unit.k8s.manifests import (
+
+from unit.k8s.manifests import (
     BASE,
     COMPONENTS,
     NAME,

@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.unit.k8s.manifests import (
+
+from strata.agent_loop.settings import AgentLoopSettings
+from strata.cli.settings import CliSettings
+from strata.gateway.settings import GatewaySettings
+from strata.shared.settings import RoomSettings
+from strata.tool_execution.settings import ToolExecutionSettings
+from unit.k8s.manifests import (
     BASE,
     REPOSITORY,
     Object,
@@ -20,13 +26,7 @@ from tests.unit.k8s.manifests import (
     pod_of,
     rooms,
 )
-from tests.unit.k8s.secrets_script import secret_objects
-
-from strata.agent_loop.settings import AgentLoopSettings
-from strata.cli.settings import CliSettings
-from strata.gateway.settings import GatewaySettings
-from strata.shared.settings import RoomSettings
-from strata.tool_execution.settings import ToolExecutionSettings
+from unit.k8s.secrets_script import secret_objects
 
 OBJECTS = load(BASE)
 DEPLOYMENTS = of_kind(OBJECTS, "Deployment")

@@ -6,7 +6,8 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
-from tests.unit.k8s.manifests import (
+
+from unit.k8s.manifests import (
     BASE,
     COMPONENTS,
     K8S,

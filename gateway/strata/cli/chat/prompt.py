@@ -46,3 +46,8 @@ def read_message() -> str | None:
             return None
         except KeyboardInterrupt:
             sys.stdout.write("\n(Ctrl-D leaves)\n")
+
+
+def is_interactive() -> bool:
+    """Whether there is a person to ask: input and output are a terminal."""
+    return sys.stdin.isatty() and sys.stdout.isatty()

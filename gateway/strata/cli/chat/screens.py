@@ -32,7 +32,11 @@ class Screen(Protocol):
         ...
 
     def line(self, text: Text) -> None:
-        """Shows a line about what happens."""
+        """Shows a line about what happens, to stay."""
+        ...
+
+    def notice(self, text: Text) -> None:
+        """Shows a line in the midst of a text; it goes when the text is taken back."""
         ...
 
     def mark(self) -> None:
@@ -83,6 +87,11 @@ class TerminalScreen:
         self._console.print(text, soft_wrap=True)
         self._retractable = False
 
+    def notice(self, text: Text) -> None:
+        """Shows a line that counts as streamed."""
+        self._end_line()
+        self._write(text.plain + "\n", str(text.style))
+
     def mark(self) -> None:
         """Remembers the beginning of the line after what was written."""
         self._end_line()
@@ -104,8 +113,7 @@ class TerminalScreen:
 
     def waiting(self, label: str) -> None:
         """Shows a spinner."""
-        if self._style is not None:
-            return
+        self._end_line()
         if self._status is None:
             self._status = self._console.status(Text(safe(label), style="dim"))
             self._status.start()
@@ -160,7 +168,10 @@ class PlainScreen:
 
     def line(self, text: Text) -> None:
         """Writes a line about what happens."""
-        self.settle()
+        self._put(self._activity, text.plain)
+
+    def notice(self, text: Text) -> None:
+        """Writes a line about what happens; the text goes on."""
         self._put(self._activity, text.plain)
 
     def mark(self) -> None:

@@ -219,6 +219,9 @@ class _NoScreen:
     def line(self, text: object) -> None:
         pass
 
+    def notice(self, text: object) -> None:
+        pass
+
     def mark(self) -> None:
         pass
 

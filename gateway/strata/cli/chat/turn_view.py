@@ -78,6 +78,7 @@ class TurnView:
         self._text = ""
         self._thoughts = ""
         self._calls: set[str] = set()
+        self._broken = False
 
     def show(self, update: Update, elapsed_s: float = 0.0) -> None:
         """Shows what came.
@@ -88,10 +89,11 @@ class TurnView:
         """
         match update:
             case ConnectionLost():
-                self._say("Connection lost; trying again …", "yellow")
+                self._broken = True
+                self._screen.notice(Text("Connection lost; trying again …", style="yellow"))
                 self._screen.waiting("reconnecting")
             case ConnectionBack():
-                self._say("Connected again.", "dim")
+                self._screen.notice(Text("Connected again.", style="dim"))
             case RunEvent():
                 self._show_event(update, elapsed_s)
             case _:
@@ -134,6 +136,7 @@ class TurnView:
     def _begin_step(self) -> None:
         self._screen.mark()
         self._text = self._thoughts = ""
+        self._broken = False
 
     def _restart_step(self, restarted: run_event_pb2.StepRestarted) -> None:
         if (self._text or self._thoughts) and not self._screen.retract():
@@ -147,25 +150,39 @@ class TurnView:
         self._screen.stream(piece)
 
     def _add_thought(self, piece: str) -> None:
-        self._thoughts += piece
         if self._with_reasoning:
+            self._thoughts += piece
             self._screen.stream(piece, reasoning=True)
 
     def _whole(self, text: str, thoughts: str) -> None:
         """Makes what is shown of the step equal to this."""
-        shown_thoughts = not self._with_reasoning or thoughts.startswith(self._thoughts)
-        rest_fits = not self._text or thoughts == self._thoughts or not self._with_reasoning
-        if not (text.startswith(self._text) and shown_thoughts and rest_fits):
+        if not self._with_reasoning:
+            thoughts = ""
+        if not self._continues(text, thoughts):
             if not self._screen.retract():
-                self._say("The reply above was incomplete; here it is whole.", "dim")
+                self._say("The reply above was interrupted; here it is whole.", "dim")
             self._text = self._thoughts = ""
+        self._broken = False
         new_thoughts, new_text = thoughts[len(self._thoughts) :], text[len(self._text) :]
         if new_thoughts:
             self._add_thought(new_thoughts)
         if new_text:
             self._add_text(new_text)
 
+    def _continues(self, text: str, thoughts: str) -> bool:
+        """Whether the rest can be written behind what is shown."""
+        if (text, thoughts) == (self._text, self._thoughts) or not (self._text or self._thoughts):
+            return True
+        if self._broken or not text.startswith(self._text):
+            return False
+        # Thoughts stand before the text: once there is text they cannot grow any more.
+        return thoughts == self._thoughts or (
+            not self._text and thoughts.startswith(self._thoughts)
+        )
+
     def _tool_started(self, started: run_event_pb2.ToolStarted) -> None:
+        # The reply is complete once its tools run.
+        self._screen.settle()
         if started.tool_call_id not in self._calls:
             self._calls.add(started.tool_call_id)
             call = Text("→ ", style="cyan")
@@ -201,8 +218,8 @@ class TurnView:
         thoughts = "".join(
             part.reasoning.text for part in message.parts if part.HasField("reasoning")
         )
-        # Providers may give the reasoning a final form of its own; the text counts.
-        self._whole(text, thoughts if not self._thoughts else self._thoughts)
+        # Some providers stream their reasoning in another form than they end with.
+        self._whole(text, self._thoughts if self._text or self._thoughts else thoughts)
         self._screen.settle()
 
     def _approval(self, asked: message_pb2.ApprovalRequestPart) -> None:

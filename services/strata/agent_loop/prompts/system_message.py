@@ -104,11 +104,12 @@ def assemble(base: str, section: str, metadata: Metadata) -> str:
 def is_current(text: str, base: str, section: str) -> bool:
     """Says whether a system message shows this base prompt and memory, whatever its metadata."""
     before, after = _around_metadata(base, section)
-    return (
-        len(text) >= len(before) + len(_OPEN) + len(_CLOSE) + len(after)
-        and text.startswith(before + _OPEN)
-        and text.endswith(_CLOSE + after)
-    )
+    start, end = before + _OPEN, _CLOSE + after
+    if len(text) < len(start) + len(end) or not (text.startswith(start) and text.endswith(end)):
+        return False
+    # A prompt that speaks of the element itself must not be mistaken for where it stands.
+    told = text[len(start) : len(text) - len(end)]
+    return _OPEN not in told and _CLOSE not in told
 
 
 def archival_stats(text: str) -> ArchivalStats:

@@ -331,10 +331,10 @@ class Sink:
     @property
     def outcome(self) -> Outcome:
         """How the run ended."""
-        (finished,) = self.of(RunFinished)
-        assert self.events[-1] is finished
-        outcome: Outcome = finished.outcome
-        return outcome
+        assert len(self.of(RunFinished)) == 1
+        last = self.events[-1]
+        assert isinstance(last, RunFinished)
+        return last.outcome
 
     @property
     def stored(self) -> list[Message]:

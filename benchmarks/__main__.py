@@ -1,0 +1,117 @@
+"""`python -m benchmarks`: see docs/benchmarks/README.md."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from fnmatch import fnmatch
+from pathlib import Path
+
+from benchmarks.bench import QUICK, Bench, Effort, Floors, Model
+from benchmarks.calls import archival, compile_unchanged, conversation_search, gateway_calls
+from benchmarks.client import Client
+from benchmarks.load import eight_agents, thirty_agents
+from benchmarks.report import Report
+from benchmarks.starting import idle_memory, measured_start
+from benchmarks.system import System
+from benchmarks.turns import long_window, plain_turn, tool_turns
+from strata.shared.server import loop_factory
+
+Suite = Callable[[Bench], Awaitable[None]]
+
+START = "start"
+SUITES: dict[str, Suite] = {
+    "plain_turn": plain_turn,
+    "gateway_calls": gateway_calls,
+    "compile_unchanged": compile_unchanged,
+    "tool_turns": tool_turns,
+    "long_window": long_window,
+    "archival": archival,
+    "conversation_search": conversation_search,
+    "load_8": eight_agents,
+    "load_30": thirty_agents,
+    "memory": idle_memory,
+}
+
+
+def main() -> int:
+    """Runs what is asked for; returns the exit code."""
+    options = _options()
+    chosen = [name for name in (START, *SUITES) if _wanted(name, options.only)]
+    if not chosen:
+        print(f"nothing is called so; there are {', '.join((START, *SUITES))}", file=sys.stderr)
+        return 2
+    effort = QUICK if options.quick else Effort()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        report = runner.run(_run(chosen, effort, split=options.split))
+    report.print()
+    if options.json is not None:
+        report.save(options.json)
+    return 1 if options.check and report.missed else 0
+
+
+async def _run(chosen: list[str], effort: Effort, *, split: bool) -> Report:
+    report = Report()
+    report.machine["shape"] = "one process per room" if split else "one process"
+    with _folder() as folder:
+        async with AsyncExitStack() as stack:
+            model = await Model.start(folder, stack)
+            _say(START)
+            if START in chosen:
+                system = await measured_start(folder, model, effort, report, split=split)
+            else:
+                system = System(folder / "data", model.url, split=split)
+                await system.start()
+            stack.push_async_callback(system.stop)
+            channel = await stack.enter_async_context(system.channel())
+            bench = Bench(
+                effort,
+                report,
+                system,
+                model,
+                Client(channel, system.credentials()),
+                await Floors.open(system, model, folder, stack),
+            )
+            for suite in chosen:
+                if suite != START:
+                    _say(suite)
+                    await SUITES[suite](bench)
+    return report
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="strata-bench-") as name:
+        folder = Path(name)
+        # PostgreSQL runs as another user when we are root, and must get to its data.
+        folder.chmod(0o711)
+        yield folder
+
+
+def _wanted(name: str, patterns: list[str]) -> bool:
+    return not patterns or any(fnmatch(name, pattern) for pattern in patterns)
+
+
+def _say(name: str) -> None:
+    print(f"... {name}", file=sys.stderr, flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a short form, for a first look")
+    parser.add_argument("--split", action="store_true", help="one process per room")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME",
+        help=f"only this (may be repeated, may hold *): {', '.join((START, *SUITES))}",
+    )  # fmt: skip
+    parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

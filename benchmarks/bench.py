@@ -1,0 +1,114 @@
+"""What the suites share: the running system, a client of it, the floors and the report."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.client import Client
+from benchmarks.floors import CommitFloor, HopFloor, ModelFloor, SdkFloor
+from benchmarks.processes import Child
+from benchmarks.report import Report
+from benchmarks.system import System
+
+_KEPT_WITHIN = "keep this request, please"
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured.
+
+    Attributes:
+        cold_starts: Starts in an empty data folder.
+        warm_starts: Starts in a used one.
+        turns: Turns of each kind.
+        long_window: Messages in the long window.
+        calls: Single calls of each kind.
+        passages: Passages in the archive that is searched.
+        load_s: Seconds of each load.
+        settle_s: Pause before idle memory is read.
+    """
+
+    cold_starts: int = 3
+    warm_starts: int = 5
+    turns: int = 200
+    long_window: int = 200
+    calls: int = 200
+    passages: int = 300
+    load_s: float = 10.0
+    settle_s: float = 5.0
+
+
+QUICK = Effort(
+    cold_starts=1,
+    warm_starts=2,
+    turns=40,
+    long_window=60,
+    calls=50,
+    passages=60,
+    load_s=3.0,
+    settle_s=2.0,
+)
+
+
+class Model:
+    """The model that answers at once, in a process of its own."""
+
+    def __init__(self, child: Child, url: str, kept: Path) -> None:
+        self.url = url
+        self._child = child
+        self._kept = kept
+
+    @classmethod
+    async def start(cls, folder: Path, stack: AsyncExitStack) -> Model:
+        """Starts it."""
+        kept = folder / "request.json"
+        child = Child(["-m", "benchmarks.model_double", str(kept)], {}, folder / "model.log")
+        stack.push_async_callback(child.stop)
+        return cls(child, await child.line("URL"), kept)
+
+    async def request_of(self, client: Client, agent_id: str) -> bytes:
+        """Lets the agent have one more turn; returns what the model was asked in it."""
+        await client.turn(agent_id, _KEPT_WITHIN)
+        return self._kept.read_bytes()
+
+
+@dataclass(slots=True)
+class Floors:
+    """The floors that turns stand on."""
+
+    commit: CommitFloor
+    hop: HopFloor
+    model: ModelFloor
+    sdk: SdkFloor
+
+    @classmethod
+    async def open(
+        cls, system: System, model: Model, folder: Path, stack: AsyncExitStack
+    ) -> Floors:
+        """Opens what they need."""
+        url = system.database_url
+        return cls(
+            await CommitFloor.open(url("postgres"), url("benchmarks"), stack),
+            await HopFloor.open(folder, stack),
+            ModelFloor.open(model.url, stack),
+            SdkFloor.open(model.url, stack),
+        )
+
+    async def measure(self, count: int) -> None:
+        """Measures commit and hop; they go on through the whole run."""
+        await self.commit.measure(count)
+        await self.hop.measure(count)
+
+
+@dataclass(slots=True)
+class Bench:
+    """One run of the benchmarks."""
+
+    effort: Effort
+    report: Report
+    system: System
+    model: Model
+    client: Client
+    floors: Floors

@@ -1,0 +1,133 @@
+"""A client of the gateway, as thin as a client can be."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+
+import grpc.aio
+
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
+from strata.api.archival.v1 import passage_service_pb2 as passage_pb
+from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
+from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
+from strata.api.gateway.v1 import admin_service_pb2_grpc as admin_grpc
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+
+Credentials = tuple[tuple[str, str], ...]
+
+_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn as a client saw it; times in milliseconds since it was sent.
+
+    Attributes:
+        total: Until the end of the run.
+        first_text: Until the first piece of the reply; 0 if there was none.
+        tools: How many tools were run.
+    """
+
+    total: float
+    first_text: float
+    tools: int
+
+
+class Client:
+    """Calls the gateway with an API key."""
+
+    def __init__(self, channel: grpc.aio.Channel, credentials: Credentials) -> None:
+        self._metadata = credentials
+        self._admin = admin_grpc.AdminServiceStub(channel)
+        self._agents = agent_grpc.AgentServiceStub(channel)
+        self._runs = run_grpc.RunServiceStub(channel)
+        self._messages = message_grpc.MessageServiceStub(channel)
+        self._passages = passage_grpc.PassageServiceStub(channel)
+
+    async def who_am_i(self) -> admin_pb.WhoAmIResponse:
+        """Asks the gateway itself."""
+        return await self._admin.WhoAmI(
+            admin_pb.WhoAmIRequest(), metadata=self._metadata, timeout=_SECONDS
+        )
+
+    async def new_agent(self) -> str:
+        """Creates an agent as it comes; returns its id."""
+        request = agent_pb.CreateAgentRequest(
+            name=f"bench-{uuid.uuid4().hex[:12]}", request_id=uuid.uuid4().hex
+        )
+        response = await self._agents.CreateAgent(
+            request, metadata=self._metadata, timeout=_SECONDS
+        )
+        return response.agent.id
+
+    async def get_agent(self, agent_id: str) -> None:
+        """Asks a room through the gateway."""
+        await self._agents.GetAgent(
+            agent_pb.GetAgentRequest(agent_id=agent_id), metadata=self._metadata, timeout=_SECONDS
+        )
+
+    async def turn(self, agent_id: str, text: str) -> Turn:
+        """Sends a message and follows the run to its end.
+
+        Raises:
+            RuntimeError: The run did not end as it should.
+        """
+        part = message_pb2.Part(text=message_pb2.TextPart(text=text))
+        request = run_pb.SendMessageRequest(
+            agent_id=agent_id, messages=[message_pb2.MessageInput(parts=[part])]
+        )
+        first_text, tools = 0.0, 0
+        finished: run_event_pb2.RunFinished | None = None
+        started = time.perf_counter()
+        stream = self._runs.SendMessage(request, metadata=self._metadata, timeout=_SECONDS)
+        async for response in stream:
+            match response.event.WhichOneof("event"):
+                case "text_delta" if not first_text:
+                    first_text = (time.perf_counter() - started) * 1000
+                case "tool_finished":
+                    tools += 1
+                case "run_finished":
+                    finished = response.event.run_finished
+                case _:
+                    pass
+        total = (time.perf_counter() - started) * 1000
+        if finished is None or finished.stop_reason != run_event_pb2.STOP_REASON_END_TURN:
+            raise RuntimeError(f"the run did not end its turn: {finished}")
+        return Turn(total, first_text, tools)
+
+    async def search_messages(self, agent_id: str, query: str) -> int:
+        """Searches recall memory; returns the number of hits."""
+        response = await self._messages.SearchMessages(
+            message_pb.SearchMessagesRequest(agent_id=agent_id, query=query),
+            metadata=self._metadata,
+            timeout=_SECONDS,
+        )
+        return len(response.hits)
+
+    async def insert_passage(self, agent_id: str, text: str) -> None:
+        """Stores a passage in the agent's archival memory."""
+        await self._passages.InsertPassage(
+            passage_pb.InsertPassageRequest(
+                request_id=uuid.uuid4().hex,
+                agent_id=agent_id,
+                passage=passage_pb.NewPassage(text=text),
+            ),
+            metadata=self._metadata,
+            timeout=_SECONDS,
+        )
+
+    async def search_passages(self, agent_id: str, query: str) -> list[passage_pb.PassageHit]:
+        """Searches the agent's archival memory."""
+        response = await self._passages.SearchPassages(
+            passage_pb.SearchPassagesRequest(agent_id=agent_id, query=query),
+            metadata=self._metadata,
+            timeout=_SECONDS,
+        )
+        return list(response.hits)

@@ -1,0 +1,51 @@
+"""How long a start takes, and what the system uses when nothing is asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from benchmarks.bench import Bench, Effort, Model
+from benchmarks.report import Report, Row
+from benchmarks.samples import Samples
+from benchmarks.system import System
+
+WARM_TARGET_S = 5.0
+IDLE_TARGET_MB = 500.0
+
+
+async def measured_start(
+    folder: Path, model: Model, effort: Effort, report: Report, *, split: bool
+) -> System:
+    """Starts cold and warm, as often as wanted; the last system is left running."""
+    cold, warm, stop = Samples(), Samples(), Samples()
+    system = System(folder / "data-0", model.url, split=split)
+    for number in range(effort.cold_starts):
+        system = System(folder / f"data-{number}", model.url, split=split)
+        cold.add(await system.start())
+        stop.add(await system.stop())
+    for number in range(effort.warm_starts):
+        warm.add(await system.start())
+        if number < effort.warm_starts - 1:
+            stop.add(await system.stop())
+    report.add(
+        Row("start, empty data folder", cold.median, "s", samples=len(cold)),
+        Row("start, warm", warm.median, "s", target=WARM_TARGET_S, samples=len(warm)),
+        Row("stop", stop.median, "s", samples=len(stop)),
+    )
+    await asyncio.sleep(effort.settle_s)
+    report.add(_memory("idle memory, just started", system))
+    return system
+
+
+async def idle_memory(bench: Bench) -> None:
+    """Memory once everything has been used: the embedding model is loaded, caches are filled."""
+    await asyncio.sleep(bench.effort.settle_s)
+    bench.report.add(_memory("idle memory, after use", bench.system))
+
+
+def _memory(name: str, system: System) -> Row:
+    megabytes = system.usage().megabytes
+    parts = sorted(megabytes.items(), key=lambda item: -item[1])
+    note = ", ".join(f"{kind} {value:.0f}" for kind, value in parts)
+    return Row(name, sum(megabytes.values()), "MB PSS", target=IDLE_TARGET_MB, note=note)

@@ -1,0 +1,148 @@
+"""Turns, one after the other, as a client of the gateway sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.bench import Bench
+from benchmarks.report import Row
+from benchmarks.samples import Samples
+
+OVERHEAD_TARGET_MS = 40.0
+
+_CHUNK = 10
+_TURNS_PER_AGENT = 20
+
+
+async def plain_turn(bench: Bench) -> None:
+    """A message and a reply in text, in young conversations.
+
+    Floors are measured between the turns, so that what else the machine does bears on both.
+    """
+    turns, first_text = Samples(), Samples()
+    cpu: dict[str, float] = {}
+    agent = ""
+    for number, size in enumerate(_chunks(bench.effort.turns)):
+        if number % (_TURNS_PER_AGENT // _CHUNK) == 0:
+            agent = await _ready_agent(bench)
+        before = bench.system.usage().cpu_ms
+        for _ in range(size):
+            turn = await bench.client.turn(agent, f"Good morning, this is message {len(turns)}.")
+            turns.add(turn.total)
+            first_text.add(turn.first_text)
+        _count_cpu(cpu, before, bench.system.usage().cpu_ms)
+        body = await bench.model.request_of(bench.client, agent)
+        bench.floors.model.ask(body)
+        bench.floors.sdk.ask(body)
+        await bench.floors.model.measure(size)
+        await bench.floors.sdk.measure(size)
+        await bench.floors.measure(size)
+    floors = bench.floors
+    model, beneath = floors.model.samples.median, _beneath(bench)
+    bench.report.add(
+        Row("floor: commit of 1 KB, flushed", floors.commit.samples.median, "ms",
+            p95=floors.commit.samples.p95, samples=len(floors.commit.samples)),
+        Row("floor: gRPC call, 1 KB", floors.hop.samples.median, "ms",
+            p95=floors.hop.samples.p95, samples=len(floors.hop.samples)),
+        Row("floor: the model double's own time", model, "ms",
+            p95=floors.model.samples.p95, samples=len(floors.model.samples)),
+        Row("floor: the same through the SDK", floors.sdk.samples.median, "ms",
+            p95=floors.sdk.samples.p95, floor=model, floor_name="model",
+            samples=len(floors.sdk.samples)),
+        Row("plain turn", turns.median, "ms", p95=turns.p95, floor=beneath + model,
+            floor_name="commit + hop + model", samples=len(turns)),
+        Row("plain turn, own", turns.median - model, "ms", p95=turns.p95 - model,
+            floor=beneath, floor_name="commit + hop", target=OVERHEAD_TARGET_MS,
+            samples=len(turns), note=f"best {turns.best - model:.1f}"),
+        Row("plain turn, first text", first_text.median, "ms", p95=first_text.p95,
+            samples=len(first_text)),
+        _cpu_row("plain turn, CPU", cpu, len(turns)),
+    )  # fmt: skip
+
+
+async def long_window(bench: Bench) -> None:
+    """The same in a conversation with many messages in its window."""
+    agent = await _ready_agent(bench)
+    for number in range(bench.effort.long_window // 2):
+        await bench.client.turn(agent, f"Good morning, this is message {number}.")
+    turns, model = Samples(), Samples()
+    cpu: dict[str, float] = {}
+    for size in _chunks(bench.effort.turns // 4):
+        before = bench.system.usage().cpu_ms
+        for _ in range(size):
+            turn = await bench.client.turn(agent, f"Good evening, this is message {len(turns)}.")
+            turns.add(turn.total)
+        _count_cpu(cpu, before, bench.system.usage().cpu_ms)
+        bench.floors.model.ask(await bench.model.request_of(bench.client, agent))
+        known = len(bench.floors.model.samples)
+        await bench.floors.model.measure(size)
+        model.values += bench.floors.model.samples.values[known:]
+        del bench.floors.model.samples.values[known:]
+        await bench.floors.measure(size)
+    name = f"turn, {bench.effort.long_window} messages in window"
+    bench.report.add(
+        Row(f"{name}, own", turns.median - model.median, "ms",
+            p95=turns.p95 - model.median, floor=_beneath(bench), floor_name="commit + hop",
+            samples=len(turns), note=f"model {model.median:.1f}"),
+        _cpu_row(f"{name}, CPU", cpu, len(turns)),
+    )  # fmt: skip
+
+
+async def tool_turns(bench: Bench) -> None:
+    """Turns with one tool call: two steps, so the model is asked twice."""
+    kinds = (
+        ("memory_insert", "remember fact {}."),
+        ("archival_memory_insert", "archive The {}. note is about a boat in Lisbon."),
+        ("archival_memory_search", "search boats, question {}"),
+        ("conversation_search", "recall note {}"),
+    )
+    for tool, text in kinds:
+        turns, model = Samples(), Samples()
+        agent = ""
+        for number in range(max(bench.effort.turns // 4, 10)):
+            if number % _TURNS_PER_AGENT == 0:
+                agent = await _ready_agent(bench)
+            turn = await bench.client.turn(agent, text.format(number))
+            if turn.tools != 1:
+                raise RuntimeError(f"{turn.tools} tools were run, and not one {tool}")
+            turns.add(turn.total)
+        bench.floors.model.ask(await bench.model.request_of(bench.client, agent))
+        known = len(bench.floors.model.samples)
+        await bench.floors.model.measure(_TURNS_PER_AGENT)
+        model.values += bench.floors.model.samples.values[known:]
+        del bench.floors.model.samples.values[known:]
+        await bench.floors.measure(_CHUNK)
+        own = 2 * model.median
+        bench.report.add(
+            Row(f"turn with {tool}, own", turns.median - own, "ms",
+                p95=turns.p95 - own, floor=_beneath(bench), floor_name="commit + hop",
+                samples=len(turns), note=f"model 2 x {model.median:.1f}"),
+        )  # fmt: skip
+
+
+async def _ready_agent(bench: Bench) -> str:
+    agent = await bench.client.new_agent()
+    await bench.client.turn(agent, "Hello.")
+    return agent
+
+
+def _beneath(bench: Bench) -> float:
+    return bench.floors.commit.samples.median + bench.floors.hop.samples.median
+
+
+def _chunks(count: int) -> Iterator[int]:
+    for start in range(0, count, _CHUNK):
+        yield min(_CHUNK, count - start)
+
+
+def _count_cpu(total: dict[str, float], before: dict[str, float], after: dict[str, float]) -> None:
+    for kind, used in after.items():
+        # PostgreSQL's workers come and go, and take their time with them.
+        total[kind] = total.get(kind, 0.0) + max(used - before.get(kind, 0.0), 0.0)
+
+
+def _cpu_row(name: str, cpu: dict[str, float], turns: int) -> Row:
+    each = {kind: used / turns for kind, used in cpu.items()}
+    parts = sorted(each.items(), key=lambda item: -item[1])
+    note = ", ".join(f"{kind} {used:.1f}" for kind, used in parts if used >= 0.05)
+    return Row(name, sum(each.values()), "ms CPU", samples=turns, note=note)

@@ -1,0 +1,170 @@
+"""Writes docs/configuration.md from the settings classes.
+
+    python docs/generate_configuration.py
+
+A test compares the file with what this makes, so a setting cannot be added undocumented.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import typing
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+
+from pydantic import AliasChoices, BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings
+
+from strata.shared.settings import RoomSettings
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+TARGET = REPOSITORY / "docs" / "configuration.md"
+_ROOTS = ("shared", "services", "gateway")
+_ATTRIBUTE = re.compile(
+    r"^    (?P<name>\w+): (?P<text>.+?)(?=^    \w+: |\Z)", re.DOTALL | re.MULTILINE
+)
+
+_INTRODUCTION = """\
+# Configuration
+
+<!-- Written by docs/generate_configuration.py; a test fails when it is out of date. -->
+
+Everything is set by environment variables, read once at start. Those of a room begin with
+`STRATA_` and the name of the room: `GATEWAY`, `AGENT_LOOP`, `CORE_MEMORY`, `RECALL`, `ARCHIVAL`,
+`TOOL_EXECUTION`. Two underscores lead into a group or a table
+(`STRATA_RECALL_LIMITS__MAX_IN_FLIGHT_UNARY=512`,
+`STRATA_AGENT_LOOP_TARGETS__RECALL=dns:///recall:7603`); lists are JSON. Times are in seconds, sizes
+in bytes. "none" stands for empty or unset.
+
+`strata up` fills in addresses, databases and keys for the rooms it starts; in a cluster they come
+from the manifests ([guide](guides/kubernetes.md)). Settings of model providers work in both.
+"""
+
+
+def document() -> str:
+    """Returns the text of the file."""
+    parts = [_INTRODUCTION]
+    rooms = [cls for cls in settings_classes() if issubclass(cls, RoomSettings)]
+    others = [cls for cls in settings_classes() if not issubclass(cls, RoomSettings)]
+    parts.append("## Every room\n\n`<ROOM>` is the name of the room.\n")
+    parts.append(_table(_rows(RoomSettings, "STRATA_<ROOM>_")))
+    for cls in sorted(rooms, key=lambda each: each.__module__):
+        if cls is RoomSettings:
+            continue
+        parts.append(f"## {_room_of(cls)}\n\n{_first_sentence(cls)}\n")
+        parts.append(_table(_own_rows(cls)))
+        parts.extend(_elements(cls))
+    for other in sorted(others, key=lambda each: each.__module__):
+        parts.append(f"## {_title(other)}\n\n{_first_sentence(other)}\n")
+        parts.append(_table(_rows(other, _prefix(other))))
+    return "\n".join(parts)
+
+
+def settings_classes() -> list[type[BaseSettings]]:
+    """Returns every settings class that a `settings.py` of the source roots defines."""
+    found: list[type[BaseSettings]] = []
+    for root in _ROOTS:
+        for path in sorted((REPOSITORY / root).glob("strata/**/settings.py")):
+            name = ".".join(path.relative_to(REPOSITORY / root).with_suffix("").parts)
+            module = importlib.import_module(name)
+            found += [
+                value
+                for value in vars(module).values()
+                if isinstance(value, type)
+                and issubclass(value, BaseSettings)
+                and value.__module__ == name
+            ]
+    return found
+
+
+Row = tuple[str, str, str]
+
+
+def _rows(cls: type[BaseModel], prefix: str) -> Iterator[Row]:
+    texts = _attributes(cls)
+    for name, field in cls.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _rows(field.annotation, f"{prefix}{name.upper()}__")
+            continue
+        yield _variable(name, field, prefix), _default(field), field.description or texts[name]
+
+
+def _own_rows(cls: type[RoomSettings]) -> Iterator[Row]:
+    """The settings that other rooms lack, and those with another default."""
+    common = {row[0]: row for row in _rows(RoomSettings, _prefix(cls))}
+    for row in _rows(cls, _prefix(cls)):
+        if common.get(row[0]) != row:
+            yield row
+
+
+def _elements(cls: type[BaseSettings]) -> Iterator[str]:
+    """Tables of what the elements of JSON lists hold."""
+    for name, field in cls.model_fields.items():
+        for inner in typing.get_args(field.annotation):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                variable = _variable(name, field, _prefix(cls))
+                rows = [
+                    (key, "required" if each.is_required() else _default(each), each.description)
+                    for key, each in inner.model_fields.items()
+                ]
+                yield f"Each element of `{variable}`:\n"
+                yield _table(((key, default, text or "") for key, default, text in rows), "key")
+
+
+def _variable(name: str, field: FieldInfo, prefix: str) -> str:
+    alias = field.validation_alias
+    if isinstance(alias, AliasChoices):
+        return str(alias.choices[0])
+    return f"{prefix}{name.upper()}"
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if isinstance(value, Enum):
+        value = value.value
+    if value is None or value in ("", (), {}):
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, float):
+        return f"`{value:g}`"
+    return f"`{value}`"
+
+
+def _attributes(cls: type[BaseModel]) -> dict[str, str]:
+    """Descriptions from the docstring, for fields without one of their own."""
+    _, _, section = (cls.__doc__ or "").partition("Attributes:\n")
+    body = re.sub(r"^    ", "", section, flags=re.MULTILINE)
+    return {match["name"]: " ".join(match["text"].split()) for match in _ATTRIBUTE.finditer(body)}
+
+
+def _table(rows: typing.Iterable[Row], first: str = "variable") -> str:
+    lines = [f"| {first} | default | meaning |", "|---|---|---|"]
+    for variable, default, text in rows:
+        lines.append(f"| `{variable}` | {default} | {text.replace('|', chr(92) + '|')} |")
+    return "\n".join([*lines, ""])
+
+
+def _prefix(cls: type[BaseSettings]) -> str:
+    return str(cls.model_config.get("env_prefix", ""))
+
+
+def _room_of(cls: type[BaseSettings]) -> str:
+    return cls.__module__.split(".")[1]
+
+
+def _title(cls: type[BaseSettings]) -> str:
+    return {"CliSettings": "The command line", "LocalDemoSettings": "The local demo model"}.get(
+        cls.__name__, cls.__name__
+    )
+
+
+def _first_sentence(cls: type[BaseSettings]) -> str:
+    return (cls.__doc__ or "").strip().partition("\n\n")[0].replace("\n    ", " ")
+
+
+if __name__ == "__main__":
+    TARGET.write_text(document(), encoding="utf-8")

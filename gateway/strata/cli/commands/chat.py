@@ -1,0 +1,122 @@
+"""``strata chat``."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strata.cli.failures import EXIT_FAILURE, UsageError
+from strata.cli.options import AgentArgument, Connection, ConversationOption, online
+
+if TYPE_CHECKING:
+    from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+
+    from strata.cli.chat.session import ChatSession
+    from strata.cli.client import Client
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+@online
+def chat(
+    connection: Connection,
+    agent: AgentArgument,
+    message: Annotated[
+        str | None, typer.Option("--message", "-m", help="Send this, print the reply, and end.")
+    ] = None,
+    conversation: ConversationOption = "",
+    max_steps: Annotated[
+        int, typer.Option("--max-steps", min=0, max=200, help="Most model calls of a turn.")
+    ] = 0,
+    reasoning: Annotated[
+        bool, typer.Option("--reasoning/--no-reasoning", help="Show what the model thinks.")
+    ] = True,
+    usage: Annotated[
+        bool, typer.Option("--usage/--no-usage", help="Show tokens and time of a turn.")
+    ] = True,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="With --message: print each event as one line of JSON."),
+    ] = False,
+) -> None:
+    """Talk with an agent.
+
+    Ctrl-C cancels the turn, Ctrl-D leaves. Without a terminal each line of the input is a
+    message; the replies go to standard output, all else to standard error.
+    """
+    if as_json and message is None:
+        raise UsageError("--json needs --message.")
+
+    async def talk(client: Client) -> bool:
+        from strata.cli.chat.screens import screen_for  # noqa: PLC0415
+        from strata.cli.chat.session import ChatOptions, ChatSession  # noqa: PLC0415
+        from strata.cli.output import console  # noqa: PLC0415
+
+        found = await find_or_create(client, agent, ask=message is None)
+        options = ChatOptions(found.id, conversation, max_steps, reasoning, usage)
+        session = ChatSession(client, screen_for(console()), options)
+        if message is None:
+            return await converse(session, found.name)
+        return await (session.stream_json(message) if as_json else session.turn(message))
+
+    if not connection.run(talk):
+        raise typer.Exit(EXIT_FAILURE)
+
+
+async def find_or_create(client: Client, agent: str, *, ask: bool) -> pb.Agent:
+    """Returns the agent; offers to create it where there is somebody to ask.
+
+    Raises:
+        NotFoundError: There is no such agent, and it was not created.
+    """
+    from strata.api.agent_loop.v1 import agent_service_pb2 as pb  # noqa: PLC0415
+
+    from strata.cli.chat.prompt import interruptible, is_interactive  # noqa: PLC0415
+    from strata.cli.client import is_agent_id, new_request_id  # noqa: PLC0415
+    from strata.shared.errors import NotFoundError  # noqa: PLC0415
+
+    try:
+        return await client.agent(agent)
+    except NotFoundError as error:
+        if is_agent_id(agent):
+            raise
+        if not (ask and is_interactive()):
+            raise NotFoundError(
+                f'There is no agent "{agent}". Make it with: strata agents create {agent}',
+                reason=error.reason,
+            ) from error
+        with interruptible():
+            if not typer.confirm(f'There is no agent "{agent}". Create it?', default=True):
+                raise
+    request = pb.CreateAgentRequest(request_id=new_request_id(), name=agent)
+    return (await client.agents.CreateAgent(request)).agent
+
+
+async def converse(session: ChatSession, name: str) -> bool:
+    """Sends what is typed until the input ends; returns whether the last turn went well.
+
+    On a terminal a turn that fails is told, and the conversation goes on.
+    """
+    from strata.cli.chat.prompt import is_interactive, read_message  # noqa: PLC0415
+    from strata.cli.failures import show_error  # noqa: PLC0415
+    from strata.cli.output import note, safe  # noqa: PLC0415
+    from strata.shared.errors import StrataError  # noqa: PLC0415
+
+    interactive = is_interactive()
+    if interactive:
+        note(f"You talk with {safe(name)}. Ctrl-C cancels a turn, Ctrl-D leaves.")
+    ok = True
+    while (text := read_message()) is not None:
+        if not text.strip():
+            continue
+        try:
+            ok = await session.turn(text)
+        except StrataError as error:
+            if not interactive:
+                raise
+            show_error(error)
+        sys.stdout.flush()
+    return ok or interactive

@@ -1,0 +1,41 @@
+"""Messages on one line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from strata.api.common.v1 import message_pb2
+
+from strata.cli.chat.turn_view import compact_arguments, result_of
+from strata.cli.output import enum_name
+
+
+def speaker_of(message: message_pb2.Message) -> str:
+    """Returns the name of the speaker, or the role."""
+    return message.name or enum_name(message_pb2.Role, message.role, "ROLE_")
+
+
+def text_of(message: message_pb2.Message) -> str:
+    """Returns the parts of a message as text."""
+    return " ".join(each for part in message.parts for each in _texts(part) if each)
+
+
+def _texts(part: message_pb2.Part) -> Iterator[str]:
+    match part.WhichOneof("content"):
+        case "text":
+            yield part.text.text
+        case "summary":
+            yield part.summary.text
+        case "image":
+            yield "[image]"
+        case "tool_call":
+            yield f"→ {part.tool_call.name}({compact_arguments(part.tool_call.arguments)})"
+        case "tool_return":
+            yield f"← {part.tool_return.name}: {result_of(part.tool_return.content)}"
+        case "approval_request":
+            yield "[asks for approval]"
+        case "approval_response":
+            yield "[answers a request for approval]"
+        case _:
+            # Reasoning is not what was said.
+            return

@@ -1,0 +1,103 @@
+"""One call of a method by name, with bytes for a request, and what came back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import grpc
+from faults.live import Client
+from google.rpc import error_details_pb2, status_pb2
+
+from e2e.edge.contract import Method, status_of_reasons
+from strata.shared.status import DETAILS_KEY, DOMAIN
+
+# What only somebody who looks into the server could know.
+_INTERNALS = re.compile(
+    r"Traceback|\bline \d+|\.py\b|site-packages|\bat 0x[0-9a-f]+|_pb2|sqlalchemy|asyncpg|qdrant|"
+    r"\bgrpc\b|postgres|\bselect\b.+\bfrom\b|\binsert into\b|\bupdate\b.+\bset\b|\brelation\b|"
+    r"violates|\b[A-Z]\w+(?:Error|Exception)\b|127\.0\.0\.1|localhost",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A status with its details, or the responses of a call that went well.
+
+    Attributes:
+        status: Name of the status.
+        reason: ``ErrorInfo.reason``; empty if there is none.
+        message: The details of the status.
+        metadata: ``ErrorInfo.metadata``.
+        violations: Fields and descriptions of ``BadRequest``.
+        responses: Serialised.
+    """
+
+    status: str
+    reason: str = ""
+    message: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    violations: Sequence[tuple[str, str]] = ()
+    responses: Sequence[bytes] = ()
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Status and reason."""
+        return self.status, self.reason
+
+    @property
+    def said(self) -> str:
+        """Everything a person could read in it."""
+        return " | ".join(
+            (self.message, *self.metadata.values(), *(text for each in self.violations for text in each))
+        )
+
+
+async def ask(
+    client: Client, path: str, requests: Sequence[bytes], metadata: Sequence[tuple[str, str]]
+) -> Answer:
+    """Calls a method with serialised requests; any shape is called as a stream of both."""
+
+    async def sent() -> AsyncIterator[bytes]:
+        for request in requests:
+            yield request
+
+    call = client.channel.stream_stream(path)(sent(), metadata=metadata, timeout=30)
+    try:
+        return Answer("OK", responses=[response async for response in call])
+    except grpc.aio.AioRpcError as error:
+        return _failed(error)
+
+
+def _failed(error: grpc.aio.AioRpcError) -> Answer:
+    rich = status_pb2.Status()
+    for key, value in error.trailing_metadata() or ():
+        if key == DETAILS_KEY and isinstance(value, bytes):
+            rich = status_pb2.Status.FromString(value)
+            assert rich.code == error.code().value[0]
+            assert rich.message == error.details()
+    info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    for detail in rich.details:
+        if not detail.Unpack(info):
+            detail.Unpack(bad)
+    assert not info.reason or info.domain == DOMAIN
+    return Answer(
+        error.code().name,
+        info.reason,
+        error.details() or "",
+        dict(info.metadata),
+        [(each.field, each.description) for each in bad.field_violations],
+    )
+
+
+def judge(method: Method, answer: Answer) -> None:
+    """Asserts that an answer is one that the contract of the method names, and tells no internals."""
+    if answer.status == "OK":
+        return
+    assert answer.pair in method.promised, (answer.pair, answer.message)
+    assert status_of_reasons()[answer.reason] == answer.status
+    assert answer.message
+    leak = _INTERNALS.search(answer.said)
+    assert leak is None, (leak, answer.said)

@@ -1,0 +1,155 @@
+"""Requests made from the descriptors alone, with the ids that a test wants in them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from google.protobuf import message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+KINDS: Mapping[str, str] = {
+    "agent_id": "agent",
+    "agent_ids": "agent",
+    "manager_agent_id": "agent",
+    "conversation_id": "conversation",
+    "block_id": "block",
+    "block_ids": "block",
+    "shared_block_ids": "block",
+    "message_id": "message",
+    "until_message_id": "message",
+    "run_id": "run",
+    "exclude_run_id": "run",
+    "approval_id": "approval",
+    "archive_id": "archive",
+    "archive_ids": "archive",
+    "passage_id": "passage",
+    "folder_id": "folder",
+    "file_id": "file",
+    "group_id": "group",
+    "tool_id": "tool",
+    "mcp_server_id": "mcp-server",
+    "project_id": "project",
+    "api_key_id": "key",
+}
+"""Name of a field to the prefix of the ids in it."""
+
+# The fields of a request that cannot stand beside the others: one of several ways to name
+# a thing, or what only some callers may say.
+_LEFT_OUT: Mapping[str, frozenset[str]] = {
+    "GetAgentRequest": frozenset({"name"}),
+    "GetBlockRequest": frozenset({"agent_id", "label", "as_of_time"}),
+    "GetToolRequest": frozenset({"name"}),
+    "CreateAgentRequest": frozenset({"without_blocks", "model", "compaction", "tool_rules", "tools"}),
+    "UpdateAgentRequest": frozenset({"model", "compaction", "tool_rules", "tools"}),
+    "EditBlockRequest": frozenset({"origin"}),
+    "NewPassage": frozenset({"origin"}),
+    "ListMessagesRequest": frozenset({"conversation_id"}),
+    "InsertPassageRequest": frozenset({"archive_id"}),
+    "InsertPassagesRequest": frozenset({"archive_id"}),
+    "ListPassagesRequest": frozenset({"archive_id"}),
+    "SearchPassagesRequest": frozenset({"archive_ids", "start_time", "end_time"}),
+    "SearchMessagesRequest": frozenset({"start_time", "end_time"}),
+    "GetUsageRequest": frozenset({"start_time", "end_time"}),
+    "ListTagsRequest": frozenset({"archive_id"}),
+    "CreateApiKeyRequest": frozenset({"expire_time", "scopes"}),
+}
+_NEVER = frozenset({"page_token", "expected_revision", "time_to_live_seconds", "embedding_model"})
+_TEXTS: Mapping[str, str] = {
+    "label": "human",
+    "timezone": "UTC",
+    "parameters_json": "{}",
+    "arguments_json": "{}",
+    "media_type": "text/plain",
+}
+_NUMBERS: Mapping[str, int] = {"limit": 50, "page_size": 3, "top_k": 3}
+_DEPTH = 4
+
+Ids = Callable[[str], str]
+"""Prefix to the id to use."""
+
+
+def unknown(prefix: str) -> str:
+    """An id that is written well and that nobody has."""
+    return f"{prefix}-{uuid.uuid4()}"
+
+
+def build(descriptor: Descriptor, ids: Ids) -> Any:
+    """Returns a request with all its fields set to something sensible."""
+    message = message_factory.GetMessageClass(descriptor)()
+    _fill(message, ids, _DEPTH)
+    return message
+
+
+def id_fields(message: Any, path: str = "") -> dict[str, tuple[Any, FieldDescriptor]]:
+    """The set fields of a request that hold ids, by their path."""
+    found: dict[str, tuple[Any, FieldDescriptor]] = {}
+    for field, value in message.ListFields():
+        if field.name in KINDS:
+            found[f"{path}{field.name}"] = (message, field)
+        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for inner in value if field.is_repeated else [value]:
+                found.update(id_fields(inner, f"{path}{field.name}."))
+    return found
+
+
+def put(message: Any, field: FieldDescriptor, value: str) -> None:
+    """Sets an id, in a list as its only element."""
+    if field.is_repeated:
+        message.ClearField(field.name)
+        getattr(message, field.name).append(value)
+    else:
+        setattr(message, field.name, value)
+
+
+def _fill(message: Any, ids: Ids, depth: int) -> None:
+    left_out = _LEFT_OUT.get(message.DESCRIPTOR.name, frozenset()) | _NEVER
+    for field in message.DESCRIPTOR.fields:
+        group = field.containing_oneof
+        chosen = group is None or group.fields[0] is field
+        if field.name not in left_out and chosen:
+            _set(message, field, ids, depth)
+
+
+def _set(message: Any, field: FieldDescriptor, ids: Ids, depth: int) -> None:
+    if field.message_type is not None:
+        _set_message(message, field, ids, depth)
+        return
+    value = _value(field, ids)
+    if field.is_repeated:
+        getattr(message, field.name).append(value)
+    else:
+        setattr(message, field.name, value)
+
+
+def _set_message(message: Any, field: FieldDescriptor, ids: Ids, depth: int) -> None:
+    if field.message_type.GetOptions().map_entry:
+        getattr(message, field.name)["key"] = "value"
+    elif field.message_type.full_name == "google.protobuf.Timestamp":
+        getattr(message, field.name).FromSeconds(1_700_000_000)
+    elif depth > 0:
+        inner = getattr(message, field.name)
+        if field.is_repeated:
+            inner = inner.add()
+        else:
+            inner.SetInParent()
+        _fill(inner, ids, depth - 1)
+
+
+def _value(field: FieldDescriptor, ids: Ids) -> Any:
+    if field.name in KINDS:
+        return ids(KINDS[field.name])
+    match field.type:
+        case FieldDescriptor.TYPE_STRING:
+            return _TEXTS.get(field.name, f"{field.name}-{uuid.uuid4().hex[:8]}")
+        case FieldDescriptor.TYPE_BYTES:
+            return b"bytes"
+        case FieldDescriptor.TYPE_BOOL:
+            return True
+        case FieldDescriptor.TYPE_DOUBLE | FieldDescriptor.TYPE_FLOAT:
+            return 0.5
+        case FieldDescriptor.TYPE_ENUM:
+            return field.enum_type.values[1].number
+        case _:
+            return _NUMBERS.get(field.name, 1)

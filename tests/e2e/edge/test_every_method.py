@@ -1,0 +1,323 @@
+"""Every public method, called by those who should not, and with what it should not be given.
+
+The methods are those of the descriptors, the allowed answers those of the protos' comments.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from e2e.edge.answers import Answer, ask, judge
+from e2e.edge.conftest import Store, Tenant
+from e2e.edge.contract import Method, public_methods
+from e2e.edge.hostile import KINDS, build, id_fields, put, unknown
+from faults.live import Client, Live
+from google.protobuf.descriptor_pb2 import MethodOptions
+
+from strata.shared.settings import MIB
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+UNBUILT = frozenset(
+    {
+        *("RunService.RespondToApproval", "RunService.ListApprovals", "RunService.ExplainRun"),
+        *("AdminService.ListAuditEvents", "AdminService.EraseSubject"),
+        *("AgentService.ForkConversation", "AgentService.ExportAgent", "AgentService.ImportAgent"),
+        *("ModelService.PutModelKey", "BlockService.BlameBlock", "BlockService.RevertBlock"),
+        "ArchiveService.ReindexArchive",
+        *(f"GroupService.{verb}Group" for verb in ("Create", "Get", "Update", "Delete")),
+        "GroupService.ListGroups",
+        *(f"FileService.{verb}Folder" for verb in ("Create", "Delete", "Attach", "Detach")),
+        *(f"FileService.{verb}Files" for verb in ("List", "Open", "Close", "Grep", "Search")),
+        *("FileService.ListFolders", "FileService.UploadFile", "FileService.DeleteFile"),
+        *(f"ToolService.{verb}Tool" for verb in ("Upsert", "Delete", "Run")),
+        *("ToolService.SearchTools", "ToolService.PutSecret"),
+        *(f"McpService.{verb}McpServer" for verb in ("Add", "Refresh", "Remove")),
+        "McpService.ListMcpServers",
+    }
+)
+# They do not ask whether there is such an agent, and keep what they are given for it.
+KEEPS_FOR_UNKNOWN_AGENTS = frozenset(
+    {
+        *("BlockService.CreateBlock", "BlockService.AttachBlock", "BlockService.DetachBlock"),
+        *("ArchiveService.CreateArchive", "ArchiveService.AttachArchive"),
+        *("PassageService.InsertPassage", "PassageService.InsertPassages"),
+    }
+)
+
+METHODS = sorted(public_methods())
+BUILT = [name for name in METHODS if name not in UNBUILT]
+NAMING = [
+    name for name in BUILT if id_fields(build(public_methods()[name].descriptor.input_type, unknown))
+]
+every_method = pytest.mark.parametrize("name", METHODS)
+every_built_method = pytest.mark.parametrize("name", BUILT)
+
+
+def request_of(method: Method, ids: Mapping[str, str]) -> Any:
+    """A request that names what there is, as far as there is something of the kind."""
+    return build(method.descriptor.input_type, lambda kind: ids.get(kind) or unknown(kind))
+
+
+@every_method
+async def test_without_a_key_there_is_no_answer(
+    name: str, client: Client, ids: Mapping[str, str], store: Store
+) -> None:
+    method = public_methods()[name]
+    request = request_of(method, ids).SerializeToString()
+    async with store.untouched():
+        answer = await ask(client, method.path, [request], ())
+    judge(method, answer)
+    assert answer.pair == ("UNAUTHENTICATED", "CREDENTIALS_MISSING")
+
+
+@every_method
+async def test_a_wrong_key_is_no_key(
+    name: str, live: Live, client: Client, ids: Mapping[str, str], store: Store
+) -> None:
+    method = public_methods()[name]
+    request = request_of(method, ids).SerializeToString()
+    key = live.key
+    other_end = "0" if key[-1] != "0" else "1"
+    headers = [
+        ("authorization", f"Bearer {key[:-1]}{other_end}"),
+        ("authorization", f"Bearer {key.replace(key[8:16], '00000000', 1)}"),
+        ("authorization", "Bearer no-key"),
+        ("authorization", f"Basic {key}"),
+        ("x-api-key", f"{key} {key}"),
+    ]
+    async with store.untouched():
+        answers = [await ask(client, method.path, [request], (header,)) for header in headers]
+    for answer in answers:
+        judge(method, answer)
+        assert answer.pair == ("UNAUTHENTICATED", "CREDENTIALS_INVALID")
+        assert key not in answer.said
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=pytest.mark.xfail(
+                name in KEEPS_FOR_UNKNOWN_AGENTS, reason="agents are not checked", strict=True
+            ),
+        )
+        for name in NAMING
+    ],
+)
+async def test_an_unknown_id_is_not_found_and_nothing_is_kept_for_it(
+    name: str, client: Client, ids: Mapping[str, str], store: Store
+) -> None:
+    method = public_methods()[name]
+    answers = {}
+    async with store.untouched():
+        for path in id_fields(request_of(method, ids)):
+            request = request_of(method, ids)
+            holder, field = id_fields(request)[path]
+            put(holder, field, unknown(KINDS[field.name]))
+            answers[path] = await _asked(client, method, request)
+    for path, answer in answers.items():
+        judge(method, answer)
+        reads = _has_no_side_effects(method)
+        assert answer.status == "NOT_FOUND" or (reads and answer.status == "OK"), (path, answer)
+
+
+@pytest.mark.parametrize("name", NAMING)
+async def test_an_id_of_another_kind_is_refused_by_name(
+    name: str, client: Client, ids: Mapping[str, str], store: Store
+) -> None:
+    method = public_methods()[name]
+    strange = ["step-" + str(uuid.uuid4()), "'; DROP TABLE runs; --", "agent-1", "\u202e" * 40]
+    answers = {}
+    async with store.untouched():
+        for path in id_fields(request_of(method, ids)):
+            for value in strange:
+                request = request_of(method, ids)
+                put(*id_fields(request)[path], value)
+                answers[path, value] = await _asked(client, method, request)
+    for (path, value), answer in answers.items():
+        judge(method, answer)
+        assert answer.pair == ("INVALID_ARGUMENT", "INVALID_ID"), (path, answer)
+        field = path.rpartition(".")[2]
+        assert any(field in violated for violated, _ in answer.violations), (path, answer)
+        assert answer.metadata["expected_prefix"] == KINDS[field]
+        assert value[:20] in answer.metadata["id"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=pytest.mark.xfail(
+                name in KEEPS_FOR_UNKNOWN_AGENTS | {"ArchiveService.DetachArchive"},
+                reason="agents are not checked",
+                run=False,
+            ),
+        )
+        for name in NAMING
+    ],
+)
+async def test_what_another_project_has_is_like_what_nobody_has(
+    name: str, client: Client, ids: Mapping[str, str], stranger: Tenant, store: Store
+) -> None:
+    method = public_methods()[name]
+    for path in id_fields(request_of(method, ids)):
+        kind = KINDS[path.rpartition(".")[2]]
+        if kind not in stranger.ids:
+            continue
+        answers = []
+        async with store.untouched():
+            for value in (stranger.ids[kind], unknown(kind)):
+                request = request_of(method, ids)
+                put(*id_fields(request)[path], value)
+                answers.append(_without(await _asked(client, method, request), value))
+        assert answers[0] == answers[1], path
+
+
+@every_method
+async def test_an_empty_request_is_judged(
+    name: str, client: Client, ids: Mapping[str, str], store: Store
+) -> None:
+    method = public_methods()[name]
+    before = await store.state()
+    answer = await ask(client, method.path, [b""], client.metadata)
+    judge(method, answer)
+    if answer.status == "OK":
+        # An agent needs nothing but defaults; everything else that changes needs to be told what.
+        assert _has_no_side_effects(method) or name == "AgentService.CreateAgent"
+    if name != "AgentService.CreateAgent":
+        assert await store.state() == before
+
+
+@every_built_method
+async def test_a_stream_of_no_requests_is_judged(name: str, client: Client, store: Store) -> None:
+    method = public_methods()[name]
+    if not method.descriptor.client_streaming:
+        pytest.skip("the method takes one request")
+    async with store.untouched():
+        answer = await ask(client, method.path, [], client.metadata)
+    judge(method, answer)
+    assert answer.status == "INVALID_ARGUMENT"
+
+
+@every_method
+async def test_a_request_over_the_limit_is_refused(
+    name: str, client: Client, store: Store
+) -> None:
+    method = public_methods()[name]
+    async with store.untouched():
+        # A field that no message has: it would be a valid request if it were smaller.
+        size = 4 * MIB
+        request = b"\xfa\xff\xff\xff\x0f" + _varint(size) + bytes(size)
+        answer = await ask(client, method.path, [request], client.metadata)
+    judge(method, answer)
+    assert answer.pair == ("RESOURCE_EXHAUSTED", "MESSAGE_TOO_LARGE")
+    assert answer.metadata["limit_bytes"] == str(4 * MIB)
+
+
+@every_method
+async def test_garbage_is_refused(name: str, client: Client, store: Store) -> None:
+    method = public_methods()[name]
+    async with store.untouched():
+        for garbage in (b"\xff" * 40, b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x02\xc3\x28"):
+            answer = await ask(client, method.path, [garbage], client.metadata)
+            judge(method, answer)
+            if method.descriptor.input_type.fields_by_number.get(1) is not None:
+                assert answer.status in {"INVALID_ARGUMENT", "UNIMPLEMENTED"}, garbage
+            assert answer.pair != ("OK", "") or garbage != b"\xff" * 40
+
+
+@pytest.mark.parametrize("name", sorted(UNBUILT))
+async def test_what_is_not_built_says_so(
+    name: str, client: Client, ids: Mapping[str, str], store: Store
+) -> None:
+    method = public_methods()[name]
+    async with store.untouched():
+        answer = await _asked(client, method, request_of(method, ids))
+    assert answer.pair == ("UNIMPLEMENTED", "NOT_BUILT")
+    assert answer.metadata["method"] == method.path.lstrip("/")
+    judge(method, answer)
+
+
+async def test_nothing_else_is_unbuilt(client: Client) -> None:
+    answers = {
+        name: await ask(client, public_methods()[name].path, [b""], client.metadata)
+        for name in BUILT
+    }
+    assert [name for name, each in answers.items() if each.status == "UNIMPLEMENTED"] == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/strata.api.recall.v1.MessageService/DropMessages",
+        "/strata.api.gateway.v1.RunService/sendmessage",
+        "/strata.api.nothing.v1.NothingService/Nothing",
+        "/strata.api.recall.v1.WindowService/BeginTurn",
+        "/strata.api.agent_loop.v1.TurnService/ExecuteRun",
+        "/strata.api.core_memory.v1.ContextService/ReleaseAgent",
+        "/strata.api.archival.v1.AgentArchiveService/ReleaseAgent",
+        "/strata.api.tool_execution.v1.ExecutionService/ExecuteTools",
+        "//",
+        "/../../etc/passwd",
+    ],
+)
+async def test_what_is_not_public_is_not_there(path: str, client: Client, store: Store) -> None:
+    async with store.untouched():
+        refused = await ask(client, path, [b""], ())
+        answer = await ask(client, path, [b""], client.metadata)
+    assert refused.pair == ("UNAUTHENTICATED", "CREDENTIALS_MISSING")
+    assert answer.pair == ("UNIMPLEMENTED", "NOT_BUILT")
+
+
+async def test_a_key_without_the_scope_is_refused(
+    client: Client, live: Live, ids: Mapping[str, str], store: Store
+) -> None:
+    from strata.api.gateway.v1 import admin_service_pb2
+
+    made = await client.admin.CreateApiKey(
+        admin_service_pb2.CreateApiKeyRequest(name="reader", scopes=["read"]), **client.call
+    )
+    reader = (("x-api-key", made.secret),)
+    async with store.untouched():
+        for name in METHODS:
+            method = public_methods()[name]
+            if _has_no_side_effects(method):
+                continue
+            answer = await ask(
+                client, method.path, [request_of(method, ids).SerializeToString()], reader
+            )
+            judge(method, answer)
+            assert answer.pair == ("PERMISSION_DENIED", "SCOPE_MISSING"), name
+
+
+async def _asked(client: Client, method: Method, request: Any) -> Answer:
+    return await ask(client, method.path, [request.SerializeToString()], client.metadata)
+
+
+def _has_no_side_effects(method: Method) -> bool:
+    level = method.descriptor.GetOptions().idempotency_level
+    return bool(level == MethodOptions.NO_SIDE_EFFECTS)
+
+
+def _without(answer: Answer, value: str) -> tuple[object, ...]:
+    """An answer as it would be whatever id was asked for."""
+    return (
+        answer.pair,
+        answer.said.replace(value, "ID"),
+        [response.replace(value.encode(), b"ID") for response in answer.responses],
+    )
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

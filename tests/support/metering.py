@@ -1,0 +1,180 @@
+"""Counts what a turn costs: SQL statements, commits, calls between rooms.
+
+Nothing in the product knows of it. Statements are seen by SQLAlchemy's events, which are
+listened to for every engine of the process; BEGIN and COMMIT go past SQLAlchemy, so those are
+seen by the driver's query log. The room is told by `application_name`; work that no call has
+asked for (the look for waiting runs, the indexer) is told by its empty request context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncpg
+from asyncpg.connection import LoggedQuery
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
+from sqlalchemy.pool import Pool
+
+from strata.shared.context import current
+from strata.shared.interceptors.observe import IN_FLIGHT, REQUESTS
+from strata.shared.telemetry import Telemetry
+
+INTERNAL_METHODS = frozenset(
+    {
+        "ExecuteRun",
+        "Compile",
+        "BeginTurn",
+        "ResolveTools",
+        "GetAgentStats",
+        "ExecuteTools",
+        "CommitStep",
+    }
+)
+"""The internal calls of a turn; what tools call are the public services (architecture §4)."""
+
+_SETTLE_S = 10.0
+
+
+@dataclass
+class Cost:
+    """What was done for calls, and apart from it what the rooms did by themselves.
+
+    Attributes:
+        statements: (room's role, first line of the SQL), in order.
+        commits: Transactions that could write and ended in COMMIT, by room's role.
+        reads: Read-only transactions, by room's role.
+        background: Statements that no call asked for.
+        rpcs: Calls served, by method.
+    """
+
+    statements: list[tuple[str, str]] = field(default_factory=list)
+    commits: Counter[str] = field(default_factory=Counter)
+    reads: Counter[str] = field(default_factory=Counter)
+    background: list[tuple[str, str]] = field(default_factory=list)
+    rpcs: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def sql(self) -> int:
+        """Statements, without BEGIN, COMMIT and the tenant's setting."""
+        return len(self.statements)
+
+    @property
+    def writes(self) -> int:
+        """Commits of transactions that could write."""
+        return self.commits.total()
+
+    @property
+    def internal(self) -> Counter[str]:
+        """The internal calls of the turn, by method."""
+        return Counter({name: n for name, n in self.rpcs.items() if name in INTERNAL_METHODS})
+
+    def shape(self) -> tuple[Counter[tuple[str, str]], Counter[str], Counter[str]]:
+        """Everything that must not depend on the length of the history."""
+        return Counter(self.statements), self.commits, self.internal
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.sql} statements, {self.writes} commits {dict(self.commits)},"
+            f" {self.internal.total()} internal calls {dict(self.internal)},"
+            f" {self.reads.total()} read-only transactions {dict(self.reads)},"
+            f" {len(self.background)} background statements"
+        ]
+        lines += [f"  {room}: {sql}" for room, sql in self.statements]
+        lines += [f"  (background) {room}: {sql}" for room, sql in self.background]
+        return "\n".join(lines)
+
+
+class SqlMeter:
+    """Watches all databases of this process that are opened while it is on."""
+
+    def __init__(self) -> None:
+        self._cost: Cost | None = None
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Watches the connections that are made inside the block."""
+        event.listen(Engine, "before_cursor_execute", self._statement)
+        event.listen(Pool, "connect", self._connected)
+        try:
+            yield
+        finally:
+            event.remove(Engine, "before_cursor_execute", self._statement)
+            event.remove(Pool, "connect", self._connected)
+
+    def into(self, cost: Cost | None) -> None:
+        """Counts into `cost` from now on."""
+        self._cost = cost
+
+    def _statement(self, connection: Any, _cursor: Any, sql: str, *_rest: Any) -> None:
+        if self._cost is None:
+            return
+        room = _room(connection.connection.driver_connection)
+        kind = self._cost.statements if current().request_id else self._cost.background
+        kind.append((room, " ".join(sql.split())[:100]))
+
+    def _connected(self, adapted: Any, _record: Any) -> None:
+        driver: asyncpg.Connection[Any] = adapted.driver_connection
+        room, begun = _room(driver), [""]
+
+        def seen(logged: LoggedQuery) -> None:
+            if logged.query.startswith("BEGIN"):
+                begun[0] = logged.query
+            elif logged.query == "COMMIT" and self._cost is not None and current().request_id:
+                read_only = begun[0].startswith("BEGIN READ ONLY")
+                (self._cost.reads if read_only else self._cost.commits)[room] += 1
+
+        driver.add_query_logger(seen)
+
+
+def _room(driver: asyncpg.Connection[Any]) -> str:
+    name: str = driver.get_settings().application_name
+    return name.removeprefix("strata-")
+
+
+class Meter:
+    """SQL and calls of a set of rooms.
+
+    Args:
+        sql: Watches their databases.
+        telemetry: Where all of them count their calls.
+    """
+
+    def __init__(self, sql: SqlMeter, telemetry: Telemetry) -> None:
+        self._sql = sql
+        self._telemetry = telemetry
+
+    @asynccontextmanager
+    async def measure(self) -> AsyncIterator[Cost]:
+        """Counts what the block causes, to the end of every call that it has started."""
+        await self.idle()
+        cost, before = Cost(), self._served()
+        self._sql.into(cost)
+        try:
+            yield cost
+            await self.idle()
+        finally:
+            self._sql.into(None)
+        cost.rpcs = self._served() - before
+
+    async def idle(self) -> None:
+        """Waits until no call is being served."""
+        async with asyncio.timeout(_SETTLE_S):
+            quiet = 0
+            # Ends of streams, and the driver's log, arrive a few turns of the loop later.
+            while quiet < 3:
+                quiet = quiet + 1 if self._telemetry.total(IN_FLIGHT) == 0 else 0
+                await asyncio.sleep(0.01)
+
+    def _served(self) -> Counter[str]:
+        served: Counter[str] = Counter()
+        for sample in self._telemetry.samples():
+            if sample.name == REQUESTS:
+                method = sample.labels["method"].rpartition("/")[2]
+                served[method] += round(getattr(sample.metric, "value", 0))
+        return served

@@ -1,0 +1,401 @@
+"""The whole system in the test's process: every room, real engines, a scripted model.
+
+Two shapes with one interface. `IN_PROCESS` is what `strata up` runs: in-process channels between
+the rooms, one socket in front of the gateway. `SOCKETS` is what a cluster runs: every room behind
+a gRPC server of its own. Both are spoken to as a client does: over a socket, with an API key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import grpc.aio
+
+from doubles.model_server import ModelServer
+from metering import Cost, Meter, SqlMeter
+from strata.agent_loop.models.domain import EndpointType
+from strata.agent_loop.settings import EndpointSettings
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
+from strata.api.agent_loop.v1 import model_service_pb2_grpc as model_grpc
+from strata.api.archival.v1 import archive_service_pb2_grpc as archive_grpc
+from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
+from strata.api.common.v1 import message_pb2
+from strata.api.common.v1.run_event_pb2 import RunEvent, RunFinished
+from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
+from strata.api.gateway.v1 import admin_service_pb2_grpc as admin_grpc
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
+from strata.cli.compose.rooms import GATEWAY, INNER_ROOMS, ROOMS, RoomSpec
+from strata.embedded.vectors import EmbeddedVectors
+from strata.gateway.bootstrap import ensure_local_project
+from strata.gateway.settings import GatewaySettings
+from strata.shared.auth import TokenVerifier, generate_key_pair
+from strata.shared.ids import new_id
+from strata.shared.inprocess import InProcessNetwork
+from strata.shared.interceptors.client import ClientChannel
+from strata.shared.room import BackgroundTasks, Room, Wiring
+from strata.shared.server import serving
+from strata.shared.telemetry import Telemetry
+
+CALL_TIMEOUT_S = 60.0
+
+
+class Shape(StrEnum):
+    """How the rooms reach each other."""
+
+    IN_PROCESS = "in_process"
+    SOCKETS = "sockets"
+
+
+class KeyedChannel(ClientChannel):
+    """A channel whose calls carry an API key; its errors are those of `strata.shared.errors`."""
+
+    def __init__(self, address: str, api_key: str) -> None:
+        super().__init__(grpc.aio.insecure_channel(address))
+        self._metadata = (("authorization", f"Bearer {api_key}"),)
+
+    def unary_unary(self, *args: Any, **kwargs: Any) -> Any:
+        return self._keyed(super().unary_unary(*args, **kwargs))
+
+    def unary_stream(self, *args: Any, **kwargs: Any) -> Any:
+        return self._keyed(super().unary_stream(*args, **kwargs))
+
+    def stream_unary(self, *args: Any, **kwargs: Any) -> Any:
+        return self._keyed(super().stream_unary(*args, **kwargs))
+
+    def _keyed(self, method: Any) -> Any:
+        return functools.partial(method, metadata=self._metadata, timeout=CALL_TIMEOUT_S)
+
+
+@dataclass
+class Ran:
+    """The events of a run, in the order in which a client got them."""
+
+    events: list[RunEvent]
+
+    @property
+    def run_id(self) -> str:
+        return self.events[0].run_id
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of the events, repetitions of deltas folded."""
+        kinds: list[str] = []
+        for event in self.events:
+            kind = str(event.WhichOneof("event"))
+            if not (kinds and kinds[-1] == kind and kind.endswith("delta")):
+                kinds.append(kind)
+        return kinds
+
+    @property
+    def stored_events(self) -> list[RunEvent]:
+        """The events that are kept: all but deltas and snapshots."""
+        return [e for e in self.events if not str(e.WhichOneof("event")).endswith(_TRANSIENT)]
+
+    @property
+    def finished(self) -> RunFinished:
+        """The terminal event; there is exactly one, and it is the last."""
+        ends = [event for event in self.events if event.HasField("run_finished")]
+        assert len(ends) == 1, self.kinds
+        assert ends[0] is self.events[-1], self.kinds
+        return ends[0].run_finished
+
+    @property
+    def messages(self) -> list[message_pb2.Message]:
+        """The messages that were stored, in order."""
+        return [e.message_stored.message for e in self.events if e.HasField("message_stored")]
+
+    @property
+    def streamed(self) -> str:
+        """All text deltas."""
+        return "".join(e.text_delta.text for e in self.events if e.HasField("text_delta"))
+
+    @property
+    def text(self) -> str:
+        """The text of the last message."""
+        return text_of(self.messages[-1])
+
+
+_TRANSIENT = ("_delta", "text_snapshot")
+
+
+class Client:
+    """What a user of Strata has: an address and a key."""
+
+    def __init__(self, channel: KeyedChannel) -> None:
+        self.channel = channel
+        self.agents = agent_grpc.AgentServiceStub(channel)
+        self.models = model_grpc.ModelServiceStub(channel)
+        self.blocks = block_grpc.BlockServiceStub(channel)
+        self.messages = message_grpc.MessageServiceStub(channel)
+        self.archives = archive_grpc.ArchiveServiceStub(channel)
+        self.passages = passage_grpc.PassageServiceStub(channel)
+        self.tools = tool_grpc.ToolServiceStub(channel)
+        self.runs = run_grpc.RunServiceStub(channel)
+        self.admin = admin_grpc.AdminServiceStub(channel)
+
+    async def make_agent(self, model: str = "", **fields: Any) -> agent_pb.Agent:
+        """Creates an agent; `model` is a handle, empty for the server's default."""
+        fields.setdefault("name", f"tester {new_id('x')[-8:]}")
+        if model:
+            fields["model"] = agent_pb.ModelConfig(handle=model)
+        response = await self.agents.CreateAgent(agent_pb.CreateAgentRequest(**fields))
+        agent: agent_pb.Agent = response.agent
+        return agent
+
+    def begin(self, agent: agent_pb.Agent, *texts: str, **fields: Any) -> Any:
+        """Sends messages; returns the call, whose responses are events."""
+        return self.runs.SendMessage(
+            run_pb.SendMessageRequest(
+                agent_id=agent.id, messages=[user(text) for text in texts], **fields
+            )
+        )
+
+    async def send(self, agent: agent_pb.Agent, *texts: str, **fields: Any) -> Ran:
+        """Sends messages and reads the run to its end."""
+        return Ran([response.event async for response in self.begin(agent, *texts, **fields)])
+
+    async def follow(self, run_id: str, after: int = 0) -> Ran:
+        """Reads the events of a run after a sequence, to its end."""
+        request = run_pb.StreamRunRequest(run_id=run_id, after_sequence=after)
+        return Ran([response.event async for response in self.runs.StreamRun(request)])
+
+    async def run(self, run_id: str) -> run_pb.Run:
+        """Returns a run."""
+        run: run_pb.Run = (await self.runs.GetRun(run_pb.GetRunRequest(run_id=run_id))).run
+        return run
+
+    async def cancel(self, run_id: str) -> None:
+        """Asks for a run to be cancelled."""
+        await self.runs.CancelRun(run_pb.CancelRunRequest(run_id=run_id))
+
+    async def log(
+        self, agent: agent_pb.Agent, conversation_id: str = ""
+    ) -> list[message_pb2.Message]:
+        """Returns the newest stored messages of a conversation (at most 500), oldest first."""
+        request = message_pb.ListMessagesRequest(
+            conversation_id=conversation_id or agent.default_conversation_id,
+            page_size=500,
+            order=message_pb.LIST_ORDER_NEWEST_FIRST,
+        )
+        return list(reversed((await self.messages.ListMessages(request)).messages))
+
+    async def system_message(self, agent: agent_pb.Agent) -> str:
+        """Returns the stored system message of the default conversation."""
+        request = message_pb.ListMessagesRequest(
+            conversation_id=agent.default_conversation_id, page_size=1
+        )
+        first = (await self.messages.ListMessages(request)).messages[0]
+        assert first.role == message_pb2.ROLE_SYSTEM
+        return text_of(first)
+
+    async def block(self, agent: agent_pb.Agent, label: str) -> block_pb.Block:
+        """Returns a block of an agent."""
+        request = block_pb.GetBlockRequest(agent_id=agent.id, label=label)
+        block: block_pb.Block = (await self.blocks.GetBlock(request)).block
+        return block
+
+
+class World(Client):
+    """A running system, and a client of it.
+
+    Attributes:
+        shape: How the rooms reach each other.
+        address: Of the gateway.
+        key: An API key with every scope, for the project "default".
+        project_id: That project.
+        model: What the model answers.
+        urls: The databases, by room.
+    """
+
+    def __init__(
+        self, shape: Shape, address: str, key: str, project_id: str, model: ModelServer
+    ) -> None:
+        super().__init__(KeyedChannel(address, key))
+        self.shape = shape
+        self.address = address
+        self.key = key
+        self.project_id = project_id
+        self.model = model
+        self.urls: dict[str, Any] = {}
+        self.meter: Meter | None = None
+
+    def client(self, key: str) -> Client:
+        """Returns a client with another key; close its channel after use."""
+        return Client(KeyedChannel(self.address, key))
+
+    @asynccontextmanager
+    async def measure(self) -> AsyncIterator[Cost]:
+        """Counts what the block costs."""
+        assert self.meter is not None
+        async with self.meter.measure() as cost:
+            yield cost
+
+
+def user(text: str) -> message_pb2.MessageInput:
+    """What a person says."""
+    part = message_pb2.Part(text=message_pb2.TextPart(text=text))
+    return message_pb2.MessageInput(role=message_pb2.ROLE_USER, parts=[part])
+
+
+def text_of(message: message_pb2.Message) -> str:
+    """The text of a message."""
+    return "".join(part.text.text for part in message.parts)
+
+
+def roles(messages: Sequence[message_pb2.Message]) -> list[str]:
+    """The roles of messages, in short."""
+    return [message_pb2.Role.Name(m.role).removeprefix("ROLE_").lower() for m in messages]
+
+
+async def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    """Waits until the condition holds; it may be a coroutine function."""
+    async with asyncio.timeout(seconds):
+        while True:
+            result = condition()
+            if asyncio.iscoroutine(result):
+                result = await result
+            if result:
+                return
+            await asyncio.sleep(0.02)
+
+
+def forget(model: ModelServer) -> None:
+    """Makes a model double as good as new, whatever an earlier test left in it."""
+    model.requests.clear()
+    model.violations.clear()
+    model.received.clear()
+    model.abandoned.clear()
+    model._steps.clear()
+    model._responder = None
+
+
+def model_endpoints(model: ModelServer) -> tuple[EndpointSettings, ...]:
+    """The double in both dialects: handles `openai/test-model` and `anthropic/test-model`."""
+    return (
+        EndpointSettings(
+            name="openai", base_url=model.openai_url, api_key="key", models=("test-model",)
+        ),
+        EndpointSettings(
+            name="anthropic",
+            type=EndpointType.ANTHROPIC,
+            base_url=model.anthropic_url,
+            api_key="key",
+            models=("test-model",),
+        ),
+    )
+
+
+@asynccontextmanager
+async def open_world(
+    databases: Any, vectors: EmbeddedVectors, shape: Shape
+) -> AsyncIterator[World]:
+    """Starts everything, on databases of its own.
+
+    The vector engine is the session's, its collections are shared by name: agents and archives
+    have ids of their own, so worlds do not see each other's.
+    """
+    telemetry, sql = Telemetry(), SqlMeter()
+    async with AsyncExitStack() as stack:
+        stack.enter_context(sql.on())
+        model = await stack.enter_async_context(ModelServer())
+        builder = await _Builder.make(databases, vectors, model)
+        if shape is Shape.SOCKETS:
+            await _serve_inner_rooms(builder, telemetry, stack)
+            build = GATEWAY.build
+        else:
+            build = _in_process(builder, telemetry)
+        settings = builder.settings(GATEWAY)
+        assert isinstance(settings, GatewaySettings)
+        project = await ensure_local_project(settings)
+        server = await stack.enter_async_context(serving(build, settings, telemetry=telemetry))
+        world = World(shape, server.address, project.api_key, project.project_id, model)
+        world.urls = builder.urls
+        world.meter = Meter(sql, telemetry)
+        stack.push_async_callback(world.channel.close)
+        yield world
+
+
+class _Builder:
+    """Makes the settings of the rooms."""
+
+    def __init__(
+        self, urls: dict[str, Any], vectors: EmbeddedVectors, model: ModelServer
+    ) -> None:
+        self.urls = urls
+        self.targets: dict[str, str] = {}
+        self.private_key, self.public_key = generate_key_pair()
+        self._vectors = vectors
+        self._model = model
+
+    @classmethod
+    async def make(cls, databases: Any, vectors: EmbeddedVectors, model: ModelServer) -> _Builder:
+        urls = {
+            spec.name: await databases.of(spec.migrations)
+            for spec in ROOMS
+            if spec.migrations is not None
+        }
+        return cls(urls, vectors, model)
+
+    def settings(self, spec: RoomSpec) -> Any:
+        values: dict[str, Any] = {
+            "port": 0,
+            "token_public_keys": self.public_key,
+            "targets": dict(self.targets),
+            "drain_s": 0.0,
+            "grace_s": 1.0,
+        }
+        if spec.name in self.urls:
+            values["database_url"] = self.urls[spec.name].service_url
+            values["worker_database_url"] = self.urls[spec.name].worker_url
+        match spec.name:
+            case "archival":
+                values["qdrant_url"] = self._vectors.url
+                values["qdrant_api_key"] = self._vectors.api_key
+            case "agent_loop":
+                values["model_endpoints"] = model_endpoints(self._model)
+                values["default_model"] = "openai/test-model"
+            case "gateway":
+                values["token_private_key"] = self.private_key
+                values["key_pepper"] = "pepper of the tests"
+                values["calls_per_second"] = 0.0
+            case _:
+                pass
+        return spec.settings(**values)
+
+
+async def _serve_inner_rooms(
+    builder: _Builder, telemetry: Telemetry, stack: AsyncExitStack
+) -> None:
+    for spec in INNER_ROOMS:
+        running = serving(spec.build, builder.settings(spec), telemetry=telemetry)
+        server = await stack.enter_async_context(running)
+        builder.targets[spec.name] = server.address
+
+
+def _in_process(builder: _Builder, telemetry: Telemetry) -> Any:
+    """What `strata up` does: every room in one network, the gateway outermost."""
+
+    async def build(settings: GatewaySettings, _: Wiring, stack: AsyncExitStack) -> Room:
+        network = await stack.enter_async_context(
+            InProcessNetwork(TokenVerifier(builder.public_key), telemetry=telemetry)
+        )
+        for spec in INNER_ROOMS:
+            room_settings = builder.settings(spec)
+            room = await spec.build(room_settings, network, stack)
+            network.register(room, room_settings)
+            await stack.enter_async_context(BackgroundTasks(room))
+        return await GATEWAY.build(settings, network, stack)
+
+    return build

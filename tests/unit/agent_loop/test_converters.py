@@ -1,0 +1,207 @@
+"""Between the contract and the domain: nothing is lost on the way there and back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.agent_loop.convert.messages import message_from_proto, message_to_proto
+from strata.agent_loop.convert.runs import event_to_proto, run_from_proto
+from strata.agent_loop.convert.tools import toolset_from_proto
+from strata.agent_loop.domain.events import RunFinished
+from strata.agent_loop.domain.journal import (
+    reply_from_json,
+    reply_to_json,
+    result_from_json,
+    result_to_json,
+)
+from strata.agent_loop.domain.messages import (
+    ImagePart,
+    Message,
+    MessageRole,
+    Provenance,
+    SummaryPart,
+    ToolReturn,
+    ToolStatus,
+)
+from strata.agent_loop.domain.runs import Outcome, RunFailure, StopReason
+from strata.agent_loop.domain.tools import MemoryEdit, ToolEffect, ToolResult
+from strata.agent_loop.models.domain import (
+    FinishReason,
+    ModelReply,
+    ReasoningPart,
+    TextPart,
+    ToolCall,
+    Usage,
+)
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
+from strata.api.tool_execution.v1 import execution_service_pb2, tool_service_pb2
+from strata.shared.errors import InvalidArgumentError, Reason
+from strata.shared.ids import new_id
+
+text = st.text(st.characters(codec="utf-8"), max_size=20)
+numbers = st.integers(0, 2**31 - 1)
+provenance = st.sampled_from(list(Provenance))
+usages = st.builds(Usage, numbers, numbers, numbers, numbers, numbers, st.booleans())
+returns = st.builds(
+    ToolReturn,
+    text,
+    text,
+    st.sampled_from(list(ToolStatus)),
+    text,
+    st.lists(text, max_size=2).map(tuple),
+    st.lists(text, max_size=2).map(tuple),
+    st.none() | provenance,
+)
+parts = st.one_of(
+    st.builds(TextPart, text),
+    st.builds(ReasoningPart, text, text, text),
+    st.builds(ToolCall, text, text, text),
+    returns,
+    st.builds(ImagePart, text, url=text.filter(bool)),
+    st.builds(ImagePart, text, data=st.binary(max_size=5)),
+    st.builds(SummaryPart, text, numbers, numbers, numbers),
+)
+messages = st.builds(
+    Message,
+    id=text,
+    role=st.sampled_from(list(MessageRole)),
+    parts=st.lists(parts, max_size=4).map(tuple),
+    conversation_id=text,
+    agent_id=text,
+    sequence=numbers,
+    name=text,
+    run_id=text,
+    step_id=text,
+    group_id=text,
+    model=text,
+    usage=st.none() | usages,
+    provenance=st.lists(provenance, max_size=3).map(tuple),
+    pinned=st.booleans(),
+    client_message_id=text,
+    create_time=st.none() | numbers.map(lambda seconds: datetime.fromtimestamp(seconds, tz=UTC)),
+)
+results = st.builds(
+    ToolResult,
+    returns,
+    numbers,
+    st.lists(st.builds(MemoryEdit, text, text, numbers, text), max_size=2).map(tuple),
+    st.booleans(),
+)
+replies = st.builds(
+    ModelReply,
+    st.lists(st.builds(TextPart, text) | st.builds(ReasoningPart, text, text, text)).map(tuple),
+    st.lists(st.builds(ToolCall, text, text, text)).map(tuple),
+    st.sampled_from(list(FinishReason)),
+    usages,
+    text,
+)
+
+
+@given(messages)
+def test_messages_come_back_from_the_wire(message: Message) -> None:
+    wire = message_pb2.Message.FromString(message_to_proto(message).SerializeToString())
+    assert message_from_proto(wire) == message
+
+
+@given(replies)
+def test_replies_come_back_from_the_journal(reply: ModelReply) -> None:
+    assert reply_from_json(json.loads(json.dumps(reply_to_json(reply)))) == reply
+
+
+@given(results)
+def test_results_come_back_from_the_ledger(result: ToolResult) -> None:
+    assert result_from_json(json.loads(json.dumps(result_to_json(result)))) == result
+
+
+def test_parts_of_later_releases_are_kept() -> None:
+    wire = message_pb2.Message(
+        id="m",
+        role=message_pb2.ROLE_APPROVAL,
+        parts=[
+            message_pb2.Part(
+                approval_request=message_pb2.ApprovalRequestPart(approval_id="approval-1")
+            )
+        ],
+    )
+    assert message_to_proto(message_from_proto(wire)) == wire
+
+
+@pytest.mark.parametrize("reason", list(StopReason))
+def test_every_stop_reason_has_its_number_on_the_wire(reason: StopReason) -> None:
+    failure = RunFailure(Reason.INTERNAL, "m", retryable=True)
+    event = RunFinished(Outcome(reason, Usage(1, 2), 3, failure))
+    wire = event_to_proto(event, "run-1", datetime(2026, 1, 1, tzinfo=UTC)).run_finished
+    assert run_event_pb2.StopReason.Name(wire.stop_reason) == f"STOP_REASON_{reason.name}"
+    assert wire.usage.total_tokens == 3
+    assert (wire.error.reason, wire.error.retryable) == ("INTERNAL", True)
+
+
+def run_request(**fields: object) -> turn_pb.ExecuteRunRequest:
+    given_fields: dict[str, object] = {
+        "run_id": new_id("run"),
+        "attempt": 1,
+        "agent_id": new_id("agent"),
+        "conversation_id": new_id("conversation"),
+    }
+    return turn_pb.ExecuteRunRequest(**{**given_fields, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"run_id": "agent-1"}, "run_id"),
+        ({"attempt": 0}, "attempt"),
+        ({"max_steps": -1}, "max_steps"),
+        ({"approval": {"approval_id": "a"}}, "approval"),
+        ({"messages": [{"parts": []}]}, "messages[0].parts"),
+        ({"messages": [{"parts": [{"text": {"text": "a\0"}}]}]}, "messages[0].parts[0]"),
+        ({"messages": [{"parts": [{"image": {"url": "u"}}]}]}, "messages[0].parts[0]"),
+        ({"messages": [{"parts": [{"tool_call": {}}]}]}, "messages[0].parts[0]"),
+        (
+            {"messages": [{"role": 4, "parts": [{"text": {"text": "a"}}]}]},
+            "messages[0].role",
+        ),
+    ],
+)
+def test_wrong_dispatches_are_refused(fields: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidArgumentError) as raised:
+        run_from_proto(run_request(**fields))
+    assert [violation.field for violation in raised.value.violations] == [field]
+
+
+def test_dispatch_has_its_defaults() -> None:
+    run = run_from_proto(run_request())
+    assert (run.max_steps, run.deadline, run.stream_tokens) == (50, None, False)
+    assert list(run.inputs) == []
+
+
+def test_tools_are_told_apart_by_what_a_repetition_does() -> None:
+    def tool(name: str, kind: int, effect: int = 0) -> tool_service_pb2.Tool:
+        return tool_service_pb2.Tool(
+            name=name,
+            type=kind,  # type: ignore[arg-type]
+            effect=effect,  # type: ignore[arg-type]
+            parameters_json='{"type": "object", "properties": {}}',
+        )
+
+    toolset = toolset_from_proto(
+        execution_service_pb2.ResolveToolsResponse(
+            tools=[
+                tool("memory_insert", tool_pb2.TOOL_TYPE_MEMORY),
+                tool("custom", tool_pb2.TOOL_TYPE_CUSTOM),
+                tool("reader", tool_pb2.TOOL_TYPE_CUSTOM, tool_pb2.TOOL_EFFECT_READ_ONLY),
+                tool("sender", tool_pb2.TOOL_TYPE_MCP, tool_pb2.TOOL_EFFECT_SIDE_EFFECT),
+            ]
+        )
+    )
+    repeatable = {each.name: each.replay_effect.repeatable for each in toolset.tools}
+    assert repeatable == {"memory_insert": True, "custom": False, "reader": True, "sender": False}
+    assert toolset.find("sender") == replace(toolset.tools[3], effect=ToolEffect.SIDE_EFFECT)
+    assert toolset.find("nobody") is None

@@ -1,0 +1,106 @@
+"""Assembly of the system message, and when it has to be rebuilt."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.agent_loop.prompts.base import LETTA_V1
+from strata.agent_loop.prompts.system_message import (
+    ArchivalStats,
+    Metadata,
+    archival_stats,
+    assemble,
+    format_time,
+    is_current,
+    render_metadata,
+)
+
+NOW = datetime(2026, 11, 21, 20, 43, 9, tzinfo=UTC)
+
+
+def metadata(**fields: object) -> Metadata:
+    given_fields: dict[str, object] = {
+        "now": NOW,
+        "timezone": "UTC",
+        "last_modified": NOW,
+        "hidden_messages": 0,
+    }
+    return Metadata(**{**given_fields, **fields})  # type: ignore[arg-type]
+
+
+def test_metadata_has_exactly_these_lines() -> None:
+    told = metadata(hidden_messages=3, archival=ArchivalStats(5, ("a", "b c")))
+    assert render_metadata(told) == (
+        "<memory_metadata>\n"
+        "- The current system date is: November 21, 2026\n"
+        "- Memory blocks were last modified: 2026-11-21 08:43:09 PM UTC+0000\n"
+        "- 3 previous messages between you and the user are stored in recall memory"
+        " (use tools to access them)\n"
+        "- 5 total memories you created are stored in archival memory"
+        " (use tools to access them)\n"
+        "- Available archival memory tags: a, b c\n"
+        "</memory_metadata>"
+    )
+
+
+def test_times_are_those_of_the_agent() -> None:
+    assert format_time(NOW, "Asia/Tokyo") == "2026-11-22 05:43:09 AM JST+0900"
+    assert "November 22, 2026" in render_metadata(metadata(timezone="Asia/Tokyo"))
+    assert format_time(NOW, "Not/AZone") == "2026-11-21 08:43:09 PM UTC+0000"
+
+
+@pytest.mark.parametrize(
+    ("base", "section", "text"),
+    [
+        ("Base.", "<m>", "Base.\n\n<m>\n\nMETA"),
+        ("Base.", "", "Base.\n\nMETA"),
+        ("", "<m>", "<m>\n\nMETA"),
+        ("A {CORE_MEMORY} B", "<m>", "A <m>\n\nMETA B"),
+        ("{CORE_MEMORY}{CORE_MEMORY}", "<m>", "<m>\n\nMETA{CORE_MEMORY}"),
+    ],
+)
+def test_parts_are_joined_by_one_empty_line(base: str, section: str, text: str) -> None:
+    told = metadata()
+    assert assemble(base, section, told) == text.replace("META", render_metadata(told))
+
+
+texts = st.text(alphabet=st.sampled_from("ab\n<>{}/ memory_metadata"), max_size=40)
+
+
+@given(texts, texts, texts, texts, st.integers(0, 3))
+def test_only_base_and_memory_decide_whether_it_is_current(
+    base: str, section: str, other_base: str, other_section: str, hidden: int
+) -> None:
+    text = assemble(base, section, metadata(hidden_messages=hidden, timezone="Asia/Tokyo"))
+    assert is_current(text, base, section)
+    if is_current(text, other_base, other_section):
+        assert assemble(other_base, other_section, metadata()) == assemble(
+            base, section, metadata()
+        )
+
+
+def test_longer_or_shorter_memory_is_not_current() -> None:
+    text = assemble("Base.", "<m>one</m>", metadata())
+    assert not is_current(text, "Base.", "<m>one</m>\n\n<d>")
+    assert not is_current(text, "Base.", "")
+    assert not is_current(text, "Base", "<m>one</m>")
+    assert not is_current("", "Base.", "<m>one</m>")
+
+
+@given(st.integers(1, 10**6), st.lists(st.text("abc -_", min_size=1).map(str.strip), max_size=3))
+def test_archival_counts_are_read_back(count: int, tags: list[str]) -> None:
+    kept = tuple(tag for tag in tags if tag)
+    stats = ArchivalStats(count, kept)
+    assert archival_stats(assemble("B", "<m>", metadata(archival=stats))) == stats
+    assert archival_stats("nothing of the kind") == ArchivalStats()
+
+
+def test_base_prompt_speaks_of_every_tier_and_of_strata() -> None:
+    for word in ("Strata", "Memory blocks", "Recall memory", "Archival memory", "read-only"):
+        assert word in LETTA_V1
+    assert LETTA_V1.strip() == LETTA_V1
+    assert "{CORE_MEMORY}" not in LETTA_V1

@@ -1,0 +1,61 @@
+"""The repository as files."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[3]
+ROOTS = ("shared", "services", "gateway")
+_GENERATED = REPOSITORY / "shared" / "strata" / "api"
+
+
+@cache
+def sources() -> list[Path]:
+    """Our modules: neither generated code nor the migrations, which only ever grow."""
+    return [
+        path
+        for root in ROOTS
+        for path in sorted((REPOSITORY / root).rglob("*.py"))
+        if _GENERATED not in path.parents and path.parent.name != "versions"
+    ]
+
+
+@cache
+def tracked() -> list[Path]:
+    """The files of the repository: what git has or would take, or else all that is not ignored."""
+    git = shutil.which("git")
+    if git is not None and (REPOSITORY / ".git").exists():
+        done = subprocess.run(
+            [git, "-c", f"safe.directory={REPOSITORY}", "ls-files", "-z", "--cached", "--others"]
+            + ["--exclude-standard"],
+            cwd=REPOSITORY,
+            capture_output=True,
+            check=True,
+        )
+        names = done.stdout.decode().split("\0")
+        return [path for name in names if name and (path := REPOSITORY / name).is_file()]
+    ignored = (REPOSITORY / ".gitignore").read_text("utf-8").split()
+    return [
+        path
+        for path in REPOSITORY.rglob("*")
+        if path.is_file()
+        and not any(
+            part.match(pattern.rstrip("/"))
+            for pattern in [*ignored, ".git"]
+            for part in map(Path, path.relative_to(REPOSITORY).parts)
+        )
+    ]
+
+
+def texts() -> dict[str, str]:
+    """The text files of the repository by their name."""
+    found = {}
+    for path in tracked():
+        try:
+            found[str(path.relative_to(REPOSITORY))] = path.read_text("utf-8")
+        except UnicodeDecodeError:
+            continue
+    return found

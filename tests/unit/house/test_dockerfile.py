@@ -1,0 +1,87 @@
+"""The Dockerfile agrees with the project; that it builds can only be seen where images are."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+from packaging.specifiers import SpecifierSet
+
+from unit.house.repository import REPOSITORY
+from unit.k8s.manifests import BASE, container_of, load, of_kind, pod_of, rooms
+
+_DOCKERFILE = (REPOSITORY / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
+_PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
+_INSTRUCTIONS = [
+    line.split(maxsplit=1)
+    for line in _DOCKERFILE.splitlines()
+    if line.strip() and not line.startswith("#")
+]
+
+
+def instructions(name: str) -> list[str]:
+    return [rest for word, rest in _INSTRUCTIONS if word == name]
+
+
+def environment() -> dict[str, str]:
+    return dict(re.findall(r'(\w+)="?([^\s"]+)"?', " ".join(instructions("ENV"))))
+
+
+def test_both_stages_have_the_same_supported_python() -> None:
+    (argument,) = [each for each in instructions("ARG") if each.startswith("PYTHON_VERSION=")]
+    version = argument.partition("=")[2]
+    assert SpecifierSet(_PROJECT["project"]["requires-python"]).contains(version)
+    images = {each.partition(" AS ")[0] for each in instructions("FROM")}
+    assert images == {"python:${PYTHON_VERSION}-slim"}
+
+
+def test_dependencies_are_held_to_the_lock() -> None:
+    installs = [each for each in instructions("RUN") if "uv pip install" in each]
+    dependencies, project = installs
+    assert "--verify-hashes" in dependencies
+    assert "--constraint requirements.lock" in dependencies
+    assert "--no-deps" in project
+
+
+def test_what_is_copied_is_what_the_context_lets_in() -> None:
+    ignore = (REPOSITORY / ".dockerignore").read_text("utf-8").splitlines()
+    assert "*" in ignore
+    let_in = {line[1:] for line in ignore if line.startswith("!")}
+    copied = {
+        source
+        for each in instructions("COPY")
+        if not each.startswith("--from")
+        for source in each.split()[:-1]
+    }
+    assert copied == let_in
+    assert all((REPOSITORY / name).exists() for name in let_in)
+
+
+def test_every_root_and_file_of_the_wheel_is_in_the_context() -> None:
+    copied = " ".join(instructions("COPY"))
+    roots = {
+        each.partition("/")[0]
+        for each in _PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    }
+    files = {_PROJECT["project"]["readme"], *_PROJECT["project"]["license-files"]}
+    for name in roots | files:
+        assert re.search(rf"(?:^|\s){re.escape(name)}(?:\s|$)", copied), name
+
+
+def test_the_image_runs_as_the_user_of_the_manifests() -> None:
+    user = instructions("USER")[-1]
+    for deployment in of_kind(load(BASE), "Deployment").values():
+        context = pod_of(deployment)["securityContext"]
+        assert user == f"{context['runAsUser']}:{context['runAsGroup']}"
+        assert container_of(deployment)["securityContext"]["readOnlyRootFilesystem"] is True
+        mounts = container_of(deployment)["volumeMounts"]
+        assert instructions("WORKDIR")[-1] in {each["mountPath"] for each in mounts}
+
+
+def test_every_room_listens_where_it_is_exposed() -> None:
+    exposed = {int(port) for each in instructions("EXPOSE") for port in each.split()}
+    assert exposed == {room.port for room in rooms().values()}
+    for room in rooms().values():
+        assert environment()[f"STRATA_{room.name.upper()}_HOST"] == "0.0.0.0"
+    known = {f"STRATA_{room.name.upper()}_HOST" for room in rooms().values()}
+    assert {name for name in environment() if name.startswith("STRATA_")} == known

@@ -1,0 +1,119 @@
+"""The shape of the source: three roots, one namespace, small modules, settings in one place."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from unit.house.repository import REPOSITORY, ROOTS, sources
+
+HARD_LIMIT = 500
+
+
+def test_no_file_hides_the_other_roots() -> None:
+    # One `strata/__init__.py` makes Python look no further than that root.
+    for root in ROOTS:
+        assert (REPOSITORY / root / "strata").is_dir()
+        assert not (REPOSITORY / root / "strata" / "__init__.py").exists()
+    assert list((REPOSITORY / "shared" / "strata" / "api").rglob("__init__.py")) == []
+
+
+def test_every_other_package_says_what_it_is() -> None:
+    silent = []
+    for path in sources():
+        init = path.parent / "__init__.py"
+        if path.parent.parent.name == "migrations":  # the files of one are loaded by path
+            continue
+        if not init.exists() or not ast.get_docstring(ast.parse(init.read_text("utf-8"))):
+            silent.append(str(path.parent.relative_to(REPOSITORY)))
+    assert sorted(set(silent)) == []
+
+
+def test_no_module_is_longer_than_the_limit() -> None:
+    lengths = {
+        str(path.relative_to(REPOSITORY)): len(path.read_text("utf-8").splitlines())
+        for path in sources()
+    }
+    assert len(lengths) > 100
+    assert {name: length for name, length in lengths.items() if length > HARD_LIMIT} == {}
+
+
+def test_the_environment_is_read_in_settings_only() -> None:
+    readers = [
+        str(path.relative_to(REPOSITORY))
+        for path in sources()
+        if path.name != "settings.py" and reads_environment(path.read_text("utf-8"))
+    ]
+    assert readers == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nos.environ['A']",
+        "import os\nos.getenv('A')",
+        "from os import environ",
+        "from os import path, getenv",
+        "import os as o\no.environ.get('A')",
+    ],
+)
+def test_every_way_to_read_the_environment_is_seen(source: str) -> None:
+    assert reads_environment(source)
+
+
+def reads_environment(source: str) -> bool:
+    wanted = {"environ", "environb", "getenv", "getenvb"}
+    tree = ast.parse(source)
+    names = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name == "os"
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id in names and node.attr in wanted:
+                return True
+        elif isinstance(node, ast.ImportFrom) and node.module == "os":
+            if any(alias.name in wanted for alias in node.names):
+                return True
+    return False
+
+
+def test_every_tool_knows_the_same_three_roots() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
+    hatch = project["tool"]["hatch"]["build"]
+    assert hatch["dev-mode-dirs"] == list(ROOTS)
+    assert hatch["targets"]["wheel"]["packages"] == [f"{root}/strata" for root in ROOTS]
+    assert project["tool"]["mypy"]["mypy_path"][:3] == list(ROOTS)
+    assert project["tool"]["pytest"]["ini_options"]["pythonpath"][:3] == list(ROOTS)
+
+
+def test_every_package_stands_under_the_import_rules() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
+    known = set(project["tool"]["importlinter"]["root_packages"])
+    found = {
+        f"strata.{path.name}"
+        for root in ROOTS
+        for path in (REPOSITORY / root / "strata").iterdir()
+        if path.is_dir() and path.name != "__pycache__"
+    }
+    assert found == known
+
+
+@pytest.mark.parametrize("root", ["services", "gateway"])
+def test_every_script_has_its_main(root: str) -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    scripts = set(project["scripts"].values())
+    rooms = {
+        path.parent.name
+        for path in Path(REPOSITORY / root / "strata").glob("*/main.py")
+        if path.parent.name != "cli"
+    }
+    assert rooms
+    for room in rooms:
+        assert f"strata.{room}.main:main" in scripts

@@ -1,0 +1,80 @@
+"""`requirements.lock` is complete, pinned, hashed, and names no place to load from."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import defaultdict
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from unit.house.repository import REPOSITORY
+
+_LOCK = (REPOSITORY / "requirements.lock").read_text("utf-8")
+_PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))
+
+
+def entries() -> list[tuple[Requirement, list[str]]]:
+    """The pins and their hashes."""
+    joined = _LOCK.replace("\\\n", " ")
+    found = []
+    for line in joined.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        requirement, *hashes = re.split(r"\s+--hash=", line.strip())
+        found.append((Requirement(requirement), hashes))
+    return found
+
+
+def pins() -> dict[str, list[Version]]:
+    """Versions by name; more than one where the version of Python decides."""
+    found: dict[str, list[Version]] = defaultdict(list)
+    for requirement, _ in entries():
+        (specifier,) = requirement.specifier
+        found[canonicalize_name(requirement.name)].append(Version(specifier.version))
+    return found
+
+
+def test_everything_is_pinned_and_hashed() -> None:
+    assert len(entries()) > 60
+    for requirement, hashes in entries():
+        (specifier,) = requirement.specifier
+        assert specifier.operator == "==", requirement
+        assert "*" not in specifier.version
+        assert requirement.url is None
+        assert hashes, requirement
+        for each in hashes:
+            assert re.fullmatch(r"sha256:[0-9a-f]{64}", each), requirement
+
+
+def test_the_lock_names_no_host_and_no_option() -> None:
+    assert "://" not in _LOCK
+    options = {word for word in re.findall(r"(?<!\S)--?[a-z-]+", _LOCK)}
+    assert options == {"--hash"}
+
+
+@pytest.mark.parametrize(
+    "wanted", [*_PROJECT["project"]["dependencies"], *_PROJECT["dependency-groups"]["dev"]]
+)
+def test_the_lock_satisfies_the_project(wanted: str) -> None:
+    requirement = Requirement(wanted)
+    versions = pins()[canonicalize_name(requirement.name)]
+    assert versions, f"{requirement.name} is not locked: run `make lock`"
+    for version in versions:
+        assert requirement.specifier.contains(version, prereleases=True)
+
+
+def test_the_generated_code_runs_with_the_locked_protobuf() -> None:
+    header = re.compile(r"# Protobuf Python Version: (\S+)")
+    files = list((REPOSITORY / "shared" / "strata" / "api").rglob("*_pb2.py"))
+    assert files
+    (locked,) = pins()["protobuf"]
+    for path in files:
+        match = header.search(path.read_text("utf-8"))
+        assert match is not None, path
+        made_for = Version(match.group(1))
+        assert made_for <= locked, path
+        assert made_for.major == locked.major, path
