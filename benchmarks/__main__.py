@@ -18,7 +18,7 @@ from benchmarks.load import eight_agents, thirty_agents
 from benchmarks.report import Report
 from benchmarks.starting import idle_memory, measured_start
 from benchmarks.system import System
-from benchmarks.turns import long_window, plain_turn, tool_turns
+from benchmarks.turns import long_reply, long_window, plain_turn, tool_turns
 from strata.shared.server import loop_factory
 
 Suite = Callable[[Bench], Awaitable[None]]
@@ -30,6 +30,7 @@ SUITES: dict[str, Suite] = {
     "compile_unchanged": compile_unchanged,
     "tool_turns": tool_turns,
     "long_window": long_window,
+    "long_reply": long_reply,
     "archival": archival,
     "conversation_search": conversation_search,
     "load_8": eight_agents,

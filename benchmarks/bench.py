@@ -68,9 +68,15 @@ class Model:
         stack.push_async_callback(child.stop)
         return cls(child, await child.line("URL"), kept)
 
-    async def request_of(self, client: Client, agent_id: str) -> bytes:
-        """Lets the agent have one more turn; returns what the model was asked in it."""
-        await client.turn(agent_id, _KEPT_WITHIN)
+    async def request_of(self, client: Client, agent_id: str, text: str = "") -> bytes:
+        """Lets the agent have one more turn; returns what the model was asked in it.
+
+        Args:
+            client: Sends the message.
+            agent_id: To whom.
+            text: What to say; that part of it counts which is echoed.
+        """
+        await client.turn(agent_id, f"{_KEPT_WITHIN} {text}")
         return self._kept.read_bytes()
 
 

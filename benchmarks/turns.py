@@ -11,6 +11,9 @@ from benchmarks.samples import Samples
 OVERHEAD_TARGET_MS = 40.0
 
 _CHUNK = 10
+_LONG_REPLY_CHARS = 2000
+# So many characters are in each piece of the double's replies.
+_PIECE_CHARS = 8
 _TURNS_PER_AGENT = 20
 
 
@@ -74,10 +77,7 @@ async def long_window(bench: Bench) -> None:
             turns.add(turn.total)
         _count_cpu(cpu, before, bench.system.usage().cpu_ms)
         bench.floors.model.ask(await bench.model.request_of(bench.client, agent))
-        known = len(bench.floors.model.samples)
-        await bench.floors.model.measure(size)
-        model.values += bench.floors.model.samples.values[known:]
-        del bench.floors.model.samples.values[known:]
+        model.values += await bench.floors.model.apart(size)
         await bench.floors.measure(size)
     name = f"turn, {bench.effort.long_window} messages in window"
     bench.report.add(
@@ -85,6 +85,33 @@ async def long_window(bench: Bench) -> None:
             p95=turns.p95 - model.median, floor=_beneath(bench), floor_name="commit + hop",
             samples=len(turns), note=f"model {model.median:.1f}"),
         _cpu_row(f"{name}, CPU", cpu, len(turns)),
+    )  # fmt: skip
+
+
+async def long_reply(bench: Bench) -> None:
+    """A reply of 250 pieces: what each piece of a stream costs on its way to the client."""
+    agent = await _ready_agent(bench)
+    said = "x" * _LONG_REPLY_CHARS
+    turns, model, short = Samples(), Samples(), Samples()
+    cpu: dict[str, float] = {}
+    for size in _chunks(max(bench.effort.turns // 10, _CHUNK)):
+        agent = await _ready_agent(bench)
+        before = bench.system.usage().cpu_ms
+        for _ in range(size):
+            turns.add((await bench.client.turn(agent, said)).total)
+        _count_cpu(cpu, before, bench.system.usage().cpu_ms)
+        for _ in range(size):
+            short.add((await bench.client.turn(agent, "Good night.")).total)
+        bench.floors.model.ask(await bench.model.request_of(bench.client, agent, said))
+        model.values += await bench.floors.model.apart(size)
+    pieces = _LONG_REPLY_CHARS // _PIECE_CHARS
+    own = turns.median - model.median
+    bench.report.add(
+        Row(f"turn, reply in {pieces} pieces, own", own, "ms", p95=turns.p95 - model.median,
+            samples=len(turns), note=f"model {model.median:.1f}"),
+        Row("each piece of a reply", (turns.median - short.median) / pieces * 1000, "us",
+            floor=model.median / pieces * 1000, floor_name="model", samples=len(turns)),
+        _cpu_row(f"turn, reply in {pieces} pieces, CPU", cpu, len(turns)),
     )  # fmt: skip
 
 
@@ -107,10 +134,7 @@ async def tool_turns(bench: Bench) -> None:
                 raise RuntimeError(f"{turn.tools} tools were run, and not one {tool}")
             turns.add(turn.total)
         bench.floors.model.ask(await bench.model.request_of(bench.client, agent))
-        known = len(bench.floors.model.samples)
-        await bench.floors.model.measure(_TURNS_PER_AGENT)
-        model.values += bench.floors.model.samples.values[known:]
-        del bench.floors.model.samples.values[known:]
+        model.values += await bench.floors.model.apart(_TURNS_PER_AGENT)
         await bench.floors.measure(_CHUNK)
         own = 2 * model.median
         bench.report.add(

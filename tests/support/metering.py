@@ -79,12 +79,13 @@ class Cost:
         return Counter(self.statements), self.commits, self.internal
 
     def __str__(self) -> str:
-        lines = [
+        total = (
             f"{self.sql} statements, {self.writes} commits {dict(self.commits)},"
             f" {self.internal.total()} internal calls {dict(self.internal)},"
             f" {self.reads.total()} read-only transactions {dict(self.reads)},"
             f" {len(self.background)} background statements"
-        ]
+        )
+        lines = [total]
         lines += [f"  {room}: {sql}" for room, sql in self.statements]
         lines += [f"  (background) {room}: {sql}" for room, sql in self.background]
         return "\n".join(lines)

@@ -130,6 +130,41 @@ class Ran:
 _TRANSIENT = ("_delta", "text_snapshot")
 
 
+class Stream:
+    """A run that is being listened to.
+
+    Attributes:
+        events: What has come so far.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._responses = call.__aiter__()
+        self.events: list[RunEvent] = []
+
+    @property
+    def run_id(self) -> str:
+        """The run; known from its first event on."""
+        return self.events[0].run_id
+
+    async def until(self, kind: str) -> RunEvent:
+        """Reads on up to the next event of a kind, and returns it."""
+        async for response in self._responses:
+            self.events.append(response.event)
+            if response.event.HasField(kind):
+                return self.events[-1]
+        raise AssertionError(f"no {kind} came: {Ran(self.events).kinds}")
+
+    async def rest(self) -> Ran:
+        """Reads on to the end."""
+        self.events += [response.event async for response in self._responses]
+        return Ran(self.events)
+
+    def leave(self) -> None:
+        """Stops listening, as a client does that loses its connection."""
+        self._call.cancel()
+
+
 class Client:
     """What a user of Strata has: an address and a key."""
 
@@ -154,22 +189,21 @@ class Client:
         agent: agent_pb.Agent = response.agent
         return agent
 
-    def begin(self, agent: agent_pb.Agent, *texts: str, **fields: Any) -> Any:
-        """Sends messages; returns the call, whose responses are events."""
-        return self.runs.SendMessage(
-            run_pb.SendMessageRequest(
-                agent_id=agent.id, messages=[user(text) for text in texts], **fields
-            )
+    def begin(self, agent: agent_pb.Agent, *texts: str, **fields: Any) -> Stream:
+        """Sends messages; returns the stream of the run."""
+        request = run_pb.SendMessageRequest(
+            agent_id=agent.id, messages=[user(text) for text in texts], **fields
         )
+        return Stream(self.runs.SendMessage(request))
 
     async def send(self, agent: agent_pb.Agent, *texts: str, **fields: Any) -> Ran:
         """Sends messages and reads the run to its end."""
-        return Ran([response.event async for response in self.begin(agent, *texts, **fields)])
+        return await self.begin(agent, *texts, **fields).rest()
 
     async def follow(self, run_id: str, after: int = 0) -> Ran:
         """Reads the events of a run after a sequence, to its end."""
         request = run_pb.StreamRunRequest(run_id=run_id, after_sequence=after)
-        return Ran([response.event async for response in self.runs.StreamRun(request)])
+        return await Stream(self.runs.StreamRun(request)).rest()
 
     async def run(self, run_id: str) -> run_pb.Run:
         """Returns a run."""
@@ -330,9 +364,7 @@ async def open_world(
 class _Builder:
     """Makes the settings of the rooms."""
 
-    def __init__(
-        self, urls: dict[str, Any], vectors: EmbeddedVectors, model: ModelServer
-    ) -> None:
+    def __init__(self, urls: dict[str, Any], vectors: EmbeddedVectors, model: ModelServer) -> None:
         self.urls = urls
         self.targets: dict[str, str] = {}
         self.private_key, self.public_key = generate_key_pair()

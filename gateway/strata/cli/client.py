@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import grpc.aio
+
 from strata.api.agent_loop.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
@@ -30,7 +31,6 @@ from strata.api.gateway.v1 import (
     run_service_pb2_grpc,
 )
 from strata.api.recall.v1 import message_service_pb2, message_service_pb2_grpc
-
 from strata.cli.connection import Target
 from strata.cli.failures import UnreachableError
 from strata.shared.channels import ChannelFactory, ChannelOptions

@@ -128,7 +128,7 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             # A terminal that cannot show a character must not end a chat.
             stream.reconfigure(errors="replace")
-    app()
+    app(prog_name="strata")
 
 
 if __name__ == "__main__":

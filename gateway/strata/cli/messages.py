@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from strata.api.common.v1 import message_pb2
-
 from strata.cli.chat.turn_view import compact_arguments, result_of
 from strata.cli.output import enum_name
 

@@ -6,13 +6,13 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-if TYPE_CHECKING:
-    from strata.cli.client import Client
-    from strata.cli.connection import Choice
+from strata.cli.client import Client, talk
+from strata.cli.connection import Choice, Target, find_target
+from strata.cli.settings import CliSettings
 
 ResultT = TypeVar("ResultT")
 
@@ -36,18 +36,21 @@ class Connection:
     def __init__(self, choice: Choice) -> None:
         self.choice = choice
 
+    def target(self) -> Target:
+        """Returns the gateway that is meant.
+
+        Raises:
+            StrataError: It cannot be found.
+        """
+        return find_target(self.choice, CliSettings())
+
     def run(self, work: Callable[[Client], Awaitable[ResultT]]) -> ResultT:
         """Runs `work` against the gateway, to its end.
 
         Raises:
             StrataError: The gateway cannot be found or reached, or `work` failed.
         """
-        # The modules below load gRPC, which `--help` does not need.
-        from strata.cli.client import talk  # noqa: PLC0415
-        from strata.cli.connection import find_target  # noqa: PLC0415
-        from strata.cli.settings import CliSettings  # noqa: PLC0415
-
-        return talk(find_target(self.choice, CliSettings()), work)
+        return talk(self.target(), work)
 
 
 def online(command: Callable[..., None]) -> Callable[..., None]:
@@ -59,8 +62,6 @@ def online(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*, address: str, api_key: str, data: Path | None, **values: Any) -> None:
-        from strata.cli.connection import Choice  # noqa: PLC0415 - loads pydantic
-
         command(Connection(Choice(address, api_key, data)), **values)
 
     hints = get_type_hints(command, include_extras=True)

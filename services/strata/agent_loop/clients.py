@@ -146,6 +146,7 @@ class RecallClient:
             messages=[message_to_proto(message) for message in commit.messages],
             system_text=commit.system_text,
             metadata_stale=commit.metadata_stale,
+            evict_count=commit.evict_count,
         )
         response = await self._stub.CommitStep(request)
         return CommittedStep(

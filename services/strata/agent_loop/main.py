@@ -70,7 +70,7 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
             ModelServicer(provider),
             TurnServicer(ports),
         ),
-        background=_background(settings, stack),
+        background=[provider.preload, *_background(settings, stack)],
     )
 
 

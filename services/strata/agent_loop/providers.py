@@ -55,6 +55,10 @@ class ModelProvider:
         )
         return BoundModel(self._factory.model(settings), settings)
 
+    async def preload(self) -> None:
+        """Imports the SDKs of the configured endpoints, so that the first turn need not wait."""
+        await self._factory.preload(endpoint.type for endpoint in self._registry.endpoints)
+
     def check(self, handle: str) -> None:
         """Refuses a handle that no configured endpoint can have.
 

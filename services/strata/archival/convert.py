@@ -35,6 +35,9 @@ MAX_QUERY_CHARS = 10_000
 MAX_TAGS = 64
 MAX_TAG_CHARS = 128
 MAX_NAME_CHARS = 200
+MAX_DESCRIPTION_CHARS = 10_000
+MAX_REQUEST_ID_CHARS = 256
+MAX_TIME_TO_LIVE_S = 100 * 365 * 24 * 3600
 
 _MATCH = {
     pb.TAG_MATCH_MODE_UNSPECIFIED: TagMatch.ANY,
@@ -113,11 +116,14 @@ def to_archive(
     """Returns the archive to create.
 
     Raises:
-        InvalidArgumentError: Name, time-to-live or model are wrong.
+        InvalidArgumentError: Request id, name, description, time-to-live or model are wrong.
     """
-    violations = [*_name_violations(request.name)]
-    if request.time_to_live_seconds < 0:
-        violations.append(FieldViolation("time_to_live_seconds", "must not be negative"))
+    violations = [
+        *_request_id_violations(request.request_id),
+        *_name_violations(request.name),
+        *_description_violations(request.description),
+        *_time_to_live_violations(request.time_to_live_seconds),
+    ]
     if request.embedding_model not in {"", model}:
         violations.append(
             FieldViolation("embedding_model", f"must be {model!r}, the model of this server")
@@ -168,9 +174,11 @@ def to_change(request: archive_pb.UpdateArchiveRequest) -> ArchiveChange:
         InvalidArgumentError: A value is wrong.
     """
     check_id(request.archive_id, "archive", field="archive_id")
-    violations = [*_name_violations(request.name)] if request.HasField("name") else []
-    if request.time_to_live_seconds < 0:
-        violations.append(FieldViolation("time_to_live_seconds", "must not be negative"))
+    violations = [
+        *(_name_violations(request.name) if request.HasField("name") else ()),
+        *_description_violations(request.description),
+        *_time_to_live_violations(request.time_to_live_seconds),
+    ]
     _refuse(violations)
     return ArchiveChange(
         name=request.name if request.HasField("name") else None,
@@ -215,6 +223,7 @@ def to_passages(
         place = f"{field}[{index}]" if len(wires) > 1 else field
         violations += text_violations(f"{place}.text", wire.text)
         violations += tag_violations(f"{place}.tags", wire.tags)
+        _time(wire.create_time, f"{place}.create_time", violations)
     _refuse(violations)
     return [_to_passage(wire, count_tokens, limit, now) for wire in wires]
 
@@ -277,8 +286,11 @@ def to_search(request: pb.SearchPassagesRequest) -> Search:
     if request.tag_match_mode not in _MATCH:
         violations.append(FieldViolation("tag_match_mode", "is not a known mode"))
     violations += tag_violations("tags", request.tags)
-    start = _time(request.start_time, request.HasField("start_time"))
-    end = _time(request.end_time, request.HasField("end_time"))
+    start = end = None
+    if request.HasField("start_time"):
+        start = _time(request.start_time, "start_time", violations)
+    if request.HasField("end_time"):
+        end = _time(request.end_time, "end_time", violations)
     if start is not None and end is not None and start >= end:
         violations.append(FieldViolation("end_time", "must be after start_time"))
     _refuse(violations)
@@ -325,8 +337,54 @@ def _name_violations(name: str) -> list[FieldViolation]:
     return []
 
 
-def _time(value: Timestamp, present: bool) -> datetime | None:
-    return value.ToDatetime(tzinfo=UTC) if present else None
+def check_request_id(request_id: str) -> str:
+    """Returns a request id, which may be empty.
+
+    Raises:
+        InvalidArgumentError: It is too long or holds what cannot be stored.
+    """
+    _refuse(_request_id_violations(request_id))
+    return request_id
+
+
+def check_tags(tags: Iterable[str]) -> list[str]:
+    """Returns tags to look for.
+
+    Raises:
+        InvalidArgumentError: There are too many, or some that no passage can have.
+    """
+    wanted = list(tags)
+    _refuse(tag_violations("tags", wanted))
+    return wanted
+
+
+def _request_id_violations(request_id: str) -> list[FieldViolation]:
+    if len(request_id) > MAX_REQUEST_ID_CHARS or "\x00" in request_id:
+        description = f"must be at most {MAX_REQUEST_ID_CHARS} characters without NUL"
+        return [FieldViolation("request_id", description)]
+    return []
+
+
+def _description_violations(description: str) -> list[FieldViolation]:
+    if len(description) > MAX_DESCRIPTION_CHARS or "\x00" in description:
+        wanted = f"must be at most {MAX_DESCRIPTION_CHARS} characters without NUL"
+        return [FieldViolation("description", wanted)]
+    return []
+
+
+def _time_to_live_violations(seconds: int) -> list[FieldViolation]:
+    if not 0 <= seconds <= MAX_TIME_TO_LIVE_S:
+        wanted = f"must be between 0 (for ever) and {MAX_TIME_TO_LIVE_S}, a hundred years"
+        return [FieldViolation("time_to_live_seconds", wanted)]
+    return []
+
+
+def _time(value: Timestamp, field: str, violations: list[FieldViolation]) -> datetime | None:
+    try:
+        return value.ToDatetime(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        violations.append(FieldViolation(field, "is not a time between the years 1 and 9999"))
+        return None
 
 
 def _refuse(violations: list[FieldViolation]) -> None:

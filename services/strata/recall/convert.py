@@ -113,9 +113,19 @@ def hit_to_proto(hit: SearchHit, explain: bool) -> message_pb.MessageHit:
     )
 
 
-def time_or_none(value: Timestamp, present: bool) -> datetime | None:
-    """Returns an aware UTC time, or None if the field is not set."""
-    return value.ToDatetime(tzinfo=UTC) if present else None
+def time_or_none(value: Timestamp, present: bool, field: str) -> datetime | None:
+    """Returns an aware UTC time, or None if the field is not set.
+
+    Raises:
+        InvalidArgumentError: No time between the years 1 and 9999.
+    """
+    if not present:
+        return None
+    try:
+        return value.ToDatetime(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        _refuse([FieldViolation(field, "is not a time between the years 1 and 9999")])
+        raise
 
 
 def to_message(wire: common.Message, now: datetime, step: int = 0) -> Message:
@@ -124,11 +134,12 @@ def to_message(wire: common.Message, now: datetime, step: int = 0) -> Message:
     usage: dict[str, Any] | None = None
     if wire.HasField("usage"):
         usage = {name: getattr(wire.usage, name) for name in _USAGE_FIELDS}
+    created = time_or_none(wire.create_time, wire.HasField("create_time"), "create_time")
     return Message(
         id=wire.id,
         role=_ROLES[wire.role],
         parts=tuple(_without_nul(part) for part in parts if part is not None),
-        create_time=time_or_none(wire.create_time, wire.HasField("create_time")) or now,
+        create_time=created or now,
         name=wire.name,
         run_id=wire.run_id,
         step_id=wire.step_id,
@@ -246,8 +257,10 @@ def to_search(request: message_pb.SearchMessagesRequest) -> SearchQuery:
     check_id(request.agent_id, "agent", field="agent_id")
     if request.conversation_id:
         check_id(request.conversation_id, "conversation", field="conversation_id")
-    start = time_or_none(request.start_time, request.HasField("start_time"))
-    end = time_or_none(request.end_time, request.HasField("end_time"))
+    if request.exclude_run_id:
+        check_id(request.exclude_run_id, "run", field="exclude_run_id")
+    start = time_or_none(request.start_time, request.HasField("start_time"), "start_time")
+    end = time_or_none(request.end_time, request.HasField("end_time"), "end_time")
     violations = []
     if not request.query.strip():
         violations.append(FieldViolation("query", "must not be blank"))
@@ -259,6 +272,8 @@ def to_search(request: message_pb.SearchMessagesRequest) -> SearchQuery:
         violations.append(FieldViolation("neighbours", f"must be 0 to {MAX_NEIGHBOURS}"))
     if start is not None and end is not None and start >= end:
         violations.append(FieldViolation("end_time", "must be after start_time"))
+    if request.mode not in message_pb.SearchMode.values():
+        violations.append(FieldViolation("mode", "is not a known mode"))
     roles = _to_roles(request.roles, violations)
     _refuse(violations)
     return SearchQuery(
@@ -285,6 +300,8 @@ def to_filter(request: message_pb.ListMessagesRequest) -> MessageFilter:
         violations.append(
             FieldViolation("conversation_id", "set exactly one of conversation_id and agent_id")
         )
+    if request.order not in message_pb.ListOrder.values():
+        violations.append(FieldViolation("order", "is not a known order"))
     roles = _to_roles(request.roles, violations)
     _refuse(violations)
     if request.conversation_id:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from contract.gateway.stores import Gateways, Rooms
+from contract.gateway.stores import Gateways, Rooms, drop
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
 from strata.shared.db import Database
@@ -27,3 +27,4 @@ async def gateways(databases: Rooms) -> AsyncIterator[Gateways]:
     )
     await database.close()
     await worker.close()
+    await drop(databases, urls)

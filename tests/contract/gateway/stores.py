@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import asyncpg
+
 from strata.gateway.runs.store import PostgresRunStore
 from strata.shared.db import Database
 
@@ -13,6 +15,8 @@ class Rooms(Protocol):
     """The part of the session's databases that is needed here."""
 
     async def of(self, room: object) -> RoomUrls: ...
+
+    def url(self, database: str) -> str: ...
 
 
 class RoomUrls(Protocol):
@@ -31,3 +35,13 @@ class Gateways:
     first: PostgresRunStore
     second: PostgresRunStore
     short: PostgresRunStore
+
+
+async def drop(databases: Rooms, urls: RoomUrls) -> None:
+    """Drops a test's database: there are many of them, and each takes some megabytes."""
+    connection = await asyncpg.connect(databases.url("postgres"))
+    try:
+        name = urls.admin_url.rpartition("/")[2]
+        await connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    finally:
+        await connection.close()

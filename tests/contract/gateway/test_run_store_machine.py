@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from contract.gateway.stores import Rooms
+from contract.gateway.stores import Rooms, drop
 from contract.gateway.test_run_store import events, fence_of, new_run
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.runs.domain import (
@@ -239,3 +239,4 @@ async def test_random_lives_of_runs(databases: Rooms) -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+    await drop(databases, urls)

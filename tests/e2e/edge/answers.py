@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 from faults.live import Client
@@ -56,15 +57,18 @@ class Answer:
 
 
 async def ask(
-    client: Client, path: str, requests: Sequence[bytes], metadata: Sequence[tuple[str, str]]
+    client: Client, path: str, request: bytes | None, metadata: Sequence[tuple[str, str]]
 ) -> Answer:
-    """Calls a method with serialised requests; any shape is called as a stream of both."""
-
-    async def sent() -> AsyncIterator[bytes]:
-        for request in requests:
-            yield request
-
-    call = client.channel.stream_stream(path)(sent(), metadata=metadata, timeout=30)
+    """Calls a method of any shape with one serialised request, or with none at all."""
+    call: Any
+    if request is None:
+        call = client.channel.stream_stream(path)(metadata=metadata, timeout=30)
+        await call.done_writing()
+    else:
+        # On the wire the shapes differ in the number of messages only. This one sends the
+        # message and the end of the stream together, so a server that answers before it has
+        # read everything does not break a write.
+        call = client.channel.unary_stream(path)(request, metadata=metadata, timeout=30)
     try:
         return Answer("OK", responses=[response async for response in call])
     except grpc.aio.AioRpcError as error:

@@ -21,6 +21,7 @@ from strata.gateway.bootstrap import ensure_local_project
 from strata.gateway.settings import GatewaySettings
 
 SCHEMAS = ("gateway", "agent_loop", "core_memory", "recall", "archival", "tool_execution")
+_UNINDEXED = "SELECT count(*) FROM archival.passages WHERE indexed_revision < revision"
 
 
 @pytest.fixture(scope="package")
@@ -136,25 +137,24 @@ class Store:
         rows = await self._connection.fetch(self._query)
         return {row["name"]: (row["rows"], int(row["sum"])) for row in rows}
 
-    async def rest(self) -> None:
-        """Waits until nothing changes any more: new passages are indexed a little later."""
-        before, now = None, await self.state()
-        while before != now:
-            await asyncio.sleep(0.7)
-            before, now = now, await self.state()
-
     @asynccontextmanager
     async def untouched(self) -> AsyncIterator[None]:
         """Asserts that the block changes nothing that is stored."""
+        await self._rest()
         before = await self.state()
         yield
         after = await self.state()
         assert {name: after[name] for name in after if after[name] != before.get(name)} == {}
 
+    async def _rest(self) -> None:
+        """Waits for what is done behind an answer: new passages are indexed a little later."""
+        while await self._connection.fetchval(_UNINDEXED):
+            await asyncio.sleep(0.02)
+
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def store(live: Live, ids: object, stranger: object) -> AsyncIterator[Store]:
-    """The database, when what both tenants stored has come to rest."""
+    """The database, with what both tenants have in it."""
     connection = await asyncpg.connect(live.admin_url)
     try:
         tables = await connection.fetch(
@@ -166,9 +166,7 @@ async def store(live: Live, ids: object, stranger: object) -> AsyncIterator[Stor
             f" coalesce(sum(hashtextextended(r::text, 0)), 0) AS sum FROM {s}.{t} r"
             for s, t in tables
         )
-        found = Store(connection, query)
-        await found.rest()
-        yield found
+        yield Store(connection, query)
     finally:
         await connection.close()
 

@@ -39,21 +39,26 @@ KINDS: Mapping[str, str] = {
 # a thing, or what only some callers may say.
 _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "GetAgentRequest": frozenset({"name"}),
-    "GetBlockRequest": frozenset({"agent_id", "label", "as_of_time"}),
+    "GetBlockRequest": frozenset({"agent_id", "label"}),
     "GetToolRequest": frozenset({"name"}),
-    "CreateAgentRequest": frozenset({"without_blocks", "model", "compaction", "tool_rules", "tools"}),
-    "UpdateAgentRequest": frozenset({"model", "compaction", "tool_rules", "tools"}),
+    "CreateAgentRequest": frozenset(
+        {
+            *("without_blocks", "model", "compaction", "tool_rules", "tools"),
+            *("include_base_tool_rules", "enable_sleeptime", "message_buffer_autoclear"),
+        }
+    ),
+    "UpdateAgentRequest": frozenset(
+        {"model", "compaction", "tool_rules", "set_tool_rules", "tools"}
+    ),
     "EditBlockRequest": frozenset({"origin"}),
     "NewPassage": frozenset({"origin"}),
     "ListMessagesRequest": frozenset({"conversation_id"}),
     "InsertPassageRequest": frozenset({"archive_id"}),
     "InsertPassagesRequest": frozenset({"archive_id"}),
     "ListPassagesRequest": frozenset({"archive_id"}),
-    "SearchPassagesRequest": frozenset({"archive_ids", "start_time", "end_time"}),
-    "SearchMessagesRequest": frozenset({"start_time", "end_time"}),
-    "GetUsageRequest": frozenset({"start_time", "end_time"}),
+    "SearchPassagesRequest": frozenset({"archive_ids"}),
     "ListTagsRequest": frozenset({"archive_id"}),
-    "CreateApiKeyRequest": frozenset({"expire_time", "scopes"}),
+    "CreateApiKeyRequest": frozenset({"scopes"}),
 }
 _NEVER = frozenset({"page_token", "expected_revision", "time_to_live_seconds", "embedding_model"})
 _TEXTS: Mapping[str, str] = {
@@ -94,8 +99,8 @@ def id_fields(message: Any, path: str = "") -> dict[str, tuple[Any, FieldDescrip
     return found
 
 
-def put(message: Any, field: FieldDescriptor, value: str) -> None:
-    """Sets an id, in a list as its only element."""
+def put(message: Any, field: FieldDescriptor, value: Any) -> None:
+    """Sets a field, a list to this one element."""
     if field.is_repeated:
         message.ClearField(field.name)
         getattr(message, field.name).append(value)
@@ -127,7 +132,8 @@ def _set_message(message: Any, field: FieldDescriptor, ids: Ids, depth: int) -> 
     if field.message_type.GetOptions().map_entry:
         getattr(message, field.name)["key"] = "value"
     elif field.message_type.full_name == "google.protobuf.Timestamp":
-        getattr(message, field.name).FromSeconds(1_700_000_000)
+        past = field.name in {"create_time", "start_time"}
+        getattr(message, field.name).FromSeconds(1_700_000_000 if past else 4_000_000_000)
     elif depth > 0:
         inner = getattr(message, field.name)
         if field.is_repeated:
@@ -153,3 +159,38 @@ def _value(field: FieldDescriptor, ids: Ids) -> Any:
             return field.enum_type.values[1].number
         case _:
             return _NUMBERS.get(field.name, 1)
+
+
+def absurdities(field: FieldDescriptor) -> list[Any]:
+    """Values that the type of a field allows and nobody should send."""
+    match field.type:
+        case FieldDescriptor.TYPE_STRING:
+            return ["\0", "a\0b", "\u202e\U0001f9e8", "x" * 300_000, "%s {0} ' -- \\", " "]
+        case FieldDescriptor.TYPE_BYTES:
+            return [b"\0", b"\xff" * 300_000]
+        case FieldDescriptor.TYPE_DOUBLE | FieldDescriptor.TYPE_FLOAT:
+            return [float("nan"), float("inf"), -1.0, 1e300]
+        case FieldDescriptor.TYPE_ENUM:
+            return [-1, 999]
+        case FieldDescriptor.TYPE_INT32:
+            return [-1, -(2**31), 2**31 - 1]
+        case FieldDescriptor.TYPE_INT64:
+            return [-1, -(2**63), 2**63 - 1]
+        case _:
+            return []
+
+
+def places(message: Any, path: str = "") -> dict[str, tuple[Any, FieldDescriptor]]:
+    """Every leaf field of a request and of the messages that are set in it, by its path."""
+    found: dict[str, tuple[Any, FieldDescriptor]] = {}
+    for field in message.DESCRIPTOR.fields:
+        if field.message_type is None:
+            found[f"{path}{field.name}"] = (message, field)
+        elif field.message_type.GetOptions().map_entry:
+            continue
+        else:
+            value = getattr(message, field.name)
+            inner = list(value) if field.is_repeated else [value] * message.HasField(field.name)
+            for each in inner:
+                found.update(places(each, f"{path}{field.name}."))
+    return found

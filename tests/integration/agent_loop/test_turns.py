@@ -252,7 +252,9 @@ async def test_cut_at_the_token_limit_keeps_the_text(world: World) -> None:
     assert ran.finished.stop_reason == event_pb.STOP_REASON_MAX_TOKENS_EXCEEDED
 
 
-async def test_context_refusal_leaves_older_messages_out_of_the_request_only(world: World) -> None:
+async def test_context_refusal_takes_older_messages_out_of_the_window_but_not_of_the_log(
+    world: World,
+) -> None:
     agent = await world.make_agent()
     for number in range(4):
         world.model.script(say(f"Answer {number}. " + "x" * 4000))
@@ -267,7 +269,10 @@ async def test_context_refusal_leaves_older_messages_out_of_the_request_only(wor
     assert answered.body["messages"][0]["role"] == "system"
     assert answered.body["messages"][-1]["content"] == "Last question."
     assert answered.body["messages"][1]["role"] == "user"
-    assert len((await world.window(agent)).messages) == 11
+    window = await world.window(agent)
+    assert window.message_count == 11
+    assert len(window.messages) == len(answered.body["messages"]) + 1
+    assert window.metadata_stale
 
 
 async def test_second_context_refusal_ends_the_run(world: World) -> None:

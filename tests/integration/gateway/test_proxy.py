@@ -309,8 +309,9 @@ async def test_a_stream_both_ways_is_forwarded() -> None:
                 ],
             )
         )
-        network.register(Room("front", [proxied_after(descriptor, network)]))
-        stub: Any = reflection_pb2_grpc.ServerReflectionStub(network.raw_channel("front"))
+        network.register(Room("front", [proxied_service(descriptor, network.channel("behind"))]))
+        front: Any = network.raw_channel("front")
+        stub: Any = reflection_pb2_grpc.ServerReflectionStub(front)
         hosts = [reflection_pb2.ServerReflectionRequest(host=f"{n}") for n in range(100)]
         call = stub.ServerReflectionInfo(aiter_of(*hosts))
         assert [each.valid_host async for each in call] == [f"{n}" for n in range(100)]
@@ -321,10 +322,6 @@ async def test_a_stream_both_ways_is_forwarded() -> None:
             [each async for each in refused]
         assert raised.value.code() is grpc.StatusCode.ABORTED
         assert raised.value.details() == "enough"
-
-
-def proxied_after(descriptor: Any, network: InProcessNetwork) -> Service:
-    return proxied_service(descriptor, network.channel("behind"))
 
 
 async def test_nothing_is_left_of_a_forwarded_call(world: World) -> None:

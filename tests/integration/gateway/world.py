@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc.aio
 
+from contract.gateway.stores import drop
 from strata.api.agent_loop.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
@@ -364,3 +365,4 @@ async def open_world(databases: Any, transport: str) -> AsyncIterator[World]:
     async with world.stack:
         await world.start()
         yield world
+    await drop(databases, urls)

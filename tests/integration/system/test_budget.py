@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import asyncpg
 import pytest
@@ -83,6 +84,11 @@ async def tool_turn(world: World, agent: agent_pb.Agent, fact: str) -> tuple[Cos
     return cost, ran
 
 
+def log_writes(cost: Cost) -> int:
+    """How often the gateway stored a batch of events between the start and the end of the run."""
+    return sum("SET last_sequence" in sql for _, sql in cost.statements)
+
+
 async def test_plain_turn_is_within_budget(world: World) -> None:
     agent = await world.make_agent()
     await plain_turn(world, agent)
@@ -92,7 +98,6 @@ async def test_plain_turn_is_within_budget(world: World) -> None:
     assert cost.sql <= SQL_PLAIN, cost
     assert cost.internal.total() <= internal_calls(1, memory_changed=False), cost
     assert cost.writes <= COMMITS_PER_STEP + COMMITS_OF_THE_RUN, cost
-    print("PLAIN", cost)
 
 
 async def test_turn_with_three_calls_in_one_reply_is_within_budget(world: World) -> None:
@@ -100,8 +105,73 @@ async def test_turn_with_three_calls_in_one_reply_is_within_budget(world: World)
     await tool_turn(world, agent, "rowing")
 
     cost, _ = await tool_turn(world, agent, "sailing")
-    print("TOOL", cost)
 
     assert cost.sql <= SQL_PLAIN + SQL_PER_TOOL_STEP, cost
     assert cost.internal.total() <= internal_calls(2, memory_changed=True), cost
-    assert cost.writes <= 2 * COMMITS_PER_STEP + COMMITS_OF_THE_RUN, cost
+    # The reply and its calls, their outcome, the step; the inputs before, the answer after.
+    assert cost.commits["agent-loop"] <= 2, cost
+    assert cost.commits["recall"] <= 3, cost
+    assert cost.commits["gateway"] <= COMMITS_OF_THE_RUN + 1 + log_writes(cost), cost
+
+
+@pytest.mark.xfail(
+    reason="the gateway stores finished tools and stored messages in a commit of their own each"
+)
+async def test_commits_of_a_tool_turn_are_within_budget(world: World) -> None:
+    agent = await world.make_agent()
+    await tool_turn(world, agent, "rowing")
+
+    cost, _ = await tool_turn(world, agent, "sailing")
+
+    # What a tool writes is its own affair, as are the calls that it makes.
+    of_tools = cost.commits["core-memory"] + cost.commits["archival"]
+    assert of_tools == 2, cost
+    assert cost.writes - of_tools <= 2 * COMMITS_PER_STEP + COMMITS_OF_THE_RUN, cost
+
+
+async def test_a_turn_costs_the_same_at_10_and_at_10_000_messages(world: World) -> None:
+    agent = await world.make_agent()
+    await grow(world, agent, 10)
+    await plain_turn(world, agent)
+    plain_young = await plain_turn(world, agent)
+    tool_young, _ = await tool_turn(world, agent, "rowing")
+
+    await grow(world, agent, 10_000)
+    await plain_turn(world, agent)
+    plain_old = await plain_turn(world, agent)
+    tool_old, _ = await tool_turn(world, agent, "sailing")
+
+    assert plain_old.shape() == plain_young.shape(), f"{plain_young}\n{plain_old}"
+    # How many events fall into one batch is a matter of milliseconds.
+    assert without_log(tool_old) == without_log(tool_young), f"{tool_young}\n{tool_old}"
+
+
+async def test_counts_in_the_prompt_are_true_with_a_long_history(world: World) -> None:
+    agent = await world.make_agent()
+    await grow(world, agent, 10_000)
+
+    await tool_turn(world, agent, "rowing")
+
+    stored = await world.system_message(agent)
+    assert "- 10000 previous messages between you and the user are stored in recall" in stored
+    assert "- 1 total memories you created are stored in archival memory" in stored
+    assert len(world.model.requests[-1].body["messages"]) < 10
+
+
+async def test_reading_the_prompt_does_not_depend_on_the_history(world: World) -> None:
+    """The model sees the window, however much lies before it."""
+    young, old = await world.make_agent(), await world.make_agent()
+    await grow(world, old, 10_000)
+
+    await plain_turn(world, young)
+    await plain_turn(world, old)
+
+    first, second = (request.body["messages"][1:] for request in world.model.requests)
+    assert first == second
+
+
+def without_log(cost: Cost) -> tuple[Counter[tuple[str, str]], Counter[str], Counter[str]]:
+    statements, commits, calls = cost.shape()
+    for name in [key for key in statements if "SET last_sequence" in key[1]]:
+        commits["gateway"] -= statements.pop(name)
+    return statements, commits, calls

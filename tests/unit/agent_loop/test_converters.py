@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.agent_loop.convert.messages import message_from_proto, message_to_proto
@@ -104,17 +104,20 @@ replies = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(messages)
 def test_messages_come_back_from_the_wire(message: Message) -> None:
     wire = message_pb2.Message.FromString(message_to_proto(message).SerializeToString())
     assert message_from_proto(wire) == message
 
 
+@settings(deadline=None)
 @given(replies)
 def test_replies_come_back_from_the_journal(reply: ModelReply) -> None:
     assert reply_from_json(json.loads(json.dumps(reply_to_json(reply)))) == reply
 
 
+@settings(deadline=None)
 @given(results)
 def test_results_come_back_from_the_ledger(result: ToolResult) -> None:
     assert result_from_json(json.loads(json.dumps(result_to_json(result)))) == result

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.agent_loop.prompts.base import LETTA_V1
@@ -71,6 +71,7 @@ def test_parts_are_joined_by_one_empty_line(base: str, section: str, text: str) 
 texts = st.text(alphabet=st.sampled_from("ab\n<>{}/ memory_metadata"), max_size=40)
 
 
+@settings(deadline=None)
 @given(texts, texts, texts, texts, st.integers(0, 3))
 def test_only_base_and_memory_decide_whether_it_is_current(
     base: str, section: str, other_base: str, other_section: str, hidden: int
@@ -91,6 +92,7 @@ def test_longer_or_shorter_memory_is_not_current() -> None:
     assert not is_current("", "Base.", "<m>one</m>")
 
 
+@settings(deadline=None)
 @given(st.integers(1, 10**6), st.lists(st.text("abc -_", min_size=1).map(str.strip), max_size=3))
 def test_archival_counts_are_read_back(count: int, tags: list[str]) -> None:
     kept = tuple(tag for tag in tags if tag)

@@ -28,9 +28,9 @@ def tracked() -> list[Path]:
     """The files of the repository: what git has or would take, or else all that is not ignored."""
     git = shutil.which("git")
     if git is not None and (REPOSITORY / ".git").exists():
+        listing = ("ls-files", "-z", "--cached", "--others", "--exclude-standard")
         done = subprocess.run(
-            [git, "-c", f"safe.directory={REPOSITORY}", "ls-files", "-z", "--cached", "--others"]
-            + ["--exclude-standard"],
+            [git, "-c", f"safe.directory={REPOSITORY}", *listing],
             cwd=REPOSITORY,
             capture_output=True,
             check=True,

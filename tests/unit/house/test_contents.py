@@ -8,21 +8,26 @@ import pytest
 
 from unit.house.repository import texts
 
-# Written so that this file does not contain what it looks for.
-_HOSTS = (
-    "pypi" r"\.org",
-    "python" r"hosted\.org",
-    "npmjs" r"\.(?:org|com)",
-    "proxy\\.golang" r"\.org",
-    "(?<![\\w.])(?:docker|ghcr|quay|gcr)" r"\.io/",
-    "crates" r"\.io",
+# Put together here, so that this file does not contain what it looks for.
+_HOSTS = tuple(
+    r"(?<![\w])" + re.escape(".".join(labels))
+    for labels in (
+        ("pypi", "org"),
+        ("pythonhosted", "org"),
+        ("registry", "npmjs", "org"),
+        ("npmjs", "com"),
+        ("proxy", "golang", "org"),
+        ("docker", "io"),
+        ("ghcr", "io"),
+        ("quay", "io"),
+        ("gcr", "io"),
+        ("crates", "io"),
+    )
 )
 _MACHINE = (
-    "/ro" r"ot/",
-    r"(?<![\w./<])/wo" r"rk/",
-    r"/ho" r"me/[a-z]",
-    r"/Us" r"ers/[A-Za-z]",
-    r"[A-Z]:\\Us" r"ers",
+    r"(?<![\w./<>*-])/(?:root|work)/",
+    r"(?<![\w./<>*-])/(?:home|Users)/[A-Za-z]",
+    r"[A-Z]:\\Users",
 )
 
 
@@ -55,8 +60,8 @@ def test_no_file_names_a_path_of_somebodys_machine() -> None:
     [
         (_HOSTS, "index-url = https://" + "pypi" + ".org/simple"),
         (_HOSTS, "image: " + "ghcr" + ".io/somebody/strata"),
-        (_MACHINE, "cd " + "/wo" + "rk/main"),
-        (_MACHINE, "open('" + "/ho" + "me/anna/x')"),
+        (_MACHINE, "cd " + "/work" + "/main"),
+        (_MACHINE, "open('" + "/home" + "/anna/x')"),
     ],
 )
 def test_the_search_finds(patterns: tuple[str, ...], text: str) -> None:

@@ -74,14 +74,20 @@ def reads_environment(source: str) -> bool:
         for alias in node.names
         if alias.name == "os"
     }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id in names and node.attr in wanted:
-                return True
-        elif isinstance(node, ast.ImportFrom) and node.module == "os":
-            if any(alias.name in wanted for alias in node.names):
-                return True
-    return False
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in names
+    }
+    used |= {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "os"
+        for alias in node.names
+    }
+    return bool(used & wanted)
 
 
 def test_every_tool_knows_the_same_three_roots() -> None:

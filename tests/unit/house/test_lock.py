@@ -52,7 +52,7 @@ def test_everything_is_pinned_and_hashed() -> None:
 
 def test_the_lock_names_no_host_and_no_option() -> None:
     assert "://" not in _LOCK
-    options = {word for word in re.findall(r"(?<!\S)--?[a-z-]+", _LOCK)}
+    options = set(re.findall(r"(?<!\S)--?[a-z-]+", _LOCK))
     assert options == {"--hash"}
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.api.gateway.v1.run_service_pb2_grpc import RunServiceStub
-
 from strata.cli.client import is_transport_failure
 from strata.cli.failures import UnreachableError
 from strata.shared.errors import (
@@ -135,7 +134,7 @@ class RunFollower:
             await self._sleep(max(pause, failure.retry_after or 0.0))
             pause = min(pause * 2, self._back_off.longest_s)
 
-    async def _events(self) -> AsyncIterator[RunEvent]:
+    async def _events(self) -> AsyncGenerator[RunEvent, None]:
         if self.run_id:
             stream = self._runs.StreamRun(
                 pb.StreamRunRequest(

@@ -9,15 +9,16 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
 from google.protobuf.json_format import MessageToDict
+from rich.text import Text
+
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.gateway.v1 import run_service_pb2 as pb
-
 from strata.cli.chat.following import BackOff, RunFollower, Update
 from strata.cli.chat.screens import Screen
 from strata.cli.chat.turn_view import TurnView
@@ -45,7 +46,7 @@ class ChatOptions:
     max_steps: int = 0
     reasoning: bool = True
     usage: bool = True
-    back_off: BackOff = BackOff()
+    back_off: BackOff = field(default_factory=BackOff)
 
 
 class ChatSession:
@@ -136,14 +137,11 @@ class ChatSession:
     async def _cancel(self, follower: RunFollower, tell: Callable[[str], None]) -> None:
         run_id = await follower.known()
         try:
-            await self._client.runs.CancelRun(
-                pb.CancelRunRequest(run_id=run_id), timeout=_CANCEL_S
-            )
+            await self._client.runs.CancelRun(pb.CancelRunRequest(run_id=run_id), timeout=_CANCEL_S)
         except StrataError as error:
             tell(f"The run could not be cancelled: {error.message}")
 
     def _tell(self, text: str) -> None:
-        from rich.text import Text  # noqa: PLC0415 - with --json nothing is drawn
 
         self._screen.line(Text(text, style="yellow"))
 

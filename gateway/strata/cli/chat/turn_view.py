@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from rich.text import Text
+
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.common.v1.usage_pb2 import Usage
-
 from strata.cli.chat.following import ConnectionBack, ConnectionLost, Update
 from strata.cli.chat.screens import Screen
 from strata.cli.diffs import diff_text
@@ -100,7 +100,12 @@ class TurnView:
                 assert_never(update)
 
     def _show_event(self, event: RunEvent, elapsed_s: float) -> None:
-        match event.WhichOneof("event"):
+        kind = event.WhichOneof("event")
+        if not self._show_reply(kind, event):
+            self._show_progress(kind, event, elapsed_s)
+
+    def _show_progress(self, kind: str | None, event: RunEvent, elapsed_s: float) -> None:
+        match kind:
             case "run_started":
                 self._screen.waiting("reading memory")
             case "step_started":
@@ -108,21 +113,10 @@ class TurnView:
                 self._screen.waiting(f"{event.step_started.model or 'the model'} is thinking")
             case "step_restarted":
                 self._restart_step(event.step_restarted)
-            case "text_delta":
-                self._add_text(event.text_delta.text)
-            case "reasoning_delta":
-                self._add_thought(event.reasoning_delta.text)
-            case "tool_call_delta":
-                if event.tool_call_delta.name:
-                    self._screen.waiting(f"calling {event.tool_call_delta.name}")
-            case "text_snapshot":
-                self._whole(event.text_snapshot.text, event.text_snapshot.reasoning)
             case "tool_started":
                 self._tool_started(event.tool_started)
             case "tool_finished":
                 self._tool_finished(event.tool_finished)
-            case "message_stored":
-                self._stored(event.message_stored.message)
             case "approval_requested":
                 self._approval(event.approval_requested.approval)
             case "window_compacted":
@@ -132,6 +126,23 @@ class TurnView:
             case _:
                 # Of a newer server; what must be seen is in the stored messages anyway.
                 pass
+
+    def _show_reply(self, kind: str | None, event: RunEvent) -> bool:
+        match kind:
+            case "text_delta":
+                self._add_text(event.text_delta.text)
+            case "reasoning_delta":
+                self._add_thought(event.reasoning_delta.text)
+            case "tool_call_delta":
+                if event.tool_call_delta.name:
+                    self._screen.waiting(f"calling {event.tool_call_delta.name}")
+            case "text_snapshot":
+                self._whole(event.text_snapshot.text, event.text_snapshot.reasoning)
+            case "message_stored":
+                self._stored(event.message_stored.message)
+            case _:
+                return False
+        return True
 
     def _begin_step(self) -> None:
         self._screen.mark()

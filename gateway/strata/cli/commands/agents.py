@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.api.core_memory.v1.block_service_pb2 import NewBlock
+from strata.cli.chat.prompt import interruptible, is_interactive
+from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.failures import UsageError
 from strata.cli.options import (
     AgentArgument,
@@ -16,11 +20,16 @@ from strata.cli.options import (
     LimitOption,
     online,
 )
-
-if TYPE_CHECKING:
-    from strata.api.agent_loop.v1 import agent_service_pb2 as pb
-
-    from strata.cli.client import Client
+from strata.cli.output import (
+    clipped,
+    note,
+    print_fields,
+    print_json,
+    print_listing,
+    print_text,
+    safe,
+    when,
+)
 
 app = typer.Typer(
     help="Create, show, change and delete agents.", no_args_is_help=True, add_completion=False
@@ -57,11 +66,6 @@ def list_agents(
     as_json: JsonOption = False,
 ) -> None:
     """List the agents of the project."""
-    from strata.api.agent_loop.v1 import agent_service_pb2 as pb  # noqa: PLC0415
-
-    from strata.cli.client import first_of  # noqa: PLC0415
-    from strata.cli.output import clipped, print_listing, when  # noqa: PLC0415
-
     request = pb.ListAgentsRequest(name_contains=name, tags=tag or [])
     found = connection.run(
         lambda client: first_of(client.agents.ListAgents, request, "agents", limit)
@@ -101,9 +105,7 @@ def create_agent(
     persona: Annotated[
         str | None, typer.Option("--persona", help='Text of its block "persona".')
     ] = None,
-    human: Annotated[
-        str | None, typer.Option("--human", help='Text of its block "human".')
-    ] = None,
+    human: Annotated[str | None, typer.Option("--human", help='Text of its block "human".')] = None,
     block: Annotated[
         list[str] | None,
         typer.Option("--block", metavar="LABEL=TEXT", help="A further block; may be repeated."),
@@ -117,12 +119,11 @@ def create_agent(
     as_json: JsonOption = False,
 ) -> None:
     """Create an agent with its memory blocks and tools."""
-    from strata.api.agent_loop.v1 import agent_service_pb2 as pb  # noqa: PLC0415
-    from strata.api.core_memory.v1.block_service_pb2 import NewBlock  # noqa: PLC0415
-
-    from strata.cli.client import new_request_id  # noqa: PLC0415
-
-    blocks = [("human", human or ""), ("persona", persona or ""), *map(_label_and_text, block or [])]
+    blocks = [
+        ("human", human or ""),
+        ("persona", persona or ""),
+        *map(_label_and_text, block or []),
+    ]
     request = pb.CreateAgentRequest(
         request_id=new_request_id(),
         name=name,
@@ -157,21 +158,18 @@ def update_agent(
     as_json: JsonOption = False,
 ) -> None:
     """Change an agent. Tools and tags that are given replace the present ones."""
-    from strata.api.agent_loop.v1 import agent_service_pb2 as pb  # noqa: PLC0415
-
-    from strata.cli.client import new_request_id  # noqa: PLC0415
-
+    prompt = _system(system, system_file)
+    if all(each is None for each in (name, model, description, prompt, tool, tag, timezone)):
+        raise UsageError("Nothing to change: give at least one option.")
     request = pb.UpdateAgentRequest(
         request_id=new_request_id(),
         name=name,
         description=description,
-        system=_system(system, system_file),
+        system=prompt,
         tools=pb.NameList(names=tool) if tool else None,
         tags=pb.NameList(names=tag) if tag else None,
         timezone=timezone,
     )
-    if not request.ListFields()[1:] and model is None:
-        raise UsageError("Nothing to change: give at least one option.")
 
     async def update(client: Client) -> pb.Agent:
         present = await client.agent(agent)
@@ -194,9 +192,6 @@ def delete_agent(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete an agent with all that it remembers."""
-    from strata.api.agent_loop.v1 import agent_service_pb2 as pb  # noqa: PLC0415
-
-    from strata.cli.chat.prompt import interruptible, is_interactive  # noqa: PLC0415
 
     async def delete(client: Client) -> str:
         found = await client.agent(agent)
@@ -209,8 +204,6 @@ def delete_agent(
                 )
         await client.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=found.id))
         return found.name
-
-    from strata.cli.output import safe  # noqa: PLC0415
 
     typer.echo(f"Deleted {safe(connection.run(delete))}.")
 
@@ -227,9 +220,6 @@ def show_context(
     as_json: JsonOption = False,
 ) -> None:
     """Show what fills the context window of an agent."""
-    from strata.api.agent_loop.v1 import agent_service_pb2 as pb  # noqa: PLC0415
-
-    from strata.cli.output import note, print_listing, print_text  # noqa: PLC0415
 
     async def read(client: Client) -> pb.GetContextWindowResponse:
         request = pb.GetContextWindowRequest(
@@ -258,7 +248,6 @@ def show_context(
 
 
 def _print_agent(agent: pb.Agent, *, as_json: bool) -> None:
-    from strata.cli.output import print_fields, print_json, when  # noqa: PLC0415
 
     if as_json:
         print_json(agent)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from strata.api.archival.v1 import archive_service_pb2 as archive_pb
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
-
-if TYPE_CHECKING:
-    from strata.api.archival.v1 import archive_service_pb2 as archive_pb
-    from strata.api.archival.v1 import passage_service_pb2 as pb
-
-    from strata.cli.client import Client
+from strata.cli.output import clipped, print_json, print_listing, when
 
 app = typer.Typer(help="Store and search passages.", no_args_is_help=True, add_completion=False)
 
@@ -33,11 +31,6 @@ def insert_passage(
     as_json: JsonOption = False,
 ) -> None:
     """Store a passage in the archive of an agent."""
-    from strata.api.archival.v1 import passage_service_pb2 as pb  # noqa: PLC0415
-
-    from strata.cli.client import new_request_id  # noqa: PLC0415
-    from strata.cli.output import print_json  # noqa: PLC0415
-
     passage = pb.NewPassage(text=sys.stdin.read() if text == "-" else text, tags=tag or [])
 
     async def insert(client: Client) -> pb.InsertPassageResponse:
@@ -70,9 +63,6 @@ def search_passages(
     as_json: JsonOption = False,
 ) -> None:
     """Search the passages of an agent, best first."""
-    from strata.api.archival.v1 import passage_service_pb2 as pb  # noqa: PLC0415
-
-    from strata.cli.output import print_listing  # noqa: PLC0415
 
     async def search(client: Client) -> pb.SearchPassagesResponse:
         request = pb.SearchPassagesRequest(
@@ -88,10 +78,7 @@ def search_passages(
     print_listing(
         found,
         ["score", "text", "tags", "when", "id"],
-        [
-            (f"{hit.relevance.rrf_score:.4f}", *_row(hit.passage))
-            for hit in found.hits
-        ],
+        [(f"{hit.relevance.rrf_score:.4f}", *_row(hit.passage)) for hit in found.hits],
         empty="Nothing found.",
         as_json=as_json,
     )
@@ -125,10 +112,6 @@ def list_archival(
 def _list_passages(
     connection: Connection, agent: str, tags: list[str], limit: int, *, as_json: bool
 ) -> None:
-    from strata.api.archival.v1 import passage_service_pb2 as pb  # noqa: PLC0415
-
-    from strata.cli.client import first_of  # noqa: PLC0415
-    from strata.cli.output import print_listing  # noqa: PLC0415
 
     async def read(client: Client) -> pb.ListPassagesResponse:
         request = pb.ListPassagesRequest(agent_id=await client.agent_id(agent), tags=tags)
@@ -145,10 +128,6 @@ def _list_passages(
 
 
 def _list_archives(connection: Connection, limit: int, *, as_json: bool) -> None:
-    from strata.api.archival.v1 import archive_service_pb2 as archive_pb  # noqa: PLC0415
-
-    from strata.cli.client import first_of  # noqa: PLC0415
-    from strata.cli.output import print_listing  # noqa: PLC0415
 
     async def read(client: Client) -> archive_pb.ListArchivesResponse:
         request = archive_pb.ListArchivesRequest()
@@ -175,7 +154,6 @@ def _list_archives(connection: Connection, limit: int, *, as_json: bool) -> None
 
 
 def _row(passage: pb.Passage) -> tuple[str, str, str, str]:
-    from strata.cli.output import clipped, when  # noqa: PLC0415
 
     text = clipped(passage.text, _TEXT_CHARS)
     return text, ", ".join(passage.tags), when(passage.create_time), passage.id

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from strata.cli.failures import EXIT_FAILURE, UsageError
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.cli.chat.prompt import interruptible, is_interactive, read_message
+from strata.cli.chat.screens import screen_for
+from strata.cli.chat.session import ChatOptions, ChatSession
+from strata.cli.client import Client, is_agent_id, new_request_id
+from strata.cli.failures import EXIT_FAILURE, UsageError, show_error
 from strata.cli.options import AgentArgument, Connection, ConversationOption, online
-
-if TYPE_CHECKING:
-    from strata.api.agent_loop.v1 import agent_service_pb2 as pb
-
-    from strata.cli.chat.session import ChatSession
-    from strata.cli.client import Client
+from strata.cli.output import console, note, safe
+from strata.shared.errors import NotFoundError, StrataError
 
 app = typer.Typer(add_completion=False)
 
@@ -44,17 +45,15 @@ def chat(
 ) -> None:
     """Talk with an agent.
 
-    Ctrl-C cancels the turn, Ctrl-D leaves. Without a terminal each line of the input is a
-    message; the replies go to standard output, all else to standard error.
+    Ctrl-C cancels the turn, Ctrl-D leaves.
+
+    Without a terminal each line of the input is a message.
+    The replies then go to standard output, all else to standard error.
     """
     if as_json and message is None:
         raise UsageError("--json needs --message.")
 
     async def talk(client: Client) -> bool:
-        from strata.cli.chat.screens import screen_for  # noqa: PLC0415
-        from strata.cli.chat.session import ChatOptions, ChatSession  # noqa: PLC0415
-        from strata.cli.output import console  # noqa: PLC0415
-
         found = await find_or_create(client, agent, ask=message is None)
         options = ChatOptions(found.id, conversation, max_steps, reasoning, usage)
         session = ChatSession(client, screen_for(console()), options)
@@ -72,12 +71,6 @@ async def find_or_create(client: Client, agent: str, *, ask: bool) -> pb.Agent:
     Raises:
         NotFoundError: There is no such agent, and it was not created.
     """
-    from strata.api.agent_loop.v1 import agent_service_pb2 as pb  # noqa: PLC0415
-
-    from strata.cli.chat.prompt import interruptible, is_interactive  # noqa: PLC0415
-    from strata.cli.client import is_agent_id, new_request_id  # noqa: PLC0415
-    from strata.shared.errors import NotFoundError  # noqa: PLC0415
-
     try:
         return await client.agent(agent)
     except NotFoundError as error:
@@ -96,15 +89,10 @@ async def find_or_create(client: Client, agent: str, *, ask: bool) -> pb.Agent:
 
 
 async def converse(session: ChatSession, name: str) -> bool:
-    """Sends what is typed until the input ends; returns whether the last turn went well.
+    """Sends what is typed until the input ends; returns whether all turns went well.
 
     On a terminal a turn that fails is told, and the conversation goes on.
     """
-    from strata.cli.chat.prompt import is_interactive, read_message  # noqa: PLC0415
-    from strata.cli.failures import show_error  # noqa: PLC0415
-    from strata.cli.output import note, safe  # noqa: PLC0415
-    from strata.shared.errors import StrataError  # noqa: PLC0415
-
     interactive = is_interactive()
     if interactive:
         note(f"You talk with {safe(name)}. Ctrl-C cancels a turn, Ctrl-D leaves.")
@@ -113,7 +101,7 @@ async def converse(session: ChatSession, name: str) -> bool:
         if not text.strip():
             continue
         try:
-            ok = await session.turn(text)
+            ok = await session.turn(text) and ok
         except StrataError as error:
             if not interactive:
                 raise

@@ -5,17 +5,20 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.text import Text
 
+from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.cli.chat.prompt import is_interactive
+from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.diffs import diff_text, unified_diff
+from strata.cli.editor import EditorSettings
+from strata.cli.editor import edit as edit_text
 from strata.cli.failures import UsageError
 from strata.cli.options import AgentArgument, Connection, JsonOption, online
-
-if TYPE_CHECKING:
-    from strata.api.core_memory.v1 import block_service_pb2 as pb
-
-    from strata.cli.client import Client
+from strata.cli.output import console, note, print_json, print_text, safe, when
 
 app = typer.Typer(
     help="Show and edit the memory blocks of an agent.",
@@ -40,10 +43,6 @@ def show_memory(
     as_json: JsonOption = False,
 ) -> None:
     """Show the memory blocks of an agent as the model sees them, or the text of one."""
-    from strata.api.core_memory.v1 import block_service_pb2 as pb  # noqa: PLC0415
-
-    from strata.cli.client import first_of  # noqa: PLC0415
-    from strata.cli.output import print_json, print_text  # noqa: PLC0415
 
     async def read_one(client: Client) -> pb.Block:
         return await _block(client, await client.agent_id(agent), label)
@@ -82,15 +81,11 @@ def edit_memory(
 
     If the agent changed the block meanwhile, nothing is written.
     """
-    from strata.api.core_memory.v1 import block_service_pb2 as pb  # noqa: PLC0415
-
-    from strata.cli.client import new_request_id  # noqa: PLC0415
-
     given = _given_text(value, file)
 
     async def edit(client: Client) -> tuple[pb.Block, pb.Block]:
         before = await _block(client, await client.agent_id(agent), label)
-        text = _edited(before.value) if given is None else given
+        text = edit_text(before.value, EditorSettings()) if given is None else given
         if text == before.value:
             return before, before
         request = pb.UpdateBlockRequest(
@@ -112,14 +107,12 @@ def edit_memory(
 
 
 async def _block(client: Client, agent_id: str, label: str) -> pb.Block:
-    from strata.api.core_memory.v1 import block_service_pb2 as pb  # noqa: PLC0415
 
     request = pb.GetBlockRequest(agent_id=agent_id, label=label)
     return (await client.blocks.GetBlock(request)).block
 
 
 def _given_text(value: str | None, file: str | None) -> str | None:
-    from strata.cli.chat.prompt import is_interactive  # noqa: PLC0415
 
     if value is not None and file is not None:
         raise UsageError("Give --value or --file, not both.")
@@ -135,19 +128,7 @@ def _given_text(value: str | None, file: str | None) -> str | None:
     return value
 
 
-def _edited(text: str) -> str:
-    from strata.cli.chat.prompt import interruptible  # noqa: PLC0415
-
-    with interruptible():
-        edited = typer.edit(text, extension=".txt", require_save=False)
-    if edited is None:
-        return text
-    # Editors end a file with a newline that nobody typed.
-    return edited if text.endswith("\n") else edited.removesuffix("\n")
-
-
 def _keep(text: str) -> None:
-    from strata.cli.output import note  # noqa: PLC0415
 
     with tempfile.NamedTemporaryFile(
         "w", prefix="strata-memory-", suffix=".txt", delete=False, encoding="utf-8"
@@ -157,8 +138,6 @@ def _keep(text: str) -> None:
 
 
 def _print_edit(before: pb.Block, after: pb.Block, *, as_json: bool) -> None:
-    from strata.cli.diffs import diff_text, unified_diff  # noqa: PLC0415
-    from strata.cli.output import console, print_json, safe  # noqa: PLC0415
 
     if as_json:
         print_json(after)
@@ -173,9 +152,6 @@ def _print_edit(before: pb.Block, after: pb.Block, *, as_json: bool) -> None:
 
 
 def _print_blocks(blocks: object) -> None:
-    from rich.text import Text  # noqa: PLC0415
-
-    from strata.cli.output import console, safe, when  # noqa: PLC0415
 
     screen = console()
     listed: list[pb.Block] = list(blocks)  # type: ignore[call-overload]
@@ -195,5 +171,6 @@ def _print_blocks(blocks: object) -> None:
         screen.print(heading, soft_wrap=True)
         if block.description:
             screen.print(Text(safe(block.description), style="dim italic"), soft_wrap=True)
-        screen.print(Text(safe(block.value)) if block.value else Text("(empty)", style="dim"),
-                     soft_wrap=True)
+        screen.print(
+            Text(safe(block.value)) if block.value else Text("(empty)", style="dim"), soft_wrap=True
+        )

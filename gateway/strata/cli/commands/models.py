@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
+from strata.api.agent_loop.v1 import model_service_pb2 as pb
+from strata.cli.client import Client
 from strata.cli.options import Connection, JsonOption, online
-
-if TYPE_CHECKING:
-    from strata.api.agent_loop.v1 import model_service_pb2 as pb
-
-    from strata.cli.client import Client
+from strata.cli.output import note, print_listing
 
 app = typer.Typer(add_completion=False)
 
@@ -20,9 +16,6 @@ app = typer.Typer(add_completion=False)
 @online
 def list_models(connection: Connection, as_json: JsonOption = False) -> None:
     """List the chat models that agents can use."""
-    from strata.api.agent_loop.v1 import model_service_pb2 as pb  # noqa: PLC0415
-
-    from strata.cli.output import note, print_listing  # noqa: PLC0415
 
     async def read(client: Client) -> pb.ListModelsResponse:
         return await client.models.ListModels(pb.ListModelsRequest())

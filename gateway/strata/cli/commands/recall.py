@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from strata.api.common.v1 import message_pb2
+from strata.api.recall.v1 import message_service_pb2 as pb
+from strata.cli.client import Client, first_of
+from strata.cli.messages import speaker_of, text_of
 from strata.cli.options import (
     AgentArgument,
     Connection,
@@ -14,16 +18,9 @@ from strata.cli.options import (
     LimitOption,
     online,
 )
+from strata.cli.output import clipped, print_listing, when
 
-if TYPE_CHECKING:
-    from strata.api.common.v1 import message_pb2
-    from strata.api.recall.v1 import message_service_pb2 as pb
-
-    from strata.cli.client import Client
-
-app = typer.Typer(
-    help="List and search what was said.", no_args_is_help=True, add_completion=False
-)
+app = typer.Typer(help="List and search what was said.", no_args_is_help=True, add_completion=False)
 
 _TEXT_CHARS = 160
 _MOST_HITS = 100
@@ -44,9 +41,6 @@ def search_messages(
     as_json: JsonOption = False,
 ) -> None:
     """Search the messages of an agent, best first."""
-    from strata.api.recall.v1 import message_service_pb2 as pb  # noqa: PLC0415
-
-    from strata.cli.output import print_listing  # noqa: PLC0415
 
     async def search(client: Client) -> pb.SearchMessagesResponse:
         request = pb.SearchMessagesRequest(
@@ -80,10 +74,6 @@ def list_messages(
     as_json: JsonOption = False,
 ) -> None:
     """List the messages of a conversation: the last ones, in the order in which they came."""
-    from strata.api.recall.v1 import message_service_pb2 as pb  # noqa: PLC0415
-
-    from strata.cli.client import first_of  # noqa: PLC0415
-    from strata.cli.output import print_listing  # noqa: PLC0415
 
     async def read(client: Client) -> pb.ListMessagesResponse:
         chosen = conversation or (await client.agent(agent)).default_conversation_id
@@ -103,8 +93,6 @@ def list_messages(
 
 
 def _row(message: message_pb2.Message) -> tuple[str, str, str, str]:
-    from strata.cli.messages import speaker_of, text_of  # noqa: PLC0415
-    from strata.cli.output import clipped, when  # noqa: PLC0415
 
     text = clipped(text_of(message), _TEXT_CHARS)
     return when(message.create_time), speaker_of(message), text, message.id

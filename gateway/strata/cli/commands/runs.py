@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.cli.client import Client, first_of
 from strata.cli.options import Connection, JsonOption, LimitOption, online
-
-if TYPE_CHECKING:
-    from strata.api.gateway.v1 import run_service_pb2 as pb
-
-    from strata.cli.client import Client
+from strata.cli.output import enum_name, print_fields, print_json, print_listing, when
 
 app = typer.Typer(help="List, show and cancel runs.", no_args_is_help=True, add_completion=False)
 
@@ -27,10 +26,6 @@ def list_runs(
     as_json: JsonOption = False,
 ) -> None:
     """List runs, newest first."""
-    from strata.api.gateway.v1 import run_service_pb2 as pb  # noqa: PLC0415
-
-    from strata.cli.client import first_of  # noqa: PLC0415
-    from strata.cli.output import print_listing, when  # noqa: PLC0415
 
     async def read(client: Client) -> pb.ListRunsResponse:
         agent_id = await client.agent_id(agent) if agent else ""
@@ -62,7 +57,6 @@ def list_runs(
 @online
 def show_run(connection: Connection, run: RunArgument, as_json: JsonOption = False) -> None:
     """Show a run."""
-    from strata.api.gateway.v1 import run_service_pb2 as pb  # noqa: PLC0415
 
     async def read(client: Client) -> pb.Run:
         return (await client.runs.GetRun(pb.GetRunRequest(run_id=run))).run
@@ -74,7 +68,6 @@ def show_run(connection: Connection, run: RunArgument, as_json: JsonOption = Fal
 @online
 def cancel_run(connection: Connection, run: RunArgument, as_json: JsonOption = False) -> None:
     """Cancel a run; what it has stored stays."""
-    from strata.api.gateway.v1 import run_service_pb2 as pb  # noqa: PLC0415
 
     async def cancel(client: Client) -> pb.Run:
         return (await client.runs.CancelRun(pb.CancelRunRequest(run_id=run))).run
@@ -83,7 +76,6 @@ def cancel_run(connection: Connection, run: RunArgument, as_json: JsonOption = F
 
 
 def _print_run(run: pb.Run, *, as_json: bool) -> None:
-    from strata.cli.output import print_fields, print_json, when  # noqa: PLC0415
 
     if as_json:
         print_json(run)
@@ -108,16 +100,10 @@ def _print_run(run: pb.Run, *, as_json: bool) -> None:
 
 
 def _state(run: pb.Run) -> str:
-    from strata.api.gateway.v1 import run_service_pb2 as pb  # noqa: PLC0415
-
-    from strata.cli.output import enum_name  # noqa: PLC0415
 
     return enum_name(pb.RunState, run.state, "RUN_STATE_")
 
 
 def _stop(run: pb.Run) -> str:
-    from strata.api.common.v1 import run_event_pb2  # noqa: PLC0415
-
-    from strata.cli.output import enum_name  # noqa: PLC0415
 
     return enum_name(run_event_pb2.StopReason, run.stop_reason, "STOP_REASON_")

@@ -60,6 +60,10 @@ class StepName:
 class Asker:
     """Asks one agent's model.
 
+    Attributes:
+        usage: Tokens of all replies so far.
+        evictable: Oldest messages that the last answered request could not show.
+
     Args:
         bound: The model.
         tokens: What is known of bytes per token.
@@ -80,6 +84,7 @@ class Asker:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.usage = Usage()
+        self.evictable = 0
         self._bound = bound
         self._tokens = tokens
         self._sink = sink
@@ -125,6 +130,7 @@ class Asker:
             self.usage += reply.usage
             self._tokens.observe(self._key, fitted.size, reply.usage)
             if not reply.is_empty:
+                self.evictable = fitted.evictable
                 return reply
             if reply.finish_reason is FinishReason.LENGTH:
                 raise cut_before_text()

@@ -82,6 +82,7 @@ class StepCommit:
         messages: In order; calls are followed by the returns of all of them.
         system_text: The system message, if it was rebuilt for the step.
         metadata_stale: Whether its counts are old now; None if that did not change.
+        evict_count: Oldest messages after the system message that leave the window.
     """
 
     key: JournalKey
@@ -90,6 +91,7 @@ class StepCommit:
     messages: Sequence[Message]
     system_text: str | None = None
     metadata_stale: bool | None = None
+    evict_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from strata.agent_loop.prompts.system_message import (
     archival_stats,
     assemble,
     is_current,
+    shows_day,
 )
 from strata.shared.clock import Clock
 from strata.shared.errors import (
@@ -67,15 +68,19 @@ class WorkingWindow:
         return [call.id for message in self._messages for call in message.tool_calls]
 
     async def refresh(self, section: MemorySection) -> None:
-        """Rebuilds the system message if it shows another memory, or counts known to be old.
+        """Rebuilds the system message if it shows another memory, old counts or another day.
 
-        The new text is used from now on and stored with the next step.
+        The new text is used from now on and stored with the next step. The day is the one part
+        of the metadata that is compared: it changes once a day, and an agent that does not know
+        the date gives wrong answers.
         """
         text = self._messages[0].text
-        if not self._stale and is_current(text, self._agent.system, section.text):
+        now = self._clock.now()
+        current = is_current(text, self._agent.system, section.text)
+        if current and not self._stale and shows_day(text, now, self._agent.timezone):
             return
         metadata = Metadata(
-            now=self._clock.now(),
+            now=now,
             timezone=self._agent.timezone,
             last_modified=section.last_modified,
             hidden_messages=self._message_count - len(self._messages),
@@ -89,14 +94,15 @@ class WorkingWindow:
         """Returns what to store about the counts with a step; None leaves it as it is.
 
         Args:
-            changed: Whether the step changed archival memory.
+            changed: Whether the step changed archival memory, or what the window holds.
         """
         if changed:
             return True
         return None if self.unsaved_text is None else not self._counts_known
 
-    def committed(self, step: CommittedStep) -> None:
-        """Takes in what a step stored."""
+    def committed(self, step: CommittedStep, evicted: int = 0) -> None:
+        """Takes in what a step stored, and lets go of the oldest messages that it evicted."""
+        del self._messages[1 : 1 + evicted]
         self._messages.extend(step.messages)
         self._message_count = step.message_count
         self.unsaved_text = None

@@ -1,8 +1,10 @@
 """From the stored window to the request that the model gets.
 
 What does not fit is left out of the request, never out of the store: oldest exchanges first,
-calls always together with their returns. This is the deterministic floor under compaction, which
-summarises what it takes out; until that is built (issue 4) it is all there is.
+calls always together with their returns. Whole exchanges that were left out leave the window
+with the step, so that the window, and with it the cost of a turn, does not grow with the age of
+the conversation; they stay in recall memory and are found by search. This is the deterministic
+floor under compaction, which summarises what it takes out.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from strata.agent_loop.models.domain import (
 )
 from strata.agent_loop.models.tokens import messages_bytes, tools_bytes
 
+_KEPT_SHARE = 0.7
 _SIMPLE_ROLES = {
     MessageRole.SYSTEM: Role.SYSTEM,
     MessageRole.USER: Role.USER,
@@ -45,12 +48,15 @@ class FittedRequest:
         request: The request.
         size: Its bytes.
         left_out: Stored messages that it does not show.
+        evictable: The oldest of these, whole exchanges: messages after the system message that
+            the window can do without from now on.
         minimal: Nothing more can be left out.
     """
 
     request: ModelRequest
     size: int
     left_out: int
+    evictable: int
     minimal: bool
 
 
@@ -83,13 +89,14 @@ def build_request(
     system = to_chat(messages[0], return_limit)
     units = _units(messages[1:], return_limit)
     fixed = messages_bytes(system) + tools_bytes(tools.schemas)
-    kept = _fit(units, max_bytes - fixed)
+    start, kept = _fit(units, max_bytes - fixed)
     shown = [chat for unit in kept for chat in unit.chat]
     return FittedRequest(
         ModelRequest([*system, *shown], tuple(tools.schemas)),
         fixed + sum(unit.size for unit in kept),
-        sum(unit.count for unit in units) - sum(unit.count for unit in kept),
-        minimal=len(_fit(units, 0)) == len(kept),
+        left_out=sum(unit.count for unit in units) - sum(unit.count for unit in kept),
+        evictable=sum(unit.count for unit in units[:start]),
+        minimal=len(_fit(units, 0)[1]) == len(kept),
     )
 
 
@@ -118,15 +125,19 @@ def _units(messages: Sequence[Message], return_limit: int) -> list[_Unit]:
     return units
 
 
-def _fit(units: Sequence[_Unit], budget: float) -> list[_Unit]:
+def _fit(units: Sequence[_Unit], budget: float) -> tuple[int, list[_Unit]]:
     """Leaves out the oldest exchanges, then the oldest steps of the newest exchange.
 
-    The newest input and the newest unit always stay.
+    Returns how many of the oldest units are left out, and what is kept. The newest input and
+    the newest unit always stay. Once something has to go, more goes than must: if every turn
+    left out a little, every prompt would begin differently and no provider's prompt cache
+    would ever hold.
     """
     newest = max((i for i, unit in enumerate(units) if unit.opens), default=len(units) - 1)
     size = sum(unit.size for unit in units)
+    roomy = budget * _KEPT_SHARE if size > budget else budget
     start = 0
-    while size > budget and start < newest:
+    while size > roomy and start < newest:
         size -= units[start].size
         start += 1
         while start < newest and not units[start].opens:
@@ -136,7 +147,7 @@ def _fit(units: Sequence[_Unit], budget: float) -> list[_Unit]:
     position = newest - start + 1
     while size > budget and position < len(kept) - 1:
         size -= kept.pop(position).size
-    return kept
+    return start, kept
 
 
 def _content(message: Message) -> tuple[Part, ...]:

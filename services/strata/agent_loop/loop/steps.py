@@ -162,7 +162,8 @@ class Steps:
         messages = [self._assistant(record)]
         if results:
             messages.append(self._returns(record, results))
-        stale = any(result.archival_changed for result in results)
+        evicted, self._asker.evictable = self._asker.evictable, 0
+        stale = evicted > 0 or any(result.archival_changed for result in results)
         committed = await self._ports.recall.commit_step(
             StepCommit(
                 self._key,
@@ -171,9 +172,10 @@ class Steps:
                 messages,
                 self._window.unsaved_text,
                 self._window.metadata_stale(changed=stale),
+                evicted,
             )
         )
-        self._window.committed(committed)
+        self._window.committed(committed, evicted)
         for message in committed.messages:
             await self._sink.emit(MessageStored(message))
 

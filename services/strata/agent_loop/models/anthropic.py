@@ -18,6 +18,7 @@ from anthropic import (
     AsyncStream,
 )
 from anthropic.types import RawContentBlockDelta, RawMessageStreamEvent
+
 from strata.agent_loop.models import anthropic_wire
 from strata.agent_loop.models.domain import (
     EndpointType,
@@ -125,7 +126,11 @@ class AnthropicChatModel:
     async def _send(self, request: ModelRequest) -> AsyncStream[RawMessageStreamEvent]:
         body = anthropic_wire.build(request, self._settings)
         timeouts = self._settings.timeouts
+        # See the OpenAI model: the SDK sends extra body as it is, without walking through it.
+        large = {name: body.pop(name) for name in ("messages", "tools") if name in body}
         response = await self._client.messages.create(
+            messages=[],
+            extra_body=large,
             **body,
             stream=True,
             timeout=httpx2.Timeout(timeouts.total, connect=timeouts.connect),

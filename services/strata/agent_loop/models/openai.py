@@ -20,6 +20,7 @@ from openai import (
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 from openai.types.chat.chat_completion_chunk import ChoiceDelta, ChoiceDeltaToolCall
+
 from strata.agent_loop.models import openai_wire
 from strata.agent_loop.models.domain import (
     EndpointType,
@@ -142,8 +143,14 @@ class OpenAiChatModel:
             request, self._settings, official=self._official, without=self._refused
         )
         timeouts = self._settings.timeouts
+        # The SDK walks through typed arguments one by one, which takes longer than the rest of
+        # a turn when the window is large; what goes as extra body it sends as it is.
+        large = {name: body.pop(name) for name in ("messages", "tools") if name in body}
         response = await self._client.chat.completions.create(
-            **body, timeout=httpx2.Timeout(timeouts.total, connect=timeouts.connect)
+            messages=[],
+            extra_body=large,
+            timeout=httpx2.Timeout(timeouts.total, connect=timeouts.connect),
+            **body,
         )
         return cast("AsyncStream[ChatCompletionChunk]", response)
 

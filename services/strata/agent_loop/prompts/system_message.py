@@ -1,7 +1,8 @@
 """The system message: base prompt, memory section, metadata (blueprint §0.3, observed §3).
 
-It is rebuilt when the base prompt or the memory section changed. The metadata is not compared:
-a count or a date alone must not throw away the provider's prompt cache.
+It is rebuilt when the base prompt or the memory section changed, and once a day for the date.
+The rest of the metadata is not compared: a count alone must not throw away the provider's prompt
+cache.
 """
 
 from __future__ import annotations
@@ -69,8 +70,7 @@ def format_time(moment: datetime, timezone: str) -> str:
 
 def render_metadata(metadata: Metadata) -> str:
     """Returns the ``<memory_metadata>`` element."""
-    today = metadata.now.astimezone(zone(metadata.timezone)).strftime("%B %d, %Y")
-    lines = [_OPEN, f"- The current system date is: {today}"]
+    lines = [_OPEN, _date_line(metadata.now, metadata.timezone)]
     if metadata.last_modified is not None:
         changed = format_time(metadata.last_modified, metadata.timezone)
         lines.append(f"- Memory blocks were last modified: {changed}")
@@ -110,6 +110,16 @@ def is_current(text: str, base: str, section: str) -> bool:
     # A prompt that speaks of the element itself must not be mistaken for where it stands.
     told = text[len(start) : len(text) - len(end)]
     return _OPEN not in told and _CLOSE not in told
+
+
+def shows_day(text: str, now: datetime, timezone: str) -> bool:
+    """Says whether a system message shows the day that it is in a timezone."""
+    return f"{_OPEN}\n{_date_line(now, timezone)}\n" in text
+
+
+def _date_line(now: datetime, timezone: str) -> str:
+    day = now.astimezone(zone(timezone)).strftime("%B %d, %Y")
+    return f"- The current system date is: {day}"
 
 
 def archival_stats(text: str) -> ArchivalStats:

@@ -62,8 +62,9 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
     ) -> pb.InsertPassageResponse:
         """Stores one passage."""
         place = convert.to_place(request.archive_id, request.agent_id)
+        request_id = convert.check_request_id(request.request_id)
         passages = await self._to_passages([request.passage], "passage")
-        stored = (await self._insert(place, passages, request.request_id))[0]
+        stored = (await self._insert(place, passages, request_id))[0]
         return pb.InsertPassageResponse(
             passage=convert.passage_to_proto(stored.passage), duplicate=stored.duplicate
         )
@@ -139,11 +140,12 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
     ) -> pb.ListPassagesResponse:
         """Lists passages, oldest first."""
         place = convert.to_place(request.archive_id, request.agent_id)
-        scope = f"ListPassages {place} {sorted(request.tags)}"
+        tags = convert.check_tags(request.tags)
+        scope = f"ListPassages {place} {sorted(tags)}"
         page = await self._passages.page(
             place.archive_id,
             place.agent_id,
-            list(request.tags),
+            tags,
             page_limit(request.page_size, maximum=MAX_PAGE_SIZE),
             decode_page_token(scope, request.page_token, _TIME_AND_ID),
         )

@@ -10,6 +10,7 @@ from strata.shared.errors import (
     AbortedError,
     DeadlineExceededError,
     InternalError,
+    InvalidArgumentError,
     Reason,
     ResourceExhaustedError,
     StrataError,
@@ -32,6 +33,11 @@ _CONFLICT = (
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
     asyncpg.LockNotAvailableError,
+)
+# PostgreSQL stores every character but NUL, in text and in jsonb.
+_UNSTORABLE = (
+    asyncpg.CharacterNotInRepertoireError,
+    asyncpg.UntranslatableCharacterError,
 )
 
 
@@ -83,4 +89,7 @@ def as_strata_error(error: BaseException) -> StrataError | None:
         )
     if isinstance(cause, asyncpg.QueryCanceledError):
         return DeadlineExceededError("a database statement took too long")
+    if isinstance(cause, _UNSTORABLE):
+        # Rooms name the field where they check it; this is for those they do not check.
+        return InvalidArgumentError("a text of the request holds the character NUL")
     return None

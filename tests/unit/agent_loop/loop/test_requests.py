@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.agent_loop.domain.messages import (
@@ -66,6 +66,7 @@ def answered(messages: list[ChatMessage]) -> None:
     assert waiting == []
 
 
+@settings(deadline=None)
 @given(windows(), st.integers(0, 800))
 def test_whatever_is_left_out_pairs_stay_whole_and_the_newest_stays(
     window: list[Message], budget: int
@@ -82,11 +83,28 @@ def test_whatever_is_left_out_pairs_stay_whole_and_the_newest_stays(
     assert shown[-1] == whole[-1]
     assert fitted.size == messages_bytes(shown)
     assert fitted.size <= budget or fitted.minimal
+    assert fitted.evictable <= fitted.left_out
+    evicted, kept = window[1 : 1 + fitted.evictable], window[1 + fitted.evictable :]
+    answered([chat for message in evicted for chat in to_chat(message, 5000)])
+    assert kept[0].role is MessageRole.USER
     if messages_bytes(whole) <= budget:
         assert shown == whole
         assert fitted.left_out == 0
 
 
+def test_once_something_goes_there_is_room_for_turns_to_come() -> None:
+    window = [said(MessageRole.SYSTEM, "system")]
+    for number in range(20):
+        window.append(said(MessageRole.USER, f"{number:03}" + "u" * 97))
+        window.append(said(MessageRole.ASSISTANT, "a" * 100))
+    whole = build_request(window, NO_TOOLS, return_limit=5000, max_bytes=1e9)
+    budget = whole.size - 1
+    cut = build_request(window, NO_TOOLS, return_limit=5000, max_bytes=budget)
+    assert 0.5 * budget < cut.size < 0.75 * budget
+    assert cut.evictable == cut.left_out > 2
+
+
+@settings(deadline=None)
 @given(st.text(), st.integers(200, 3000))
 def test_cut_returns_stay_json_and_say_how_much_is_missing(text: str, limit: int) -> None:
     content = package(ToolStatus.OK, text, NOW, "UTC")

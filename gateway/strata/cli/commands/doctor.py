@@ -1,0 +1,48 @@
+"""``strata doctor``."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+
+import typer
+from rich.text import Text
+
+from strata.cli.checks import Finding, Verdict, examine
+from strata.cli.failures import EXIT_FAILURE
+from strata.cli.options import Connection, JsonOption, online
+from strata.cli.output import console, print_json, safe
+from strata.cli.settings import CliSettings
+
+app = typer.Typer(add_completion=False)
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+_INDENT = 6
+
+
+@app.command()
+@online
+def doctor(connection: Connection, as_json: JsonOption = False) -> None:
+    """Check this machine, and say what to do about what is wrong.
+
+    Works while Strata does not run. The exit code is 1 if something fails.
+    """
+    screen = console()
+    findings: list[Finding] = []
+
+    def report(finding: Finding) -> None:
+        findings.append(finding)
+        if as_json:
+            return
+        line = Text(f"{finding.verdict:<{_INDENT}}", style=_STYLES[finding.verdict])
+        line.append(f"{finding.check}: ", style="bold")
+        line.append(safe(finding.text), style="default")
+        screen.print(line, soft_wrap=True)
+        if finding.remedy:
+            screen.print(Text(" " * _INDENT + safe(finding.remedy), style="dim"), soft_wrap=True)
+
+    asyncio.run(examine(connection.choice, CliSettings(), report))
+    if as_json:
+        print_json([asdict(finding) for finding in findings])
+    if any(finding.verdict is Verdict.FAIL for finding in findings):
+        raise typer.Exit(EXIT_FAILURE)

@@ -1,0 +1,54 @@
+"""Lets the person edit a text in an editor of their own."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from strata.cli.chat.prompt import interruptible
+from strata.cli.failures import UsageError
+
+_USUAL = ("sensible-editor", "nano", "vim", "vi")
+
+
+class EditorSettings(BaseSettings):
+    """The editor, as every program looks it up: ``VISUAL``, then ``EDITOR``."""
+
+    model_config = SettingsConfigDict(extra="ignore", frozen=True)
+
+    visual: str = ""
+    editor: str = ""
+
+
+def edit(text: str, settings: EditorSettings) -> str:
+    """Returns the text as the person left it.
+
+    Raises:
+        UsageError: There is no editor, or it failed.
+    """
+    command = shlex.split(settings.visual or settings.editor) or _usual_editor()
+    with tempfile.TemporaryDirectory(prefix="strata-edit-") as folder:
+        file = Path(folder) / "memory.txt"
+        file.write_text(text, encoding="utf-8")
+        try:
+            with interruptible():
+                done = subprocess.run([*command, str(file)], check=False)  # noqa: S603 - theirs
+        except OSError as error:
+            raise UsageError(f"{command[0]} cannot be started: {error.strerror}.") from error
+        if done.returncode != 0:
+            raise UsageError(f"{command[0]} failed; nothing was changed.")
+        edited = file.read_text(encoding="utf-8")
+    # Editors end a file with a newline that nobody typed.
+    return edited if text.endswith("\n") else edited.removesuffix("\n")
+
+
+def _usual_editor() -> list[str]:
+    for name in _USUAL:
+        if shutil.which(name):
+            return [name]
+    raise UsageError("There is no editor here. Set EDITOR, or give --value or --file.")

@@ -1,0 +1,126 @@
+"""Asks a gateway how it is, and the rooms behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any
+
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from strata.api.agent_loop.v1 import agent_service_pb2
+from strata.api.archival.v1 import archive_service_pb2
+from strata.api.core_memory.v1 import block_service_pb2
+from strata.api.gateway.v1 import admin_service_pb2
+from strata.api.recall.v1 import message_service_pb2
+from strata.api.tool_execution.v1 import tool_service_pb2, tool_service_pb2_grpc
+from strata.cli.client import Client, is_transport_failure
+from strata.shared.errors import DeadlineExceededError, StrataError, UnavailableError
+from strata.shared.ids import new_id
+
+_PROBE_S = 5.0
+_PAGE = 500
+_MOST_PAGES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RoomState:
+    """Whether a room answers.
+
+    Attributes:
+        room: Its name.
+        answers: Whether it does.
+        detail: Why not.
+    """
+
+    room: str
+    answers: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayState:
+    """What a gateway says of itself.
+
+    Attributes:
+        serving: Whether it takes work; not while it starts or stops.
+        version: Release of the server.
+        project: Name of the key's project.
+        scopes: What the key may do.
+    """
+
+    serving: bool
+    version: str
+    project: str
+    scopes: tuple[str, ...]
+
+
+async def gateway_state(client: Client) -> GatewayState:
+    """Returns the state of the gateway.
+
+    Raises:
+        StrataError: It does not answer, or refuses the key.
+    """
+    # The stubs of this package do not know their methods.
+    health: Any = health_pb2_grpc.HealthStub(client.channel)
+    checked = await health.Check(health_pb2.HealthCheckRequest(), timeout=_PROBE_S)
+    who = await client.admin.WhoAmI(admin_service_pb2.WhoAmIRequest(), timeout=_PROBE_S)
+    return GatewayState(
+        serving=checked.status == health_pb2.HealthCheckResponse.SERVING,
+        version=who.server_version,
+        project=who.project.name or who.project.id,
+        scopes=tuple(who.api_key.scopes),
+    )
+
+
+async def room_states(client: Client) -> list[RoomState]:
+    """Returns whether each room answers through the gateway.
+
+    Health checks stop at the gateway, so each room is asked for something small. Any
+    answer will do, also that there is no such thing.
+    """
+    tools = tool_service_pb2_grpc.ToolServiceStub(client.channel)
+    probes: dict[str, Awaitable[Any]] = {
+        "agent_loop": client.agents.ListAgents(
+            agent_service_pb2.ListAgentsRequest(page_size=1), timeout=_PROBE_S
+        ),
+        "core_memory": client.blocks.ListBlocks(
+            block_service_pb2.ListBlocksRequest(page_size=1), timeout=_PROBE_S
+        ),
+        "recall": client.messages.GetMessage(
+            message_service_pb2.GetMessageRequest(message_id=new_id("message")), timeout=_PROBE_S
+        ),
+        "archival": client.archives.ListArchives(
+            archive_service_pb2.ListArchivesRequest(page_size=1), timeout=_PROBE_S
+        ),
+        "tool_execution": tools.ListTools(
+            tool_service_pb2.ListToolsRequest(page_size=1), timeout=_PROBE_S
+        ),
+    }
+    return list(await asyncio.gather(*(_state(room, probe) for room, probe in probes.items())))
+
+
+async def _state(room: str, probe: Awaitable[Any]) -> RoomState:
+    try:
+        await probe
+    except (UnavailableError, DeadlineExceededError) as error:
+        if is_transport_failure(error) and isinstance(error, UnavailableError):
+            raise
+        return RoomState(room, answers=False, detail=error.message)
+    except StrataError:
+        return RoomState(room, answers=True)
+    return RoomState(room, answers=True)
+
+
+async def count_agents(client: Client) -> str:
+    """Returns how many agents the project has; ``10000+`` beyond that."""
+    request = agent_service_pb2.ListAgentsRequest(page_size=_PAGE)
+    count = 0
+    for _ in range(_MOST_PAGES):
+        page = await client.agents.ListAgents(request)
+        count += len(page.agents)
+        request.page_token = page.next_page_token
+        if not page.next_page_token:
+            return str(count)
+    return f"{count}+"

@@ -1,0 +1,54 @@
+"""A scripted gateway, and the command line in front of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+import pytest_asyncio
+from typer.testing import CliRunner
+
+from strata.cli.main import app
+from tests.e2e.cli.scripted import KEY, ScriptedGateway
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Awaitable[Outcome]]
+
+
+@pytest_asyncio.fixture
+async def gateway() -> AsyncIterator[ScriptedGateway]:
+    scripted = ScriptedGateway()
+    await scripted.start()
+    yield scripted
+    await scripted.stop()
+
+
+@pytest.fixture
+def environment(gateway: ScriptedGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATA_ADDRESS", gateway.address)
+    monkeypatch.setenv("STRATA_API_KEY", KEY)
+
+
+@pytest.fixture
+def strata(environment: None) -> Run:
+    """Runs a command in a thread with an event loop of its own, without a terminal."""
+    runner = CliRunner()
+
+    async def run(*arguments: str, typed: str | None = None) -> Outcome:
+        result = await asyncio.to_thread(
+            runner.invoke, app, list(arguments), input=typed, catch_exceptions=False
+        )
+        return Outcome(result.exit_code, result.stdout, result.stderr)
+
+    return run

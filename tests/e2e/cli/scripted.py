@@ -1,0 +1,445 @@
+"""A gateway that does what a test says: real gRPC on a real socket, with the real interceptors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from strata.api.agent_loop.v1 import (
+    agent_service_pb2,
+    agent_service_pb2_grpc,
+    model_service_pb2,
+    model_service_pb2_grpc,
+)
+from strata.api.archival.v1 import (
+    archive_service_pb2,
+    archive_service_pb2_grpc,
+    passage_service_pb2,
+    passage_service_pb2_grpc,
+)
+from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
+from strata.api.core_memory.v1 import block_service_pb2, block_service_pb2_grpc
+from strata.api.gateway.v1 import (
+    admin_service_pb2,
+    admin_service_pb2_grpc,
+    run_service_pb2,
+    run_service_pb2_grpc,
+)
+from strata.api.recall.v1 import message_service_pb2, message_service_pb2_grpc
+from strata.api.tool_execution.v1 import tool_service_pb2, tool_service_pb2_grpc
+from strata.shared.context import Caller
+from strata.shared.errors import (
+    AbortedError,
+    FieldViolation,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+    StrataError,
+    UnauthenticatedError,
+)
+from strata.shared.ids import new_id
+from strata.shared.interceptors.auth import bearer
+from strata.shared.room import Room, Service
+from strata.shared.server import GrpcServer
+from strata.shared.settings import RoomSettings
+
+KEY = "strata-test-key"
+RUN_ID = new_id("run")
+
+RunEvent = run_event_pb2.RunEvent
+Script = Callable[[Any], AsyncIterator[run_event_pb2.RunEvent]]
+
+
+class OneKey:
+    """Accepts one API key."""
+
+    async def authenticate(self, method: Any, metadata: Any) -> Caller:
+        if bearer(metadata) != KEY:
+            raise UnauthenticatedError("The API key is not valid.")
+        return Caller("organization-1", "project-1", "key-1")
+
+
+class Runs(run_service_pb2_grpc.RunServiceServicer):
+    """Streams what `on_send` and `on_stream` yield."""
+
+    def __init__(self) -> None:
+        self.sent: list[run_service_pb2.SendMessageRequest] = []
+        self.streamed: list[run_service_pb2.StreamRunRequest] = []
+        self.cancelled: list[str] = []
+        self.cancel_asked = asyncio.Event()
+        self.on_send: Script = reply("Hello!")
+        self.on_stream: Script = reply("Hello!")
+        self.runs: list[run_service_pb2.Run] = []
+
+    async def SendMessage(self, request: Any, context: Any) -> Any:
+        self.sent.append(request)
+        async for event in self.on_send(request):
+            yield run_service_pb2.SendMessageResponse(event=event)
+
+    async def StreamRun(self, request: Any, context: Any) -> Any:
+        self.streamed.append(request)
+        async for event in self.on_stream(request):
+            yield run_service_pb2.StreamRunResponse(event=event)
+
+    async def CancelRun(self, request: Any, context: Any) -> Any:
+        self.cancelled.append(request.run_id)
+        self.cancel_asked.set()
+        run = run_service_pb2.Run(id=request.run_id, state=run_service_pb2.RUN_STATE_CANCELLING)
+        return run_service_pb2.CancelRunResponse(run=run)
+
+    async def ListRuns(self, request: Any, context: Any) -> Any:
+        start = int(request.page_token or 0)
+        end = start + min(request.page_size, 2)
+        more = str(end) if end < len(self.runs) else ""
+        return run_service_pb2.ListRunsResponse(runs=self.runs[start:end], next_page_token=more)
+
+    async def GetRun(self, request: Any, context: Any) -> Any:
+        for run in self.runs:
+            if run.id == request.run_id:
+                return run_service_pb2.GetRunResponse(run=run)
+        raise NotFoundError("There is no such run.", reason=Reason.RUN_NOT_FOUND)
+
+
+class Agents(agent_service_pb2_grpc.AgentServiceServicer):
+    """Keeps agents in a list."""
+
+    def __init__(self) -> None:
+        self.agents: list[agent_service_pb2.Agent] = []
+        self.deleted: list[str] = []
+        self.failure: StrataError | None = None
+
+    def add(self, name: str) -> agent_service_pb2.Agent:
+        agent = agent_service_pb2.Agent(id=new_id("agent"), name=name, revision=1)
+        agent.model.handle = "local/tiny"
+        agent.model.max_output_tokens = 99
+        agent.default_conversation_id = agent.id.replace("agent-", "conversation-")
+        self.agents.append(agent)
+        return agent
+
+    async def GetAgent(self, request: Any, context: Any) -> Any:
+        for agent in self.agents:
+            if request.agent_id == agent.id or (request.name and request.name == agent.name):
+                return agent_service_pb2.GetAgentResponse(agent=agent)
+        raise NotFoundError("There is no such agent.", reason=Reason.AGENT_NOT_FOUND)
+
+    async def ListAgents(self, request: Any, context: Any) -> Any:
+        found = [each for each in self.agents if request.name_contains in each.name]
+        return agent_service_pb2.ListAgentsResponse(agents=found)
+
+    async def CreateAgent(self, request: Any, context: Any) -> Any:
+        if self.failure is not None:
+            raise self.failure
+        assert request.request_id
+        return agent_service_pb2.CreateAgentResponse(agent=self.add(request.name))
+
+    async def UpdateAgent(self, request: Any, context: Any) -> Any:
+        [agent] = [each for each in self.agents if each.id == request.agent_id]
+        if request.HasField("name"):
+            agent.name = request.name
+        if request.HasField("model"):
+            assert request.expected_revision == agent.revision
+            agent.model.CopyFrom(request.model)
+        agent.revision += 1
+        return agent_service_pb2.UpdateAgentResponse(agent=agent)
+
+    async def DeleteAgent(self, request: Any, context: Any) -> Any:
+        self.deleted.append(request.agent_id)
+        return agent_service_pb2.DeleteAgentResponse()
+
+    async def GetContextWindow(self, request: Any, context: Any) -> Any:
+        part = agent_service_pb2.ContextWindowPart(name="blocks", tokens=120, characters=480)
+        return agent_service_pb2.GetContextWindowResponse(
+            context_window=1000, used_tokens=250, parts=[part], system_message="You remember."
+        )
+
+
+class Blocks(block_service_pb2_grpc.BlockServiceServicer):
+    """Keeps one block."""
+
+    def __init__(self) -> None:
+        self.block = block_service_pb2.Block(
+            id=new_id("block"), label="human", value="Name: Ann\nCity: Rome", limit=500, revision=3
+        )
+        self.before_update: Callable[[], None] = lambda: None
+
+    async def GetBlock(self, request: Any, context: Any) -> Any:
+        if request.label != self.block.label:
+            raise NotFoundError("The agent has no such block.", reason=Reason.BLOCK_NOT_FOUND)
+        return block_service_pb2.GetBlockResponse(block=self.block)
+
+    async def ListBlocks(self, request: Any, context: Any) -> Any:
+        return block_service_pb2.ListBlocksResponse(blocks=[self.block])
+
+    async def UpdateBlock(self, request: Any, context: Any) -> Any:
+        self.before_update()
+        if request.expected_revision != self.block.revision:
+            raise AbortedError("The block was changed meanwhile.")
+        self.block.value = request.value
+        self.block.revision += 1
+        return block_service_pb2.UpdateBlockResponse(block=self.block)
+
+
+class Messages(message_service_pb2_grpc.MessageServiceServicer):
+    """Finds one message."""
+
+    def __init__(self) -> None:
+        self.message = message_pb2.Message(
+            id=new_id("message"),
+            role=message_pb2.ROLE_USER,
+            parts=[text_part("I live in Rome.\x1b[2J")],
+        )
+
+    async def GetMessage(self, request: Any, context: Any) -> Any:
+        raise NotFoundError("There is no such message.", reason=Reason.MESSAGE_NOT_FOUND)
+
+    async def SearchMessages(self, request: Any, context: Any) -> Any:
+        if not request.query.strip():
+            raise InvalidArgumentError(
+                "The query is empty.", violations=[FieldViolation("query", "must not be blank")]
+            )
+        hit = message_service_pb2.MessageHit(message=self.message)
+        return message_service_pb2.SearchMessagesResponse(hits=[hit])
+
+    async def ListMessages(self, request: Any, context: Any) -> Any:
+        assert request.conversation_id.startswith("conversation-")
+        return message_service_pb2.ListMessagesResponse(messages=[self.message])
+
+
+class Passages(passage_service_pb2_grpc.PassageServiceServicer):
+    """Keeps passages in a list."""
+
+    def __init__(self) -> None:
+        self.passages: list[passage_service_pb2.Passage] = []
+        self.searched: list[passage_service_pb2.SearchPassagesRequest] = []
+
+    async def InsertPassage(self, request: Any, context: Any) -> Any:
+        passage = passage_service_pb2.Passage(
+            id=new_id("passage"), text=request.passage.text, tags=request.passage.tags
+        )
+        self.passages.append(passage)
+        return passage_service_pb2.InsertPassageResponse(passage=passage)
+
+    async def SearchPassages(self, request: Any, context: Any) -> Any:
+        self.searched.append(request)
+        hits = [passage_service_pb2.PassageHit(passage=each) for each in self.passages]
+        return passage_service_pb2.SearchPassagesResponse(hits=hits)
+
+    async def ListPassages(self, request: Any, context: Any) -> Any:
+        return passage_service_pb2.ListPassagesResponse(passages=self.passages)
+
+
+class Archives(archive_service_pb2_grpc.ArchiveServiceServicer):
+    """Has one archive."""
+
+    async def ListArchives(self, request: Any, context: Any) -> Any:
+        archive = archive_service_pb2.Archive(id=new_id("archive"), name="Ann's", passage_count=7)
+        return archive_service_pb2.ListArchivesResponse(archives=[archive])
+
+
+class Models(model_service_pb2_grpc.ModelServiceServicer):
+    """Has one model, and an endpoint that is down."""
+
+    async def ListModels(self, request: Any, context: Any) -> Any:
+        model = model_service_pb2.Model(handle="local/tiny", is_default=True, context_window=8192)
+        down = model_service_pb2.ModelEndpoint(name="far", error="connection refused")
+        return model_service_pb2.ListModelsResponse(models=[model], endpoints=[down])
+
+
+class Admin(admin_service_pb2_grpc.AdminServiceServicer):
+    """Knows the caller."""
+
+    async def WhoAmI(self, request: Any, context: Any) -> Any:
+        return admin_service_pb2.WhoAmIResponse(
+            project=admin_service_pb2.Project(name="default"), server_version="9.9.9"
+        )
+
+
+class Tools(tool_service_pb2_grpc.ToolServiceServicer):
+    """Declares nothing, so that every call answers UNIMPLEMENTED, or fails as told."""
+
+    failure: StrataError | None = None
+
+    async def ListTools(self, request: Any, context: Any) -> Any:
+        if self.failure is not None:
+            raise self.failure
+        return tool_service_pb2.ListToolsResponse()
+
+
+@dataclass
+class ScriptedGateway:
+    """The servicers, and the server in front of them."""
+
+    runs: Runs = field(default_factory=Runs)
+    agents: Agents = field(default_factory=Agents)
+    blocks: Blocks = field(default_factory=Blocks)
+    messages: Messages = field(default_factory=Messages)
+    passages: Passages = field(default_factory=Passages)
+    tools: Tools = field(default_factory=Tools)
+    port: int = 0
+    server: GrpcServer | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        """Listens; after `stop` on the same port as before."""
+        self.server = GrpcServer(
+            Room("gateway", self._services()),
+            RoomSettings(port=self.port, log_level="ERROR"),
+            OneKey(),
+        )
+        self.port = await self.server.start()
+
+    async def stop(self) -> None:
+        """Breaks every call and closes the port."""
+        if self.server is not None:
+            await self.server.stop(None)
+            self.server = None
+
+    def _services(self) -> list[Service]:
+        return [
+            _service(
+                run_service_pb2, run_service_pb2_grpc.add_RunServiceServicer_to_server, self.runs
+            ),
+            _service(
+                agent_service_pb2,
+                agent_service_pb2_grpc.add_AgentServiceServicer_to_server,
+                self.agents,
+            ),
+            _service(
+                block_service_pb2,
+                block_service_pb2_grpc.add_BlockServiceServicer_to_server,
+                self.blocks,
+            ),
+            _service(
+                message_service_pb2,
+                message_service_pb2_grpc.add_MessageServiceServicer_to_server,
+                self.messages,
+            ),
+            _service(
+                passage_service_pb2,
+                passage_service_pb2_grpc.add_PassageServiceServicer_to_server,
+                self.passages,
+            ),
+            _service(
+                archive_service_pb2,
+                archive_service_pb2_grpc.add_ArchiveServiceServicer_to_server,
+                Archives(),
+            ),
+            _service(
+                model_service_pb2,
+                model_service_pb2_grpc.add_ModelServiceServicer_to_server,
+                Models(),
+            ),
+            _service(
+                admin_service_pb2,
+                admin_service_pb2_grpc.add_AdminServiceServicer_to_server,
+                Admin(),
+            ),
+            _service(
+                tool_service_pb2,
+                tool_service_pb2_grpc.add_ToolServiceServicer_to_server,
+                self.tools,
+            ),
+        ]
+
+
+def _service(file: Any, add: Any, servicer: object) -> Service:
+    [descriptor] = file.DESCRIPTOR.services_by_name.values()
+    return Service(descriptor.full_name, add, servicer)
+
+
+def event(sequence: int, **content: Any) -> run_event_pb2.RunEvent:
+    return RunEvent(sequence=sequence, run_id=RUN_ID, **content)
+
+
+def started(sequence: int = 1) -> run_event_pb2.RunEvent:
+    return event(sequence, run_started=run_event_pb2.RunStarted(attempt=1))
+
+
+def step(sequence: int = 2, number: int = 1) -> run_event_pb2.RunEvent:
+    return event(sequence, step_started=run_event_pb2.StepStarted(step=number, model="tiny"))
+
+
+def delta(text: str, sequence: int = 2) -> run_event_pb2.RunEvent:
+    return event(sequence, text_delta=run_event_pb2.TextDelta(message_id="m", text=text))
+
+
+def thought(text: str, sequence: int = 2) -> run_event_pb2.RunEvent:
+    return event(sequence, reasoning_delta=run_event_pb2.ReasoningDelta(message_id="m", text=text))
+
+
+def snapshot(text: str, sequence: int = 2) -> run_event_pb2.RunEvent:
+    return event(sequence, text_snapshot=run_event_pb2.TextSnapshot(message_id="m", text=text))
+
+
+def stored(text: str, sequence: int = 3) -> run_event_pb2.RunEvent:
+    message = message_pb2.Message(role=message_pb2.ROLE_ASSISTANT, parts=[text_part(text)])
+    return event(sequence, message_stored=run_event_pb2.MessageStored(message=message))
+
+
+def tool_started(arguments: str, sequence: int = 3) -> run_event_pb2.RunEvent:
+    call = run_event_pb2.ToolStarted(
+        tool_call_id="call-1", name="memory_insert", arguments=arguments
+    )
+    return event(sequence, tool_started=call)
+
+
+def tool_finished(
+    message: str,
+    *,
+    status: Any = message_pb2.TOOL_STATUS_OK,
+    diff: str = "",
+    sequence: int = 4,
+) -> run_event_pb2.RunEvent:
+    told = message_pb2.ToolReturnPart(
+        tool_call_id="call-1",
+        name="memory_insert",
+        status=status,
+        content=f'{{"status": "OK", "message": "{message}"}}',
+    )
+    edits = [run_event_pb2.MemoryEdit(label="human", revision=4, diff=diff)] if diff else []
+    return event(
+        sequence, tool_finished=run_event_pb2.ToolFinished(tool_return=told, memory_edits=edits)
+    )
+
+
+def finished(
+    sequence: int = 9,
+    stop: Any = run_event_pb2.STOP_REASON_END_TURN,
+    error: run_event_pb2.RunError | None = None,
+) -> run_event_pb2.RunEvent:
+    return event(
+        sequence,
+        run_finished=run_event_pb2.RunFinished(
+            stop_reason=stop,
+            usage=usage_pb2.Usage(prompt_tokens=1234, completion_tokens=56, total_tokens=1290),
+            step_count=1,
+            error=error,
+        ),
+    )
+
+
+def text_part(text: str) -> message_pb2.Part:
+    return message_pb2.Part(text=message_pb2.TextPart(text=text))
+
+
+def play(*events: run_event_pb2.RunEvent) -> Script:
+    """A script that yields these events."""
+
+    async def script(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        for each in events:
+            yield each
+
+    return script
+
+
+def reply(text: str) -> Script:
+    """A script that answers with a text, in two deltas."""
+    half = len(text) // 2
+    return play(
+        started(), step(), delta(text[:half]), delta(text[half:]), stored(text), finished()
+    )

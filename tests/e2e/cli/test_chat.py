@@ -1,0 +1,269 @@
+"""``strata chat`` without a terminal: replies on standard output, all else on standard error."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.shared.errors import (
+    AbortedError,
+    InvalidArgumentError,
+    Reason,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+from tests.e2e.cli.conftest import Run
+from tests.e2e.cli.scripted import (
+    RUN_ID,
+    ScriptedGateway,
+    delta,
+    event,
+    finished,
+    play,
+    reply,
+    snapshot,
+    started,
+    step,
+    stored,
+    thought,
+    tool_finished,
+    tool_started,
+)
+
+DIFF = "@@ -1,1 +1,2 @@\n Name: Ann\n+Likes: olives"
+
+
+@pytest.fixture(autouse=True)
+def ann(gateway: ScriptedGateway) -> Any:
+    return gateway.agents.add("ann")
+
+
+async def test_a_message_gets_its_reply(strata: Run, gateway: ScriptedGateway, ann: Any) -> None:
+    done = await strata("chat", "ann", "--message", "Hi")
+    assert (done.code, done.out) == (0, "Hello!\n")
+    assert "1,234 tokens in, 56 out · 1 model call" in done.err
+    [request] = gateway.runs.sent
+    assert request.agent_id == ann.id
+    assert request.messages[0].parts[0].text.text == "Hi"
+    assert request.request_id
+
+
+async def test_each_line_of_the_input_is_a_message(strata: Run, gateway: ScriptedGateway) -> None:
+    done = await strata("chat", "ann", typed="one\n\ntwo\n")
+    assert (done.code, done.out) == (0, "Hello!\nHello!\n")
+    texts = [each.messages[0].parts[0].text.text for each in gateway.runs.sent]
+    assert texts == ["one", "two"]
+    assert len({each.request_id for each in gateway.runs.sent}) == 2
+
+
+async def test_tools_memory_edits_and_thoughts_are_told(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
+    gateway.runs.on_send = play(
+        started(),
+        step(),
+        thought("Ann told me\nsomething."),
+        delta("I note that."),
+        tool_started('{"label": "human", "new_string": "Likes: olives"}'),
+        tool_finished("done", diff=DIFF),
+        stored("I note that.", 5),
+        step(6, 2),
+        delta("Noted.", 6),
+        stored("Noted.", 7),
+        finished(),
+    )
+    done = await strata("chat", "ann", "-m", "I like olives", "--no-usage")
+    assert done.out == "I note that.\nNoted.\n"
+    assert done.err.splitlines() == [
+        "[thinking] Ann told me",
+        "[thinking] something.",
+        '→ memory_insert(label="human", new_string="Likes: olives")',
+        "  memory block human, revision 4",
+        "  + Likes: olives",
+    ]
+
+
+async def test_a_failed_tool_says_why(strata: Run, gateway: ScriptedGateway) -> None:
+    gateway.runs.on_send = play(
+        started(),
+        step(),
+        tool_started("{}"),
+        tool_finished("the block is read-only", status=message_pb2.TOOL_STATUS_FAILED),
+        stored("I could not."),
+        finished(),
+    )
+    done = await strata("chat", "ann", "-m", "x", "--no-usage")
+    assert done.code == 0
+    assert "memory_insert failed: the block is read-only" in done.err
+
+
+async def test_a_failed_run_is_one_sentence(strata: Run, gateway: ScriptedGateway) -> None:
+    error = run_event_pb2.RunError(
+        reason="MODEL_RATE_LIMITED", message="The provider asks to wait.", retryable=True
+    )
+    gateway.runs.on_send = play(
+        started(), finished(stop=run_event_pb2.STOP_REASON_LLM_API_ERROR, error=error)
+    )
+    done = await strata("chat", "ann", "-m", "Hi", "--no-usage")
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err == (
+        "The provider asks to wait. [MODEL_RATE_LIMITED] Sending it again may work.\n"
+    )
+
+
+async def test_a_cancelled_run_is_a_failure(strata: Run, gateway: ScriptedGateway) -> None:
+    gateway.runs.on_send = play(
+        started(), finished(stop=run_event_pb2.STOP_REASON_CANCELLED)
+    )
+    done = await strata("chat", "ann", "-m", "Hi", "--no-usage")
+    assert (done.code, done.err) == (1, "Cancelled.\n")
+
+
+async def test_events_as_json_lines(strata: Run) -> None:
+    done = await strata("chat", "ann", "-m", "Hi", "--json")
+    events = [json.loads(line) for line in done.out.splitlines()]
+    assert [list(each)[-1] for each in events] == [
+        "runStarted",
+        "stepStarted",
+        "textDelta",
+        "textDelta",
+        "messageStored",
+        "runFinished",
+    ]
+    assert done.err == ""
+
+
+async def test_a_restarted_step_is_shown_once(strata: Run, gateway: ScriptedGateway) -> None:
+    restarted = run_event_pb2.StepRestarted(step=1, reason="The step is done again.")
+    gateway.runs.on_send = play(
+        started(),
+        step(),
+        delta("Wro"),
+        event(3, step_restarted=restarted),
+        step(4),
+        delta("Right.", 4),
+        stored("Right.", 5),
+        finished(),
+    )
+    done = await strata("chat", "ann", "-m", "Hi", "--no-usage")
+    assert (done.out, done.err) == ("Right.\n", "")
+
+
+async def test_an_unknown_agent_is_not_created_unasked(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
+    done = await strata("chat", "nobody", "-m", "Hi")
+    assert done.code == 1
+    assert "Make it with: strata agents create nobody" in done.err
+    assert [each.name for each in gateway.agents.agents] == ["ann"]
+
+
+async def test_what_the_gateway_refuses_is_not_tried_again(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
+    async def refuse(_: Any) -> AsyncIterator[Any]:
+        raise AbortedError("Another run is active.", reason=Reason.CONVERSATION_BUSY)
+        yield
+
+    gateway.runs.on_send = refuse
+    done = await strata("chat", "ann", "-m", "Hi")
+    assert done.code == 1
+    assert "Another run is active. [CONVERSATION_BUSY]" in done.err
+    assert len(gateway.runs.sent) == 1
+
+
+async def test_a_run_is_followed_across_a_restart_of_the_gateway(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
+    broken = asyncio.Event()
+
+    async def first_half(_: Any) -> AsyncIterator[Any]:
+        for each in (started(), step(), delta("It goes ")):
+            yield each
+        broken.set()
+        await asyncio.Event().wait()
+
+    gateway.runs.on_send = first_half
+    gateway.runs.on_stream = play(
+        snapshot("It goes on "), delta("and ends."), stored("It goes on and ends."), finished()
+    )
+    command = asyncio.create_task(strata("chat", "ann", "-m", "Hi", "--no-usage"))
+    await broken.wait()
+    await asyncio.sleep(0.2)
+    await gateway.stop()
+    await asyncio.sleep(0.5)
+    await gateway.start()
+    done = await command
+    assert (done.code, done.out) == (0, "It goes on and ends.\n")
+    assert done.err.splitlines() == ["Connection lost; trying again …", "Connected again."]
+    assert len(gateway.runs.sent) == 1
+    [resumed] = gateway.runs.streamed
+    assert (resumed.run_id, resumed.after_sequence) == (RUN_ID, 2)
+
+
+async def test_a_message_that_may_be_lost_is_sent_again_under_its_id(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
+    async def fail_once(request: Any) -> AsyncIterator[Any]:
+        if len(gateway.runs.sent) == 1:
+            raise UnavailableError("Going down.", reason=Reason.SHUTTING_DOWN)
+        if len(gateway.runs.sent) == 2:
+            raise ResourceExhaustedError("Too much at once.", retry_after=0.1)
+        async for each in reply("Hello!")(request):
+            yield each
+
+    gateway.runs.on_send = fail_once
+    done = await strata("chat", "ann", "-m", "Hi")
+    assert (done.code, done.out) == (0, "Hello!\n")
+    assert len(gateway.runs.sent) == 3
+    assert len({each.request_id for each in gateway.runs.sent}) == 1
+
+
+async def test_events_that_come_twice_are_shown_once(strata: Run, gateway: ScriptedGateway) -> None:
+    async def cut(_: Any) -> AsyncIterator[Any]:
+        for each in (started(), step(), tool_started('{"a": 1}'), tool_finished("fine")):
+            yield each
+        raise UnavailableError("Going down.", reason=Reason.SHUTTING_DOWN)
+
+    gateway.runs.on_send = cut
+    # A server that sends too much: from the beginning, whatever was asked for.
+    gateway.runs.on_stream = play(
+        started(),
+        step(),
+        tool_started('{"a": 1}'),
+        tool_finished("fine"),
+        stored("Done.", 5),
+        finished(),
+    )
+    done = await strata("chat", "ann", "-m", "Hi", "--no-usage")
+    assert done.out == "Done.\n"
+    assert done.err.count("memory_insert(") == 1
+    assert gateway.runs.streamed[0].after_sequence == 4
+
+
+async def test_a_stream_that_just_ends_is_taken_up_again(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
+    gateway.runs.on_send = play(started(), step())
+    gateway.runs.on_stream = play(stored("Whole."), finished())
+    done = await strata("chat", "ann", "-m", "Hi")
+    assert (done.code, done.out) == (0, "Whole.\n")
+
+
+async def test_an_unknown_run_ends_the_attempts(strata: Run, gateway: ScriptedGateway) -> None:
+    async def gone(_: Any) -> AsyncIterator[Any]:
+        raise InvalidArgumentError("This is no run.")
+        yield
+
+    gateway.runs.on_send = play(started())
+    gateway.runs.on_stream = gone
+    done = await strata("chat", "ann", "-m", "Hi")
+    assert done.code == 1
+    assert "This is no run." in done.err
+    assert len(gateway.runs.streamed) == 1

@@ -1,0 +1,260 @@
+"""Commands against a gateway: what they print, as people and as programs read it, and exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strata.api.gateway.v1 import run_service_pb2
+from strata.shared.errors import (
+    FieldViolation,
+    InvalidArgumentError,
+    UnavailableError,
+)
+from strata.shared.ids import new_id
+from tests.e2e.cli.conftest import Run
+from tests.e2e.cli.scripted import ScriptedGateway
+
+
+@pytest.fixture
+def ann(gateway: ScriptedGateway) -> Any:
+    return gateway.agents.add("ann")
+
+
+async def test_status_tells_version_agents_and_rooms(strata: Run, ann: Any) -> None:
+    done = await strata("status")
+    assert done.code == 0, done
+    assert "version: 9.9.9" in done.out
+    assert "agents: 1" in done.out
+    assert "recall\tanswers" in done.out
+
+
+async def test_status_fails_when_a_room_is_silent(
+    strata: Run, gateway: ScriptedGateway, ann: Any
+) -> None:
+    gateway.tools.failure = UnavailableError("The service behind this method cannot be reached.")
+    done = await strata("status", "--json")
+    assert done.code == 1
+    report = json.loads(done.out)
+    assert report["rooms"]["recall"] == "answers"
+    assert report["rooms"]["tool_execution"].startswith("does not answer")
+
+
+async def test_nothing_there_is_exit_code_three(strata: Run, gateway: ScriptedGateway) -> None:
+    await gateway.stop()
+    done = await strata("agents", "list")
+    assert done.code == 3
+    assert f"No gateway answers at {gateway.address}." in done.err
+    assert "strata up" in done.err
+    assert done.out == ""
+
+
+async def test_a_wrong_key_is_said_so(strata: Run) -> None:
+    done = await strata("agents", "list", "--api-key", "wrong")
+    assert done.code == 1
+    assert "The API key is not valid. [CREDENTIALS_INVALID]" in done.err
+
+
+async def test_agents_are_listed_for_people_and_programs(
+    strata: Run, gateway: ScriptedGateway, ann: Any
+) -> None:
+    bert = gateway.agents.add("bert\x1b[31m")
+    plain = await strata("agents", "list")
+    header, *rows = plain.out.splitlines()
+    assert header.split("\t")[:2] == ["NAME", "ID"]
+    assert [row.split("\t")[:2] for row in rows] == [["ann", ann.id], ["bert[31m", bert.id]]
+    document = json.loads((await strata("agents", "list", "--json")).out)
+    assert [each["id"] for each in document["agents"]] == [ann.id, bert.id]
+
+
+async def test_an_empty_list_is_an_empty_list_in_json(strata: Run) -> None:
+    document = json.loads((await strata("agents", "list", "--json")).out)
+    assert document == {"agents": [], "nextPageToken": ""}
+
+
+async def test_an_agent_is_shown_by_name_and_by_id(strata: Run, ann: Any) -> None:
+    by_name = await strata("agents", "show", "ann", "--json")
+    by_id = await strata("agents", "show", ann.id, "--json")
+    assert json.loads(by_name.out)["id"] == ann.id
+    assert by_name == by_id
+    assert f"id: {ann.id}" in (await strata("agents", "show", "ann")).out
+
+
+async def test_an_unknown_agent_is_not_found(strata: Run) -> None:
+    done = await strata("agents", "show", "nobody")
+    assert done.code == 1
+    assert 'There is no agent "nobody".' in done.err
+    assert "[AGENT_NOT_FOUND]" in done.err
+
+
+async def test_wrong_fields_are_listed(strata: Run, gateway: ScriptedGateway) -> None:
+    gateway.agents.failure = InvalidArgumentError(
+        "The request is wrong.",
+        violations=[FieldViolation("timezone", "is not an IANA timezone")],
+    )
+    done = await strata("agents", "create", "carl", "--timezone", "Moon")
+    assert done.code == 1
+    assert "The request is wrong. [INVALID_FIELD]" in done.err
+    assert "timezone: is not an IANA timezone" in done.err
+
+
+async def test_another_model_keeps_the_rest_of_its_configuration(
+    strata: Run, gateway: ScriptedGateway, ann: Any
+) -> None:
+    done = await strata("agents", "update", "ann", "--model", "far/big", "--json")
+    assert done.code == 0, done
+    agent = json.loads(done.out)
+    assert agent["model"]["handle"] == "far/big"
+    assert agent["model"]["maxOutputTokens"] == 99
+    assert agent["revision"] == "2"
+
+
+async def test_an_update_of_nothing_is_wrong_usage(strata: Run, ann: Any) -> None:
+    assert (await strata("agents", "update", "ann")).code == 2
+
+
+async def test_nothing_is_deleted_without_consent(
+    strata: Run, gateway: ScriptedGateway, ann: Any
+) -> None:
+    refused = await strata("agents", "delete", "ann")
+    assert refused.code == 2
+    assert gateway.agents.deleted == []
+    assert (await strata("agents", "delete", "ann", "--yes")).code == 0
+    assert gateway.agents.deleted == [ann.id]
+
+
+async def test_the_context_window_is_explained(strata: Run, ann: Any) -> None:
+    done = await strata("agents", "context", "ann")
+    assert "blocks\t120\t480" in done.out
+    assert "250 of 1,000 tokens (25%)" in done.err
+    assert (await strata("agents", "context", "ann", "--prompt")).out == "You remember.\n"
+
+
+async def test_a_block_is_shown_to_the_byte(
+    strata: Run, gateway: ScriptedGateway, ann: Any
+) -> None:
+    assert (await strata("memory", "show", "ann", "human")).out == "Name: Ann\nCity: Rome\n"
+    whole = await strata("memory", "show", "ann")
+    assert "human  20 of 500 characters, revision 3" in whole.out
+    missing = await strata("memory", "show", "ann", "other")
+    assert missing.code == 1
+    assert "[BLOCK_NOT_FOUND]" in missing.err
+
+
+async def test_an_edit_shows_its_diff(strata: Run, gateway: ScriptedGateway, ann: Any) -> None:
+    done = await strata("memory", "edit", "ann", "human", "--value", "Name: Ann\nCity: Oslo")
+    assert done.code == 0, done
+    assert done.out.splitlines() == [
+        "- City: Rome",
+        "+ City: Oslo",
+        "human is now at revision 4.",
+    ]
+    assert gateway.blocks.block.value == "Name: Ann\nCity: Oslo"
+
+
+async def test_an_edit_without_a_change_writes_nothing(
+    strata: Run, gateway: ScriptedGateway, ann: Any
+) -> None:
+    value = gateway.blocks.block.value
+    done = await strata("memory", "edit", "ann", "human", "--file", "-", typed=value)
+    assert done.out == "Nothing changed.\n"
+    assert gateway.blocks.block.revision == 3
+
+
+async def test_a_concurrent_edit_is_not_overwritten(
+    strata: Run, gateway: ScriptedGateway, ann: Any
+) -> None:
+    def agent_edits() -> None:
+        gateway.blocks.block.value = "the agent's"
+        gateway.blocks.block.revision += 1
+
+    gateway.blocks.before_update = agent_edits
+    done = await strata("memory", "edit", "ann", "human", "--value", "mine")
+    assert done.code == 1
+    assert "[REVISION_MISMATCH]" in done.err
+    assert gateway.blocks.block.value == "the agent's"
+
+
+async def test_messages_are_searched_and_cannot_steer_the_terminal(strata: Run, ann: Any) -> None:
+    done = await strata("recall", "search", "ann", "Rome")
+    assert "user\tI live in Rome.[2J\t" in done.out
+    assert "\x1b" not in done.out
+    document = json.loads((await strata("recall", "search", "ann", "Rome", "--json")).out)
+    assert document["hits"][0]["message"]["parts"][0]["text"]["text"] == "I live in Rome.\x1b[2J"
+    assert "I live in Rome" in (await strata("recall", "list", "ann")).out
+
+
+async def test_a_blank_query_is_refused_by_the_server(strata: Run, ann: Any) -> None:
+    done = await strata("recall", "search", "ann", " ")
+    assert done.code == 1
+    assert "query: must not be blank" in done.err
+
+
+async def test_passages_are_stored_listed_and_searched(
+    strata: Run, gateway: ScriptedGateway, ann: Any
+) -> None:
+    stored = await strata(
+        "archival", "insert", "ann", "Olives\tkeep.", "--tag", "food", "--tag", "a"
+    )
+    assert stored.code == 0, stored
+    [passage] = gateway.passages.passages
+    assert passage.id in stored.out
+    assert list(passage.tags) == ["food", "a"]
+    listed = await strata("archival", "list", "ann")
+    assert listed.out.splitlines()[1].split("\t")[:2] == ["Olives keep.", "food, a"]
+    found = await strata(
+        "archival", "search", "ann", "olives", "--tag", "food", "--all-tags", "-n", "3", "--json"
+    )
+    assert json.loads(found.out)["hits"][0]["passage"]["id"] == passage.id
+    [request] = gateway.passages.searched
+    assert (list(request.tags), request.tag_match_mode, request.top_k) == (["food"], 2, 3)
+    assert "Ann's\t7" in (await strata("archival", "list")).out
+
+
+async def test_models_are_listed_with_the_endpoints_that_are_down(strata: Run) -> None:
+    done = await strata("models")
+    assert "local/tiny\tyes\t8,192" in done.out
+    assert "far does not answer: connection refused" in done.err
+
+
+async def test_runs_are_read_over_several_pages(strata: Run, gateway: ScriptedGateway) -> None:
+    gateway.runs.runs = [
+        run_service_pb2.Run(id=new_id("run"), state=run_service_pb2.RUN_STATE_COMPLETED)
+        for _ in range(5)
+    ]
+    everything = json.loads((await strata("runs", "list", "--json")).out)
+    assert [run["id"] for run in everything["runs"]] == [run.id for run in gateway.runs.runs]
+    some = await strata("runs", "list", "-n", "3")
+    assert len(some.out.splitlines()) == 1 + 3
+    assert "raise --limit" in some.err
+    shown = await strata("runs", "show", gateway.runs.runs[0].id)
+    assert "state: completed" in shown.out
+    cancelled = await strata("runs", "cancel", gateway.runs.runs[0].id)
+    assert "state: cancelling" in cancelled.out
+    assert gateway.runs.cancelled == [gateway.runs.runs[0].id]
+
+
+async def test_doctor_sees_a_running_gateway(
+    strata: Run, gateway: ScriptedGateway, open_folder: Path
+) -> None:
+    done = await strata("doctor", "--data", str(open_folder / "data"), "--json")
+    findings = {each["check"]: each for each in json.loads(done.out)}
+    assert findings["python"]["verdict"] == "ok"
+    assert findings["postgresql"]["verdict"] == "ok", findings
+    assert findings["gateway"]["verdict"] == "ok", findings
+    assert findings["rooms"]["verdict"] == "ok"
+    assert findings["python"]["text"] == ".".join(map(str, sys.version_info[:3]))
+    assert done.code == 0
+
+
+async def test_doctor_names_the_room_that_is_silent(
+    strata: Run, gateway: ScriptedGateway, open_folder: Path
+) -> None:
+    gateway.tools.failure = UnavailableError("The service behind this method cannot be reached.")
+    done = await strata("doctor", "--data", str(open_folder / "data"))
+    assert done.code == 1
+    assert "fail  room tool_execution:" in done.out

@@ -1,0 +1,42 @@
+"""The whole system in this process, and as processes of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from doubles.model_server import ModelServer
+from live import LiveStrata
+from world import Shape, World, forget, open_world
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session", params=list(Shape), name="system")
+async def _system(
+    request: pytest.FixtureRequest, databases: Any, vectors: Any
+) -> AsyncIterator[World]:
+    async with open_world(databases, vectors, request.param) as world:
+        yield world
+
+
+@pytest.fixture
+def world(system: World) -> Iterator[World]:
+    """The running system; the model must have been asked nothing that a provider refuses."""
+    forget(system.model)
+    yield system
+    assert system.model.violations == []
+
+
+@pytest_asyncio.fixture(params=["single", "split"])
+async def live(request: pytest.FixtureRequest, open_folder: Path) -> AsyncIterator[LiveStrata]:
+    """`strata up` on a new data folder, not started yet, with a model of its own."""
+    async with ModelServer() as model:
+        strata = LiveStrata(open_folder / "data", model, split=request.param == "split")
+        try:
+            yield strata
+        finally:
+            await strata.close()
+    assert model.violations == []

@@ -1,0 +1,155 @@
+"""It remembers: what was learnt before `kill -9` is known after it, each fact from its tier."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import psutil
+import pytest
+
+from doubles.script import Call, ModelCall, Reply, Step, call, say
+from live import LiveStrata, alive, using
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import run_event_pb2 as event_pb
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from world import World, roles, text_of
+
+pytestmark = pytest.mark.timeout(240)
+
+IN_BLOCK = "Her name is Ada Lovelace."
+IN_ARCHIVE = "Her boat Kestrel lies in the harbour of Whitby."
+SAID = "By the way, my favourite colour is teal."
+QUESTION = "Who am I, where is my boat, and which colour do I like?"
+
+
+async def tell(world: World, agent: agent_pb.Agent) -> None:
+    """One session, three facts: to a block, to archival memory, and only said."""
+    world.model.script(
+        call("memory_insert", {"label": "human", "new_str": IN_BLOCK}),
+        say("Pleased to meet you."),
+        call("archival_memory_insert", {"content": IN_ARCHIVE, "tags": ["boat"]}),
+        say("A fine harbour."),
+        say("A fine colour."),
+    )
+    for text in ("I am Ada Lovelace.", "My boat Kestrel lies in the harbour of Whitby.", SAID):
+        ran = await world.send(agent, text)
+        assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
+
+
+def searching_model(request: ModelCall) -> Step:
+    """Looks each fact up where it belongs, and answers from what it found there alone."""
+    if not request.answered:
+        return Reply(
+            calls=(
+                Call("conversation_search", {"query": "favourite colour", "roles": ["user"]}),
+                Call("archival_memory_search", {"query": "where is the boat moored?"}),
+            )
+        )
+    said, archived = (json.loads(text)["message"] for text in request.answered)
+    human = re.search(r"<human>.*</human>", request.system, re.DOTALL)
+    return say(
+        "\n".join(
+            (
+                f"Block: {_find(r'Her name is (.+?)[.]', human.group() if human else '')}",
+                f"Archive: {_find(r'harbour of (.+?)[.]', json.dumps(archived))}",
+                f"Said: {_find(r'favourite colour is (.+?)[.]', json.dumps(said))}",
+            )
+        )
+    )
+
+
+def _find(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    return found.group(1) if found else "unknown"
+
+
+ANSWER = "Block: Ada Lovelace\nArchive: Whitby\nSaid: teal"
+
+
+async def test_three_facts_survive_the_death_of_everything(live: LiveStrata) -> None:
+    world = await live.start()
+    agent = await world.make_agent(name="assistant")
+    await tell(world, agent)
+    before = await world.log(agent)
+    await world.channel.close()
+
+    killed = await live.kill()
+
+    assert len(killed) >= 3, "gateway, database and vector engine at least"
+    assert alive(killed) == []
+    assert using(live.data) == []
+
+    world = await live.start()
+    agent = (await world.agents.GetAgent(agent_pb.GetAgentRequest(name="assistant"))).agent
+    assert await world.log(agent) == before, "every acknowledged message, unchanged"
+    live.model.requests.clear()
+    live.model.respond(searching_model)
+
+    # In the old conversation, and in a new one whose window holds nothing of what was said.
+    created = await world.agents.CreateConversation(
+        agent_pb.CreateConversationRequest(agent_id=agent.id)
+    )
+    for conversation in (agent.default_conversation_id, created.conversation.id):
+        ran = await world.send(agent, QUESTION, conversation_id=conversation)
+        assert ran.text == ANSWER
+
+    shown = [request.system for request in live.model.requests]
+    assert all(f"<value>\n{IN_BLOCK}\n</value>\n</human>" in system for system in shown)
+    assert all("- 1 total memories you created are stored" in system for system in shown)
+    assert all("- Available archival memory tags: boat" in system for system in shown)
+    assert SAID not in json.dumps(live.model.requests[2].body), "the new window is empty"
+    assert roles(await world.log(agent))[-4:] == ["user", "assistant", "tool", "assistant"]
+    await world.channel.close()
+    assert await live.stop() == 0
+
+
+async def test_turn_under_way_is_gone_on_with_after_the_death_of_everything(
+    live: LiveStrata,
+) -> None:
+    world = await live.start()
+    agent = await world.make_agent(name="assistant")
+    live.model.script(Reply(text="Never said in full.", piece=1, pause=0.2))
+    stream = world.begin(agent, "Are you there?")
+    await stream.until("text_delta")
+    run_id = stream.run_id
+    await live.kill()
+    stream.leave()
+    await world.channel.close()
+
+    live.model.script(say("Yes, I am."))
+    world = await live.start()
+    ran = await world.follow(run_id)
+
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
+    assert (await world.run(run_id)).attempt == 2
+    log = await world.log(agent)
+    assert roles(log) == ["system", "user", "assistant"]
+    assert text_of(log[-1]) == "Yes, I am."
+    live.model.script(say("As ever."))
+    assert (await world.send(agent, "And now?")).text == "As ever."
+    await world.channel.close()
+
+
+async def test_no_child_outlives_the_main_process(live: LiveStrata) -> None:
+    world = await live.start()
+    agent = await world.make_agent(name="assistant")
+    await world.channel.close()
+
+    children = await live.kill_main()
+
+    assert children
+    await asyncio.to_thread(psutil.wait_procs, children, 10)
+    assert alive(children) == []
+    assert using(live.data) == []
+
+    world = await live.start()
+    live.model.script(say("Still here."))
+    assert (await world.send(agent, "Are you there?")).text == "Still here."
+    found: Any = await world.messages.SearchMessages(
+        message_pb.SearchMessagesRequest(agent_id=agent.id, query="there")
+    )
+    assert {text_of(hit.message) for hit in found.hits} == {"Are you there?"}
+    await world.channel.close()

@@ -1,0 +1,291 @@
+"""The life of runs through the whole system: queue, cancel, resume, repeat."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from doubles.script import Call, ModelCall, Reply, Step, say
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import run_event_pb2 as event_pb
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.shared.errors import AbortedError, AlreadyExistsError, Reason
+from world import World, roles, text_of, user
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+LONG = "This is a long answer that takes its time to be told, piece by piece. " * 2
+
+
+def slowly(text: str = LONG) -> Reply:
+    return Reply(text=text, piece=4, pause=0.02)
+
+
+async def answer_of(world: World, agent: agent_pb.Agent, text: str) -> str:
+    """The agent still works: sends a message and returns the answer."""
+    world.model.script(say(f"You said: {text}"))
+    return (await world.send(agent, text)).text
+
+
+async def test_message_is_stored_before_the_model_is_called(world: World) -> None:
+    agent = await world.make_agent()
+    asked: list[datetime] = []
+
+    def responder(_: ModelCall) -> Step:
+        asked.append(datetime.now(UTC))
+        # Not one event before the test has looked.
+        return Reply(text="Never said.", pause=60.0)
+
+    world.model.respond(responder)
+    call = world.begin(agent, "Remember me.")
+    await world.model.received.wait()
+
+    log = await world.log(agent)
+    assert roles(log) == ["system", "user"]
+    assert text_of(log[1]) == "Remember me."
+    assert log[1].create_time.ToDatetime(tzinfo=UTC) <= asked[0]
+
+    await call.until("run_started")
+    await world.cancel(call.run_id)
+    ran = await call.rest()
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_CANCELLED
+    assert roles(await world.log(agent)) == ["system", "user"]
+
+
+async def test_conversation_has_one_active_run(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(slowly(), say("Second answer."))
+    first = world.begin(agent, "First.")
+    await first.until("text_delta")
+
+    second = await world.runs.StartRun(
+        run_pb.StartRunRequest(agent_id=agent.id, messages=[user("Second.")])
+    )
+    assert second.run.state == run_pb.RUN_STATE_QUEUED
+    assert len(world.model.requests) == 1
+    assert roles(await world.log(agent)) == ["system", "user"]
+
+    ran = await first.rest()
+    following = await world.follow(second.run.id)
+
+    assert ran.text == LONG
+    assert following.text == "Second answer."
+    assert [text_of(m) for m in (await world.log(agent))[1:]] == [
+        "First.",
+        LONG,
+        "Second.",
+        "Second answer.",
+    ]
+    finish, start = await world.run(ran.run_id), await world.run(second.run.id)
+    assert finish.finish_time.ToDatetime() <= start.start_time.ToDatetime()
+
+
+async def test_busy_conversation_refuses_when_asked_to(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(slowly())
+    first = world.begin(agent, "First.")
+    await first.until("text_delta")
+
+    with pytest.raises(AbortedError) as caught:
+        await world.send(agent, "Second.", on_busy=run_pb.ON_BUSY_REJECT)
+
+    assert caught.value.reason is Reason.CONVERSATION_BUSY
+    assert (await first.rest()).text == LONG
+    assert roles(await world.log(agent)) == ["system", "user", "assistant"]
+
+
+async def test_interrupting_message_cancels_and_goes_on(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(slowly(), say("Gladly."))
+    first = world.begin(agent, "Tell me all.")
+    await first.until("text_delta")
+
+    second = await world.send(agent, "No, be brief.", on_busy=run_pb.ON_BUSY_INTERRUPT)
+
+    ran = await first.rest()
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_CANCELLED
+    assert second.text == "Gladly."
+    assert roles(await world.log(agent)) == ["system", "user", "user", "assistant"]
+
+
+async def test_other_conversations_of_the_agent_run_meanwhile(world: World) -> None:
+    agent = await world.make_agent()
+    created = await world.agents.CreateConversation(
+        agent_pb.CreateConversationRequest(agent_id=agent.id, title="Another")
+    )
+    other = created.conversation.id
+    world.model.script(slowly(), say("Meanwhile."))
+    first = world.begin(agent, "First.")
+    await first.until("text_delta")
+
+    meanwhile = await world.send(agent, "Second.", conversation_id=other)
+
+    assert meanwhile.text == "Meanwhile."
+    assert (await world.run(first.run_id)).state == run_pb.RUN_STATE_RUNNING
+    assert (await first.rest()).text == LONG
+    assert roles(await world.log(agent, other)) == ["system", "user", "assistant"]
+
+
+async def test_cancelled_run_lets_go_of_the_model_and_the_conversation_goes_on(
+    world: World,
+) -> None:
+    agent = await world.make_agent()
+    world.model.script(slowly())
+    call = world.begin(agent, "Tell me all.")
+    await call.until("text_delta")
+
+    await world.cancel(call.run_id)
+
+    ran = await call.rest()
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_CANCELLED
+    assert (await world.run(ran.run_id)).state == run_pb.RUN_STATE_CANCELLED
+    await asyncio.wait_for(world.model.abandoned.wait(), 10)
+    assert roles(await world.log(agent)) == ["system", "user"]
+    assert await answer_of(world, agent, "Never mind.") == "You said: Never mind."
+
+
+async def test_cancelling_what_is_over_changes_nothing(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(say("Done."))
+    ran = await world.send(agent, "Hi.")
+
+    await world.cancel(ran.run_id)
+
+    assert (await world.run(ran.run_id)).state == run_pb.RUN_STATE_COMPLETED
+    assert (await world.follow(ran.run_id)).finished.stop_reason == event_pb.STOP_REASON_END_TURN
+
+
+async def test_queued_run_can_be_cancelled(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(slowly())
+    first = world.begin(agent, "First.")
+    await first.until("text_delta")
+    second = await world.runs.StartRun(
+        run_pb.StartRunRequest(agent_id=agent.id, messages=[user("Second.")])
+    )
+
+    await world.cancel(second.run.id)
+
+    assert (await world.follow(second.run.id)).finished.stop_reason == (
+        event_pb.STOP_REASON_CANCELLED
+    )
+    assert (await first.rest()).text == LONG
+    assert len(world.model.requests) == 1
+
+
+async def test_client_that_goes_away_does_not_stop_the_run(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(slowly())
+    call = world.begin(agent, "First.")
+    await call.until("text_delta")
+    call.leave()
+
+    ran = await world.follow(call.run_id)
+
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
+    assert text_of((await world.log(agent))[-1]) == LONG
+
+
+async def test_events_can_be_read_again_after_any_sequence(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(
+        Reply(
+            text="Let me note that.",
+            calls=(
+                Call("memory_insert", {"label": "human", "new_str": "Ada"}),
+                Call("conversation_search", {"query": "name"}),
+            ),
+        ),
+        say("Noted."),
+    )
+    ran = await world.send(agent, "I am Ada.")
+    kept = ran.stored_events
+    sequences = [event.sequence for event in kept]
+    assert sequences == list(range(1, len(kept) + 1))
+
+    for after in (0, 1, len(kept) // 2, len(kept) - 1):
+        again = await world.follow(ran.run_id, after)
+        assert again.events == kept[after:]
+    assert (await world.follow(ran.run_id, len(kept))).events == []
+
+
+async def test_follower_in_mid_reply_gets_the_text_so_far_and_the_rest(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(slowly())
+    call = world.begin(agent, "Tell me all.")
+    await call.until("text_delta")
+    seen = call.events[-1].sequence
+
+    late = await world.follow(call.run_id, seen)
+
+    ran = await call.rest()
+    assert late.events[0].HasField("text_snapshot")
+    assert late.events[0].text_snapshot.text + late.streamed == LONG
+    assert late.events[0].text_snapshot.message_id == ran.messages[-1].id
+    assert [e.sequence for e in late.stored_events] == [
+        e.sequence for e in ran.stored_events if e.sequence > seen
+    ]
+    assert ran.streamed == LONG
+
+
+async def test_repeated_request_id_gives_the_first_run(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(say("Once."))
+    first = await world.send(agent, "Hi.", request_id="request-1")
+
+    again = await world.send(agent, "Hi.", request_id="request-1")
+
+    assert again.stored_events == first.stored_events
+    assert len(world.model.requests) == 1
+    assert roles(await world.log(agent)) == ["system", "user", "assistant"]
+    with pytest.raises(AlreadyExistsError) as caught:
+        await world.send(agent, "Something else.", request_id="request-1")
+    assert caught.value.reason is Reason.REQUEST_ID_REUSED
+
+
+async def test_request_id_repeated_during_the_run_follows_it(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(slowly())
+    call = world.begin(agent, "Tell me.", request_id="request-2")
+    await call.until("text_delta")
+
+    again = await world.send(agent, "Tell me.", request_id="request-2")
+
+    ran = await call.rest()
+    assert again.stored_events == ran.stored_events
+    assert again.text == ran.text == LONG
+    assert len(world.model.requests) == 1
+
+
+async def test_many_messages_at_once_are_answered_one_after_the_other(world: World) -> None:
+    agent = await world.make_agent()
+
+    def echo(request: ModelCall) -> Step:
+        return say(f"You said: {request.last_text}", pause=0.01)
+
+    world.model.respond(echo)
+    texts = [f"Message {number}" for number in range(6)]
+
+    runs = await asyncio.gather(*(world.send(agent, text) for text in texts))
+
+    assert {ran.text for ran in runs} == {f"You said: {text}" for text in texts}
+    said = [text_of(message) for message in (await world.log(agent))[1:]]
+    assert sorted(said[::2]) == texts
+    assert said[1::2] == [f"You said: {text}" for text in said[::2]]
+
+
+async def test_stream_of_a_run_that_waits_begins_when_it_does(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(slowly(), say("Second answer."))
+    first = world.begin(agent, "First.")
+    await first.until("text_delta")
+    waiting = world.begin(agent, "Second.")
+
+    ran = await first.rest()
+    second = await waiting.rest()
+
+    assert ran.text == LONG
+    assert second.kinds[0] == "run_started"
+    assert second.text == "Second answer."

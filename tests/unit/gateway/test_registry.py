@@ -1,0 +1,38 @@
+"""The list of what is public, against the protos and the architecture."""
+
+from __future__ import annotations
+
+from strata.gateway.registry import PROXIED_SERVICES, public_services
+from strata.gateway.settings import GatewaySettings
+from strata.shared.channels import services_of
+from strata.shared.settings import MIB
+
+INTERNAL = {
+    "TurnService",
+    "ContextService",
+    "WindowService",
+    "AgentArchiveService",
+    "ExecutionService",
+}
+
+
+def test_every_service_is_either_public_or_known_to_be_internal() -> None:
+    rooms = ("gateway", *PROXIED_SERVICES)
+    declared = {service.full_name for room in rooms for service in services_of(room)}
+    public = {service.full_name for service in public_services()}
+    assert public <= declared
+    assert {name.rpartition(".")[2] for name in declared - public} == INTERNAL
+
+
+def test_a_service_is_forwarded_to_the_room_that_declares_it() -> None:
+    for room, services in PROXIED_SERVICES.items():
+        for service in services:
+            assert service.full_name.startswith(f"strata.api.{room}.v1.")
+
+
+def test_the_edge_takes_four_mebibytes_also_when_another_limit_is_set(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("STRATA_GATEWAY_LIMITS__MAX_IN_FLIGHT_UNARY", "7")
+    settings = GatewaySettings()
+    assert settings.limits.max_message_bytes == 4 * MIB
+    assert settings.limits.max_in_flight_unary == 7
+    assert (settings.host, settings.port) == ("127.0.0.1", 7600)

@@ -1,0 +1,102 @@
+"""The life of a run, as rules."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2
+from strata.gateway.runs import convert
+from strata.gateway.runs.domain import (
+    ACTIVE_STATES,
+    FINAL_STATES,
+    OPEN_STATES,
+    TRANSITIONS,
+    Ending,
+    RunState,
+    StopReason,
+    Trigger,
+    Usage,
+    after,
+    sources,
+    trigger_of,
+)
+from strata.shared.errors import FailedPreconditionError, Reason
+
+triggers = st.lists(st.sampled_from(Trigger), max_size=30)
+
+
+@given(triggers)
+def test_a_life_only_goes_forward_and_its_end_is_final(life: list[Trigger]) -> None:
+    rank = {RunState.QUEUED: 0, RunState.RUNNING: 1, RunState.CANCELLING: 2}
+    state = RunState.QUEUED
+    for trigger in life:
+        before = state
+        if (before, trigger) not in TRANSITIONS:
+            with pytest.raises(FailedPreconditionError) as raised:
+                after(state, trigger)
+            assert raised.value.reason is Reason.RUN_FINISHED
+            continue
+        state = after(state, trigger)
+        assert rank.get(state, 3) >= rank.get(before, 3)
+        if before.final:
+            assert state is before
+
+
+def test_every_open_run_can_be_cancelled_and_every_active_one_ended_and_taken_over() -> None:
+    assert sources(Trigger.CANCEL) >= OPEN_STATES
+    for trigger in (Trigger.COMPLETE, Trigger.FAIL, Trigger.STOP, Trigger.TAKE_OVER):
+        assert sources(trigger) == ACTIVE_STATES
+    assert not FINAL_STATES & OPEN_STATES
+
+
+def test_a_request_to_stop_is_never_forgotten() -> None:
+    followers = {
+        state for (before, _), state in TRANSITIONS.items() if before is RunState.CANCELLING
+    }
+    assert RunState.RUNNING not in followers
+    assert RunState.QUEUED not in followers
+
+
+@pytest.mark.parametrize("reason", StopReason)
+def test_the_stop_reason_decides_the_last_state(reason: StopReason) -> None:
+    good = {"END_TURN", "MAX_STEPS", "TOOL_RULE", "REQUIRES_APPROVAL"}
+    state = Ending(reason, None, Usage(), 0).state
+    if reason.value in good:
+        assert state is RunState.COMPLETED
+    elif reason is StopReason.CANCELLED:
+        assert state is RunState.CANCELLED
+    else:
+        assert state is RunState.FAILED
+    assert after(RunState.CANCELLING, trigger_of(reason)) is state
+
+
+def test_the_names_are_those_of_the_contract() -> None:
+    states = {f"RUN_STATE_{state}" for state in RunState}
+    assert states == set(run_service_pb2.RunState.keys()) - {"RUN_STATE_UNSPECIFIED"}
+    reasons = {f"STOP_REASON_{reason}" for reason in StopReason}
+    assert reasons == set(run_event_pb2.StopReason.keys())
+
+
+@pytest.mark.parametrize("number", [0, 99])
+def test_an_end_without_a_known_reason_is_an_error(number: int) -> None:
+    finished = run_event_pb2.RunFinished()
+    finished.stop_reason = number  # type: ignore[assignment]
+    reason, failure = convert.stop_of(finished)
+    assert reason is StopReason.ERROR
+    assert failure is not None
+    assert failure.reason == "INTERNAL"
+
+
+tokens = st.integers(0, 10**6)
+usages = st.builds(Usage, tokens, tokens, tokens, tokens, tokens, tokens, st.booleans())
+
+
+@given(usages, usages)
+def test_usage_adds_up_and_survives_the_wire(one: Usage, other: Usage) -> None:
+    total = one + other
+    assert total.prompt_tokens == one.prompt_tokens + other.prompt_tokens
+    assert total.estimated == (one.estimated or other.estimated)
+    assert convert.usage_of(convert.usage_to_pb(total)) == total
