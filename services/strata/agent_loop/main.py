@@ -8,6 +8,7 @@ from datetime import timedelta
 from strata.agent_loop.clients import ArchivalClient, CoreMemoryClient, RecallClient, ToolClient
 from strata.agent_loop.lifecycle import AgentLifecycle
 from strata.agent_loop.loop.ports import Ports
+from strata.agent_loop.migrations import MIGRATIONS
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.providers import ModelProvider
@@ -38,7 +39,13 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
         settings: Its settings.
         wiring: The process that it is built in.
         stack: Closes what the room opens.
+
+    Raises:
+        FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
+        UnavailableError: The database cannot be reached.
+        ValueError: A model endpoint is configured wrongly.
     """
+    await MIGRATIONS.check(settings.database_url)
     database = Database(
         settings.database_url, pool_size=settings.pool_size, application_name="strata-agent-loop"
     )

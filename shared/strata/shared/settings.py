@@ -6,8 +6,8 @@ and passes it down::
     class RecallSettings(RoomSettings):
         model_config = room_config("recall")
 
-``STRATA_RECALL_PORT=7103``, ``STRATA_RECALL_LIMITS__MAX_IN_FLIGHT_UNARY=512`` and
-``STRATA_RECALL_TARGETS__CORE_MEMORY=dns:///core-memory:7102`` then set its fields.
+``STRATA_RECALL_PORT=7603``, ``STRATA_RECALL_LIMITS__MAX_IN_FLIGHT_UNARY=512`` and
+``STRATA_RECALL_TARGETS__CORE_MEMORY=dns:///core-memory:7602`` then set its fields.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class RoomSettings(BaseSettings):
     )
     targets: dict[str, str] = Field(
         default_factory=dict,
-        description="Room name to gRPC target, such as dns:///recall:7103.",
+        description="Room name to gRPC target, such as dns:///recall:7603.",
     )
     limits: ServerLimits = Field(default_factory=ServerLimits, description="Server limits.")
     call_timeout_s: float = Field(

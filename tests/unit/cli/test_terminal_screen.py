@@ -1,0 +1,179 @@
+"""What a person sees on a terminal while a turn goes on."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.api.common.v1.run_event_pb2 import RunEvent
+from strata.cli.chat.following import ConnectionBack, ConnectionLost
+from strata.cli.chat.screens import TerminalScreen, rows_of
+from strata.cli.chat.turn_view import TurnView
+from strata.shared.errors import UnavailableError
+from tests.unit.cli.terminal import Terminal
+
+LOST = ConnectionLost(UnavailableError("gone"))
+BACK = ConnectionBack()
+CONTEXT = "you> Hi"
+
+
+class Watched:
+    """A view on a screen of a small terminal."""
+
+    def __init__(self, width: int = 40, height: int = 12) -> None:
+        self.file = io.StringIO()
+        self.terminal = Terminal(width, height)
+        self.terminal.feed(f"{CONTEXT}\r\n")
+        console = Console(
+            file=self.file, force_terminal=True, width=width, height=height, legacy_windows=False
+        )
+        self.screen = TerminalScreen(console)
+        self.view = TurnView(self.screen, usage=False)
+
+    def show(self, *updates: object) -> str:
+        """Shows updates, and returns what is then on the screen below the prompt."""
+        for update in updates:
+            self.view.show(update)  # type: ignore[arg-type]
+        self.screen.settle()
+        self.terminal.feed(self.file.getvalue().replace("\n", "\r\n"))
+        self.file.seek(0)
+        self.file.truncate()
+        first, _, rest = self.terminal.text.partition("\n")
+        assert first == CONTEXT
+        return rest
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+def text(piece: str) -> RunEvent:
+    return RunEvent(text_delta=run_event_pb2.TextDelta(text=piece))
+
+
+def thought(piece: str) -> RunEvent:
+    return RunEvent(reasoning_delta=run_event_pb2.ReasoningDelta(text=piece))
+
+
+def snapshot(whole: str, reasoning: str = "") -> RunEvent:
+    return RunEvent(text_snapshot=run_event_pb2.TextSnapshot(text=whole, reasoning=reasoning))
+
+
+def stored(whole: str, reasoning: str = "") -> RunEvent:
+    parts = [message_pb2.Part(text=message_pb2.TextPart(text=whole))]
+    if reasoning:
+        parts.append(message_pb2.Part(reasoning=message_pb2.ReasoningPart(text=reasoning)))
+    message = message_pb2.Message(role=message_pb2.ROLE_ASSISTANT, parts=parts)
+    return RunEvent(message_stored=run_event_pb2.MessageStored(message=message))
+
+
+STEP = RunEvent(step_started=run_event_pb2.StepStarted(step=1))
+RESTARTED = RunEvent(step_restarted=run_event_pb2.StepRestarted(step=1, reason="Again."))
+TOOL = RunEvent(
+    tool_started=run_event_pb2.ToolStarted(tool_call_id="c", name="look", arguments="{}")
+)
+
+
+def test_tokens_are_shown_as_they_come(watched: Watched) -> None:
+    watched.view.show(STEP)
+    watched.view.show(text("Hel"))
+    watched.terminal.feed(watched.file.getvalue().replace("\n", "\r\n"))
+    assert watched.terminal.text.endswith("Hel")
+
+
+def test_the_stored_message_is_not_shown_again(watched: Watched) -> None:
+    assert watched.show(STEP, text("Hel"), text("lo"), stored("Hello")) == "Hello"
+
+
+def test_thoughts_stand_on_lines_of_their_own(watched: Watched) -> None:
+    shown = watched.show(STEP, thought("Hm"), thought("m."), text("Hello"), stored("Hello", "Hmm."))
+    assert shown == "Hmm.\nHello"
+
+
+def test_a_snapshot_after_a_break_replaces_what_was_shown(watched: Watched) -> None:
+    shown = watched.show(STEP, text("It goes "), LOST, BACK, snapshot("It goes on"), text(" well"))
+    assert shown == "It goes on well"
+
+
+def test_the_break_is_told_while_it_lasts(watched: Watched) -> None:
+    shown = watched.show(STEP, text("It goes "), LOST)
+    assert shown == "It goes\nConnection lost; trying again …"
+
+
+def test_a_message_that_ended_during_the_break_is_shown_whole(watched: Watched) -> None:
+    shown = watched.show(
+        STEP, thought("Hm."), text("It "), LOST, BACK, stored("It goes on.", "Hm.")
+    )
+    assert shown == "Hm.\nIt goes on."
+
+
+def test_a_restarted_step_takes_its_text_back(watched: Watched) -> None:
+    shown = watched.show(STEP, text("Wrong\nand long " * 5), RESTARTED, STEP, text("Right"))
+    assert shown == "Right"
+
+
+def test_what_has_scrolled_away_is_declared_void() -> None:
+    watched = Watched(height=5)
+    lines = "\n".join(f"line {number}" for number in range(8))
+    shown = watched.show(STEP, text(lines), RESTARTED, STEP, text("Right"))
+    assert shown == f"{lines}\nThe reply above is void. Again.\nRight"
+
+
+def test_text_above_a_tool_call_is_not_taken_back(watched: Watched) -> None:
+    shown = watched.show(STEP, text("I look."), TOOL, RESTARTED, STEP, text("Seen."))
+    assert shown == "I look.\n→ look()\nThe reply above is void. Again.\nSeen."
+
+
+def test_a_tool_call_that_is_announced_twice_is_shown_once(watched: Watched) -> None:
+    assert watched.show(STEP, TOOL, TOOL) == "→ look()"
+
+
+def test_a_model_cannot_steer_the_terminal(watched: Watched) -> None:
+    assert watched.show(STEP, text("a\x1b[2J\x1b]0;t\x07b\x9b1Ac")) == "a[2J]0;tb1Ac"
+
+
+@given(st.text(alphabet="ab \n漢", max_size=120), st.integers(3, 20))
+def test_taking_back_leaves_nothing_behind(said: str, width: int) -> None:
+    watched = Watched(width=width + len(CONTEXT), height=200)
+    assert watched.show(STEP, text(said), RESTARTED, STEP, text("x")) == "x"
+
+
+@given(st.text(alphabet="ab \n漢", max_size=80), st.integers(2, 12))
+def test_rows_are_counted_as_a_terminal_counts_them(said: str, width: int) -> None:
+    terminal = Terminal(width, 1000)
+    terminal.feed(said.replace("\n", "\r\n"))
+    assert rows_of(said, width) == terminal._row
+
+
+@given(
+    st.lists(st.sampled_from(["text", "break", "restart", "snapshot"]), max_size=12),
+    st.text(alphabet="xyz ", min_size=12, max_size=12),
+)
+def test_whatever_happens_the_whole_reply_stands_there_once(acts: list[str], whole: str) -> None:
+    whole = f"<{whole}>"
+    watched = Watched(height=200)
+    watched.view.show(STEP)
+    sent = 0
+    for act in acts:
+        match act:
+            case "text":
+                watched.view.show(text(whole[sent : sent + 2]))
+                sent = min(sent + 2, len(whole))
+            case "break":
+                # What is written meanwhile reaches us with the snapshot only.
+                watched.view.show(LOST)
+                watched.view.show(BACK)
+                sent = min(sent + 2, len(whole))
+                watched.view.show(snapshot(whole[:sent]))
+            case "snapshot":
+                watched.view.show(snapshot(whole[:sent]))
+            case _:
+                watched.view.show(RESTARTED)
+                sent = 0
+    assert watched.show(stored(whole)) == whole
