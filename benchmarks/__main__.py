@@ -15,6 +15,7 @@ from benchmarks.bench import QUICK, Bench, Effort, Floors, Model
 from benchmarks.calls import archival, compile_unchanged, conversation_search, gateway_calls
 from benchmarks.client import Client
 from benchmarks.load import eight_agents, thirty_agents
+from benchmarks.processes import Neighbours
 from benchmarks.report import Report
 from benchmarks.starting import idle_memory, measured_start
 from benchmarks.system import System
@@ -58,6 +59,7 @@ def main() -> int:
 async def _run(chosen: list[str], effort: Effort, *, split: bool) -> Report:
     report = Report()
     report.machine["shape"] = "one process per room" if split else "one process"
+    neighbours = Neighbours()
     with _folder() as folder:
         async with AsyncExitStack() as stack:
             model = await Model.start(folder, stack)
@@ -81,6 +83,7 @@ async def _run(chosen: list[str], effort: Effort, *, split: bool) -> Report:
                 if suite != START:
                     _say(suite)
                     await SUITES[suite](bench)
+            report.machine["cpu_of_others"] = f"{neighbours.share():.0%}"
     return report
 
 

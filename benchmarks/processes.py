@@ -113,16 +113,19 @@ class Usage:
     Attributes:
         megabytes: Memory by group: PSS on Linux, which shares common pages out; RSS elsewhere.
         cpu_ms: Processor time by group, milliseconds since they started.
+        count: Processes by group.
     """
 
     megabytes: dict[str, float]
     cpu_ms: dict[str, float]
+    count: dict[str, int]
 
 
 def usage(pid: int) -> Usage:
     """Returns what the tree of a process uses, by kind of process."""
     megabytes: dict[str, float] = {}
     cpu: dict[str, float] = {}
+    count: dict[str, int] = {}
     for process in tree_of(pid):
         try:
             kind = _kind(process)
@@ -132,7 +135,35 @@ def usage(pid: int) -> Usage:
             continue
         megabytes[kind] = megabytes.get(kind, 0.0) + memory
         cpu[kind] = cpu.get(kind, 0.0) + (times.user + times.system) * 1000
-    return Usage(megabytes, cpu)
+        count[kind] = count.get(kind, 0) + 1
+    return Usage(megabytes, cpu, count)
+
+
+class Neighbours:
+    """Tells how much of the machine others used while we measured."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._before = _others()
+
+    def share(self) -> float:
+        """Returns the part of all processor time that went to others, from 0 to 1."""
+        seconds = (time.monotonic() - self._started) * (psutil.cpu_count() or 1)
+        return min(max((_others() - self._before) / seconds, 0.0), 1.0)
+
+
+def _others() -> float:
+    """Seconds of processor time that were not ours, since the machine started."""
+    machine = psutil.cpu_times()
+    idle = machine.idle + getattr(machine, "iowait", 0.0)
+    # On Linux guests' time is in the user's already.
+    guests = getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0)
+    ours = 0.0
+    for process in tree_of(psutil.Process().pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            # With those of its children that have ended.
+            ours += sum(process.cpu_times()[:4])
+    return float(sum(machine)) - idle - guests - ours
 
 
 def _kind(process: psutil.Process) -> str:

@@ -30,7 +30,13 @@ async def measured_start(
             stop.add(await system.stop())
     report.add(
         Row("start, empty data folder", cold.median, "s", samples=len(cold)),
-        Row("start, warm", warm.median, "s", target=WARM_TARGET_S, samples=len(warm)),
+        Row(
+            "start, warm",
+            warm.median,
+            "s",
+            target=_target(system, WARM_TARGET_S),
+            samples=len(warm),
+        ),
         Row("stop", stop.median, "s", samples=len(stop)),
     )
     await asyncio.sleep(effort.settle_s)
@@ -45,7 +51,15 @@ async def idle_memory(bench: Bench) -> None:
 
 
 def _memory(name: str, system: System) -> Row:
-    megabytes = system.usage().megabytes
+    used = system.usage()
+    megabytes = used.megabytes
     parts = sorted(megabytes.items(), key=lambda item: -item[1])
-    note = ", ".join(f"{kind} {value:.0f}" for kind, value in parts)
-    return Row(name, sum(megabytes.values()), "MB PSS", target=IDLE_TARGET_MB, note=note)
+    note = ", ".join(f"{kind} {value:.0f} in {used.count[kind]}" for kind, value in parts)
+    return Row(
+        name, sum(megabytes.values()), "MB PSS", target=_target(system, IDLE_TARGET_MB), note=note
+    )
+
+
+def _target(system: System, target: float) -> float | None:
+    # They are set for the form that one runs on a laptop; one process per room is another.
+    return None if system.split else target

@@ -16,12 +16,6 @@ from strata.embedded.data_folder import DataFolder
 from strata.embedded.supervisor import pick_port
 
 _FIRST_ANSWER_S = 30.0
-_UP = """
-import sys
-from pathlib import Path
-from strata.cli.commands.up import run_up
-sys.exit(run_up(Path(sys.argv[1]), port=int(sys.argv[2]), split="--split" in sys.argv))
-"""
 
 
 class System:
@@ -29,13 +23,14 @@ class System:
 
     Attributes:
         folder: Its data folder.
+        split: Whether each room has a process of its own.
         seconds_to_ready: From the start of the process to the first answered call.
     """
 
     def __init__(self, data: Path, model_url: str, *, split: bool) -> None:
         self.folder = DataFolder(data)
         self.seconds_to_ready = 0.0
-        self._split = split
+        self.split = split
         self._settings: Mapping[str, str] = {
             "STRATA_LOCAL_DEMO": "off",
             "OPENAI_BASE_URL": model_url,
@@ -46,8 +41,8 @@ class System:
     async def start(self) -> float:
         """Starts it; returns the seconds until a call was answered."""
         port = pick_port()
-        command = ["-c", _UP, str(self.folder.path), str(port)]
-        command += ["--split"] if self._split else []
+        command = ["-m", "strata.cli.main", "up", "--data", str(self.folder.path)]
+        command += ["--port", str(port), *(["--split"] if self.split else [])]
         log = self.folder.path.with_suffix(".log")
         self._child = Child(command, self._settings, log)
         await self._child.line("READY")

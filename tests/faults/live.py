@@ -249,6 +249,11 @@ class Turn:
         return [e.sequence for e in self.events if e.WhichOneof("event") not in passing]
 
     @property
+    def brief(self) -> list[tuple[int, str]]:
+        """Sequence and kind of the events, for the message of an assertion."""
+        return [(each.sequence, each.WhichOneof("event") or "") for each in self.events]
+
+    @property
     def reply(self) -> str:
         """Text of the stored messages of the assistant."""
         stored = [

@@ -68,7 +68,7 @@ class LiveStrata:
         """Starts it, waits until it is ready and returns a client; close its channel."""
         assert self._process is None, "started already"
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - spawning does not wait
                 [sys.executable, "-c", _UP, str(self.data), "split" if self._split else "single"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -98,6 +98,7 @@ class LiveStrata:
         for process in doomed:
             _kill(process)
         await self._reap()
+        await asyncio.to_thread(psutil.wait_procs, doomed, STOP_S)
         return doomed
 
     async def kill_main(self) -> list[psutil.Process]:
@@ -124,7 +125,8 @@ class LiveStrata:
         return code
 
     def _variables(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        environment = os.environ  # noqa: TID251 - a process has to be given one
+        kept = {name: environment[name] for name in ("PATH", "HOME") if name in environment}
         roots = [str(Path(part).parent) for part in strata.__path__]
         return {
             **kept,

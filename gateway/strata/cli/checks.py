@@ -21,6 +21,7 @@ from strata.cli.settings import CliSettings
 from strata.shared.errors import StrataError
 
 if TYPE_CHECKING:
+    from strata.cli.client import Client
     from strata.embedded.data_folder import DataFolder
 
 _PYTHON = ((3, 11), (3, 14))
@@ -237,7 +238,7 @@ async def running(target: Target, folder: DataFolder) -> Findings:
             if not silent:
                 # A room refuses to start on a schema that is not its own.
                 found.append(Finding("rooms", Verdict.OK, "all answer, their schemas fit"))
-                found += await _served_models(client.models)
+                found += await _served_models(client)
             return found
     except UnreachableError as error:
         return [_not_reached(error), *await local_model_choice(), *await schemas(folder)]
@@ -246,12 +247,10 @@ async def running(target: Target, folder: DataFolder) -> Findings:
         return [Finding("gateway", Verdict.FAIL, error.message, remedy)]
 
 
-async def _served_models(models: object) -> Findings:
+async def _served_models(client: Client) -> Findings:
     from strata.api.agent_loop.v1 import model_service_pb2 as pb  # noqa: PLC0415
 
-    listed: pb.ListModelsResponse = await models.ListModels(  # type: ignore[attr-defined]
-        pb.ListModelsRequest()
-    )
+    listed = await client.models.ListModels(pb.ListModelsRequest())
     found = [
         Finding(
             "chat model",

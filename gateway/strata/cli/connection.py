@@ -47,6 +47,7 @@ class Target:
 def find_target(choice: Choice, settings: CliSettings) -> Target:
     """Returns the gateway to talk to.
 
+    A folder that is named on the command line comes before an address of the environment.
     The key of the data folder goes to the gateway of that folder only, never to an
     address that was given.
 
@@ -56,8 +57,9 @@ def find_target(choice: Choice, settings: CliSettings) -> Target:
         PermissionDeniedError: The data folder belongs to somebody else.
         UsageError: The address is not ``host:port``.
     """
-    api_key = choice.api_key or settings.api_key
-    given = choice.address or settings.address
+    by_folder = choice.data is not None and not choice.address
+    api_key = choice.api_key or ("" if by_folder else settings.api_key)
+    given = choice.address or ("" if by_folder else settings.address)
     if given:
         origin = "--address" if choice.address else "STRATA_ADDRESS"
         address = checked_address(given)

@@ -35,8 +35,10 @@ class Entry:
 
 
 ENTRIES = (
+    Entry("run", "Start Strata unless it runs, and chat with an agent.", _RUN, "server"),
     Entry("up", "Start Strata in the foreground.", _RUN, "server"),
     Entry("migrate", "Bring the schemas in a PostgreSQL of your own up to date.", _RUN, "server"),
+    Entry("bootstrap", "Make the first key in a PostgreSQL of your own.", _RUN, "server"),
     Entry("status", "Tell whether Strata runs, and which rooms answer.", _RUN, "status"),
     Entry("doctor", "Check this machine, and say what to do about what is wrong.", _RUN, "doctor"),
     Entry("chat", "Talk with an agent.", _USE, "chat"),
@@ -80,6 +82,9 @@ class LazyGroup(TyperGroup):
 
 
 def _load(name: str) -> Any:
+    from strata.cli.quiet import quieten_grpc  # noqa: PLC0415 - `--help` does without
+
+    quieten_grpc()
     [entry] = [each for each in ENTRIES if each.name == name]
     module = importlib.import_module(f"strata.cli.commands.{entry.module}")
     command: Any = typer.main.get_command(module.app)

@@ -67,10 +67,10 @@ class FolderLock:
     def annotate(self, note: str) -> None:
         """Replaces the note beside the pid. The lock must be held."""
         assert self._file is not None
-        self._file.seek(0)
-        self._file.truncate()
-        self._file.write(f"{os.getpid()}\n{note}\n")
-        self._file.flush()
+        text = f"{os.getpid()}\n{note}\n".encode()
+        # In this order, so that nobody who looks meanwhile finds a lock without a holder.
+        os.pwrite(self._file.fileno(), text, 0)
+        os.ftruncate(self._file.fileno(), len(text))
 
     def release(self) -> None:
         """Gives the lock back; does nothing if it is not held."""

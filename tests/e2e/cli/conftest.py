@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from typer.testing import CliRunner
 
+from e2e.cli.scripted import KEY, ScriptedGateway
 from strata.cli.main import app
-from tests.e2e.cli.scripted import KEY, ScriptedGateway
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Outcome:
     err: str
 
 
-Run = Callable[..., Awaitable[Outcome]]
+Run = Callable[..., Coroutine[Any, Any, Outcome]]
 
 
 @pytest_asyncio.fixture

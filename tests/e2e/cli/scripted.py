@@ -440,6 +440,4 @@ def play(*events: run_event_pb2.RunEvent) -> Script:
 def reply(text: str) -> Script:
     """A script that answers with a text, in two deltas."""
     half = len(text) // 2
-    return play(
-        started(), step(), delta(text[:half]), delta(text[half:]), stored(text), finished()
-    )
+    return play(started(), step(), delta(text[:half]), delta(text[half:]), stored(text), finished())

@@ -9,16 +9,8 @@ from typing import Any
 
 import pytest
 
-from strata.api.common.v1 import message_pb2, run_event_pb2
-from strata.shared.errors import (
-    AbortedError,
-    InvalidArgumentError,
-    Reason,
-    ResourceExhaustedError,
-    UnavailableError,
-)
-from tests.e2e.cli.conftest import Run
-from tests.e2e.cli.scripted import (
+from e2e.cli.conftest import Run
+from e2e.cli.scripted import (
     RUN_ID,
     ScriptedGateway,
     delta,
@@ -33,6 +25,14 @@ from tests.e2e.cli.scripted import (
     thought,
     tool_finished,
     tool_started,
+)
+from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.shared.errors import (
+    AbortedError,
+    InvalidArgumentError,
+    Reason,
+    ResourceExhaustedError,
+    UnavailableError,
 )
 
 DIFF = "@@ -1,1 +1,2 @@\n Name: Ann\n+Likes: olives"
@@ -118,9 +118,7 @@ async def test_a_failed_run_is_one_sentence(strata: Run, gateway: ScriptedGatewa
 
 
 async def test_a_cancelled_run_is_a_failure(strata: Run, gateway: ScriptedGateway) -> None:
-    gateway.runs.on_send = play(
-        started(), finished(stop=run_event_pb2.STOP_REASON_CANCELLED)
-    )
+    gateway.runs.on_send = play(started(), finished(stop=run_event_pb2.STOP_REASON_CANCELLED))
     done = await strata("chat", "ann", "-m", "Hi", "--no-usage")
     assert (done.code, done.err) == (1, "Cancelled.\n")
 

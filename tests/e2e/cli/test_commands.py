@@ -1,4 +1,4 @@
-"""Commands against a gateway: what they print, as people and as programs read it, and exit codes."""
+"""Commands against a gateway: what they print for people and for programs, and exit codes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from e2e.cli.conftest import Run
+from e2e.cli.scripted import ScriptedGateway
 from strata.api.gateway.v1 import run_service_pb2
 from strata.shared.errors import (
     FieldViolation,
@@ -16,8 +18,6 @@ from strata.shared.errors import (
     UnavailableError,
 )
 from strata.shared.ids import new_id
-from tests.e2e.cli.conftest import Run
-from tests.e2e.cli.scripted import ScriptedGateway
 
 
 @pytest.fixture
@@ -241,7 +241,8 @@ async def test_runs_are_read_over_several_pages(strata: Run, gateway: ScriptedGa
 async def test_doctor_sees_a_running_gateway(
     strata: Run, gateway: ScriptedGateway, open_folder: Path
 ) -> None:
-    done = await strata("doctor", "--data", str(open_folder / "data"), "--json")
+    data = str(open_folder / "data")
+    done = await strata("doctor", "--data", data, "--address", gateway.address, "--json")
     findings = {each["check"]: each for each in json.loads(done.out)}
     assert findings["python"]["verdict"] == "ok"
     assert findings["postgresql"]["verdict"] == "ok", findings
@@ -255,6 +256,23 @@ async def test_doctor_names_the_room_that_is_silent(
     strata: Run, gateway: ScriptedGateway, open_folder: Path
 ) -> None:
     gateway.tools.failure = UnavailableError("The service behind this method cannot be reached.")
-    done = await strata("doctor", "--data", str(open_folder / "data"))
+    done = await strata("doctor", "--data", str(open_folder / "data"), "--address", gateway.address)
     assert done.code == 1
     assert "fail  room tool_execution:" in done.out
+
+
+async def test_doctor_works_while_nothing_runs(strata: Run, open_folder: Path) -> None:
+    data = open_folder / "data"
+    (data / "secrets").mkdir(parents=True)
+    (data / "secrets").chmod(0o700)
+    (data / "secrets" / "api-key").write_text("none")
+    (data / "secrets" / "api-key").chmod(0o644)
+    done = await strata("doctor", "--data", str(data), "--json")
+    findings = {each["check"]: each for each in json.loads(done.out)}
+    assert findings["data folder"]["verdict"] == "fail"
+    assert "chmod" in findings["data folder"]["remedy"]
+    assert findings["gateway"]["verdict"] == "warn"
+    assert findings["gateway"]["remedy"] == "Start it with: strata up"
+    assert findings["chat model"]["text"]
+    assert findings["schemas"]["verdict"] == "ok"
+    assert done.code == 1

@@ -39,6 +39,8 @@ async def live(session_folder: Path, model: ModelThread) -> AsyncIterator[Live]:
     await strata.start()
     yield strata
     await strata.stop()
+    # Whatever it was given, nothing in it may have been taken by surprise.
+    assert "Traceback" not in strata.output(), strata.output()
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")

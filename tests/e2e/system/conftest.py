@@ -30,13 +30,27 @@ def world(system: World) -> Iterator[World]:
     assert system.model.violations == []
 
 
-@pytest_asyncio.fixture(params=["single", "split"])
-async def live(request: pytest.FixtureRequest, open_folder: Path) -> AsyncIterator[LiveStrata]:
-    """`strata up` on a new data folder, not started yet, with a model of its own."""
+async def _live(folder: Path, *, split: bool) -> AsyncIterator[LiveStrata]:
     async with ModelServer() as model:
-        strata = LiveStrata(open_folder / "data", model, split=request.param == "split")
+        strata = LiveStrata(folder / "data", model, split=split)
         try:
             yield strata
         finally:
             await strata.close()
     assert model.violations == []
+
+
+@pytest_asyncio.fixture
+async def live(open_folder: Path) -> AsyncIterator[LiveStrata]:
+    """`strata up` on a new data folder, not started yet, with a model of its own."""
+    async for strata in _live(open_folder, split=False):
+        yield strata
+
+
+@pytest_asyncio.fixture(params=["single", "split"])
+async def either_live(
+    request: pytest.FixtureRequest, open_folder: Path
+) -> AsyncIterator[LiveStrata]:
+    """The same, as one process and as one per room."""
+    async for strata in _live(open_folder, split=request.param == "split"):
+        yield strata

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import Any
 
 import psutil
 import pytest
@@ -14,7 +13,6 @@ from doubles.script import Call, ModelCall, Reply, Step, call, say
 from live import LiveStrata, alive, using
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
-from strata.api.recall.v1 import message_service_pb2 as message_pb
 from world import World, roles, text_of
 
 pytestmark = pytest.mark.timeout(240)
@@ -69,7 +67,8 @@ def _find(pattern: str, text: str) -> str:
 ANSWER = "Block: Ada Lovelace\nArchive: Whitby\nSaid: teal"
 
 
-async def test_three_facts_survive_the_death_of_everything(live: LiveStrata) -> None:
+async def test_three_facts_survive_the_death_of_everything(either_live: LiveStrata) -> None:
+    live = either_live
     world = await live.start()
     agent = await world.make_agent(name="assistant")
     await tell(world, agent)
@@ -140,7 +139,7 @@ async def test_no_child_outlives_the_main_process(live: LiveStrata) -> None:
 
     children = await live.kill_main()
 
-    assert children
+    assert len(children) >= 2, "database and vector engine at least"
     await asyncio.to_thread(psutil.wait_procs, children, 10)
     assert alive(children) == []
     assert using(live.data) == []
@@ -148,8 +147,4 @@ async def test_no_child_outlives_the_main_process(live: LiveStrata) -> None:
     world = await live.start()
     live.model.script(say("Still here."))
     assert (await world.send(agent, "Are you there?")).text == "Still here."
-    found: Any = await world.messages.SearchMessages(
-        message_pb.SearchMessagesRequest(agent_id=agent.id, query="there")
-    )
-    assert {text_of(hit.message) for hit in found.hits} == {"Are you there?"}
     await world.channel.close()

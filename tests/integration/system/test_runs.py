@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from doubles.script import Call, ModelCall, Reply, Step, say
+from doubles.script import Call, ModelCall, Reply, Step, call, say
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
-from strata.shared.errors import AbortedError, AlreadyExistsError, Reason
+from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from world import World, roles, text_of, user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -289,3 +289,59 @@ async def test_stream_of_a_run_that_waits_begins_when_it_does(world: World) -> N
     assert ran.text == LONG
     assert second.kinds[0] == "run_started"
     assert second.text == "Second answer."
+
+
+async def test_agent_deleted_in_mid_run_leaves_nothing_behind(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(slowly())
+    stream = world.begin(agent, "Tell me all.")
+    await stream.until("text_delta")
+
+    await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
+
+    ran = await stream.rest()
+    assert ran.finished.error.reason in {"AGENT_NOT_FOUND", "WINDOW_NOT_FOUND"}
+    assert (await world.run(ran.run_id)).state == run_pb.RUN_STATE_FAILED
+    assert await world.log(agent) == []
+    with pytest.raises(NotFoundError) as caught:
+        await world.send(agent, "Are you there?")
+    assert caught.value.reason is Reason.AGENT_NOT_FOUND
+
+
+async def test_shared_block_is_seen_by_both_agents(world: World) -> None:
+    first = await world.make_agent()
+    block = await world.block(first, "human")
+    second = await world.make_agent(block_ids=[block.id])
+    world.model.script(
+        call("memory_insert", {"label": "human", "new_str": "Likes tea."}),
+        say("Noted."),
+        say("Tea, I hear."),
+    )
+    await world.send(first, "I like tea.")
+
+    await world.send(second, "What do I like?")
+
+    assert "<value>\nLikes tea.\n</value>" in world.model.requests[-1].system
+    assert "<value>\nLikes tea.\n</value>" in await world.system_message(second)
+
+
+async def test_changed_agent_is_what_the_next_turn_runs(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(say("Hello."), say("Ahoy."))
+    await world.send(agent, "Hi.")
+
+    await world.agents.UpdateAgent(
+        agent_pb.UpdateAgentRequest(
+            agent_id=agent.id,
+            system="You are a pirate.",
+            tools=agent_pb.NameList(names=["conversation_search"]),
+            model=agent_pb.ModelConfig(handle="anthropic/test-model"),
+        )
+    )
+    await world.send(agent, "Hi again.")
+
+    before, after = world.model.requests
+    assert after.dialect == "anthropic"
+    assert after.tool_names == ["conversation_search"]
+    assert after.system.startswith("You are a pirate.\n\n<memory_blocks>")
+    assert "memory_insert" in before.tool_names

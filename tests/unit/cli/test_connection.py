@@ -30,10 +30,13 @@ def running(folder: DataFolder) -> DataFolder:
     return folder
 
 
-def find(
-    folder: DataFolder, *, address: str = "", api_key: str = "", settings: CliSettings | None = None
-) -> Target:
-    return find_target(Choice(address, api_key, folder.path), settings or CliSettings())
+def find(folder: DataFolder, *, address: str = "", api_key: str = "") -> Target:
+    return find_target(Choice(address, api_key), CliSettings(data=folder.path))
+
+
+def found(choice: Choice, settings: CliSettings) -> tuple[str, str]:
+    target = find_target(choice, settings)
+    return target.address, target.api_key
 
 
 def test_the_data_folder_tells_address_and_key(running: DataFolder) -> None:
@@ -41,12 +44,20 @@ def test_the_data_folder_tells_address_and_key(running: DataFolder) -> None:
     assert (target.address, target.api_key) == ("127.0.0.1:7600", "folder-key")
 
 
-def test_options_come_before_the_environment(running: DataFolder) -> None:
-    settings = CliSettings(address="10.0.0.1:1", api_key="environment-key")
-    target = find(running, settings=settings)
-    assert (target.address, target.api_key) == ("10.0.0.1:1", "environment-key")
-    target = find(running, address="10.0.0.2:2", api_key="mine", settings=settings)
-    assert (target.address, target.api_key) == ("10.0.0.2:2", "mine")
+def test_options_come_before_the_environment_and_that_before_the_folder(
+    running: DataFolder,
+) -> None:
+    settings = CliSettings(address="10.0.0.1:1", api_key="environment", data=running.path)
+    assert found(Choice(), settings) == ("10.0.0.1:1", "environment")
+    assert found(Choice("10.0.0.2:2"), settings) == ("10.0.0.2:2", "environment")
+    assert found(Choice("10.0.0.2:2", "mine"), settings) == ("10.0.0.2:2", "mine")
+
+
+def test_a_folder_that_is_named_comes_before_the_environment(running: DataFolder) -> None:
+    settings = CliSettings(address="10.0.0.1:1", api_key="environment")
+    assert found(Choice(data=running.path), settings) == ("127.0.0.1:7600", "folder-key")
+    given = Choice("10.0.0.2:2", data=running.path)
+    assert found(given, settings) == ("10.0.0.2:2", "environment")
 
 
 def test_the_key_of_the_folder_goes_nowhere_else(running: DataFolder) -> None:

@@ -19,7 +19,7 @@ HEAVY = ("grpc", "sqlalchemy", "pydantic", "google.protobuf", "asyncpg", "numpy"
 def run(*arguments: str, program: str = "from strata.cli.main import main; main()") -> str:
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],
-        env={"PYTHONPATH": ROOTS, "PATH": os.environ.get("PATH", "")},
+        env={"PYTHONPATH": ROOTS, "PATH": os.defpath},
         capture_output=True,
         text=True,
         check=True,

@@ -15,7 +15,7 @@ from strata.cli.chat.following import ConnectionBack, ConnectionLost
 from strata.cli.chat.screens import TerminalScreen, rows_of
 from strata.cli.chat.turn_view import TurnView
 from strata.shared.errors import UnavailableError
-from tests.unit.cli.terminal import Terminal
+from unit.cli.terminal import Terminal
 
 LOST = ConnectionLost(UnavailableError("gone"))
 BACK = ConnectionBack()
@@ -116,6 +116,24 @@ def test_a_message_that_ended_during_the_break_is_shown_whole(watched: Watched) 
 def test_a_restarted_step_takes_its_text_back(watched: Watched) -> None:
     shown = watched.show(STEP, text("Wrong\nand long " * 5), RESTARTED, STEP, text("Right"))
     assert shown == "Right"
+
+
+def test_a_step_that_died_with_its_process_takes_its_text_back(watched: Watched) -> None:
+    shown = watched.show(STEP, text("one two"), LOST, BACK, STEP, text("alpha"), stored("alpha"))
+    assert shown == "alpha"
+
+
+def test_what_is_stored_stays(watched: Watched) -> None:
+    shown = watched.show(STEP, text("First."), stored("First."), STEP, text("S"), RESTARTED)
+    assert shown == "First."
+
+
+def test_a_break_between_steps_leaves_what_is_stored(watched: Watched) -> None:
+    first = (STEP, text("First."), stored("First."))
+    shown = watched.show(*first, LOST, BACK, STEP, snapshot("Second."))
+    assert shown.splitlines()[0] == "First."
+    assert shown.splitlines()[-1] == "Second."
+    assert shown.count("First.") == 1
 
 
 def test_what_has_scrolled_away_is_declared_void() -> None:

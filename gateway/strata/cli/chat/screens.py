@@ -180,9 +180,12 @@ class PlainScreen:
         self._retractable = True
 
     def retract(self) -> bool:
-        """Forgets what was kept."""
+        """Forgets what was kept, unless some of it is written already."""
+        if not self._retractable:
+            self.settle()
+            return False
         self._pieces.clear()
-        return self._retractable
+        return True
 
     def waiting(self, label: str) -> None:
         """Shows nothing."""

@@ -145,16 +145,21 @@ class TurnView:
         return True
 
     def _begin_step(self) -> None:
+        if self._text or self._thoughts:
+            # Its end never came: the step died with its process, and is done again.
+            self._void("The step is done again.")
         self._screen.mark()
-        self._text = self._thoughts = ""
         self._broken = False
 
     def _restart_step(self, restarted: run_event_pb2.StepRestarted) -> None:
-        if (self._text or self._thoughts) and not self._screen.retract():
-            reason = restarted.reason or "The model is asked again."
-            self._say(f"The reply above is void. {reason}", "yellow")
+        self._void(restarted.reason or "The model is asked again.")
         self._begin_step()
         self._screen.waiting("asking again")
+
+    def _void(self, reason: str) -> None:
+        if not self._screen.retract() and (self._text or self._thoughts):
+            self._say(f"The reply above is void. {reason}", "yellow")
+        self._text = self._thoughts = ""
 
     def _add_text(self, piece: str) -> None:
         self._text += piece
@@ -169,10 +174,8 @@ class TurnView:
         """Makes what is shown of the step equal to this."""
         if not self._with_reasoning:
             thoughts = ""
-        if not self._continues(text, thoughts):
-            if not self._screen.retract():
-                self._say("The reply above was interrupted; here it is whole.", "dim")
-            self._text = self._thoughts = ""
+        if self._broken or not self._continues(text, thoughts):
+            self._take_back(unless=(text, thoughts))
         self._broken = False
         new_thoughts, new_text = thoughts[len(self._thoughts) :], text[len(self._text) :]
         if new_thoughts:
@@ -180,11 +183,18 @@ class TurnView:
         if new_text:
             self._add_text(new_text)
 
+    def _take_back(self, *, unless: tuple[str, str]) -> None:
+        shown = (self._text, self._thoughts)
+        if not self._screen.retract():
+            if shown == unless:
+                return
+            if any(shown):
+                self._say("The reply above was interrupted; here it is whole.", "dim")
+        self._text = self._thoughts = ""
+
     def _continues(self, text: str, thoughts: str) -> bool:
         """Whether the rest can be written behind what is shown."""
-        if (text, thoughts) == (self._text, self._thoughts) or not (self._text or self._thoughts):
-            return True
-        if self._broken or not text.startswith(self._text):
+        if not text.startswith(self._text):
             return False
         # Thoughts stand before the text: once there is text they cannot grow any more.
         return thoughts == self._thoughts or (
@@ -232,6 +242,9 @@ class TurnView:
         # Some providers stream their reasoning in another form than they end with.
         self._whole(text, self._thoughts if self._text or self._thoughts else thoughts)
         self._screen.settle()
+        # What is stored stays, whatever becomes of the run.
+        self._screen.mark()
+        self._text = self._thoughts = ""
 
     def _approval(self, asked: message_pb2.ApprovalRequestPart) -> None:
         for call in asked.tool_calls:
@@ -247,7 +260,7 @@ class TurnView:
         ok = finished.stop_reason in _FINE and not finished.HasField("error")
         if not ok or finished.stop_reason in _SAID_OF_STOP:
             self._say(ending_sentence(finished), "yellow" if ok else "red")
-        if self._with_usage and finished.step_count:
+        if self._with_usage and finished.usage.total_tokens:
             self._say(usage_line(finished.usage, finished.step_count, elapsed_s), "dim")
         self._screen.settle()
         self.ending = Ending(ok, finished)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from enum import Enum, auto
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,12 +14,21 @@ from strata.cli.chat.prompt import interruptible, is_interactive, read_message
 from strata.cli.chat.screens import screen_for
 from strata.cli.chat.session import ChatOptions, ChatSession
 from strata.cli.client import Client, is_agent_id, new_request_id
-from strata.cli.failures import EXIT_FAILURE, UsageError, show_error
+from strata.cli.connection import Choice
+from strata.cli.failures import EXIT_FAILURE, UsageError, exit_code_of, show_error
 from strata.cli.options import AgentArgument, Connection, ConversationOption, online
 from strata.cli.output import console, note, safe
 from strata.shared.errors import NotFoundError, StrataError
 
 app = typer.Typer(add_completion=False)
+
+
+class Consent(Enum):
+    """Whether an agent that does not exist may be made."""
+
+    GIVEN = auto()
+    REFUSED = auto()
+    ASK = auto()
 
 
 @app.command()
@@ -38,6 +49,9 @@ def chat(
     usage: Annotated[
         bool, typer.Option("--usage/--no-usage", help="Show tokens and time of a turn.")
     ] = True,
+    create: Annotated[
+        bool, typer.Option("--create", help="Make the agent if there is none, without asking.")
+    ] = False,
     as_json: Annotated[
         bool,
         typer.Option("--json", help="With --message: print each event as one line of JSON."),
@@ -54,7 +68,9 @@ def chat(
         raise UsageError("--json needs --message.")
 
     async def talk(client: Client) -> bool:
-        found = await find_or_create(client, agent, ask=message is None)
+        found = await find_or_create(
+            client, agent, consent=Consent.ASK if message is None else Consent.REFUSED
+        )
         options = ChatOptions(found.id, conversation, max_steps, reasoning, usage)
         session = ChatSession(client, screen_for(console()), options)
         if message is None:
@@ -65,8 +81,26 @@ def chat(
         raise typer.Exit(EXIT_FAILURE)
 
 
-async def find_or_create(client: Client, agent: str, *, ask: bool) -> pb.Agent:
-    """Returns the agent; offers to create it where there is somebody to ask.
+def open_chat(folder: Path, agent: str) -> int:
+    """Opens a chat on a terminal with an agent of a data folder, and returns the exit code.
+
+    For ``strata run``: the agent is made without a question if there is none.
+    """
+
+    async def talk(client: Client) -> bool:
+        found = await find_or_create(client, agent, consent=Consent.GIVEN)
+        session = ChatSession(client, screen_for(console()), ChatOptions(found.id))
+        return await converse(session, found.name)
+
+    try:
+        return 0 if Connection(Choice(data=folder)).run(talk) else EXIT_FAILURE
+    except StrataError as error:
+        show_error(error)
+        return exit_code_of(error)
+
+
+async def find_or_create(client: Client, agent: str, *, consent: Consent) -> pb.Agent:
+    """Returns the agent; makes it if there is none and that is wanted.
 
     Raises:
         NotFoundError: There is no such agent, and it was not created.
@@ -76,14 +110,15 @@ async def find_or_create(client: Client, agent: str, *, ask: bool) -> pb.Agent:
     except NotFoundError as error:
         if is_agent_id(agent):
             raise
-        if not (ask and is_interactive()):
-            raise NotFoundError(
-                f'There is no agent "{agent}". Make it with: strata agents create {agent}',
-                reason=error.reason,
-            ) from error
-        with interruptible():
-            if not typer.confirm(f'There is no agent "{agent}". Create it?', default=True):
-                raise
+        if consent is not Consent.GIVEN:
+            if consent is Consent.REFUSED or not is_interactive():
+                raise NotFoundError(
+                    f'There is no agent "{agent}". Make it with: strata agents create {agent}',
+                    reason=error.reason,
+                ) from error
+            with interruptible():
+                if not typer.confirm(f'There is no agent "{agent}". Create it?', default=True):
+                    raise
     request = pb.CreateAgentRequest(request_id=new_request_id(), name=agent)
     return (await client.agents.CreateAgent(request)).agent
 

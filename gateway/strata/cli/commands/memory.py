@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -151,13 +152,12 @@ def _print_edit(before: pb.Block, after: pb.Block, *, as_json: bool) -> None:
     screen.print(safe(f"{after.label} is now at revision {after.revision}."), soft_wrap=True)
 
 
-def _print_blocks(blocks: object) -> None:
+def _print_blocks(blocks: Sequence[pb.Block]) -> None:
 
     screen = console()
-    listed: list[pb.Block] = list(blocks)  # type: ignore[call-overload]
-    if not listed:
+    if not blocks:
         screen.print(Text("The agent has no memory blocks.", style="dim"))
-    for number, block in enumerate(listed):
+    for number, block in enumerate(blocks):
         if number:
             screen.print()
         heading = Text(safe(block.label), style="bold cyan")

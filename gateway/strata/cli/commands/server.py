@@ -1,4 +1,4 @@
-"""``strata up`` and ``strata migrate`` as typed; what they do is in modules of their names."""
+"""``strata run``, ``up`` and ``migrate`` as typed; what they do is in modules of their names."""
 
 from __future__ import annotations
 
@@ -13,16 +13,43 @@ from strata.cli.settings import CliSettings
 app = typer.Typer(add_completion=False)
 
 
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="FOLDER", help="The data folder; else STRATA_DATA."),
+]
+PortOption = Annotated[
+    int | None,
+    typer.Option("--port", min=0, max=65535, help="Preferred port; else STRATA_PORT, else 7600."),
+]
+
+
+@app.command()
+def run(
+    data: DataOption = None,
+    port: PortOption = None,
+    agent: Annotated[
+        str, typer.Option("--agent", help="With whom to chat; made if there is none.")
+    ] = "assistant",
+) -> None:
+    """Start Strata unless it runs, and chat with an agent. Strata ends with the chat.
+
+    Without a terminal this is strata up.
+    """
+    from strata.cli.commands.chat import open_chat  # noqa: PLC0415 - loads gRPC
+    from strata.cli.commands.run import run_run  # noqa: PLC0415 - loads every room
+    from strata.embedded.data_folder import DataFolder  # noqa: PLC0415 - loads SQLAlchemy
+
+    settings = CliSettings()
+    folder = data or settings.data
+    path = DataFolder(folder).path
+    chosen = settings.port if port is None else port
+    raise typer.Exit(run_run(folder, port=chosen, chat=lambda _: open_chat(path, agent)))
+
+
 @app.command()
 def up(
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", metavar="FOLDER", help="The data folder; else STRATA_DATA."),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option("--port", min=0, max=65535, help="Preferred port; else STRATA_PORT or 7600."),
-    ] = None,
+    data: DataOption = None,
+    port: PortOption = None,
     split: Annotated[bool, typer.Option("--split", help="One process per room.")] = False,
 ) -> None:
     """Start Strata in the foreground: engines, rooms and gateway. Ctrl-C stops it."""
@@ -62,3 +89,23 @@ def migrate(
     print_table(
         ["room", "before", "now"], [(each.room, each.before, each.after) for each in done], empty=""
     )
+
+
+@app.command()
+def bootstrap(
+    organization: Annotated[
+        str, typer.Option("--organization", help="Name of the organisation.")
+    ] = "local",
+) -> None:
+    """Make the first organisation, its project "default" and a key, and print the key.
+
+    For a PostgreSQL of your own, migrated, with the settings of the gateway
+    (STRATA_GATEWAY_…) in the environment. Strata does so itself for its data folder.
+    """
+    import asyncio  # noqa: PLC0415 - start-up
+
+    from strata.gateway.bootstrap import ensure_local_project  # noqa: PLC0415 - loads SQLAlchemy
+    from strata.gateway.settings import GatewaySettings  # noqa: PLC0415 - start-up
+
+    project = asyncio.run(ensure_local_project(GatewaySettings(), organization=organization))
+    typer.echo(project.api_key)

@@ -110,7 +110,7 @@ def _ready(console: Console, local: Local, rooms: dict[str, int]) -> None:
     console.print(f"Strata is ready at [bold]{address}[/], data in {local.folder.path}.")
     console.print(local.model.choice.sentence)
     console.print(
-        f"Chat in another terminal: [bold]{_program()} chat assistant[/]"
+        f"Chat in another terminal: [bold]{_program()} chat assistant --create[/]"
         f"   (API key in {local.folder.secrets / API_KEY})"
     )
     if not sys.stdout.isatty():

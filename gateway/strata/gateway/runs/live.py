@@ -1,11 +1,13 @@
 """The event log of a run that this gateway carries out, and those who follow it here.
 
-Two kinds of durable events are told apart. An *announcement* (run or step started,
-tool started) is shown at once and stored with the next batch, within a second. What
-*happened* (a message stored, a tool finished, …, the end) is shown only once it is
-stored, so nobody ever sees a fact that a crash can take back. Deltas are not stored.
-An announcement that a crash did take back leaves its number unused: whoever takes
-the run over skips `SEQUENCE_GAP` numbers, so no number ever means two events.
+Two kinds of durable events are told apart. A *report* (run, step or tool started, tool
+finished, message stored) is shown at once and stored with the next batch, within a
+second: what it tells of is durable already in the room that reports it, so that a crash
+of the gateway takes back only the report, and the next dispatch makes it again. What
+the gateway itself decides (the end) is shown only once it is stored. Deltas are not
+stored. A report that a crash did take back leaves its number unused: whoever takes the
+run over skips `SEQUENCE_GAP` numbers, so no number ever means two events. A follower
+from before the crash may then be told of a message twice, with the same message id.
 """
 
 from __future__ import annotations
@@ -36,10 +38,10 @@ from strata.shared.logs import get_logger
 RunEvent = run_event_pb2.RunEvent
 
 SEQUENCE_GAP = 100
-"""Numbers skipped at a take-over; more than can be announced and not yet stored."""
+"""Numbers skipped at a take-over; more than can be reported and not yet stored."""
 
 _MAX_UNSTORED = 64
-_ANNOUNCEMENT_DELAY_S = 1.0
+_REPORT_DELAY_S = 1.0
 # The end of a turn comes right behind its last message: one statement stores both.
 _COALESCE_S = 0.005
 _RETRY_S = 0.2
@@ -47,7 +49,16 @@ _RECENT_EVENTS = 256
 _SUBSCRIBER_EVENTS = 1024
 
 _DELTAS = frozenset({"text_delta", "reasoning_delta", "tool_call_delta", "text_snapshot"})
-_ANNOUNCEMENTS = frozenset({"run_started", "step_started", "step_restarted", "tool_started"})
+_REPORTS = frozenset(
+    {
+        "run_started",
+        "step_started",
+        "step_restarted",
+        "tool_started",
+        "tool_finished",
+        "message_stored",
+    }
+)
 
 _log = get_logger(__name__)
 
@@ -329,9 +340,9 @@ class LiveRun:
         self._sequence += 1
         self._stamp(event, self._sequence)
         self._unstored.append(StoredEvent(event.sequence, event.SerializeToString()))
-        if kind in _ANNOUNCEMENTS:
+        if kind in _REPORTS:
             self._show_or_hold(event)
-            self._schedule(_ANNOUNCEMENT_DELAY_S)
+            self._schedule(_REPORT_DELAY_S)
         else:
             self._held.append(event)
             self._schedule(_COALESCE_S)

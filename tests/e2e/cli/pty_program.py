@@ -1,0 +1,119 @@
+"""The command line on a pseudo-terminal, with somebody who types and looks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import pty
+import struct
+import sys
+import termios
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import strata
+from unit.cli.terminal import Terminal
+
+ROOTS = os.pathsep.join(str(Path(each).parent) for each in strata.__path__)
+COLUMNS, ROWS = 100, 40
+_PATIENCE_S = 20.0
+_AGAIN_S = 1.0
+
+
+class PtyProgram:
+    """A running command."""
+
+    def __init__(self, process: asyncio.subprocess.Process, master: int) -> None:
+        self.process = process
+        self.terminal = Terminal(COLUMNS, ROWS)
+        self._master = master
+        self._news = asyncio.Event()
+        asyncio.get_running_loop().add_reader(master, self._read)
+
+    def type(self, keys: str) -> None:
+        """Presses keys; ``\\r`` is Enter, ``\\x03`` Ctrl-C, ``\\x04`` Ctrl-D."""
+        os.write(self._master, keys.encode())
+
+    async def shows(self, text: str, times: int = 1) -> None:
+        """Waits until the text stands on the terminal, so many times."""
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                while self.terminal.text.count(text) < times:
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            raise AssertionError(f"{text!r} is not on:\n{self.terminal.text}") from None
+
+    async def interrupt(self, until: str) -> None:
+        """Presses Ctrl-C, again after a while, until the text stands on the terminal.
+
+        CPython's readline overlooks a signal that comes between two looks at the keyboard
+        until the next key is pressed.
+        """
+        for _ in range(round(_PATIENCE_S / _AGAIN_S)):
+            self.type("\x03")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_AGAIN_S):
+                    while until not in self.terminal.text:
+                        self._news.clear()
+                        await self._news.wait()
+                return
+        raise AssertionError(f"{until!r} is not on:\n{self.terminal.text}")
+
+    async def ends(self) -> int:
+        """Waits for the end, and returns the exit code."""
+        async with asyncio.timeout(_PATIENCE_S):
+            return await self.process.wait()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._master)
+        self.terminal.feed(data.decode(errors="replace"))
+        self._news.set()
+
+
+@asynccontextmanager
+async def on_terminal(*arguments: str, environment: Mapping[str, str]) -> AsyncIterator[PtyProgram]:
+    """Runs ``strata`` with these arguments on a terminal of its own."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        # The terminal is the controlling one of a session: Ctrl-C then is a signal.
+        "import fcntl, os, termios\n"
+        "os.setsid()\n"
+        "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+        "from strata.cli.main import main\n"
+        "main()",
+        *arguments,
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={
+            "PATH": os.defpath,
+            "PYTHONPATH": ROOTS,
+            "TERM": "xterm-256color",
+            "LANG": "C.UTF-8",
+            # Readline would ask for it with a sequence of its own.
+            "INPUTRC": "/dev/null",
+            **environment,
+        },
+    )
+    os.close(slave)
+    program = PtyProgram(process, master)
+    try:
+        yield program
+    finally:
+        asyncio.get_running_loop().remove_reader(master)
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        os.close(master)

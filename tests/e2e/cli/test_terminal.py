@@ -1,0 +1,183 @@
+"""``strata`` on a terminal: typing, Ctrl-C, Ctrl-D, a lost connection, an editor."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.cli.pty_program import on_terminal
+from e2e.cli.scripted import (
+    KEY,
+    RUN_ID,
+    ScriptedGateway,
+    delta,
+    finished,
+    play,
+    snapshot,
+    started,
+    step,
+    stored,
+)
+from strata.api.common.v1 import run_event_pb2
+
+CTRL_C, CTRL_D = "\x03", "\x04"
+
+
+def kept_in(folder: Path) -> list[Path]:
+    return list(folder.glob("strata-memory-*.txt"))
+
+
+@pytest.fixture
+def place(gateway: ScriptedGateway) -> Mapping[str, str]:
+    gateway.agents.add("ann")
+    return {"STRATA_ADDRESS": gateway.address, "STRATA_API_KEY": KEY}
+
+
+async def test_a_conversation(gateway: ScriptedGateway, place: Mapping[str, str]) -> None:
+    async with on_terminal("chat", "ann", environment=place) as program:
+        await program.shows("You talk with ann.")
+        await program.shows("you>")
+        program.type("Hi\r")
+        await program.shows("\nHello!\n1,234 tokens in, 56 out")
+        await program.shows("you>", times=2)
+        program.type("And again\r")
+        await program.shows("you> And again\nHello!\n")
+        await program.shows("you>", times=3)
+        program.type(CTRL_D)
+        assert await program.ends() == 0
+    texts = [each.messages[0].parts[0].text.text for each in gateway.runs.sent]
+    assert texts == ["Hi", "And again"]
+
+
+async def test_an_agent_is_made_if_the_person_wants_it(
+    gateway: ScriptedGateway, place: Mapping[str, str]
+) -> None:
+    async with on_terminal("chat", "newcomer", environment=place) as program:
+        await program.shows('There is no agent "newcomer". Create it? [Y/n]')
+        program.type("n\r")
+        assert await program.ends() == 1
+    assert [each.name for each in gateway.agents.agents] == ["ann"]
+    async with on_terminal("chat", "newcomer", environment=place) as program:
+        await program.shows("Create it? [Y/n]")
+        program.type("\r")
+        await program.shows("You talk with newcomer.")
+        await program.shows("you>")
+        program.type(CTRL_D)
+        assert await program.ends() == 0
+    assert [each.name for each in gateway.agents.agents] == ["ann", "newcomer"]
+
+
+async def test_ctrl_c_cancels_the_run_and_not_the_program(
+    gateway: ScriptedGateway, place: Mapping[str, str]
+) -> None:
+    async def until_cancelled(_: Any) -> AsyncIterator[Any]:
+        for each in (started(), step(), delta("On and on")):
+            yield each
+        await gateway.runs.cancel_asked.wait()
+        yield finished(stop=run_event_pb2.STOP_REASON_CANCELLED)
+
+    gateway.runs.on_send = until_cancelled
+    async with on_terminal("chat", "ann", environment=place) as program:
+        await program.shows("you>")
+        program.type("Hi\r")
+        await program.shows("On and on")
+        program.type(CTRL_C)
+        await program.shows("\nCancelled.\n")
+        assert gateway.runs.cancelled == [RUN_ID]
+        gateway.runs.on_send = play(started(), step(), stored("Still here."), finished())
+        await program.shows("you>", times=2)
+        program.type("Are you there?\r")
+        await program.shows("Still here.")
+        await program.shows("you>", times=3)
+        program.type("half a li")
+        await program.shows("you> half a li")
+        await program.interrupt(until="(Ctrl-D leaves)\nyou>")
+        program.type(CTRL_D)
+        assert await program.ends() == 0
+    assert len(gateway.runs.sent) == 2
+
+
+async def test_a_second_ctrl_c_leaves_a_run_that_does_not_end(
+    gateway: ScriptedGateway, place: Mapping[str, str]
+) -> None:
+    async def endless(_: Any) -> AsyncIterator[Any]:
+        yield started()
+        await asyncio.Event().wait()
+
+    gateway.runs.on_send = endless
+    async with on_terminal("chat", "ann", "-m", "Hi", environment=place) as program:
+        await program.shows("reading memory")
+        program.type(CTRL_C)
+        await program.shows("Ctrl-C again leaves at once.")
+        await gateway.runs.cancel_asked.wait()
+        program.type(CTRL_C)
+        await program.shows(f"strata runs show {RUN_ID}")
+        assert await program.ends() == 1
+
+
+async def test_a_break_in_mid_reply_leaves_no_trace(
+    gateway: ScriptedGateway, place: Mapping[str, str]
+) -> None:
+    go_on = asyncio.Event()
+
+    async def first_half(_: Any) -> AsyncIterator[Any]:
+        for each in (started(), step(), delta("It goes ")):
+            yield each
+        await asyncio.Event().wait()
+
+    async def second_half(_: Any) -> AsyncIterator[Any]:
+        yield snapshot("It goes on ")
+        await go_on.wait()
+        for each in (delta("and ends."), stored("It goes on and ends."), finished()):
+            yield each
+
+    gateway.runs.on_send = first_half
+    gateway.runs.on_stream = second_half
+    async with on_terminal("chat", "ann", "-m", "Hi", "--no-usage", environment=place) as program:
+        await program.shows("It goes")
+        await gateway.stop()
+        await program.shows("It goes\nConnection lost; trying again …\n")
+        await gateway.start()
+        await program.shows("It goes on")
+        go_on.set()
+        assert await program.ends() == 0
+        assert program.terminal.text == "It goes on and ends."
+
+
+async def test_a_block_is_edited_in_the_persons_editor(
+    gateway: ScriptedGateway, place: Mapping[str, str], tmp_path: Path
+) -> None:
+    script = tmp_path / "editor.py"
+    script.write_text(
+        "import sys, pathlib\n"
+        "file = pathlib.Path(sys.argv[1])\n"
+        "file.write_text(file.read_text().replace('Rome', 'Oslo') + '\\n')\n"
+    )
+    environment = {**place, "EDITOR": f"{sys.executable} {script}"}
+    async with on_terminal("memory", "edit", "ann", "human", environment=environment) as program:
+        await program.shows("human is now at revision 4.")
+        assert await program.ends() == 0
+    assert gateway.blocks.block.value == "Name: Ann\nCity: Oslo"
+
+
+async def test_an_edit_that_comes_too_late_is_not_lost(
+    gateway: ScriptedGateway, place: Mapping[str, str], tmp_path: Path
+) -> None:
+    def agent_edits() -> None:
+        gateway.blocks.block.value = "the agent's"
+        gateway.blocks.block.revision += 1
+
+    gateway.blocks.before_update = agent_edits
+    script = tmp_path / "editor.py"
+    script.write_text("import sys, pathlib\npathlib.Path(sys.argv[1]).write_text('mine')\n")
+    environment = {**place, "VISUAL": f"{sys.executable} {script}", "TMPDIR": str(tmp_path)}
+    async with on_terminal("memory", "edit", "ann", "human", environment=environment) as program:
+        await program.shows("[REVISION_MISMATCH]")
+        assert await program.ends() == 1
+    assert [each.read_text() for each in kept_in(tmp_path)] == ["mine"]
+    assert gateway.blocks.block.value == "the agent's"

@@ -1,0 +1,259 @@
+"""Streaming, tool calls and failures of the model, through the whole system in both dialects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+
+from doubles.script import (
+    Call,
+    Dialect,
+    Fault,
+    Reply,
+    Step,
+    call,
+    cut,
+    overflow,
+    rate_limited,
+    say,
+    server_error,
+    unauthorized,
+)
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import message_pb2
+from strata.api.common.v1 import run_event_pb2 as event_pb
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from world import World, roles, text_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.fixture(params=["openai", "anthropic"])
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    chosen: Dialect = request.param
+    return chosen
+
+
+async def agent_on(world: World, dialect: Dialect) -> agent_pb.Agent:
+    return await world.make_agent(f"{dialect}/test-model")
+
+
+async def test_reply_is_streamed_as_it_is_stored(world: World, dialect: Dialect) -> None:
+    agent = await agent_on(world, dialect)
+    text = "Grüße aus dem Norden, wo die Tage kurz sind. ☃"
+    world.model.script(say(text, piece=3, usage=(120, 30)))
+
+    ran = await world.send(agent, "Hello!")
+
+    assert world.model.requests[0].dialect == dialect
+    assert sum(event.HasField("text_delta") for event in ran.events) > 5
+    assert ran.streamed == ran.text == text
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
+    assert ran.finished.usage.prompt_tokens == 120
+    assert ran.finished.usage.completion_tokens == 30
+    assert (await world.run(ran.run_id)).usage == ran.finished.usage
+
+
+async def test_without_tokens_only_whole_messages_are_told(world: World, dialect: Dialect) -> None:
+    agent = await agent_on(world, dialect)
+    world.model.script(say("Hello there.", piece=2))
+
+    ran = await world.send(agent, "Hello!", stream_tokens=False)
+
+    assert ran.kinds == ["run_started", "step_started", "message_stored", "run_finished"]
+    assert ran.text == "Hello there."
+
+
+async def test_calls_of_one_reply_are_all_run_and_returned_in_order(
+    world: World, dialect: Dialect
+) -> None:
+    agent = await agent_on(world, dialect)
+    world.model.script(
+        Reply(
+            text="One moment.",
+            calls=(
+                Call("memory_insert", {"label": "human", "new_str": "Likes tea."}),
+                Call("archival_memory_search", {"query": "tea"}),
+                Call("memory_insert", {"label": "no_such_block", "new_str": "x"}),
+                Call("conversation_search", {"query": "tea"}),
+            ),
+        ),
+        say("You like tea."),
+    )
+
+    ran = await world.send(agent, "I like tea.")
+
+    assistant, tool, answer = ran.messages
+    asked = [part.tool_call for part in assistant.parts if part.HasField("tool_call")]
+    returned = [part.tool_return for part in tool.parts]
+    assert [each.tool_call_id for each in returned] == [each.tool_call_id for each in asked]
+    assert [each.name for each in returned] == [
+        "memory_insert",
+        "archival_memory_search",
+        "memory_insert",
+        "conversation_search",
+    ]
+    assert [each.status for each in returned] == [
+        message_pb2.TOOL_STATUS_OK,
+        message_pb2.TOOL_STATUS_OK,
+        message_pb2.TOOL_STATUS_FAILED,
+        message_pb2.TOOL_STATUS_OK,
+    ]
+    assert text_of(answer) == "You like tea."
+    sent = [json.loads(text) for text in world.model.requests[1].answered]
+    assert sent == [json.loads(each.content) for each in returned]
+    assert (await world.block(agent, "human")).value == "Likes tea."
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What the model does, and how the run ends."""
+
+    steps: Sequence[Step]
+    reason: str
+    retryable: bool
+    shown: str = ""
+    stop: event_pb.StopReason.ValueType = event_pb.STOP_REASON_LLM_API_ERROR
+
+
+def _at_once(fault: Fault) -> Fault:
+    """Repeated without a pause, which the provider may ask for."""
+    return replace(fault, headers={"retry-after": "0"})
+
+
+def failures(dialect: Dialect) -> dict[str, Failure]:
+    unavailable = _at_once(server_error())
+    return {
+        "wrong key": Failure([unauthorized()], "MODEL_AUTHENTICATION", retryable=False),
+        "rate limit": Failure([rate_limited(0)] * 3, "MODEL_RATE_LIMITED", retryable=True),
+        "rate limit for an hour": Failure(
+            [rate_limited(3600)], "MODEL_RATE_LIMITED", retryable=True
+        ),
+        "server error": Failure([unavailable] * 3, "MODEL_UNAVAILABLE", retryable=True),
+        "cut in mid-reply": Failure([cut(after=2)] * 3, "MODEL_UNAVAILABLE", retryable=True),
+        "error in mid-reply": Failure(
+            [Reply(text="It goes well so far.", error_after=(1, unavailable))] * 3,
+            "MODEL_UNAVAILABLE",
+            retryable=True,
+        ),
+        "too long a prompt": Failure(
+            [overflow(dialect)], "CONTEXT_WINDOW_EXCEEDED", retryable=False
+        ),
+        "refused request": Failure(
+            [Fault(400, "no such parameter", "invalid_request_error")],
+            "MODEL_REQUEST_REFUSED",
+            retryable=False,
+        ),
+        "nothing at all": Failure(
+            [say(""), say("")],
+            "MODEL_UNAVAILABLE",
+            retryable=True,
+            stop=event_pb.STOP_REASON_INVALID_LLM_RESPONSE,
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", list(failures("openai")))
+async def test_failed_model_ends_the_run_and_loses_nothing(
+    world: World, dialect: Dialect, name: str
+) -> None:
+    failure = failures(dialect)[name]
+    agent = await agent_on(world, dialect)
+    world.model.script(*failure.steps)
+
+    ran = await world.send(agent, "Is anybody there?")
+
+    assert len(world.model.requests) == len(failure.steps)
+    assert ran.finished.stop_reason == failure.stop
+    assert ran.finished.error.reason == failure.reason
+    assert ran.finished.error.retryable is failure.retryable
+    assert ran.finished.error.message
+    stored = await world.run(ran.run_id)
+    assert stored.state == run_pb.RUN_STATE_FAILED
+    assert stored.error == ran.finished.error
+    log = await world.log(agent)
+    assert roles(log) == ["system", "user"]
+    assert text_of(log[1]) == "Is anybody there?"
+
+    world.model.script(say("Yes, now."))
+    following = await world.send(agent, "And now?")
+
+    assert following.text == "Yes, now."
+    assert roles(await world.log(agent)) == ["system", "user", "user", "assistant"]
+    asked = json.dumps(world.model.requests[-1].body)
+    assert "Is anybody there?" in asked
+    assert "And now?" in asked
+
+
+async def test_reply_cut_once_is_asked_for_again(world: World, dialect: Dialect) -> None:
+    agent = await agent_on(world, dialect)
+    world.model.script(cut(after=3, text="This answer is void from here on."), say("All is well."))
+
+    ran = await world.send(agent, "How are you?")
+
+    assert ran.kinds == [
+        "run_started",
+        "step_started",
+        "text_delta",
+        "step_restarted",
+        "text_delta",
+        "message_stored",
+        "run_finished",
+    ]
+    assert ran.text == "All is well."
+    assert ran.finished.step_count == 1
+    assert roles(await world.log(agent)) == ["system", "user", "assistant"]
+
+
+async def test_failure_after_a_step_keeps_the_step(world: World, dialect: Dialect) -> None:
+    agent = await agent_on(world, dialect)
+    world.model.script(
+        call("memory_insert", {"label": "human", "new_str": "Likes tea."}), unauthorized()
+    )
+
+    ran = await world.send(agent, "I like tea.")
+
+    assert ran.finished.error.reason == "MODEL_AUTHENTICATION"
+    assert roles(await world.log(agent)) == ["system", "user", "assistant", "tool"]
+    assert (await world.block(agent, "human")).value == "Likes tea."
+    world.model.script(say("You like tea."))
+    assert (await world.send(agent, "What do I like?")).text == "You like tea."
+
+
+async def test_one_refused_overflow_is_mended_by_leaving_out_the_oldest(
+    world: World, dialect: Dialect
+) -> None:
+    agent = await agent_on(world, dialect)
+    long = "word " * 400
+    for number in range(3):
+        world.model.script(say(f"{long} {number}"))
+        await world.send(agent, f"Tell me story {number}. {long}")
+    world.model.requests.clear()
+    world.model.script(overflow(dialect), say("In short: yes."))
+
+    ran = await world.send(agent, "And the moral?")
+
+    assert ran.text == "In short: yes."
+    before, after = (json.dumps(request.body) for request in world.model.requests)
+    assert len(after) < len(before)
+    assert "And the moral?" in after
+    assert len(await world.log(agent)) == 9, "left out of the request, never out of the store"
+
+
+async def test_broken_calls_are_told_to_the_model(world: World, dialect: Dialect) -> None:
+    agent = await agent_on(world, dialect)
+    world.model.script(
+        Reply(calls=(Call("no_such_tool", {}), Call("memory_insert", {"label": "human"}))),
+        say("I see."),
+    )
+
+    ran = await world.send(agent, "Do something odd.")
+
+    returned = [json.loads(part.tool_return.content) for part in ran.messages[1].parts]
+    assert [each["status"] for each in returned] == ["Failed", "Failed"]
+    assert "no_such_tool" in returned[0]["message"]
+    assert "new_str" in returned[1]["message"]
+    assert ran.text == "I see."

@@ -1,0 +1,121 @@
+"""Clients that go on talking through faults, and remember what was acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import grpc
+from faults.live import Client, Live, Turn, dialogue
+
+from strata.api.common.v1 import message_pb2
+
+_PATIENCE_S = 60.0
+# What a client may see while something is down; anything else is a defect.
+_PASSING = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.ABORTED,
+}
+
+
+@dataclass
+class Talk:
+    """One client, one agent, one conversation.
+
+    Attributes:
+        said: What was sent and answered, in order.
+        failures: The statuses that the client saw and tried again after.
+    """
+
+    client: Client
+    number: int
+    agent_id: str = ""
+    conversation_id: str = ""
+    said: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    async def begin(self) -> None:
+        """Creates the agent."""
+        agent = await self.client.new_agent()
+        self.agent_id, self.conversation_id = agent.id, agent.default_conversation_id
+
+    async def say(self, text: str) -> Turn:
+        """Sends a message until it is answered, always under the same request id."""
+        request_id = f"{self.number}-{len(self.said)}"
+        until = asyncio.get_running_loop().time() + _PATIENCE_S
+        while True:
+            try:
+                turn = await self.client.send(self.agent_id, text, request_id=request_id)
+            except grpc.aio.AioRpcError as error:
+                assert error.code() in _PASSING, error
+                assert asyncio.get_running_loop().time() < until, error
+                self.failures.append(f"{error.code().name}: {error.details()}")
+                await asyncio.sleep(0.1)
+                continue
+            assert turn.ended_well, turn.finished
+            # A second dispatch leaves room for events of the first that nobody stored.
+            assert turn.durable == sorted(set(turn.durable)), turn.brief
+            self.said.append(text)
+            return turn
+
+    async def check(self) -> None:
+        """Asserts that the log holds what was acknowledged, once and in order, and no more."""
+        log = await self.client.log(self.conversation_id)
+        spoken = dialogue(log)
+        assert [text for role, text in spoken if role == "user"] == self.said
+        assert [role for role, _ in spoken] == ["user", "assistant"] * len(self.said)
+        for index, message in enumerate(log):
+            calls = [p.tool_call.tool_call_id for p in message.parts if p.HasField("tool_call")]
+            if calls:
+                answer = log[index + 1]
+                assert answer.role == message_pb2.ROLE_TOOL
+                assert [p.tool_return.tool_call_id for p in answer.parts] == calls
+        assert [message.sequence for message in log] == list(range(len(log)))
+
+
+def plain(number: int, turn: int) -> str:
+    """Messages without tools, and now and then one that edits a block."""
+    fact = f"talk {number} turn {turn}"
+    return f"remember {fact}" if turn % 4 == 2 else fact
+
+
+@asynccontextmanager
+async def talking(
+    strata: Live, clients: int = 4, text: Callable[[int, int], str] = plain
+) -> AsyncIterator[list[Talk]]:
+    """Clients that talk while the block lasts; at its end what they said is checked."""
+    address, key = strata.runtime.address, strata.key
+    talks = [Talk(Client(address, key), number) for number in range(clients)]
+    over = asyncio.Event()
+
+    async def run(talk: Talk) -> None:
+        while not over.is_set():
+            await talk.say(text(talk.number, len(talk.said)))
+
+    try:
+        for talk in talks:
+            await talk.begin()
+        async with asyncio.TaskGroup() as group:
+            for talk in talks:
+                group.create_task(run(talk))
+            try:
+                yield talks
+            finally:
+                over.set()
+        for talk in talks:
+            await talk.check()
+    finally:
+        for talk in talks:
+            await talk.client.channel.close()
+
+
+async def further(talks: list[Talk], turns: int) -> None:
+    """Waits until every client has had so many turns more."""
+    goals = [len(talk.said) + turns for talk in talks]
+    async with asyncio.timeout(_PATIENCE_S):
+        while any(len(talk.said) < goal for talk, goal in zip(talks, goals, strict=True)):
+            await asyncio.sleep(0.02)

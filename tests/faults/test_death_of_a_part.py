@@ -1,0 +1,146 @@
+"""An engine or a room is killed under load; the rest goes on, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import grpc
+import psutil
+import pytest
+from faults.live import Client, Live
+from faults.load import further, talking
+
+from strata.api.archival.v1 import passage_service_pb2
+from strata.api.core_memory.v1 import block_service_pb2
+
+ROOMS = ("core_memory", "recall", "archival", "tool_execution", "agent_loop", "gateway")
+BOTH = pytest.mark.parametrize(
+    "live",
+    [
+        pytest.param(False, id="single"),
+        pytest.param(True, id="split", marks=pytest.mark.slow),
+    ],
+    indirect=True,
+)
+
+
+@BOTH
+async def test_nothing_is_lost_when_postgres_is_killed(live: Live) -> None:
+    pid = live.runtime.processes["postgres"]
+    async with talking(live) as talks:
+        await further(talks, 2)
+        os.kill(pid, signal.SIGKILL)
+        await further(talks, 3)
+        async with live.client() as client:
+            for talk in talks:
+                block = await _human(client, talk.agent_id)
+                facts = [text.partition(" ")[2] for text in list(talk.said) if "remember" in text]
+                # Each edit is there, once, though its turn may have been tried again.
+                assert [line for line in block.splitlines() if line in facts] == facts
+    assert not psutil.pid_exists(pid)
+    assert any(talk.failures for talk in talks) or _engine_restarts(live, "PostgreSQL") == 1
+
+
+async def test_memory_goes_on_without_the_vector_engine_and_is_indexed_behind(live: Live) -> None:
+    def text(number: int, turn: int) -> str:
+        return f"archive fact {turn} of talk {number}" if turn % 2 == 0 else f"search fact {turn - 1}"
+
+    async with talking(live, 3, text) as talks:
+        await further(talks, 2)
+        os.kill(live.runtime.processes["vectors"], signal.SIGKILL)
+        await further(talks, 4)
+        assert [talk.failures for talk in talks] == [[], [], []]
+    async with live.client() as client:
+        for talk in talks:
+            facts = {t.removeprefix("archive ") for t in talk.said if t.startswith("archive")}
+            passages = await _indexed(client, talk.agent_id)
+            assert {passage.text for passage in passages} == facts
+            found = await client.passages.SearchPassages(
+                passage_service_pb2.SearchPassagesRequest(
+                    agent_id=talk.agent_id, query="a truth that was put away", top_k=100
+                ),
+                **client.call,
+            )
+            # Not one word in common: only the vectors can have found them.
+            assert {hit.passage.text for hit in found.hits} == facts
+            assert all(hit.relevance.HasField("vector_rank") for hit in found.hits)
+    assert _engine_restarts(live, "vector engine") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("live", [True], ids=["split"], indirect=True)
+async def test_nothing_is_lost_when_rooms_are_killed_one_after_the_other(live: Live) -> None:
+    started = dict(live.runtime.processes)
+    async with talking(live) as talks:
+        for room in ROOMS:
+            await further(talks, 1)
+            os.kill(started[room], signal.SIGKILL)
+            await further(talks, 2)
+    restarted = {room for room in ROOMS if not psutil.pid_exists(started[room])}
+    assert restarted == set(ROOMS)
+
+
+@pytest.mark.parametrize("live", [True], ids=["split"], indirect=True)
+async def test_a_turn_survives_the_death_of_its_agent_loop(live: Live) -> None:
+    async with live.client() as client:
+        agent = await client.new_agent()
+        text = "slowly, so that there is time to be killed in"
+        turn = asyncio.create_task(client.send(agent.id, text))
+        await asyncio.sleep(0.8)
+        assert not turn.done()
+        os.kill(live.runtime.processes["agent_loop"], signal.SIGKILL)
+        answered = await turn
+        assert answered.ended_well
+        assert answered.reply == f"You said: {text}"
+        run = await client.run(answered.run_id)
+        assert run.attempt > 1
+        kinds = [event.WhichOneof("event") for event in answered.events]
+        assert "step_restarted" in kinds
+        assert answered.durable == sorted(set(answered.durable))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("live", [True], ids=["split"], indirect=True)
+async def test_a_client_whose_gateway_died_follows_its_run_to_the_end(live: Live) -> None:
+    async with live.client() as client:
+        agent = await client.new_agent()
+        text = "slowly, so that there is time to be killed in"
+        turn = asyncio.create_task(client.send(agent.id, text, request_id="again"))
+        await asyncio.sleep(0.8)
+        os.kill(live.runtime.processes["gateway"], signal.SIGKILL)
+        with pytest.raises(grpc.aio.AioRpcError) as broken:
+            await turn
+        assert broken.value.code() is grpc.StatusCode.UNAVAILABLE
+        while True:
+            try:
+                followed = await client.send(agent.id, text, request_id="again")
+                break
+            except grpc.aio.AioRpcError as error:
+                assert error.code() is grpc.StatusCode.UNAVAILABLE
+                await asyncio.sleep(0.1)
+        assert followed.ended_well
+        assert followed.reply == f"You said: {text}"
+        assert (await client.send(agent.id, "next")).ended_well
+
+
+async def _human(client: Client, agent_id: str) -> str:
+    request = block_service_pb2.GetBlockRequest(agent_id=agent_id, label="human")
+    return str((await client.blocks.GetBlock(request, **client.call)).block.value)
+
+
+async def _indexed(client: Client, agent_id: str) -> list[passage_service_pb2.Passage]:
+    """The passages of an agent, once all of them are in the index."""
+    request = passage_service_pb2.ListPassagesRequest(agent_id=agent_id, page_size=500)
+    async with asyncio.timeout(30):
+        while True:
+            found = (await client.passages.ListPassages(request, **client.call)).passages
+            if all(each.index_state == passage_service_pb2.INDEX_STATE_INDEXED for each in found):
+                return list(found)
+            await asyncio.sleep(0.1)
+
+
+def _engine_restarts(live: Live, engine: str) -> int:
+    died = [line for line in live.output().splitlines() if "engine_died" in line]
+    return sum(1 for line in died if engine in line)

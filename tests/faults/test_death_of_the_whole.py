@@ -1,0 +1,164 @@
+"""The whole tree is stopped, or killed, or started twice."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+from pathlib import Path
+
+import psutil
+import pytest
+from faults.live import Live, ModelThread, Turn, dialogue, gone
+from faults.load import talking
+
+from strata.api.common.v1 import message_pb2
+from strata.api.gateway.v1 import run_service_pb2
+
+TEXT = "slowly, so that there is time to be killed in"
+BOTH = pytest.mark.parametrize(
+    "live",
+    [
+        pytest.param(False, id="single"),
+        pytest.param(True, id="split", marks=pytest.mark.slow),
+    ],
+    indirect=True,
+)
+
+
+async def test_a_second_one_on_the_folder_is_told_of_the_first(live: Live) -> None:
+    async with live.client() as client:
+        agent = await client.new_agent()
+        active = asyncio.create_task(client.send(agent.id, TEXT))
+        second = live.launch()
+        said, _ = await asyncio.to_thread(second.communicate, timeout=30)
+        assert second.returncode == 1
+        message = " ".join(said.decode().split())
+        assert f"in use by process {live.process.pid} ({live.runtime.address})" in message
+        assert str(live.folder.path) in message
+        assert "Traceback" not in message
+        assert (await active).ended_well
+    assert live.process.poll() is None
+
+
+@BOTH
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+async def test_a_stop_in_mid_turn_is_orderly_and_the_turn_goes_on_at_the_next_start(
+    live: Live, how: signal.Signals
+) -> None:
+    async with live.client() as client:
+        agent = await client.new_agent()
+        assert (await client.send(agent.id, "before")).ended_well
+        call = asyncio.create_task(client.send(agent.id, TEXT, request_id="slow"))
+        await asyncio.sleep(0.8)
+        family = live.family()
+        assert await live.stop(how, patience=25) == 0
+        assert await gone(family, 2) == []
+        with pytest.raises(Exception, match=r"UNAVAILABLE|CANCELLED"):
+            await call
+    assert live.folder.running() is None
+    assert "Traceback" not in live.output(), live.output()
+    await live.start()
+    await _ends_well(live, agent.id, agent.default_conversation_id)
+
+
+@BOTH
+async def test_nothing_outlives_the_main_process_and_its_turn_goes_on_at_the_next_start(
+    live: Live, model: ModelThread
+) -> None:
+    async with live.client() as client:
+        agent = await client.new_agent()
+        assert (await client.send(agent.id, "before")).ended_well
+        call = asyncio.create_task(client.send(agent.id, TEXT, request_id="slow"))
+        await asyncio.sleep(0.8)
+        family = live.family()
+        await live.stop(signal.SIGKILL)
+        assert await gone(family, 5) == []
+        with pytest.raises(Exception, match="UNAVAILABLE"):
+            await call
+    assert live.folder.running() is None
+    await live.start()
+    await _ends_well(live, agent.id, agent.default_conversation_id)
+
+
+async def test_what_was_acknowledged_survives_the_death_of_every_process(live: Live) -> None:
+    async with live.client() as client:
+        agent = await client.new_agent()
+        assert (await client.send(agent.id, "my cat is called Mira")).ended_well
+        assert (await client.send(agent.id, "remember my dog is called Odo")).ended_well
+        assert (await client.send(agent.id, "archive my horse is called Xan")).ended_well
+    family = live.family()
+    for process in family:
+        process.kill()
+    live.process.wait()
+    assert await gone(family, 5) == []
+    key = live.key
+    await live.start()
+    assert live.key == key
+    async with live.client() as client:
+        said = dialogue(await client.log(agent.default_conversation_id))
+        assert [text for role, text in said if role == "user"] == [
+            "my cat is called Mira",
+            "remember my dog is called Odo",
+            "archive my horse is called Xan",
+        ]
+        assert "Mira" in (await client.send(agent.id, "recall cat")).reply
+        assert "Xan" in (await client.send(agent.id, "search what is the horse's name")).reply
+        log = await client.log(agent.default_conversation_id)
+    system = next(m for m in log if m.role == message_pb2.ROLE_SYSTEM)
+    assert system.sequence == 0
+    async with talking(live, 2) as talks:
+        while min(len(talk.said) for talk in talks) < 1:
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+async def test_an_end_during_the_start_leaves_no_process_and_no_damage(
+    how: signal.Signals, open_folder: Path, model: ModelThread
+) -> None:
+    strata = Live(open_folder / "data", model.url)
+    for delay in (0.4, 1.0, 1.8, 2.6, 3.5):
+        process = strata.launch()
+        await asyncio.sleep(delay)
+        family = [psutil.Process(process.pid)]
+        family += family[0].children(recursive=True)
+        process.send_signal(how)
+        said, _ = await asyncio.to_thread(process.communicate, timeout=25)
+        assert b"Traceback" not in said, said.decode()
+        assert process.returncode in {0, 1, -how}, said.decode()
+        assert await gone(family, 5) == []
+    await strata.start()
+    try:
+        async with strata.client() as client:
+            agent = await client.new_agent()
+            assert (await client.send(agent.id, "well?")).ended_well
+    finally:
+        family = strata.family()
+        await strata.stop()
+    assert await gone(family, 2) == []
+
+
+async def _ends_well(live: Live, agent_id: str, conversation_id: str) -> None:
+    """The run that was active is carried to its end, once, and the conversation is not stuck."""
+    async with live.client() as client:
+        active = run_service_pb2.ListRunsRequest(agent_id=agent_id, page_size=1)
+        run = (await client.runs.ListRuns(active, **client.call)).runs[0]
+        assert run.request_id == "slow"
+        followed: Turn = await client.follow(run.id)
+        assert followed.ended_well, followed.finished
+        next_one = await client.send(agent_id, "after")
+        assert next_one.ended_well
+        ended = await client.run(run.id)
+        assert ended.state == run_service_pb2.RUN_STATE_COMPLETED
+        assert ended.attempt > 1
+        log = await client.log(conversation_id)
+    assert dialogue(log) == [
+        ("user", "before"),
+        ("assistant", "You said: before"),
+        ("user", TEXT),
+        ("assistant", f"You said: {TEXT}"),
+        ("user", "after"),
+        ("assistant", "You said: after"),
+    ]
+
+

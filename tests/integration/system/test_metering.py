@@ -1,0 +1,66 @@
+"""The meter itself: a budget kept by a meter that sees nothing would prove nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from metering import Meter, SqlMeter
+from strata.recall.migrations import MIGRATIONS
+from strata.shared.context import RequestContext, use
+from strata.shared.db import Database
+from strata.shared.telemetry import Telemetry
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def _fail(database: Database) -> None:
+    async with database.transaction(project_id="p") as connection:
+        await connection.execute(text("SELECT 4"))
+        raise ZeroDivisionError
+
+
+async def test_meter_counts_what_the_database_counts(databases: Any) -> None:
+    urls = await databases.of(MIGRATIONS)
+    sql = SqlMeter()
+    with sql.on():
+        database = Database(urls.service_url, application_name="strata-example")
+        before = database.statistics.statements, database.statistics.commits
+        with use(RequestContext(request_id="request-1")):
+            async with Meter(sql, Telemetry()).measure() as cost:
+                async with database.transaction(project_id="p") as connection:
+                    await connection.execute(text("SELECT 1"))
+                    await connection.execute(text("SELECT 2"))
+                async with database.transaction(project_id="p", read_only=True) as connection:
+                    await connection.execute(text("SELECT 3"))
+                with pytest.raises(ZeroDivisionError):
+                    await _fail(database)
+        after = database.statistics.statements, database.statistics.commits
+        await database.close()
+
+    assert cost.statements == [("example", f"SELECT {n}") for n in (1, 2, 3, 4)]
+    assert dict(cost.commits) == {"example": 1}
+    assert dict(cost.reads) == {"example": 1}
+    assert (cost.sql, cost.writes + cost.reads.total()) == (
+        after[0] - before[0],
+        after[1] - before[1],
+    )
+
+
+async def test_work_that_no_call_asked_for_is_kept_apart(databases: Any) -> None:
+    urls = await databases.of(MIGRATIONS)
+    sql = SqlMeter()
+    with sql.on():
+        database = Database(urls.service_url, application_name="strata-example")
+        async with (
+            Meter(sql, Telemetry()).measure() as cost,
+            database.transaction(project_id="p") as connection,
+        ):
+            await connection.execute(text("SELECT 1"))
+        await database.close()
+
+    assert cost.background == [("example", "SELECT 1")]
+    assert cost.statements == []
+    assert cost.writes == 0
