@@ -24,6 +24,7 @@ from strata.shared.embedding.minilm import MiniLmEmbedder
 
 _KILOBYTE = b"x" * 1024
 _DATABASE = "benchmarks"
+_LARGE = ("messages", "tools")
 
 
 class CommitFloor:
@@ -140,7 +141,11 @@ class ModelFloor:
 
 
 class SdkFloor:
-    """The same call through the official SDK, its stream read as the SDK gives it."""
+    """The same call through the official SDK, its stream read as the SDK gives it.
+
+    What is long goes beside the declared parameters: the SDK would walk every value in it
+    through its types, 0.3 ms for each message.
+    """
 
     def __init__(self, url: str) -> None:
         from openai import AsyncOpenAI  # noqa: PLC0415 - takes a second to import
@@ -158,7 +163,9 @@ class SdkFloor:
 
     def ask(self, body: bytes) -> None:
         """Sets the request."""
-        self._body = json.loads(body)
+        request = json.loads(body)
+        large = {name: request.pop(name) for name in _LARGE if name in request}
+        self._body = {**request, "messages": [], "extra_body": large}
 
     async def measure(self, count: int) -> None:
         """Asks `count` times, one after the other."""

@@ -9,9 +9,10 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -45,8 +46,9 @@ _CHANNEL_OPTIONS = (
 class ModelThread:
     """The scripted model API in a thread, so that it outlives any test's event loop.
 
-    It echoes; a message that begins with ``slowly`` is echoed over some seconds, one that
-    begins with a verb of `memory_persona` makes a tool call.
+    It echoes. A message that begins with ``gently`` takes some two seconds; one that begins
+    with ``slowly`` takes a minute, unless it was asked before; one that begins with a verb of
+    `memory_persona` makes a tool call.
     """
 
     def __init__(self) -> None:
@@ -54,7 +56,8 @@ class ModelThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
-        self.server = ModelServer(_answer)
+        self._asked: set[str] = set()
+        self.server = ModelServer(self._answer)
         self.url = ""
 
     def __enter__(self) -> Self:
@@ -84,12 +87,19 @@ class ModelThread:
         """How often the model was called with `text` as its last message."""
         return sum(1 for call in list(self.server.requests) if call.last_text.strip() == text)
 
+    def _answer(self, call: ModelCall) -> Step:
+        text = call.last_text
+        again, _ = text in self._asked, self._asked.add(text)
+        if text.startswith("gently"):
+            return _paced(text, 2.0)
+        if text.startswith("slowly") and not again:
+            return _paced(text, 60.0)
+        return memory_persona.answer(call)
 
-def _answer(call: ModelCall) -> Step:
-    if call.answered or not call.last_text.startswith("slowly"):
-        step = memory_persona.answer(call)
-        return replace(step, pause=0.0) if isinstance(step, Reply) else step
-    return say(f"You said: {call.last_text}", piece=2, pause=0.1)
+
+def _paced(text: str, seconds: float) -> Reply:
+    answer = f"You said: {text}"
+    return say(answer, piece=2, pause=seconds / (len(answer) / 2))
 
 
 class Live:
@@ -265,6 +275,11 @@ class Turn:
 def text_of(message: message_pb2.Message) -> str:
     """The text parts of a message, joined."""
     return "".join(part.text.text for part in message.parts if part.HasField("text"))
+
+
+def slowly() -> str:
+    """A message whose answer takes a minute, the first time it is asked for."""
+    return f"slowly, so that there is time to be killed in: {uuid.uuid4()}"
 
 
 def inputs(text: str) -> list[message_pb2.MessageInput]:

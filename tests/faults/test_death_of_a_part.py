@@ -9,7 +9,7 @@ import signal
 import grpc
 import psutil
 import pytest
-from faults.live import Client, Live
+from faults.live import Client, Live, slowly
 from faults.load import further, talking
 
 from strata.api.archival.v1 import passage_service_pb2
@@ -86,7 +86,7 @@ async def test_nothing_is_lost_when_rooms_are_killed_one_after_the_other(live: L
 async def test_a_turn_survives_the_death_of_its_agent_loop(live: Live) -> None:
     async with live.client() as client:
         agent = await client.new_agent()
-        text = "slowly, so that there is time to be killed in"
+        text = slowly()
         turn = asyncio.create_task(client.send(agent.id, text))
         await asyncio.sleep(0.8)
         assert not turn.done()
@@ -106,7 +106,7 @@ async def test_a_turn_survives_the_death_of_its_agent_loop(live: Live) -> None:
 async def test_a_client_whose_gateway_died_follows_its_run_to_the_end(live: Live) -> None:
     async with live.client() as client:
         agent = await client.new_agent()
-        text = "slowly, so that there is time to be killed in"
+        text = slowly()
         turn = asyncio.create_task(client.send(agent.id, text, request_id="again"))
         await asyncio.sleep(0.8)
         os.kill(live.runtime.processes["gateway"], signal.SIGKILL)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 
 from pathlib import Path
 
+import grpc
 import psutil
 import pytest
-from faults.live import Live, ModelThread, Turn, dialogue, gone
+from faults.live import Live, ModelThread, Turn, dialogue, gone, slowly
 from faults.load import talking
 
+from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2
 
-TEXT = "slowly, so that there is time to be killed in"
+GENTLE = "gently, but within the grace of a stop"
 BOTH = pytest.mark.parametrize(
     "live",
     [
@@ -29,7 +32,7 @@ BOTH = pytest.mark.parametrize(
 async def test_a_second_one_on_the_folder_is_told_of_the_first(live: Live) -> None:
     async with live.client() as client:
         agent = await client.new_agent()
-        active = asyncio.create_task(client.send(agent.id, TEXT))
+        active = asyncio.create_task(client.send(agent.id, GENTLE))
         second = live.launch()
         said, _ = await asyncio.to_thread(second.communicate, timeout=30)
         assert second.returncode == 1
@@ -43,42 +46,66 @@ async def test_a_second_one_on_the_folder_is_told_of_the_first(live: Live) -> No
 
 @BOTH
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-async def test_a_stop_in_mid_turn_is_orderly_and_the_turn_goes_on_at_the_next_start(
+async def test_a_stop_lets_a_turn_end_and_leaves_nothing_behind(
     live: Live, how: signal.Signals
 ) -> None:
     async with live.client() as client:
         agent = await client.new_agent()
-        assert (await client.send(agent.id, "before")).ended_well
-        call = asyncio.create_task(client.send(agent.id, TEXT, request_id="slow"))
+        call = asyncio.create_task(client.send(agent.id, GENTLE))
         await asyncio.sleep(0.8)
         family = live.family()
         assert await live.stop(how, patience=25) == 0
         assert await gone(family, 2) == []
-        with pytest.raises(Exception, match=r"UNAVAILABLE|CANCELLED"):
-            await call
+        assert (await call).reply == f"You said: {GENTLE}"
     assert live.folder.running() is None
     assert "Traceback" not in live.output(), live.output()
     await live.start()
-    await _ends_well(live, agent.id, agent.default_conversation_id)
+    async with live.client() as client:
+        assert (await client.send(agent.id, "after")).ended_well
+        log = await client.log(agent.default_conversation_id)
+    assert [text for role, text in dialogue(log) if role == "user"] == [GENTLE, "after"]
+
+
+@BOTH
+async def test_a_hurried_stop_hands_the_turn_to_the_next_start(live: Live) -> None:
+    async with live.client() as client:
+        agent = await client.new_agent()
+        assert (await client.send(agent.id, "before")).ended_well
+        text = slowly()
+        call = asyncio.create_task(client.send(agent.id, text, request_id="slow"))
+        await asyncio.sleep(0.8)
+        family = live.family()
+        live.process.send_signal(signal.SIGINT)
+        await asyncio.sleep(0.5)
+        assert await live.stop(signal.SIGINT, patience=8) in {0, 130}
+        assert await gone(family, 5) == []
+        with pytest.raises(grpc.aio.AioRpcError) as broken:
+            await call
+    assert broken.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+    assert "Traceback" not in live.output(), live.output()
+    await live.start()
+    await _ends_well(live, agent, text)
 
 
 @BOTH
 async def test_nothing_outlives_the_main_process_and_its_turn_goes_on_at_the_next_start(
-    live: Live, model: ModelThread
+    live: Live,
 ) -> None:
     async with live.client() as client:
         agent = await client.new_agent()
         assert (await client.send(agent.id, "before")).ended_well
-        call = asyncio.create_task(client.send(agent.id, TEXT, request_id="slow"))
+        text = slowly()
+        call = asyncio.create_task(client.send(agent.id, text, request_id="slow"))
         await asyncio.sleep(0.8)
         family = live.family()
         await live.stop(signal.SIGKILL)
         assert await gone(family, 5) == []
-        with pytest.raises(Exception, match="UNAVAILABLE"):
+        with pytest.raises(grpc.aio.AioRpcError) as broken:
             await call
+    assert broken.value.code() is grpc.StatusCode.UNAVAILABLE
     assert live.folder.running() is None
     await live.start()
-    await _ends_well(live, agent.id, agent.default_conversation_id)
+    await _ends_well(live, agent, text)
 
 
 async def test_what_was_acknowledged_survives_the_death_of_every_process(live: Live) -> None:
@@ -89,7 +116,9 @@ async def test_what_was_acknowledged_survives_the_death_of_every_process(live: L
         assert (await client.send(agent.id, "archive my horse is called Xan")).ended_well
     family = live.family()
     for process in family:
-        process.kill()
+        # The first deaths are the end of others before we come to them.
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            process.kill()
     live.process.wait()
     assert await gone(family, 5) == []
     key = live.key
@@ -138,25 +167,25 @@ async def test_an_end_during_the_start_leaves_no_process_and_no_damage(
     assert await gone(family, 2) == []
 
 
-async def _ends_well(live: Live, agent_id: str, conversation_id: str) -> None:
+async def _ends_well(live: Live, agent: agent_service_pb2.Agent, text: str) -> None:
     """The run that was active is carried to its end, once, and the conversation is not stuck."""
     async with live.client() as client:
-        active = run_service_pb2.ListRunsRequest(agent_id=agent_id, page_size=1)
+        active = run_service_pb2.ListRunsRequest(agent_id=agent.id, page_size=1)
         run = (await client.runs.ListRuns(active, **client.call)).runs[0]
         assert run.request_id == "slow"
         followed: Turn = await client.follow(run.id)
         assert followed.ended_well, followed.finished
-        next_one = await client.send(agent_id, "after")
+        next_one = await client.send(agent.id, "after")
         assert next_one.ended_well
         ended = await client.run(run.id)
         assert ended.state == run_service_pb2.RUN_STATE_COMPLETED
         assert ended.attempt > 1
-        log = await client.log(conversation_id)
+        log = await client.log(agent.default_conversation_id)
     assert dialogue(log) == [
         ("user", "before"),
         ("assistant", "You said: before"),
-        ("user", TEXT),
-        ("assistant", f"You said: {TEXT}"),
+        ("user", text),
+        ("assistant", f"You said: {text}"),
         ("user", "after"),
         ("assistant", "You said: after"),
     ]

@@ -41,6 +41,7 @@ class Stores:
     async def insert(
         self, agent: str, *texts: str, tags: tuple[str, ...] = (), created: datetime = NOW
     ) -> list[Inserted]:
+        await self.archives.prepare(agent)
         return await self.passages.insert(
             Place(agent_id=agent),
             [new_passage(text, tags, created) for text in texts],

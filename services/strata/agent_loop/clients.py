@@ -222,6 +222,10 @@ class ArchivalClient:
         response = await self._stub.GetAgentStats(request)
         return ArchivalStats(response.passage_count, tuple(sorted(response.tags)))
 
+    async def prepare(self, agent_id: str) -> None:
+        """Makes an agent known; repeating it is success."""
+        await self._stub.PrepareAgent(archive_pb.PrepareAgentRequest(agent_id=agent_id))
+
     async def release(self, agent_id: str) -> None:
         """Takes all archives from an agent and deletes its own."""
         await self._stub.ReleaseAgent(archive_pb.ReleaseAgentRequest(agent_id=agent_id))

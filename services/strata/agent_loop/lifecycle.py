@@ -87,6 +87,10 @@ class RecallLife(Protocol):
 class ArchivalLife(Archival, Protocol):
     """Archival memory in the life of an agent."""
 
+    async def prepare(self, agent_id: str) -> None:
+        """Makes an agent known; repeating it is success."""
+        ...
+
     async def release(self, agent_id: str) -> None:
         """Takes all archives from an agent and deletes its own."""
         ...
@@ -153,7 +157,10 @@ class AgentLifecycle:
         if stored.state is AgentState.DELETING:
             raise _not_found(agent.id)
         try:
-            blocks = await self._memory.prepare(agent.id, command.blocks, command.block_ids)
+            blocks, _ = await asyncio.gather(
+                self._memory.prepare(agent.id, command.blocks, command.block_ids),
+                self._archival.prepare(agent.id),
+            )
             if stored.state is AgentState.ACTIVE:
                 return agent, blocks
             await self._open(agent, agent.default_conversation_id, command)

@@ -135,7 +135,7 @@ async def test_without_the_engine_words_still_find_and_nothing_is_lost(finder: W
     running = asyncio.create_task(world.indexer.run())
     try:
         async with asyncio.timeout(60):
-            while await world.stores.pending.find(1):  # noqa: ASYNC110 - the store has no event
+            while await world.stores.pending.find(1):
                 await asyncio.sleep(0.1)
     finally:
         running.cancel()

@@ -8,7 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from archival_support import NOW, Stores, archive, caller, new_passage
+from archival_support import DIM, MODEL, NOW, Stores, archive, caller, new_passage
+from strata.archival.convert import own_archive
 from strata.archival.domain.passages import ArchiveChange, Place
 from strata.shared import context
 from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
@@ -44,14 +45,42 @@ async def test_the_same_text_is_stored_once(stores: Stores) -> None:
 
 
 async def test_a_repeated_request_gives_the_first_answer(stores: Stores) -> None:
-    template = archive("mine")
     place = Place(agent_id=new_id("agent"))
+    template = own_archive(place.agent_id, MODEL, DIM, NOW)
+    await stores.archives.prepare(place.agent_id)
     first = await stores.passages.insert(place, [new_passage("one")], template, "r1")
     again = await stores.passages.insert(place, [new_passage("one")], template, "r1")
     assert again[0].passage.id == first[0].passage.id
     with pytest.raises(AlreadyExistsError) as caught:
         await stores.passages.insert(place, [new_passage("two")], template, "r1")
     assert caught.value.reason is Reason.REQUEST_ID_REUSED
+
+
+async def test_nothing_is_kept_for_an_agent_that_is_not_there(stores: Stores) -> None:
+    agent = new_id("agent")
+    made = await stores.archives.create(archive("shared"), "", "")
+    place = Place(agent_id=agent)
+    for refused in (
+        stores.passages.insert(place, [new_passage("x")], own_archive(agent, MODEL, DIM, NOW), ""),
+        stores.archives.create(archive("new"), agent, ""),
+        stores.archives.attach(agent, made.id),
+        stores.archives.detach(agent, made.id),
+    ):
+        with pytest.raises(NotFoundError) as caught:
+            await refused
+        assert caught.value.reason is Reason.AGENT_NOT_FOUND
+    assert [item.name for item in (await stores.archives.page("", 10, None)).archives] == ["shared"]
+
+
+async def test_a_released_agent_stores_nothing_more(stores: Stores) -> None:
+    agent = new_id("agent")
+    await stores.insert(agent, "before")
+    await stores.archives.release(agent)
+    place = Place(agent_id=agent)
+    with pytest.raises(NotFoundError):
+        await stores.passages.insert(
+            place, [new_passage("after")], own_archive(agent, MODEL, DIM, NOW), ""
+        )
 
 
 async def test_an_unknown_archive_takes_nothing(stores: Stores) -> None:
@@ -108,6 +137,8 @@ async def test_pages_give_every_passage_once_in_order(stores: Stores) -> None:
 
 async def test_archives_are_shared_by_attaching(stores: Stores) -> None:
     first, second = new_id("agent"), new_id("agent")
+    for agent in (first, second):
+        await stores.archives.prepare(agent)
     made = await stores.archives.create(archive("shared"), first, "")
     attached = await stores.archives.attach(second, made.id)
     assert attached.agent_ids == tuple(sorted((first, second)))
@@ -185,8 +216,9 @@ async def test_an_insert_costs_two_statements_and_one_commit(stores: Stores) -> 
     await stores.insert(agent, "first")
     counters = stores.database.statistics
     for number in range(3):
+        new = [new_passage(f"fact {number}", ("a", "b"))]
         before = (counters.statements, counters.commits)
-        await stores.insert(agent, f"fact {number}", tags=("a", "b"))
+        await stores.passages.insert(Place(agent_id=agent), new, archive("mine"), "")
         assert (counters.statements - before[0], counters.commits - before[1]) == (2, 1)
 
 

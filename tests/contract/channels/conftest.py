@@ -14,6 +14,7 @@ from typing import Any
 import grpc.aio
 import pytest
 from grpc_tools import protoc  # type: ignore[import-untyped]
+
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory
 from strata.shared.context import Caller, RequestContext, use

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+
 from strata.shared.context import RequestContext, current, current_project
 from strata.shared.errors import CancelledError, DeadlineExceededError, Reason
 

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+
 from strata.shared.errors import (
     ERRORS,
     AbortedError,

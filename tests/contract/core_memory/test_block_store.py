@@ -18,7 +18,7 @@ from strata.core_memory.store import PostgresBlockStore, RequestLog
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import AlreadyExistsError, Reason
+from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
 NOW = datetime(2026, 11, 21, 20, 43, 9, 123456, tzinfo=UTC)
@@ -55,8 +55,16 @@ async def database(urls: Any) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def store(database: Database) -> PostgresBlockStore:
-    return PostgresBlockStore(database)
+async def store(database: Database) -> PostgresBlockStore:
+    """The store, with agents a, b and c."""
+    store = PostgresBlockStore(database)
+    for agent in ("agent-a", "agent-b", "agent-c"):
+        await begin(store, agent)
+    return store
+
+
+async def begin(store: PostgresBlockStore, agent: str) -> bool:
+    return await store.mutate(Request("", b""), lambda unit: unit.begin_agent(agent))
 
 
 def make(label: str = "human", value: str = "", **more: Any) -> Block:
@@ -317,10 +325,24 @@ async def test_release_deletes_what_the_agent_alone_had(store: PostgresBlockStor
 
 
 async def test_an_agent_is_prepared_once(store: PostgresBlockStore) -> None:
-    assert await once(store, lambda unit: unit.begin_agent("agent-a"))
-    assert not await once(store, lambda unit: unit.begin_agent("agent-a"))
+    assert await begin(store, "agent-d")
+    assert not await begin(store, "agent-d")
+    await once(store, lambda unit: unit.release("agent-d"))
+    assert not await once(store, lambda unit: unit.knows_agent("agent-d"))
+    assert await begin(store, "agent-d")
+
+
+async def test_nothing_is_attached_to_an_agent_that_is_not_there(
+    store: PostgresBlockStore,
+) -> None:
+    kept = await insert(store, make())
+    for refused in (insert(store, make("b"), agent="agent-x"), attach(store, "agent-x", kept)):
+        with pytest.raises(NotFoundError) as caught:
+            await refused
+        assert caught.value.reason is Reason.AGENT_NOT_FOUND
     await once(store, lambda unit: unit.release("agent-a"))
-    assert await once(store, lambda unit: unit.begin_agent("agent-a"))
+    with pytest.raises(NotFoundError):
+        await attach(store, "agent-a", kept)
 
 
 async def test_other_projects_see_and_touch_nothing(store: PostgresBlockStore) -> None:
@@ -355,8 +377,7 @@ async def test_no_table_shows_rows_of_others_even_without_a_filter(
             return [result.scalar_one() for result in counted]
 
     await insert(store, make(), agent="agent-a", request="request-1")
-    await once(store, lambda unit: unit.begin_agent("agent-a"))
-    assert await counts() == [1] * 5
+    assert await counts() == [1, 1, 1, 3, 1]
     with context.use(as_project()):
         assert await counts() == [0] * 5
 

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+
 from strata.shared.embedding import Embedder, embed_chunked
 from strata.shared.embedding.minilm import MiniLmEmbedder, find_weights
 from strata.shared.errors import DataLossError, FailedPreconditionError, Reason

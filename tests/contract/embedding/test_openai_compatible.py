@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
+
 from strata.shared.embedding import Embedder
 from strata.shared.embedding.openai_compatible import OpenAiEmbedder, OpenAiEmbeddingModel
 from strata.shared.errors import (

@@ -19,6 +19,7 @@ from uuid import uuid4
 
 import pytest
 from qdrant_client import AsyncQdrantClient
+
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.vectors import Collection, Document, FieldKind, IndexedChunk
 from strata.shared.vectors.index import PayloadValue
@@ -109,8 +110,8 @@ def own_engine(tmp_path: Path) -> Iterator[EngineProcess]:
     engine.end(signal.SIGKILL)
 
 
-QDRANT_URL = os.environ.get("QDRANT_URL")  # noqa: TID251  a developer's own server
-QDRANT_API_KEY = os.environ.get("QDRANT_API_KEY")  # noqa: TID251
+QDRANT_URL = os.environ.get("QDRANT_URL")
+QDRANT_API_KEY = os.environ.get("QDRANT_API_KEY")
 LOCAL_MARK = pytest.mark.filterwarnings("ignore:Payload indexes have no effect:UserWarning")
 WIRE_TARGETS = ["embedded", *(["server"] if QDRANT_URL else [])]
 TARGETS = [pytest.param("local", marks=LOCAL_MARK), *WIRE_TARGETS]

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from strata.shared.errors import FailedPreconditionError, InternalError, Reason
 from strata.shared.vectors import Collection, Document, Hit, SparseVector, Where
 from strata.shared.vectors.qdrant import QdrantIndex

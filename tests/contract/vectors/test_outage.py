@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from uuid import uuid4
 
 import pytest
+
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.errors import InternalError, UnavailableError
 from strata.shared.vectors import Collection

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdrant_client import AsyncQdrantClient, models
+
 from strata.shared.errors import InternalError, Reason
 from strata.shared.vectors import Collection, SparseVector, Where
 from strata.shared.vectors.points import point_id

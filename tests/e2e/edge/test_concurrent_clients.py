@@ -11,7 +11,7 @@ import grpc
 import pytest
 from e2e.edge.answers import ask
 from e2e.edge.conftest import Store
-from faults.live import Client, Live, ModelThread, Turn, dialogue, inputs, text_of
+from faults.live import Client, Live, ModelThread, Turn, dialogue, inputs, slowly, text_of
 
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.common.v1 import message_pb2, run_event_pb2
@@ -136,7 +136,8 @@ async def test_a_busy_conversation_refuses_or_interrupts_as_asked(
     client: Client, store: Store
 ) -> None:
     agent = await client.new_agent()
-    slow = asyncio.create_task(client.send(agent.id, "slowly, word for word for word"))
+    text = slowly()
+    slow = asyncio.create_task(client.send(agent.id, text))
     active = await _active_run(client, agent.id)
 
     request = run_service_pb2.SendMessageRequest(
@@ -156,7 +157,7 @@ async def test_a_busy_conversation_refuses_or_interrupts_as_asked(
     assert interrupted.finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
     log = await client.log(agent.default_conversation_id)
     users = [text_of(m) for m in log if m.role == message_pb2.ROLE_USER]
-    assert users == ["slowly, word for word for word", "instead"]
+    assert users == [text, "instead"]
     accepted = await client.send(agent.id, "and now", on_busy=run_service_pb2.ON_BUSY_REJECT)
     assert accepted.ended_well
 

@@ -10,6 +10,7 @@ import pytest
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.shared.context import RequestContext, use
 from strata.shared.db import encode_page_token
 from strata.shared.errors import (
@@ -25,6 +26,12 @@ from strata.shared.errors import (
 from strata.shared.ids import new_id
 
 AGENT = new_id("agent")
+
+
+@pytest.fixture(autouse=True)
+async def agent(client: Any, project: str) -> None:
+    """The agent of the tests, in the project of each."""
+    await client.context.PrepareAgent(context_pb.PrepareAgentRequest(agent_id=AGENT))
 
 
 async def create(client: Any, label: str = "human", value: str = "", **more: Any) -> pb.Block:
@@ -234,6 +241,7 @@ async def test_no_edit_of_many_writers_is_lost(client: Any) -> None:
 async def test_attach_and_detach_share_a_block(client: Any) -> None:
     block = await create(client)
     other = new_id("agent")
+    await client.context.PrepareAgent(context_pb.PrepareAgentRequest(agent_id=other))
     for _ in range(2):
         attached = await client.blocks.AttachBlock(
             pb.AttachBlockRequest(agent_id=other, block_id=block.id)

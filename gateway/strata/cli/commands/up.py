@@ -46,6 +46,8 @@ def run_up(data: Path | None, *, port: int, split: bool) -> int:
     except StrataError as error:
         Console(stderr=True, soft_wrap=True).print(f"[red]{error.message}[/]")
         return 1
+    except asyncio.CancelledError:
+        console.print("Stopped early.")  # during the start, or by a second signal
     finally:
         folder.close()
     return 0
@@ -74,8 +76,9 @@ async def _serve_single(folder: DataFolder, options: LocalOptions, announce: Ann
 async def _serve_split(folder: DataFolder, options: LocalOptions, announce: Announce) -> None:
     from strata.cli.compose.split import start_rooms  # noqa: PLC0415 - loads every room
 
-    async with AsyncExitStack() as stack:
-        with _ended_by_signals():
+    # A second signal cuts the wait for what is being stopped short; that then ends with us.
+    with _ended_by_signals():
+        async with AsyncExitStack() as stack:
             local = await open_local(folder, options, stack)
             rooms = await start_rooms(local, stack)
             pids = {name: room.supervisor.pid or 0 for name, room in rooms.items()}

@@ -63,6 +63,8 @@ class RoomProcess:
                     "PYTHONPATH": roots,
                     "PYTHONUNBUFFERED": "1",
                 },
+                # Without its supervisor a room must not linger, draining, beside the next start.
+                death_signal=signal.SIGKILL,
             )
         )
         if await until_ready(process, self._listens, stop=signal.SIGTERM):

@@ -31,6 +31,7 @@ class ArchiveStore(Protocol):
 
         Raises:
             AlreadyExistsError: The name is taken.
+            NotFoundError: ``AGENT_NOT_FOUND``.
         """
         ...
 
@@ -67,7 +68,7 @@ class ArchiveStore(Protocol):
         """Gives an archive to an agent; repeating it is success.
 
         Raises:
-            NotFoundError: ``ARCHIVE_NOT_FOUND``.
+            NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
         """
         ...
 
@@ -75,8 +76,12 @@ class ArchiveStore(Protocol):
         """Takes an archive from an agent; repeating it is success.
 
         Raises:
-            NotFoundError: ``ARCHIVE_NOT_FOUND``.
+            NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
         """
+        ...
+
+    async def prepare(self, agent_id: str) -> None:
+        """Makes an agent known; without that nothing is stored or attached for it."""
         ...
 
     async def stats(self, agent_id: str) -> AgentStats:
@@ -88,7 +93,7 @@ class ArchiveStore(Protocol):
         ...
 
     async def release(self, agent_id: str) -> int:
-        """Takes all archives from an agent, deletes its own, and returns the passages deleted."""
+        """Forgets an agent, deletes its own archive, and returns the passages deleted."""
         ...
 
 
@@ -107,7 +112,7 @@ class PassageStore(Protocol):
             request_id: A repeated one of a single passage MUST give the first answer.
 
         Raises:
-            NotFoundError: ``ARCHIVE_NOT_FOUND``.
+            NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
             AlreadyExistsError: ``REQUEST_ID_REUSED``: it was used for another text.
         """
         ...

@@ -109,6 +109,14 @@ class AgentArchiveServicer(agent_grpc.AgentArchiveServiceServicer):
         self._store = store
         self._wake = wake
 
+    async def PrepareAgent(
+        self, request: agent_pb.PrepareAgentRequest, context: Context
+    ) -> agent_pb.PrepareAgentResponse:
+        """Makes an agent known."""
+        check_id(request.agent_id, "agent", field="agent_id")
+        await self._store.prepare(request.agent_id)
+        return agent_pb.PrepareAgentResponse()
+
     async def GetAgentStats(
         self, request: agent_pb.GetAgentStatsRequest, context: Context
     ) -> agent_pb.GetAgentStatsResponse:

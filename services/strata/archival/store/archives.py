@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import CursorResult, TextClause, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -20,6 +20,7 @@ from strata.archival.domain.passages import (
 from strata.archival.store.rows import archive_values, to_archive
 from strata.shared.context import current_project
 from strata.shared.db import Database
+from strata.shared.db.errors import driver_error
 from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 
 INSERT_ARCHIVE = """
@@ -60,9 +61,13 @@ _DETACH = text(
     "DELETE FROM archival.agent_archives"
     " WHERE project_id = :project AND agent_id = :agent AND archive_id = :id"
 )
-_DETACH_ALL = text(
-    "DELETE FROM archival.agent_archives WHERE project_id = :project AND agent_id = :agent"
+_PREPARE = text(
+    "INSERT INTO archival.agents (project_id, agent_id) VALUES (:project, :agent)"
+    " ON CONFLICT DO NOTHING"
 )
+_KNOWN = text("SELECT 1 FROM archival.agents WHERE project_id = :project AND agent_id = :agent")
+# What it had is taken from it by the key.
+_FORGET = text("DELETE FROM archival.agents WHERE project_id = :project AND agent_id = :agent")
 # The words go at once; the tombstones stay until the index has forgotten the passages.
 _DELETE = text(
     """
@@ -117,18 +122,18 @@ class PostgresArchiveStore:
         project = current_project()
         values = {"project": project, "request": request_id, **archive_values(archive)}
         async with self._database.transaction() as connection:
-            try:
-                created = await connection.execute(_CREATE, values)
-            except IntegrityError as error:
-                raise _name_taken(archive.name) from error
+            created = await _guarded(connection, _CREATE, values, name=archive.name)
             if not created.rowcount:
                 found = await connection.execute(
                     _BY_REQUEST, {"project": project, "request": request_id}
                 )
                 return to_archive(found.one())
             if agent_id:
-                await connection.execute(
-                    _ATTACH, {"project": project, "agent": agent_id, "id": archive.id}
+                await _guarded(
+                    connection,
+                    _ATTACH,
+                    {"project": project, "agent": agent_id, "id": archive.id},
+                    agent_id=agent_id,
                 )
             return await self._read(connection, archive.id)
 
@@ -160,20 +165,15 @@ class PostgresArchiveStore:
     async def update(self, archive_id: str, change: ArchiveChange, now: datetime) -> Archive:
         """Changes an archive."""
         async with self._database.transaction() as connection:
-            try:
-                await connection.execute(
-                    _UPDATE,
-                    {
-                        "project": current_project(),
-                        "id": archive_id,
-                        "name": change.name,
-                        "description": change.description,
-                        "ttl": change.time_to_live,
-                        "now": now,
-                    },
-                )
-            except IntegrityError as error:
-                raise _name_taken(change.name or "") from error
+            values = {
+                "project": current_project(),
+                "id": archive_id,
+                "name": change.name,
+                "description": change.description,
+                "ttl": change.time_to_live,
+                "now": now,
+            }
+            await _guarded(connection, _UPDATE, values, name=change.name or "")
             return await self._read(connection, archive_id)
 
     async def delete(self, archive_id: str) -> int:
@@ -188,18 +188,23 @@ class PostgresArchiveStore:
         """Gives an archive to an agent."""
         async with self._database.transaction() as connection:
             await self._read(connection, archive_id)
-            await connection.execute(
-                _ATTACH, {"project": current_project(), "agent": agent_id, "id": archive_id}
-            )
+            values = {"project": current_project(), "agent": agent_id, "id": archive_id}
+            await _guarded(connection, _ATTACH, values, agent_id=agent_id)
             return await self._read(connection, archive_id)
 
     async def detach(self, agent_id: str, archive_id: str) -> None:
         """Takes an archive from an agent."""
         async with self._database.transaction() as connection:
             await self._read(connection, archive_id)
-            await connection.execute(
-                _DETACH, {"project": current_project(), "agent": agent_id, "id": archive_id}
-            )
+            values = {"project": current_project(), "agent": agent_id, "id": archive_id}
+            if (await connection.execute(_KNOWN, values)).one_or_none() is None:
+                raise missing_agent(agent_id)
+            await connection.execute(_DETACH, values)
+
+    async def prepare(self, agent_id: str) -> None:
+        """Makes an agent known; repeating it is success."""
+        async with self._database.transaction() as connection:
+            await connection.execute(_PREPARE, {"project": current_project(), "agent": agent_id})
 
     async def stats(self, agent_id: str) -> AgentStats:
         """Returns counts from counters; no passage is read."""
@@ -223,7 +228,7 @@ class PostgresArchiveStore:
     async def release(self, agent_id: str) -> int:
         """Takes all archives from an agent and deletes its own."""
         async with self._database.transaction() as connection:
-            await connection.execute(_DETACH_ALL, {"project": current_project(), "agent": agent_id})
+            await connection.execute(_FORGET, {"project": current_project(), "agent": agent_id})
             row = await self._delete(connection, "", own=agent_id)
             return int(row.passages)
 
@@ -250,6 +255,37 @@ def missing_archive(archive_id: str) -> NotFoundError:
         reason=Reason.ARCHIVE_NOT_FOUND,
         metadata={"id": archive_id},
     )
+
+
+def missing_agent(agent_id: str) -> NotFoundError:
+    """Returns the error for an agent that the project does not have."""
+    return NotFoundError(
+        f"Agent {agent_id} does not exist.",
+        reason=Reason.AGENT_NOT_FOUND,
+        metadata={"id": agent_id},
+    )
+
+
+async def _guarded(
+    connection: AsyncConnection,
+    statement: TextClause,
+    values: dict[str, Any],
+    *,
+    name: str = "",
+    agent_id: str = "",
+) -> CursorResult[Any]:
+    """Executes a statement and tells what a refusal by a key means."""
+    try:
+        return await connection.execute(statement, values)
+    except IntegrityError as error:
+        if is_unknown_agent(error):
+            raise missing_agent(agent_id) from error
+        raise _name_taken(name) from error
+
+
+def is_unknown_agent(error: IntegrityError) -> bool:
+    """Says whether a row was refused because its agent is not known."""
+    return getattr(driver_error(error), "constraint_name", None) == "agent_archives_agent"
 
 
 def _name_taken(name: str) -> AlreadyExistsError:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.archival.domain.passages import (
@@ -21,7 +22,12 @@ from strata.archival.domain.passages import (
     Place,
     TagMatch,
 )
-from strata.archival.store.archives import INSERT_ARCHIVE, missing_archive
+from strata.archival.store.archives import (
+    INSERT_ARCHIVE,
+    is_unknown_agent,
+    missing_agent,
+    missing_archive,
+)
 from strata.archival.store.rows import (
     PASSAGE_COLUMNS,
     RECORD,
@@ -301,10 +307,15 @@ class PostgresPassageStore:
     ) -> str:
         if values["archive"]:
             raise missing_archive(values["archive"])
-        await connection.execute(
-            _OWN_ARCHIVE,
-            {**archive_values(template), "project": values["project"], "request": ""},
-        )
+        try:
+            await connection.execute(
+                _OWN_ARCHIVE,
+                {**archive_values(template), "project": values["project"], "request": ""},
+            )
+        except IntegrityError as error:
+            if is_unknown_agent(error):
+                raise missing_agent(values["agent"]) from error
+            raise
         # Another transaction may have made it at the same time: ask, do not assume.
         return str((await connection.execute(_RESOLVE, values)).one().home)
 

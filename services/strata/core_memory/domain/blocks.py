@@ -214,6 +214,15 @@ def check_revision(block: Block, expected: int) -> None:
         )
 
 
+def agent_not_found(agent_id: str) -> NotFoundError:
+    """Returns the error for an agent that the project does not have."""
+    return NotFoundError(
+        f"There is no agent {agent_id}.",
+        reason=Reason.AGENT_NOT_FOUND,
+        metadata={"id": agent_id},
+    )
+
+
 def block_not_found(block_id: str) -> NotFoundError:
     """Returns the error for an id that is not of this project."""
     return NotFoundError(

@@ -11,6 +11,7 @@ from strata.core_memory.domain.agent_edits import apply_verb
 from strata.core_memory.domain.blocks import (
     Authorship,
     Block,
+    agent_not_found,
     block_not_found,
     check_limit,
     check_revision,
@@ -167,13 +168,15 @@ class CoreMemory:
         """Hides a block from an agent; nothing happens if it does not have it.
 
         Raises:
-            NotFoundError: There is no such block.
+            NotFoundError: There is no such block or agent.
             ReplayedError: The request was done before.
         """
 
         async def work(unit: Unit) -> None:
             await self._locked(unit, command.block_id)
-            await unit.detach(command.agent_id, command.block_id)
+            detached = await unit.detach(command.agent_id, command.block_id)
+            if not detached and not await unit.knows_agent(command.agent_id):
+                raise agent_not_found(command.agent_id)
             await unit.finish(receipt.encode(None))
 
         await self._store.mutate(receipt.request, work)

@@ -116,6 +116,10 @@ class Unit(Protocol):
         """Hides a block from an agent; says whether it had it."""
         ...
 
+    async def knows_agent(self, agent_id: str) -> bool:
+        """Says whether there is such an agent."""
+        ...
+
     async def begin_agent(self, agent_id: str) -> bool:
         """Notes that the agent's first blocks are made; False if they were before."""
         ...

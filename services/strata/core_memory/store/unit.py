@@ -9,7 +9,7 @@ from sqlalchemy import CursorResult, TextClause, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.core_memory.domain.blocks import Authorship, Block
+from strata.core_memory.domain.blocks import Authorship, Block, agent_not_found
 from strata.core_memory.domain.editing import label_taken
 from strata.core_memory.domain.ports import Found, ReplayedError, Request
 from strata.core_memory.store.rows import (
@@ -155,6 +155,9 @@ _DELETE_MADE_FOR = text(
     RETURNING b.id
     """
 )
+_KNOWN_AGENT = text(
+    "SELECT 1 FROM core_memory.prepared_agents WHERE project_id = :project AND agent_id = :agent"
+)
 _NOTE = text(f"WITH {_NOTED} SELECT 1")
 
 
@@ -241,6 +244,10 @@ class PostgresUnit:
         """Hides a block from an agent; says whether it had it."""
         return (await self._run(_DETACH, agent=agent_id, block=block_id)).rowcount > 0
 
+    async def knows_agent(self, agent_id: str) -> bool:
+        """Says whether there is such an agent."""
+        return (await self._run(_KNOWN_AGENT, agent=agent_id)).first() is not None
+
     async def begin_agent(self, agent_id: str) -> bool:
         """Notes that the agent's first blocks are made; False if they were before."""
         return (await self._run(_BEGIN_AGENT, agent=agent_id)).rowcount > 0
@@ -306,6 +313,8 @@ class PostgresUnit:
             match getattr(driver_error(error), "constraint_name", None):
                 case "attachments_label":
                     raise label_taken(taken) from error
+                case "attachments_agent":
+                    raise agent_not_found(parameters["agent"]) from error
                 case "requests_once" | "attachments_block":
                     raise LostRaceError from error
             raise

@@ -12,12 +12,24 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-TABLES = ("archives", "agent_archives", "passages", "archive_tags")
+TABLES = ("agents", "archives", "agent_archives", "passages", "archive_tags")
 WORKER = "strata_archival_worker"
 
 
 def upgrade() -> None:
     """Creates the tables of the room."""
+    # The agents that there are, as the agent loop has told: nothing is stored for another one,
+    # and nothing any more for one that was deleted.
+    op.execute(
+        """
+        CREATE TABLE agents (
+            project_id text COLLATE "C" NOT NULL,
+            agent_id text COLLATE "C" NOT NULL,
+            create_time timestamptz NOT NULL DEFAULT now(),
+            PRIMARY KEY (project_id, agent_id)
+        )
+        """
+    )
     op.execute(
         """
         CREATE TABLE archives (
@@ -54,6 +66,8 @@ def upgrade() -> None:
             archive_id text COLLATE "C" NOT NULL,
             create_time timestamptz NOT NULL DEFAULT now(),
             PRIMARY KEY (project_id, agent_id, archive_id),
+            CONSTRAINT agent_archives_agent FOREIGN KEY (project_id, agent_id)
+                REFERENCES agents (project_id, agent_id) ON DELETE CASCADE,
             FOREIGN KEY (project_id, archive_id) REFERENCES archives (project_id, id)
                 ON DELETE CASCADE
         )

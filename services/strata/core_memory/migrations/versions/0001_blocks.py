@@ -47,6 +47,17 @@ def upgrade() -> None:
     )
     op.execute("CREATE INDEX blocks_by_label ON blocks (project_id, label, id)")
     op.execute("CREATE INDEX blocks_by_agent ON blocks (project_id, made_for) WHERE made_for <> ''")
+    # The agents that there are, as the agent loop has told: nothing is attached to another one.
+    op.execute(
+        """
+        CREATE TABLE prepared_agents (
+            project_id text COLLATE "C" NOT NULL,
+            agent_id text COLLATE "C" NOT NULL,
+            create_time timestamptz NOT NULL DEFAULT now(),
+            PRIMARY KEY (project_id, agent_id)
+        )
+        """
+    )
     # The label stands here a second time, kept equal by the key, so that one agent
     # cannot have two blocks of one label. The position is the order of rendering.
     op.execute(
@@ -60,6 +71,8 @@ def upgrade() -> None:
             create_time timestamptz NOT NULL DEFAULT now(),
             PRIMARY KEY (project_id, agent_id, block_id),
             CONSTRAINT attachments_label UNIQUE (project_id, agent_id, label),
+            CONSTRAINT attachments_agent FOREIGN KEY (project_id, agent_id)
+                REFERENCES prepared_agents (project_id, agent_id) ON DELETE CASCADE,
             CONSTRAINT attachments_block FOREIGN KEY (project_id, block_id, label)
                 REFERENCES blocks (project_id, id, label) ON UPDATE CASCADE ON DELETE CASCADE
         )
@@ -90,16 +103,6 @@ def upgrade() -> None:
             PRIMARY KEY (project_id, block_id, revision),
             CONSTRAINT block_versions_block FOREIGN KEY (project_id, block_id)
                 REFERENCES blocks (project_id, id) ON DELETE CASCADE
-        )
-        """
-    )
-    op.execute(
-        """
-        CREATE TABLE prepared_agents (
-            project_id text COLLATE "C" NOT NULL,
-            agent_id text COLLATE "C" NOT NULL,
-            create_time timestamptz NOT NULL DEFAULT now(),
-            PRIMARY KEY (project_id, agent_id)
         )
         """
     )

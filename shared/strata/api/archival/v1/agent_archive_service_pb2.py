@@ -24,25 +24,31 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n2strata/api/archival/v1/agent_archive_service.proto\x12\x16strata.api.archival.v1\"(\n\x14GetAgentStatsRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"<\n\x15GetAgentStatsResponse\x12\x15\n\rpassage_count\x18\x01 \x01(\x03\x12\x0c\n\x04tags\x18\x02 \x03(\t\"\'\n\x13ReleaseAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"0\n\x14ReleaseAgentResponse\x12\x18\n\x10\x64\x65leted_passages\x18\x01 \x01(\x03\x32\xf8\x01\n\x13\x41gentArchiveService\x12q\n\rGetAgentStats\x12,.strata.api.archival.v1.GetAgentStatsRequest\x1a-.strata.api.archival.v1.GetAgentStatsResponse\"\x03\x90\x02\x01\x12n\n\x0cReleaseAgent\x12+.strata.api.archival.v1.ReleaseAgentRequest\x1a,.strata.api.archival.v1.ReleaseAgentResponse\"\x03\x90\x02\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n2strata/api/archival/v1/agent_archive_service.proto\x12\x16strata.api.archival.v1\"\'\n\x13PrepareAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"\x16\n\x14PrepareAgentResponse\"(\n\x14GetAgentStatsRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"<\n\x15GetAgentStatsResponse\x12\x15\n\rpassage_count\x18\x01 \x01(\x03\x12\x0c\n\x04tags\x18\x02 \x03(\t\"\'\n\x13ReleaseAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"0\n\x14ReleaseAgentResponse\x12\x18\n\x10\x64\x65leted_passages\x18\x01 \x01(\x03\x32\xe8\x02\n\x13\x41gentArchiveService\x12n\n\x0cPrepareAgent\x12+.strata.api.archival.v1.PrepareAgentRequest\x1a,.strata.api.archival.v1.PrepareAgentResponse\"\x03\x90\x02\x02\x12q\n\rGetAgentStats\x12,.strata.api.archival.v1.GetAgentStatsRequest\x1a-.strata.api.archival.v1.GetAgentStatsResponse\"\x03\x90\x02\x01\x12n\n\x0cReleaseAgent\x12+.strata.api.archival.v1.ReleaseAgentRequest\x1a,.strata.api.archival.v1.ReleaseAgentResponse\"\x03\x90\x02\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'strata.api.archival.v1.agent_archive_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_AGENTARCHIVESERVICE'].methods_by_name['PrepareAgent']._loaded_options = None
+  _globals['_AGENTARCHIVESERVICE'].methods_by_name['PrepareAgent']._serialized_options = b'\220\002\002'
   _globals['_AGENTARCHIVESERVICE'].methods_by_name['GetAgentStats']._loaded_options = None
   _globals['_AGENTARCHIVESERVICE'].methods_by_name['GetAgentStats']._serialized_options = b'\220\002\001'
   _globals['_AGENTARCHIVESERVICE'].methods_by_name['ReleaseAgent']._loaded_options = None
   _globals['_AGENTARCHIVESERVICE'].methods_by_name['ReleaseAgent']._serialized_options = b'\220\002\002'
-  _globals['_GETAGENTSTATSREQUEST']._serialized_start=78
-  _globals['_GETAGENTSTATSREQUEST']._serialized_end=118
-  _globals['_GETAGENTSTATSRESPONSE']._serialized_start=120
-  _globals['_GETAGENTSTATSRESPONSE']._serialized_end=180
-  _globals['_RELEASEAGENTREQUEST']._serialized_start=182
-  _globals['_RELEASEAGENTREQUEST']._serialized_end=221
-  _globals['_RELEASEAGENTRESPONSE']._serialized_start=223
-  _globals['_RELEASEAGENTRESPONSE']._serialized_end=271
-  _globals['_AGENTARCHIVESERVICE']._serialized_start=274
-  _globals['_AGENTARCHIVESERVICE']._serialized_end=522
+  _globals['_PREPAREAGENTREQUEST']._serialized_start=78
+  _globals['_PREPAREAGENTREQUEST']._serialized_end=117
+  _globals['_PREPAREAGENTRESPONSE']._serialized_start=119
+  _globals['_PREPAREAGENTRESPONSE']._serialized_end=141
+  _globals['_GETAGENTSTATSREQUEST']._serialized_start=143
+  _globals['_GETAGENTSTATSREQUEST']._serialized_end=183
+  _globals['_GETAGENTSTATSRESPONSE']._serialized_start=185
+  _globals['_GETAGENTSTATSRESPONSE']._serialized_end=245
+  _globals['_RELEASEAGENTREQUEST']._serialized_start=247
+  _globals['_RELEASEAGENTREQUEST']._serialized_end=286
+  _globals['_RELEASEAGENTRESPONSE']._serialized_start=288
+  _globals['_RELEASEAGENTRESPONSE']._serialized_end=336
+  _globals['_AGENTARCHIVESERVICE']._serialized_start=339
+  _globals['_AGENTARCHIVESERVICE']._serialized_end=699
 # @@protoc_insertion_point(module_scope)

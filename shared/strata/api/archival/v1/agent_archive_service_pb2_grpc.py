@@ -36,6 +36,11 @@ class AgentArchiveServiceStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.PrepareAgent = channel.unary_unary(
+                '/strata.api.archival.v1.AgentArchiveService/PrepareAgent',
+                request_serializer=strata_dot_api_dot_archival_dot_v1_dot_agent__archive__service__pb2.PrepareAgentRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_archival_dot_v1_dot_agent__archive__service__pb2.PrepareAgentResponse.FromString,
+                _registered_method=True)
         self.GetAgentStats = channel.unary_unary(
                 '/strata.api.archival.v1.AgentArchiveService/GetAgentStats',
                 request_serializer=strata_dot_api_dot_archival_dot_v1_dot_agent__archive__service__pb2.GetAgentStatsRequest.SerializeToString,
@@ -52,6 +57,13 @@ class AgentArchiveServiceServicer:
     """Archival memory in the life of an agent. Internal: called by the agent loop,
     not proxied by the gateway.
     """
+
+    def PrepareAgent(self, request, context):
+        """Makes an agent known, so that passages may be stored for it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def GetAgentStats(self, request, context):
         """Returns what <memory_metadata> says of archival memory.
@@ -70,6 +82,11 @@ class AgentArchiveServiceServicer:
 
 def add_AgentArchiveServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'PrepareAgent': grpc.unary_unary_rpc_method_handler(
+                    servicer.PrepareAgent,
+                    request_deserializer=strata_dot_api_dot_archival_dot_v1_dot_agent__archive__service__pb2.PrepareAgentRequest.FromString,
+                    response_serializer=strata_dot_api_dot_archival_dot_v1_dot_agent__archive__service__pb2.PrepareAgentResponse.SerializeToString,
+            ),
             'GetAgentStats': grpc.unary_unary_rpc_method_handler(
                     servicer.GetAgentStats,
                     request_deserializer=strata_dot_api_dot_archival_dot_v1_dot_agent__archive__service__pb2.GetAgentStatsRequest.FromString,
@@ -92,6 +109,33 @@ class AgentArchiveService:
     """Archival memory in the life of an agent. Internal: called by the agent loop,
     not proxied by the gateway.
     """
+
+    @staticmethod
+    def PrepareAgent(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.archival.v1.AgentArchiveService/PrepareAgent',
+            strata_dot_api_dot_archival_dot_v1_dot_agent__archive__service__pb2.PrepareAgentRequest.SerializeToString,
+            strata_dot_api_dot_archival_dot_v1_dot_agent__archive__service__pb2.PrepareAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def GetAgentStats(request,

@@ -17,6 +17,8 @@ class AgentArchiveServiceStub:
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
+    PrepareAgent: _aio.UnaryUnaryMultiCallable[_agent_archive_service_pb2.PrepareAgentRequest, _agent_archive_service_pb2.PrepareAgentResponse]
+    """Makes an agent known, so that passages may be stored for it."""
     GetAgentStats: _aio.UnaryUnaryMultiCallable[_agent_archive_service_pb2.GetAgentStatsRequest, _agent_archive_service_pb2.GetAgentStatsResponse]
     """Returns what <memory_metadata> says of archival memory."""
     ReleaseAgent: _aio.UnaryUnaryMultiCallable[_agent_archive_service_pb2.ReleaseAgentRequest, _agent_archive_service_pb2.ReleaseAgentResponse]
@@ -26,6 +28,13 @@ class AgentArchiveServiceServicer:
     """Archival memory in the life of an agent. Internal: called by the agent loop,
     not proxied by the gateway.
     """
+
+    def PrepareAgent(
+        self,
+        request: _agent_archive_service_pb2.PrepareAgentRequest,
+        context: _aio.ServicerContext[_agent_archive_service_pb2.PrepareAgentRequest, _abc.Awaitable[_agent_archive_service_pb2.PrepareAgentResponse]],
+    ) -> _abc.Awaitable[_agent_archive_service_pb2.PrepareAgentResponse]:
+        """Makes an agent known, so that passages may be stored for it."""
 
     def GetAgentStats(
         self,

@@ -90,7 +90,7 @@ class ArchiveServiceServicer:
     """
 
     def CreateArchive(self, request, context):
-        """Creates an archive. ALREADY_EXISTS (NAME_TAKEN).
+        """Creates an archive. ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -126,14 +126,16 @@ class ArchiveServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AttachArchive(self, request, context):
-        """Lets an agent search and write an archive. NOT_FOUND (ARCHIVE_NOT_FOUND).
+        """Lets an agent search and write an archive. NOT_FOUND (ARCHIVE_NOT_FOUND,
+        AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DetachArchive(self, request, context):
-        """Takes an archive from an agent; the archive stays. NOT_FOUND (ARCHIVE_NOT_FOUND).
+        """Takes an archive from an agent; the archive stays. NOT_FOUND
+        (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -21,7 +21,7 @@ class ArchiveServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.CreateArchiveRequest, _archive_service_pb2.CreateArchiveResponse]
-    """Creates an archive. ALREADY_EXISTS (NAME_TAKEN)."""
+    """Creates an archive. ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND)."""
     GetArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.GetArchiveRequest, _archive_service_pb2.GetArchiveResponse]
     """Returns an archive. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
     ListArchives: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.ListArchivesRequest, _archive_service_pb2.ListArchivesResponse]
@@ -33,9 +33,13 @@ class ArchiveServiceStub:
     DeleteArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.DeleteArchiveRequest, _archive_service_pb2.DeleteArchiveResponse]
     """Deletes an archive with its passages. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
     AttachArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.AttachArchiveRequest, _archive_service_pb2.AttachArchiveResponse]
-    """Lets an agent search and write an archive. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
+    """Lets an agent search and write an archive. NOT_FOUND (ARCHIVE_NOT_FOUND,
+    AGENT_NOT_FOUND).
+    """
     DetachArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.DetachArchiveRequest, _archive_service_pb2.DetachArchiveResponse]
-    """Takes an archive from an agent; the archive stays. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
+    """Takes an archive from an agent; the archive stays. NOT_FOUND
+    (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
+    """
     ReindexArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.ReindexArchiveRequest, _archive_service_pb2.ReindexArchiveResponse]
     """Rebuilds the index, with another embedding model if one is given, while
     serving. NOT_FOUND (ARCHIVE_NOT_FOUND).
@@ -54,7 +58,7 @@ class ArchiveServiceServicer:
         request: _archive_service_pb2.CreateArchiveRequest,
         context: _aio.ServicerContext[_archive_service_pb2.CreateArchiveRequest, _abc.Awaitable[_archive_service_pb2.CreateArchiveResponse]],
     ) -> _abc.Awaitable[_archive_service_pb2.CreateArchiveResponse]:
-        """Creates an archive. ALREADY_EXISTS (NAME_TAKEN)."""
+        """Creates an archive. ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND)."""
 
     def GetArchive(
         self,
@@ -91,14 +95,18 @@ class ArchiveServiceServicer:
         request: _archive_service_pb2.AttachArchiveRequest,
         context: _aio.ServicerContext[_archive_service_pb2.AttachArchiveRequest, _abc.Awaitable[_archive_service_pb2.AttachArchiveResponse]],
     ) -> _abc.Awaitable[_archive_service_pb2.AttachArchiveResponse]:
-        """Lets an agent search and write an archive. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
+        """Lets an agent search and write an archive. NOT_FOUND (ARCHIVE_NOT_FOUND,
+        AGENT_NOT_FOUND).
+        """
 
     def DetachArchive(
         self,
         request: _archive_service_pb2.DetachArchiveRequest,
         context: _aio.ServicerContext[_archive_service_pb2.DetachArchiveRequest, _abc.Awaitable[_archive_service_pb2.DetachArchiveResponse]],
     ) -> _abc.Awaitable[_archive_service_pb2.DetachArchiveResponse]:
-        """Takes an archive from an agent; the archive stays. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
+        """Takes an archive from an agent; the archive stays. NOT_FOUND
+        (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
+        """
 
     def ReindexArchive(
         self,

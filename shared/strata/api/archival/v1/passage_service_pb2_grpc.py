@@ -91,14 +91,16 @@ class PassageServiceServicer:
 
     def InsertPassage(self, request, context):
         """Stores a passage; indexed soon after, found by its words at once. NOT_FOUND
-        (ARCHIVE_NOT_FOUND), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+        (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED),
+        FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def InsertPassages(self, request_iterator, context):
-        """Stores many passages. NOT_FOUND (ARCHIVE_NOT_FOUND).
+        """Stores many passages. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND),
+        FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

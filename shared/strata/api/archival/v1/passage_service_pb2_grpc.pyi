@@ -22,10 +22,13 @@ class PassageServiceStub:
     def __init__(self, channel: _aio.Channel) -> None: ...
     InsertPassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.InsertPassageRequest, _passage_service_pb2.InsertPassageResponse]
     """Stores a passage; indexed soon after, found by its words at once. NOT_FOUND
-    (ARCHIVE_NOT_FOUND), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+    (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED),
+    FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
     """
     InsertPassages: _aio.StreamUnaryMultiCallable[_passage_service_pb2.InsertPassagesRequest, _passage_service_pb2.InsertPassagesResponse]
-    """Stores many passages. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
+    """Stores many passages. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND),
+    FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+    """
     GetPassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.GetPassageRequest, _passage_service_pb2.GetPassageResponse]
     """Returns a passage. NOT_FOUND (PASSAGE_NOT_FOUND)."""
     UpdatePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.UpdatePassageRequest, _passage_service_pb2.UpdatePassageResponse]
@@ -53,7 +56,8 @@ class PassageServiceServicer:
         context: _aio.ServicerContext[_passage_service_pb2.InsertPassageRequest, _abc.Awaitable[_passage_service_pb2.InsertPassageResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.InsertPassageResponse]:
         """Stores a passage; indexed soon after, found by its words at once. NOT_FOUND
-        (ARCHIVE_NOT_FOUND), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+        (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED),
+        FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
         """
 
     def InsertPassages(
@@ -61,7 +65,9 @@ class PassageServiceServicer:
         request_iterator: _abc.AsyncIterator[_passage_service_pb2.InsertPassagesRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_passage_service_pb2.InsertPassagesRequest], _abc.Awaitable[_passage_service_pb2.InsertPassagesResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.InsertPassagesResponse]:
-        """Stores many passages. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
+        """Stores many passages. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND),
+        FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+        """
 
     def GetPassage(
         self,

@@ -111,7 +111,8 @@ class BlockServiceServicer:
 
     def CreateBlock(self, request, context):
         """Creates a block; attaches it if agent_id is set. ALREADY_EXISTS
-        (NAME_TAKEN: the agent has that label), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
+        (NAME_TAKEN: the agent has that label), FAILED_PRECONDITION
+        (BLOCK_LIMIT_EXCEEDED), NOT_FOUND (AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -150,14 +151,16 @@ class BlockServiceServicer:
 
     def AttachBlock(self, request, context):
         """Shows a block to an agent; repeating it is success. NOT_FOUND
-        (BLOCK_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has another block of that label).
+        (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has
+        another block of that label).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DetachBlock(self, request, context):
-        """Hides a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND).
+        """Hides a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND,
+        AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -167,7 +170,8 @@ class BlockServiceServicer:
         """Applies one memory verb as an agent does, with all its guardrails. NOT_FOUND
         (BLOCK_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
         BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE), ABORTED (REVISION_MISMATCH,
-        EDIT_CONFLICT). The message of the status is written for the model.
+        EDIT_CONFLICT), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The message
+        of the status is written for the model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -22,7 +22,8 @@ class BlockServiceStub:
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.CreateBlockRequest, _block_service_pb2.CreateBlockResponse]
     """Creates a block; attaches it if agent_id is set. ALREADY_EXISTS
-    (NAME_TAKEN: the agent has that label), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
+    (NAME_TAKEN: the agent has that label), FAILED_PRECONDITION
+    (BLOCK_LIMIT_EXCEEDED), NOT_FOUND (AGENT_NOT_FOUND).
     """
     GetBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.GetBlockRequest, _block_service_pb2.GetBlockResponse]
     """Returns a block by id, or by agent and label. NOT_FOUND (BLOCK_NOT_FOUND)."""
@@ -39,15 +40,19 @@ class BlockServiceStub:
     """Deletes a block and detaches it from every agent. NOT_FOUND (BLOCK_NOT_FOUND)."""
     AttachBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.AttachBlockRequest, _block_service_pb2.AttachBlockResponse]
     """Shows a block to an agent; repeating it is success. NOT_FOUND
-    (BLOCK_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has another block of that label).
+    (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has
+    another block of that label).
     """
     DetachBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.DetachBlockRequest, _block_service_pb2.DetachBlockResponse]
-    """Hides a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND)."""
+    """Hides a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND,
+    AGENT_NOT_FOUND).
+    """
     EditBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.EditBlockRequest, _block_service_pb2.EditBlockResponse]
     """Applies one memory verb as an agent does, with all its guardrails. NOT_FOUND
     (BLOCK_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
     BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE), ABORTED (REVISION_MISMATCH,
-    EDIT_CONFLICT). The message of the status is written for the model.
+    EDIT_CONFLICT), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The message
+    of the status is written for the model.
     """
     ListBlockVersions: _aio.UnaryUnaryMultiCallable[_block_service_pb2.ListBlockVersionsRequest, _block_service_pb2.ListBlockVersionsResponse]
     """Lists the versions of a block, newest first. NOT_FOUND (BLOCK_NOT_FOUND)."""
@@ -74,7 +79,8 @@ class BlockServiceServicer:
         context: _aio.ServicerContext[_block_service_pb2.CreateBlockRequest, _abc.Awaitable[_block_service_pb2.CreateBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.CreateBlockResponse]:
         """Creates a block; attaches it if agent_id is set. ALREADY_EXISTS
-        (NAME_TAKEN: the agent has that label), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
+        (NAME_TAKEN: the agent has that label), FAILED_PRECONDITION
+        (BLOCK_LIMIT_EXCEEDED), NOT_FOUND (AGENT_NOT_FOUND).
         """
 
     def GetBlock(
@@ -116,7 +122,8 @@ class BlockServiceServicer:
         context: _aio.ServicerContext[_block_service_pb2.AttachBlockRequest, _abc.Awaitable[_block_service_pb2.AttachBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.AttachBlockResponse]:
         """Shows a block to an agent; repeating it is success. NOT_FOUND
-        (BLOCK_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has another block of that label).
+        (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has
+        another block of that label).
         """
 
     def DetachBlock(
@@ -124,7 +131,9 @@ class BlockServiceServicer:
         request: _block_service_pb2.DetachBlockRequest,
         context: _aio.ServicerContext[_block_service_pb2.DetachBlockRequest, _abc.Awaitable[_block_service_pb2.DetachBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.DetachBlockResponse]:
-        """Hides a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND)."""
+        """Hides a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND,
+        AGENT_NOT_FOUND).
+        """
 
     def EditBlock(
         self,
@@ -134,7 +143,8 @@ class BlockServiceServicer:
         """Applies one memory verb as an agent does, with all its guardrails. NOT_FOUND
         (BLOCK_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
         BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE), ABORTED (REVISION_MISMATCH,
-        EDIT_CONFLICT). The message of the status is written for the model.
+        EDIT_CONFLICT), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The message
+        of the status is written for the model.
         """
 
     def ListBlockVersions(
