@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+
 from faults.live import Live, ModelThread, gone
 
 

@@ -19,11 +19,11 @@ from typing import Any, Self
 
 import grpc
 import psutil
+
+import strata
 from doubles import memory_persona
 from doubles.model_server import ModelServer
 from doubles.script import ModelCall, Reply, Step, say
-
-import strata
 from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
 from strata.api.archival.v1 import passage_service_pb2_grpc
 from strata.api.common.v1 import message_pb2, run_event_pb2
@@ -267,7 +267,9 @@ class Turn:
     def reply(self) -> str:
         """Text of the stored messages of the assistant."""
         stored = [
-            e.message_stored.message for e in self.events if e.WhichOneof("event") == "message_stored"
+            e.message_stored.message
+            for e in self.events
+            if e.WhichOneof("event") == "message_stored"
         ]
         return "".join(text_of(m) for m in stored if m.role == message_pb2.ROLE_ASSISTANT)
 

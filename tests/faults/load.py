@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import grpc
-from faults.live import Client, Live, Turn, dialogue
 
+from faults.live import Client, Live, Turn, dialogue
 from strata.api.common.v1 import message_pb2
 
 _PATIENCE_S = 60.0

@@ -9,9 +9,9 @@ import signal
 import grpc
 import psutil
 import pytest
+
 from faults.live import Client, Live, slowly
 from faults.load import further, talking
-
 from strata.api.archival.v1 import passage_service_pb2
 from strata.api.core_memory.v1 import block_service_pb2
 
@@ -45,7 +45,9 @@ async def test_nothing_is_lost_when_postgres_is_killed(live: Live) -> None:
 
 async def test_memory_goes_on_without_the_vector_engine_and_is_indexed_behind(live: Live) -> None:
     def text(number: int, turn: int) -> str:
-        return f"archive fact {turn} of talk {number}" if turn % 2 == 0 else f"search fact {turn - 1}"
+        return (
+            f"archive fact {turn} of talk {number}" if turn % 2 == 0 else f"search fact {turn - 1}"
+        )
 
     async with talking(live, 3, text) as talks:
         await further(talks, 2)

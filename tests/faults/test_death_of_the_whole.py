@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-
 from pathlib import Path
 
 import grpc
 import psutil
 import pytest
+
 from faults.live import Live, ModelThread, Turn, dialogue, gone, slowly
 from faults.load import talking
-
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2
@@ -189,5 +188,3 @@ async def _ends_well(live: Live, agent: agent_service_pb2.Agent, text: str) -> N
         ("user", "after"),
         ("assistant", "You said: after"),
     ]
-
-

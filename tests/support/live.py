@@ -68,7 +68,7 @@ class LiveStrata:
         """Starts it, waits until it is ready and returns a client; close its channel."""
         assert self._process is None, "started already"
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(  # noqa: ASYNC220 - spawning does not wait
+            self._process = subprocess.Popen(
                 [sys.executable, "-c", _UP, str(self.data), "split" if self._split else "single"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -125,7 +125,7 @@ class LiveStrata:
         return code
 
     def _variables(self) -> dict[str, str]:
-        environment = os.environ  # noqa: TID251 - a process has to be given one
+        environment = os.environ
         kept = {name: environment[name] for name in ("PATH", "HOME") if name in environment}
         roots = [str(Path(part).parent) for part in strata.__path__]
         return {

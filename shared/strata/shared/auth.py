@@ -24,6 +24,7 @@ import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
 from strata.shared.clock import Clock, SystemClock
 from strata.shared.context import Caller
 from strata.shared.errors import Reason, UnauthenticatedError

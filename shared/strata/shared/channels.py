@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.descriptor_pb2 import MethodOptions
+
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
 from strata.shared.settings import KIB, MIB
 

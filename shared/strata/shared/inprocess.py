@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import grpc
 import grpc.aio
+
 from strata.shared.auth import TokenVerifier
 from strata.shared.clock import Clock, SystemClock
 from strata.shared.errors import Reason

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+
 from strata.shared.inprocess_rpc import LOCALLY_CANCELLED, Outcome, RawMetadata, Rpc
 
 Serializer = Callable[[Any], bytes] | None

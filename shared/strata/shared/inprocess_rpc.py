@@ -16,6 +16,7 @@ from typing import Any, Never
 
 import grpc
 import grpc.aio
+
 from strata.shared.errors import Reason, UnavailableError
 from strata.shared.interceptors.pipeline import Endpoint
 from strata.shared.status import to_status

@@ -15,8 +15,9 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any, Literal, TextIO
 
 import structlog
-from strata.shared.context import current
 from structlog.typing import EventDict, Processor
+
+from strata.shared.context import current
 
 REDACTED = "[redacted]"
 

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 import grpc
+
 from strata.shared.auth import TokenVerifier
 from strata.shared.clock import Clock
 from strata.shared.interceptors.auth import Authenticator

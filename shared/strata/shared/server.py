@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+
 from strata.shared.auth import TokenVerifier
 from strata.shared.channels import ChannelFactory, ChannelOptions, RoomChannels
 from strata.shared.clock import Clock, SystemClock

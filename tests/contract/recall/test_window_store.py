@@ -214,9 +214,7 @@ async def test_evicted_messages_leave_the_window_and_stay_in_the_log(
     start = await conversation.begin(first, "old question")
     await conversation.store.commit_step(conversation.step(first, 1, "old answer"))
     await conversation.begin(second, "new question")
-    await conversation.store.commit_step(
-        conversation.step(second, 1, "new answer", evict_count=2)
-    )
+    await conversation.store.commit_step(conversation.step(second, 1, "new answer", evict_count=2))
     window = await conversation.store.get(conversation.id)
     assert texts(window.messages) == ["You remember.", "new question", "new answer"]
     assert window.message_count == 5

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-from faults.live import Client
 from google.rpc import error_details_pb2, status_pb2
 
 from e2e.edge.contract import Method, status_of_reasons
+from faults.live import Client
 from strata.shared.status import DETAILS_KEY, DOMAIN
 
 # What only somebody who looks into the server could know.
@@ -52,7 +52,11 @@ class Answer:
     def said(self) -> str:
         """Everything a person could read in it."""
         return " | ".join(
-            (self.message, *self.metadata.values(), *(text for each in self.violations for text in each))
+            (
+                self.message,
+                *self.metadata.values(),
+                *(text for each in self.violations for text in each),
+            )
         )
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 import pytest_asyncio
-from faults.live import Client, Live, ModelThread
 
+from faults.live import Client, Live, ModelThread
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.archival.v1 import passage_service_pb2
 from strata.api.core_memory.v1 import block_service_pb2
@@ -171,4 +171,3 @@ async def store(live: Live, ids: object, stranger: object) -> AsyncIterator[Stor
         yield Store(connection, query)
     finally:
         await connection.close()
-

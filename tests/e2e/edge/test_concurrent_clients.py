@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import grpc
 import pytest
+
 from e2e.edge.answers import ask
 from e2e.edge.conftest import Store
 from faults.live import Client, Live, ModelThread, Turn, dialogue, inputs, slowly, text_of
-
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.core_memory.v1 import block_service_pb2
@@ -149,9 +149,7 @@ async def test_a_busy_conversation_refuses_or_interrupts_as_asked(
     assert refused.metadata["active_run_id"] == active
     assert not slow.done()
 
-    interrupting = await client.send(
-        agent.id, "instead", on_busy=run_service_pb2.ON_BUSY_INTERRUPT
-    )
+    interrupting = await client.send(agent.id, "instead", on_busy=run_service_pb2.ON_BUSY_INTERRUPT)
     assert interrupting.ended_well
     interrupted = await slow
     assert interrupted.finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
@@ -174,9 +172,7 @@ async def _active_run(client: Client, agent_id: str) -> str:
         await asyncio.sleep(0.02)
 
 
-async def test_the_same_request_from_many_clients_runs_once(
-    live: Live, model: ModelThread
-) -> None:
+async def test_the_same_request_from_many_clients_runs_once(live: Live, model: ModelThread) -> None:
     async with live.client() as first:
         agent = await first.new_agent()
 

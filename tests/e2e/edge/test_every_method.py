@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor_pb2 import MethodOptions
+
 from e2e.edge.answers import Answer, ask, judge
 from e2e.edge.conftest import Store, Tenant
 from e2e.edge.contract import Method, public_methods
 from e2e.edge.hostile import KINDS, absurdities, build, id_fields, places, put, unknown
 from faults.live import Client, Live
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.descriptor_pb2 import MethodOptions
-
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.core_memory.v1 import block_service_pb2
 from strata.api.gateway.v1 import admin_service_pb2
@@ -55,7 +55,9 @@ KEEPS_FOR_UNKNOWN_AGENTS = frozenset(
 METHODS = sorted(public_methods())
 BUILT = [name for name in METHODS if name not in UNBUILT]
 NAMING = [
-    name for name in BUILT if id_fields(build(public_methods()[name].descriptor.input_type, unknown))
+    name
+    for name in BUILT
+    if id_fields(build(public_methods()[name].descriptor.input_type, unknown))
 ]
 every_method = pytest.mark.parametrize("name", METHODS)
 every_built_method = pytest.mark.parametrize("name", BUILT)
@@ -238,9 +240,7 @@ async def test_a_stream_of_no_requests_is_judged(name: str, client: Client, stor
         if name in BUILT or not public_methods()[name].descriptor.client_streaming
     ],
 )
-async def test_a_request_over_the_limit_is_refused(
-    name: str, client: Client, store: Store
-) -> None:
+async def test_a_request_over_the_limit_is_refused(name: str, client: Client, store: Store) -> None:
     method = public_methods()[name]
     async with store.untouched():
         # A field that no message has: it would be a valid request if it were smaller.
@@ -299,8 +299,7 @@ async def test_what_is_not_built_says_so(
 
 async def test_nothing_else_is_unbuilt(client: Client) -> None:
     answers = {
-        name: await ask(client, public_methods()[name].path, b"", client.metadata)
-        for name in BUILT
+        name: await ask(client, public_methods()[name].path, b"", client.metadata) for name in BUILT
     }
     assert [name for name, each in answers.items() if each.status == "UNIMPLEMENTED"] == []
 

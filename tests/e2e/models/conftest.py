@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest
+
 from doubles.bench import Bench
 from doubles.model_server import ModelServer
 from doubles.script import Dialect

@@ -4,6 +4,7 @@ from typing import Any
 
 import httpx2
 import pytest
+
 from doubles import memory_persona
 from doubles.model_server import ModelServer
 from doubles.script import call

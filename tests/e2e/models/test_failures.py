@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+
 from doubles.bench import Bench, collect, request
 from doubles.model_server import ModelServer
 from doubles.script import (

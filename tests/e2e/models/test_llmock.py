@@ -1,9 +1,10 @@
 """The same faults by somebody else's hand: llmock's idea of both protocols."""
 
 import pytest
+from llmock.pytest_plugin import LLMock
+
 from doubles.bench import collect, request
 from doubles.script import Dialect
-from llmock.pytest_plugin import LLMock
 from strata.agent_loop.models.domain import ChatModel, EndpointType, ModelSettings
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.factory import ModelFactory

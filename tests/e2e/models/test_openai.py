@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import httpx2
 import pytest
+from openai import AsyncOpenAI
+
 from doubles.bench import LOOKUP, Bench, collect, request
 from doubles.script import Call, Fault, Reply, call, say
-from openai import AsyncOpenAI
 from strata.agent_loop.models.domain import ChatMessage, ModelReply, ToolCall
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.openai import OpenAiChatModel

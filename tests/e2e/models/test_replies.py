@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+
 from doubles.bench import Bench, collect, request
 from doubles.script import Call, Reply, call, say
 from strata.agent_loop.models.domain import (

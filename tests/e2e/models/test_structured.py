@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from doubles.bench import LOOKUP, Bench, collect, request
 from doubles.script import Reply, cut, say
 from strata.agent_loop.models.domain import (

@@ -131,7 +131,7 @@ async def test_a_crash_in_a_request_brings_it_back_at_the_same_address(
         address, pid = model.base_url, model.pid
         with pytest.raises(openai.APIConnectionError):
             await ask(model, "crash")
-        while model.pid in {pid, None}:  # noqa: ASYNC110 (a pid is not an event)
+        while model.pid in {pid, None}:
             await asyncio.sleep(0.02)
         await model.wait_serving()
         assert model.base_url == address

@@ -171,7 +171,7 @@ async def test_a_killed_process_comes_back_at_the_same_address(model: LocalChatM
     address, pid = model.base_url, model.pid
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    while model.pid in {pid, None}:  # noqa: ASYNC110 (a pid is not an event)
+    while model.pid in {pid, None}:
         await asyncio.sleep(0.05)
     await model.wait_serving()
     assert model.base_url == address

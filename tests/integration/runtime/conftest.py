@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory
 from strata.shared.context import Caller

@@ -14,6 +14,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+
 from strata.shared.room import Room, Service, Wiring
 from strata.shared.server import run_room
 from strata.shared.settings import RoomSettings

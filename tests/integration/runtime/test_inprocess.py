@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+
 from strata.shared.auth import TokenVerifier
 from strata.shared.context import Caller, RequestContext, current_project, use
 from strata.shared.errors import Reason, UnavailableError

@@ -13,6 +13,7 @@ from typing import Any
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from strata.shared.channels import ChannelFactory
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.errors import StrataError

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from strata.shared.embedding import Embedder, Kind, chunk_text, embed_chunked
 from strata.shared.embedding.wordpiece import WordPieceTokenizer
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from strata.shared.embedding.wordpiece import WordPieceTokenizer
 
 # Made with `tokenizers` 0.23 and the model's own tokenizer.json, truncation off.

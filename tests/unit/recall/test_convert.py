@@ -20,7 +20,7 @@ from strata.shared.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 
 NOW = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
-TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 
 CALL = st.builds(common.ToolCallPart, tool_call_id=TEXT, name=TEXT, arguments=TEXT)
 PARTS = st.one_of(

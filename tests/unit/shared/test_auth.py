@@ -12,6 +12,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+
 from strata.shared.auth import (
     AUDIENCE,
     ISSUER,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
+
 from strata.shared.channels import (
     ChannelFactory,
     RoomChannels,

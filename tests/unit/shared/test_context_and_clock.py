@@ -6,6 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
+
 from strata.shared.clock import ManualClock, SystemClock
 from strata.shared.context import (
     Caller,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from strata.shared.auth import TokenSigner, generate_key_pair
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.logs import REDACTED, configure_logging, get_logger, redact_text

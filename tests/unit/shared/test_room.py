@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from strata.shared import room as module
 from strata.shared.room import BackgroundTasks, Room
 

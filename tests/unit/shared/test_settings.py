@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+
 from strata.shared.settings import RoomSettings, room_config
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from strata.shared.telemetry import Telemetry, make_traceparent, new_trace_id, parse_traceparent
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

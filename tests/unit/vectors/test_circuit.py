@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+
 from strata.shared.errors import InternalError, UnavailableError
 from strata.shared.vectors.circuit import CircuitBreaker
 

@@ -5,6 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from strata.shared.vectors.fusion import Candidate, FusionConfig, fuse
 
 CONFIG = FusionConfig()

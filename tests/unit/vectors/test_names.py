@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from strata.shared.vectors import Collection, FieldKind
 
 PASSAGES = Collection("passages", {"tags": FieldKind.KEYWORD})

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
+
 from strata.shared.embedding.base import Kind
 from strata.shared.embedding.wordpiece import WordPieceTokenizer
 from strata.shared.errors import DataLossError, FailedPreconditionError, Reason

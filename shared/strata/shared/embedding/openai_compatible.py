@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import openai
 from openai import AsyncOpenAI
+
 from strata.shared.embedding.base import Kind
 from strata.shared.errors import (
     FailedPreconditionError,

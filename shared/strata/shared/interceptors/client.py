@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import grpc
 import grpc.aio
+
 from strata.shared.context import RequestContext, current
 from strata.shared.errors import DeadlineExceededError
 from strata.shared.interceptors.auth import AUTHORIZATION_KEY

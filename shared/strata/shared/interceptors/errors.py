@@ -7,6 +7,7 @@ import secrets
 from typing import Any
 
 import grpc.aio
+
 from strata.shared.context import current
 from strata.shared.errors import InternalError, StrataError
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall

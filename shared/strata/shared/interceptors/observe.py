@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import grpc
+
 from strata.shared.context import RequestContext, use
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 from strata.shared.logs import get_logger

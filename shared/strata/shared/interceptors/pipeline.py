@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import grpc
 import grpc.aio
+
 from strata.shared.context import Caller
 from strata.shared.errors import (
     InvalidArgumentError,

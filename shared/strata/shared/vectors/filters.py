@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from qdrant_client import models
+
 from strata.shared.errors import InternalError, Reason
 from strata.shared.vectors.index import (
     CHUNK_FIELD,

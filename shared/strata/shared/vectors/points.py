@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from qdrant_client import models
+
 from strata.shared.errors import InternalError
 from strata.shared.vectors.fusion import Candidate
 from strata.shared.vectors.index import (

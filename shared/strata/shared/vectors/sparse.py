@@ -10,6 +10,7 @@ import re
 import unicodedata
 
 from qdrant_edge import Bm25, Bm25Config, TokenizerType
+
 from strata.shared.vectors.index import SparseVector
 
 # Kana, Han, Hangul, Thai, Lao, Khmer, Myanmar. Hangul has spaces, but its particles stick
