@@ -54,7 +54,6 @@ class Child:
                 env=environment(values),
                 text=True,
             )
-        self._tree: list[psutil.Process] = []
 
     @property
     def pid(self) -> int:

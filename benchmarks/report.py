@@ -118,7 +118,7 @@ def _table(rows: Sequence[Row]) -> Table:
             row.unit,
             _number(row.floor),
             _number(row.ratio),
-            row.floor_name,
+            row.floor_name if row.floor is not None else "",
             _target(row),
             str(row.samples),
             row.note,

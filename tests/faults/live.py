@@ -33,7 +33,8 @@ from strata.api.recall.v1 import message_service_pb2, message_service_pb2_grpc
 from strata.embedded.data_folder import DataFolder, Runtime
 
 START_SECONDS = 60.0
-_UP = "import sys; from pathlib import Path; from strata.cli.commands.up import run_up; " + (
+_UP = (
+    "import sys; from pathlib import Path; from strata.cli.commands.up import run_up; "
     "sys.exit(run_up(Path(sys.argv[1]), port=0, split=sys.argv[2] == 'split'))"
 )
 _CHANNEL_OPTIONS = (
@@ -89,7 +90,8 @@ class ModelThread:
 
     def _answer(self, call: ModelCall) -> Step:
         text = call.last_text
-        again, _ = text in self._asked, self._asked.add(text)
+        again = text in self._asked
+        self._asked.add(text)
         if text.startswith("gently"):
             return _paced(text, 2.0)
         if text.startswith("slowly") and not again:

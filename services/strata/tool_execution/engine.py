@@ -150,6 +150,8 @@ class Engine:
         try:
             async with asyncio.timeout(self._timeout):
                 return await self._executors[call.name].run(call, arguments, caller)
+        except ToolError:
+            raise
         except TimeoutError:
             raise ToolError(f"{call.name} did not end within {self._timeout:g} seconds.") from None
         except StrataError as error:

@@ -65,6 +65,7 @@ async def ask(
 ) -> Answer:
     """Calls a method of any shape with one serialised request, or with none at all."""
     call: Any
+    unary_stream: Any = client.channel.unary_stream
     if request is None:
         call = client.channel.stream_stream(path)(metadata=metadata, timeout=30)
         await call.done_writing()
@@ -72,7 +73,7 @@ async def ask(
         # On the wire the shapes differ in the number of messages only. This one sends the
         # message and the end of the stream together, so a server that answers before it has
         # read everything does not break a write.
-        call = client.channel.unary_stream(path)(request, metadata=metadata, timeout=30)
+        call = unary_stream(path)(request, metadata=metadata, timeout=30)
     try:
         return Answer("OK", responses=[response async for response in call])
     except grpc.aio.AioRpcError as error:
@@ -101,7 +102,7 @@ def _failed(error: grpc.aio.AioRpcError) -> Answer:
 
 
 def judge(method: Method, answer: Answer) -> None:
-    """Asserts that an answer is one that the contract of the method names, and tells no internals."""
+    """Asserts that an answer is one that the contract names, and tells no internals."""
     if answer.status == "OK":
         return
     assert answer.pair in method.promised, (answer.pair, answer.message)

@@ -129,9 +129,11 @@ def _set(message: Any, field: FieldDescriptor, ids: Ids, depth: int) -> None:
 
 
 def _set_message(message: Any, field: FieldDescriptor, ids: Ids, depth: int) -> None:
-    if field.message_type.GetOptions().map_entry:
+    kind = field.message_type
+    assert kind is not None
+    if kind.GetOptions().map_entry:
         getattr(message, field.name)["key"] = "value"
-    elif field.message_type.full_name == "google.protobuf.Timestamp":
+    elif kind.full_name == "google.protobuf.Timestamp":
         past = field.name in {"create_time", "start_time"}
         getattr(message, field.name).FromSeconds(1_700_000_000 if past else 4_000_000_000)
     elif depth > 0:
@@ -156,6 +158,7 @@ def _value(field: FieldDescriptor, ids: Ids) -> Any:
         case FieldDescriptor.TYPE_DOUBLE | FieldDescriptor.TYPE_FLOAT:
             return 0.5
         case FieldDescriptor.TYPE_ENUM:
+            assert field.enum_type is not None
             return field.enum_type.values[1].number
         case _:
             return _NUMBERS.get(field.name, 1)

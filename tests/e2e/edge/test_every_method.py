@@ -43,15 +43,6 @@ UNBUILT = frozenset(
         "McpService.ListMcpServers",
     }
 )
-# They do not ask whether there is such an agent, and keep what they are given for it.
-KEEPS_FOR_UNKNOWN_AGENTS = frozenset(
-    {
-        *("BlockService.CreateBlock", "BlockService.AttachBlock", "BlockService.DetachBlock"),
-        *("ArchiveService.CreateArchive", "ArchiveService.AttachArchive"),
-        *("PassageService.InsertPassage", "PassageService.InsertPassages"),
-    }
-)
-
 METHODS = sorted(public_methods())
 BUILT = [name for name in METHODS if name not in UNBUILT]
 NAMING = [
@@ -103,18 +94,7 @@ async def test_a_wrong_key_is_no_key(
         assert key not in answer.said
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=pytest.mark.xfail(
-                name in KEEPS_FOR_UNKNOWN_AGENTS, reason="agents are not checked", strict=True
-            ),
-        )
-        for name in NAMING
-    ],
-)
+@pytest.mark.parametrize("name", NAMING)
 async def test_an_unknown_id_is_not_found_and_nothing_is_kept_for_it(
     name: str, client: Client, ids: Mapping[str, str], store: Store
 ) -> None:
@@ -126,7 +106,7 @@ async def test_an_unknown_id_is_not_found_and_nothing_is_kept_for_it(
             holder, field = id_fields(request)[path]
             put(holder, field, unknown(KINDS[field.name]))
             answers[path] = await _asked(client, method, request)
-    for path, answer in answers.items():
+    for answer in answers.values():
         judge(method, answer)
         # A listing for nobody is empty; what nobody has is already taken from him.
         may_be_well = _has_no_side_effects(method) or ".Detach" in name
@@ -175,20 +155,7 @@ async def test_an_id_of_another_kind_is_refused_by_name(
         assert value[:20] in answer.metadata["id"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=pytest.mark.xfail(
-                name in KEEPS_FOR_UNKNOWN_AGENTS | {"ArchiveService.DetachArchive"},
-                reason="agents are not checked",
-                run=False,
-            ),
-        )
-        for name in NAMING
-    ],
-)
+@pytest.mark.parametrize("name", NAMING)
 async def test_what_another_project_has_is_like_what_nobody_has(
     name: str, client: Client, ids: Mapping[str, str], stranger: Tenant, store: Store
 ) -> None:

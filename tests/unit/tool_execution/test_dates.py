@@ -6,6 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from strata.tool_execution.domain.dates import end_of, start_of, time_ago, zone
+from strata.tool_execution.domain.packaging import TIME_FORMAT
 from strata.tool_execution.domain.tools import ToolError
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -29,7 +30,15 @@ def test_a_time_with_its_own_zone_keeps_it() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["yesterday", "2026-13-01", "", "01.03.2026"])
+@pytest.mark.parametrize(
+    "moment", [datetime(2026, 11, 22, 0, 43, 14, tzinfo=zone) for zone in (UTC, BERLIN)]
+)
+def test_a_time_as_the_prompt_shows_it_is_understood(moment: datetime) -> None:
+    shown = moment.strftime(TIME_FORMAT)
+    assert start_of(shown, "start_date", ZoneInfo("Asia/Tokyo")) == moment
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-13-22 12:43:14 AM UTC+0000", "2026-13-01", "", "01.03.2026"])
 def test_other_forms_are_refused_with_the_right_one(text: str) -> None:
     with pytest.raises(ToolError) as caught:
         start_of(text, "start_date", BERLIN)

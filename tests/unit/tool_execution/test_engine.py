@@ -11,7 +11,7 @@ import pytest
 from strata.shared.clock import SystemClock
 from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
-from strata.tool_execution.domain.tools import Call, Caller, Outcome, Output, Tool
+from strata.tool_execution.domain.tools import Call, Caller, Outcome, Output, Tool, ToolError
 from strata.tool_execution.engine import Engine, Started
 
 CALLER = Caller("agent-1", "conversation-1", "run-1", "step-1", "openai/x", "UTC")
@@ -84,6 +84,14 @@ async def test_one_call_that_fails_leaves_the_others() -> None:
 
 def _two() -> tuple[Call, Call]:
     return call(1, WRITE), call(2, WRITE)
+
+
+async def test_what_a_tool_refuses_is_told_in_its_words() -> None:
+    async def behave(call: Call) -> Output:
+        raise ToolError("Invalid start_date format: x.")
+
+    (done,) = await outcomes(engine(behave), call(1, WRITE))
+    assert json.loads(done.content)["message"] == "Invalid start_date format: x."
 
 
 async def test_what_a_tier_refuses_is_told_in_its_words() -> None:

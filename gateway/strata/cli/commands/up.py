@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Self
 
 from rich.console import Console
 
@@ -47,7 +48,8 @@ def run_up(data: Path | None, *, port: int, split: bool) -> int:
         Console(stderr=True, soft_wrap=True).print(f"[red]{error.message}[/]")
         return 1
     except asyncio.CancelledError:
-        console.print("Stopped early.")  # during the start, or by a second signal
+        # A signal during the start; what was started has been stopped in order.
+        console.print("Stopped before it was ready.")
     finally:
         folder.close()
     return 0
@@ -76,34 +78,43 @@ async def _serve_single(folder: DataFolder, options: LocalOptions, announce: Ann
 async def _serve_split(folder: DataFolder, options: LocalOptions, announce: Announce) -> None:
     from strata.cli.compose.split import start_rooms  # noqa: PLC0415 - loads every room
 
-    # A second signal cuts the wait for what is being stopped short; that then ends with us.
-    with _ended_by_signals():
+    with _ended_by_signals() as signals:
         async with AsyncExitStack() as stack:
             local = await open_local(folder, options, stack)
-            rooms = await start_rooms(local, stack)
+            rooms = await start_rooms(local, stack, signals.hurry)
             pids = {name: room.supervisor.pid or 0 for name, room in rooms.items()}
             announce(local, pids)
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
 
 
-class _ended_by_signals(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a verb
-    """SIGINT and SIGTERM cancel the running task, so that the engines are stopped in order."""
+class _ended_by_signals:  # noqa: N801 - reads as a verb
+    """SIGINT and SIGTERM cancel the running task, so that the engines are stopped in order.
+
+    Attributes:
+        hurry: Set by the second signal.
+    """
 
     def __init__(self) -> None:
+        self.hurry = asyncio.Event()
+        self._asked = False
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         for each in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(each, self._cancel)
+            self._loop.add_signal_handler(each, self._on_signal)
+        return self
 
     def __exit__(self, *_: object) -> None:
         for each in (signal.SIGTERM, signal.SIGINT):
             self._loop.remove_signal_handler(each)
 
-    def _cancel(self) -> None:
-        if self._task is not None:
+    def _on_signal(self) -> None:
+        if self._asked:
+            self.hurry.set()
+        elif self._task is not None:
+            self._asked = True
             self._task.cancel()
 
 

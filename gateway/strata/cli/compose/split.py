@@ -42,6 +42,7 @@ class RoomProcess:
         self._environment = environment_of(spec.name, {**values, "port": port})
         self._folder = folder
         self._log = folder / f"{spec.name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
         self.supervisor = Supervisor(
             spec.name,
             self._launch,
@@ -68,8 +69,21 @@ class RoomProcess:
             )
         )
         if await until_ready(process, self._listens, stop=signal.SIGTERM):
+            self._process = process
             return process
         raise UnavailableError(f"the room {self.name} did not start: {tail(self._log)}")
+
+    async def stop(self, hurry: asyncio.Event) -> None:
+        """Ends the room in order, or by force as soon as `hurry` is set."""
+        stopping = asyncio.ensure_future(self.supervisor.stop())
+        hurried = asyncio.ensure_future(hurry.wait())
+        try:
+            await asyncio.wait({stopping, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            if not stopping.done() and self._process is not None:
+                self._process.kill()
+            await stopping
+        finally:
+            hurried.cancel()
 
     def _listens(self) -> bool:
         with socket.socket() as probe:
@@ -77,12 +91,15 @@ class RoomProcess:
             return probe.connect_ex((HOST, self._port)) == 0
 
 
-async def start_rooms(local: Local, stack: AsyncExitStack) -> dict[str, RoomProcess]:
+async def start_rooms(
+    local: Local, stack: AsyncExitStack, hurry: asyncio.Event
+) -> dict[str, RoomProcess]:
     """Starts every room, the gateway last.
 
     Args:
         local: What the rooms stand on.
         stack: Stops the rooms, the gateway first.
+        hurry: Once it is set, rooms that are being stopped get no more time.
     """
     ports = {spec.name: pick_port() for spec in INNER_ROOMS}
     targets = {name: f"{HOST}:{port}" for name, port in ports.items()}
@@ -100,14 +117,14 @@ async def start_rooms(local: Local, stack: AsyncExitStack) -> dict[str, RoomProc
     }
     async with asyncio.TaskGroup() as group:
         for spec in INNER_ROOMS:
-            group.create_task(_start(rooms[spec.name], stack))
-    await _start(rooms[GATEWAY.name], stack)
+            group.create_task(_start(rooms[spec.name], stack, hurry))
+    await _start(rooms[GATEWAY.name], stack, hurry)
     return rooms
 
 
-async def _start(room: RoomProcess, stack: AsyncExitStack) -> None:
+async def _start(room: RoomProcess, stack: AsyncExitStack, hurry: asyncio.Event) -> None:
     await room.supervisor.start()
-    stack.push_async_callback(room.supervisor.stop)
+    stack.push_async_callback(room.stop, hurry)
 
 
 def _values(local: Local, spec: RoomSpec) -> dict[str, object]:

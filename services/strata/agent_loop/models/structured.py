@@ -54,6 +54,7 @@ class StructuredToolModel:
                 async for event in events:
                     yield event
             return
+        request = replace(request, tools=structured_prompt.essential(request.tools))
         actions = structured_prompt.allowed(request.tools, request.tool_choice)
         if not actions:
             raise ModelError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from strata.agent_loop.models.domain import (
@@ -43,6 +44,22 @@ def say_name(tools: Sequence[ToolSchema]) -> str:
     while name in taken:
         name += "_to_user"
     return name
+
+
+def essential(tools: Sequence[ToolSchema]) -> tuple[ToolSchema, ...]:
+    """Returns the tools with the arguments only that they cannot do without.
+
+    A small model fills in whatever it is offered: searches that would have found something
+    found nothing, because it made up tags and dates to go with them.
+    """
+    return tuple(replace(tool, parameters=_required_only(tool.parameters)) for tool in tools)
+
+
+def _required_only(parameters: JsonSchema) -> JsonSchema:
+    required = parameters.get("required", [])
+    properties = parameters.get("properties", {})
+    kept = {name: schema for name, schema in properties.items() if name in required}
+    return {**parameters, "properties": kept}
 
 
 def allowed(tools: Sequence[ToolSchema], choice: ToolChoice) -> list[ToolSchema]:

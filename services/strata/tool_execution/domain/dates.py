@@ -9,6 +9,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from strata.tool_execution.domain.tools import ToolError
 
 _DATE_ONLY = re.compile(r"\d{4}-\d{2}-\d{2}")
+# Times as prompts and tool returns show them, which models copy.
+_SHOWN = re.compile(r"(\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2} [AP]M) \S*?([+-]\d{4})")
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 
 
@@ -56,7 +58,10 @@ def time_ago(moment: datetime, now: datetime) -> str:
 
 
 def _parse(text: str, field: str, timezone: ZoneInfo) -> datetime:
+    shown = _SHOWN.fullmatch(text.strip())
     try:
+        if shown:
+            return datetime.strptime(" ".join(shown.groups()), "%Y-%m-%d %I:%M:%S %p %z")
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
         raise ToolError(
