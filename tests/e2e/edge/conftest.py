@@ -21,6 +21,7 @@ from strata.gateway.bootstrap import ensure_local_project
 from strata.gateway.settings import GatewaySettings
 
 SCHEMAS = ("gateway", "agent_loop", "core_memory", "recall", "archival", "tool_execution")
+_NEXT_WRITE = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
 _UNINDEXED = "SELECT count(*) FROM archival.passages WHERE indexed_revision < revision"
 
 
@@ -133,11 +134,18 @@ class Store:
     def __init__(self, connection: asyncpg.Connection, query: str) -> None:
         self._connection = connection
         self._query = query
+        self._seen: tuple[int, dict[str, tuple[int, int]]] = (0, {})
 
     async def state(self) -> dict[str, tuple[int, int]]:
-        """Table to its number of rows and a sum over what is in them."""
-        rows = await self._connection.fetch(self._query)
-        return {row["name"]: (row["rows"], int(row["sum"])) for row in rows}
+        """Table to its number of rows and a sum over what is in them.
+
+        Read again only if a transaction has written, or tried to, since the last time.
+        """
+        writes = int(await self._connection.fetchval(_NEXT_WRITE))
+        if writes != self._seen[0]:
+            rows = await self._connection.fetch(self._query)
+            self._seen = writes, {row["name"]: (row["rows"], int(row["sum"])) for row in rows}
+        return self._seen[1]
 
     @asynccontextmanager
     async def untouched(self) -> AsyncIterator[None]:

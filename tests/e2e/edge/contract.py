@@ -42,9 +42,8 @@ _UNTOLD = {
     "AgentService.CreateAgent": ("ALREADY_EXISTS", "NAME_TAKEN"),
     "AgentService.ListConversations": _PAGE_TOKEN,
     "BlockService.ListBlockVersions": _PAGE_TOKEN,
-    **{f"BlockService.{verb}Block": _REUSED for verb in ("Create", "Update", "Delete", "Edit")},
+    **{f"BlockService.{verb}Block": _REUSED for verb in ("Create", "Update", "Delete")},
     **{f"BlockService.{verb}Block": _REUSED for verb in ("Attach", "Detach")},
-    "PassageService.InsertPassage": _REUSED,
     "PassageService.UpdatePassage": ("ALREADY_EXISTS", "NAME_TAKEN"),
 }
 

@@ -21,6 +21,8 @@ from strata.shared.auth import generate_key_pair, public_key_of
 
 HOST = "127.0.0.1"
 API_KEY = "api-key"
+# Each connection is a process of PostgreSQL's; more of them serve two cores no faster.
+_POOL_SIZE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Local:
         if database is not None:
             values["database_url"] = database.service_url
             values["worker_database_url"] = database.worker_url
+            values["pool_size"] = _POOL_SIZE
         if room == "archival":
             values["qdrant_url"] = self.storage.vectors.url
             values["qdrant_api_key"] = self.storage.vectors.api_key
@@ -113,6 +116,7 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
         worker_database_url=database.worker_url,
         token_private_key=private_key,
         key_pepper=folder.secret("key-pepper"),
+        pool_size=_POOL_SIZE,
         log_format="console",
         log_level="WARNING",
         drain_s=0.0,

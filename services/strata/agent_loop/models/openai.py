@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -17,9 +17,6 @@ from openai import (
     AsyncStream,
     OpenAIError,
 )
-from openai.types import CompletionUsage
-from openai.types.chat import ChatCompletionChunk
-from openai.types.chat.chat_completion_chunk import ChoiceDelta, ChoiceDeltaToolCall
 
 from strata.agent_loop.models import openai_wire
 from strata.agent_loop.models.domain import (
@@ -51,8 +48,13 @@ from strata.agent_loop.models.streaming import RetryPolicy, StreamLimits, retryi
 from strata.agent_loop.models.tokens import estimate_usage
 
 OFFICIAL_BASE_URL = "https://api.openai.com/v1"
+_PATH = "/chat/completions"
 # Servers on one's own machine ask for no key, the SDK insists on one.
 _NO_KEY = "none"
+
+
+# A chunk as it came; what is in it is the server's business, so nothing is taken for granted.
+_Json = Mapping[str, Any]
 
 
 def open_client(base_url: str, api_key: str) -> AsyncOpenAI:
@@ -128,9 +130,7 @@ class OpenAiChatModel:
         yield UsageEvent(final.usage)
         yield final
 
-    async def _open(
-        self, request: ModelRequest, limits: StreamLimits
-    ) -> AsyncStream[ChatCompletionChunk]:
+    async def _open(self, request: ModelRequest, limits: StreamLimits) -> AsyncStream[object]:
         while True:
             try:
                 return await limits.wait(self._send(request))
@@ -138,21 +138,21 @@ class OpenAiChatModel:
                 if not self._learn(error):
                     raise to_model_error(error) from error
 
-    async def _send(self, request: ModelRequest) -> AsyncStream[ChatCompletionChunk]:
+    async def _send(self, request: ModelRequest) -> AsyncStream[object]:
         body = openai_wire.build(
             request, self._settings, official=self._official, without=self._refused
         )
         timeouts = self._settings.timeouts
-        # The SDK walks through typed arguments one by one, which takes longer than the rest of
-        # a turn when the window is large; what goes as extra body it sends as it is.
-        large = {name: body.pop(name) for name in ("messages", "tools") if name in body}
-        response = await self._client.chat.completions.create(
-            messages=[],
-            extra_body=large,
-            timeout=httpx2.Timeout(timeouts.total, connect=timeouts.connect),
-            **body,
+        # Not `chat.completions.create`: it walks every value of the request, and every chunk of
+        # the reply, through its types, which takes 0.3 ms of CPU for each. Both are JSON already.
+        return await self._client.post(
+            _PATH,
+            cast_to=object,
+            body=body,
+            options={"timeout": httpx2.Timeout(timeouts.total, connect=timeouts.connect)},
+            stream=True,
+            stream_cls=AsyncStream[object],
         )
-        return cast("AsyncStream[ChatCompletionChunk]", response)
 
     def _learn(self, error: Exception) -> bool:
         """Notes a refused optional parameter; false if that is not what happened."""
@@ -183,11 +183,9 @@ class OpenAiChatModel:
         )
 
 
-async def _next(
-    raw: AsyncStream[ChatCompletionChunk], limits: StreamLimits
-) -> ChatCompletionChunk | None:
+async def _next(raw: AsyncStream[object], limits: StreamLimits) -> _Json | None:
     try:
-        return await limits.wait(raw.__anext__())
+        return _object(await limits.wait(raw.__anext__()))
     except StopAsyncIteration:
         return None
     except (OpenAIError, httpx2.HTTPError, ValueError) as error:
@@ -215,37 +213,36 @@ class _ReplyBuilder:
         self._refusal: list[str] = []
         self._slots: list[_Slot] = []
         self._finish: str | None = None
-        self._usage: CompletionUsage | None = None
+        self._usage: _Json = {}
 
-    def take(self, chunk: ChatCompletionChunk) -> list[ModelEvent]:
+    def take(self, chunk: _Json) -> list[ModelEvent]:
         """Adds a chunk and returns what it means to the caller."""
-        self.model = chunk.model or self.model
-        self._usage = chunk.usage or self._usage
-        if not chunk.choices:
+        self.model = _text(chunk, "model") or self.model
+        self._usage = _object(chunk.get("usage")) or self._usage
+        choices = _objects(chunk.get("choices"))
+        if not choices:
             return []
-        choice = chunk.choices[0]
-        self._finish = choice.finish_reason or self._finish
+        self._finish = _text(choices[0], "finish_reason") or self._finish
         # A few servers end with a choice that has no delta at all.
-        delta = cast("ChoiceDelta | None", choice.delta)
-        return self._take_delta(delta) if delta is not None else []
+        return self._take_delta(_object(choices[0].get("delta")))
 
-    def _take_delta(self, delta: ChoiceDelta) -> list[ModelEvent]:
+    def _take_delta(self, delta: _Json) -> list[ModelEvent]:
         events: list[ModelEvent] = []
-        if reasoning := _shown_reasoning(delta):
+        # The two fields in which compatible servers show reasoning; OpenAI itself shows none.
+        if reasoning := _text(delta, "reasoning_content") or _text(delta, "reasoning"):
             self._reasoning.append(reasoning)
             events.append(ReasoningDelta(reasoning))
-        if delta.content:
-            self._text.append(delta.content)
-            events.append(TextDelta(delta.content))
-        if delta.refusal:
-            self._refusal.append(delta.refusal)
-        events.extend(self._take_call(call) for call in delta.tool_calls or ())
+        if text := _text(delta, "content"):
+            self._text.append(text)
+            events.append(TextDelta(text))
+        if refusal := _text(delta, "refusal"):
+            self._refusal.append(refusal)
+        events.extend(self._take_call(call) for call in _objects(delta.get("tool_calls")))
         return events
 
-    def _take_call(self, delta: ChoiceDeltaToolCall) -> ToolCallDelta:
-        function = delta.function
-        name = (function.name if function else None) or ""
-        arguments = (function.arguments if function else None) or ""
+    def _take_call(self, delta: _Json) -> ToolCallDelta:
+        function = _object(delta.get("function"))
+        name, arguments = _text(function, "name"), _text(function, "arguments")
         slot = self._slot(delta, name)
         # A few servers repeat the whole name in every piece.
         if name and name != slot.name:
@@ -253,10 +250,10 @@ class _ReplyBuilder:
         slot.arguments += arguments
         return ToolCallDelta(self._slots.index(slot), slot.id, slot.name, arguments)
 
-    def _slot(self, delta: ChoiceDeltaToolCall, name: str) -> _Slot:
+    def _slot(self, delta: _Json, name: str) -> _Slot:
         """The call that a piece belongs to: by index, unless the server does not count."""
-        index = cast("int | None", delta.index)
-        wire_id = delta.id or ""
+        index = cast("int | None", delta.get("index"))
+        wire_id = _text(delta, "id")
         for slot in reversed(self._slots):
             if index is None and not (wire_id or name):
                 return slot
@@ -307,24 +304,35 @@ class _ReplyBuilder:
 
     def usage(self) -> Usage | None:
         """What the server reported; None if nothing."""
-        if self._usage is None:
+        if not self._usage:
             return None
-        prompt = self._usage.prompt_tokens_details
-        completion = self._usage.completion_tokens_details
+        prompt = _object(self._usage.get("prompt_tokens_details"))
+        completion = _object(self._usage.get("completion_tokens_details"))
         return Usage(
-            prompt_tokens=self._usage.prompt_tokens or 0,
-            completion_tokens=self._usage.completion_tokens or 0,
-            cached_input_tokens=(prompt.cached_tokens if prompt else None) or 0,
-            cache_write_tokens=(prompt.cache_write_tokens if prompt else None) or 0,
-            reasoning_tokens=(completion.reasoning_tokens if completion else None) or 0,
+            prompt_tokens=_count(self._usage, "prompt_tokens"),
+            completion_tokens=_count(self._usage, "completion_tokens"),
+            cached_input_tokens=_count(prompt, "cached_tokens"),
+            cache_write_tokens=_count(prompt, "cache_write_tokens"),
+            reasoning_tokens=_count(completion, "reasoning_tokens"),
         )
 
 
-def _shown_reasoning(delta: ChoiceDelta) -> str:
-    """Reasoning in the two fields that compatible servers use; OpenAI itself shows none."""
-    extra = delta.model_extra or {}
-    value = extra.get("reasoning_content") or extra.get("reasoning")
+def _object(value: object) -> _Json:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _objects(value: object) -> list[_Json]:
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+
+
+def _text(holder: _Json, name: str) -> str:
+    value = holder.get(name)
     return value if isinstance(value, str) else ""
+
+
+def _count(holder: _Json, name: str) -> int:
+    value = holder.get(name)
+    return value if isinstance(value, int) else 0
 
 
 def _from_api_error(error: APIError) -> ModelError:

@@ -1,6 +1,8 @@
 """all-MiniLM-L6-v2 on this machine: ONNX Runtime on the CPU, one thread, no network."""
 
 import asyncio
+import contextlib
+import ctypes
 import hashlib
 import importlib.util
 from collections.abc import Sequence
@@ -61,7 +63,9 @@ class MiniLmEmbedder:
     @classmethod
     def _load(cls, model_path: Path | None, executor: ThreadPoolExecutor) -> "MiniLmEmbedder":
         path = find_weights() if model_path is None else model_path
-        return cls(_open_session(check_weights(path)), executor)
+        session = _open_session(check_weights(path))
+        _return_freed_memory()
+        return cls(session, executor)
 
     @property
     def model_id(self) -> str:
@@ -120,6 +124,12 @@ class MiniLmEmbedder:
         mean = hidden[0].mean(axis=0)
         unit: list[float] = (mean / max(float(np.linalg.norm(mean)), 1e-12)).tolist()
         return unit
+
+
+def _return_freed_memory() -> None:
+    """Has glibc hand back what building the session has freed: 60 MB that it would keep."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def find_weights() -> Path:
