@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from grpc_tools import protoc  # type: ignore[import-untyped]
+from grpc_tools import protoc
 
 from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
 from strata.shared.channels import ChannelFactory

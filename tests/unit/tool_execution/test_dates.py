@@ -38,7 +38,9 @@ def test_a_time_as_the_prompt_shows_it_is_understood(moment: datetime) -> None:
     assert start_of(shown, "start_date", ZoneInfo("Asia/Tokyo")) == moment
 
 
-@pytest.mark.parametrize("text", ["yesterday", "2026-13-22 12:43:14 AM UTC+0000", "2026-13-01", "", "01.03.2026"])
+@pytest.mark.parametrize(
+    "text", ["yesterday", "2026-13-22 12:43:14 AM UTC+0000", "2026-13-01", "", "1.3.2026"]
+)
 def test_other_forms_are_refused_with_the_right_one(text: str) -> None:
     with pytest.raises(ToolError) as caught:
         start_of(text, "start_date", BERLIN)
