@@ -106,6 +106,18 @@ async def test_a_change_moves_the_tag_counts_and_waits_for_the_index(stores: Sto
     assert caught.value.metadata == {"expected": "1", "current": "2"}
 
 
+async def test_a_repeated_change_gets_the_first_answer(stores: Stores) -> None:
+    (stored,) = await stores.insert(new_id("agent"), "one")
+
+    async def change(request: str) -> int:
+        changed = await stores.passages.update(stored.passage.id, ("two", 1), None, 1, NOW, request)
+        return changed.revision
+
+    assert [await change("r1"), await change("r1")] == [2, 2]
+    with pytest.raises(AbortedError):
+        await change("r2")
+
+
 async def test_deleting_twice_counts_once(stores: Stores) -> None:
     agent = new_id("agent")
     kept, gone = await stores.insert(agent, "kept", "gone", tags=("t",))

@@ -34,18 +34,6 @@ _ALWAYS = frozenset(
         ("PERMISSION_DENIED", "SCOPE_MISSING"),
     }
 )
-# What the comments do not say yet, to be taken out of here once they do.
-_REUSED = ("ALREADY_EXISTS", "REQUEST_ID_REUSED")
-_PAGE_TOKEN = ("INVALID_ARGUMENT", "INVALID_PAGE_TOKEN")
-_UNTOLD = {
-    "AdminService.ListApiKeys": ("NOT_FOUND", "PROJECT_NOT_FOUND"),
-    "AgentService.CreateAgent": ("ALREADY_EXISTS", "NAME_TAKEN"),
-    "AgentService.ListConversations": _PAGE_TOKEN,
-    "BlockService.ListBlockVersions": _PAGE_TOKEN,
-    **{f"BlockService.{verb}Block": _REUSED for verb in ("Create", "Update", "Delete")},
-    **{f"BlockService.{verb}Block": _REUSED for verb in ("Attach", "Detach")},
-    "PassageService.UpdatePassage": ("ALREADY_EXISTS", "NAME_TAKEN"),
-}
 
 Promise = tuple[str, str]
 """A status and a reason."""
@@ -77,8 +65,7 @@ def public_methods() -> Mapping[str, Method]:
     for service in public_services():
         for descriptor in service.methods:
             name = f"{service.name}.{descriptor.name}"
-            untold = {_UNTOLD[name]} if name in _UNTOLD else set()
-            found[name] = Method(descriptor, promises[descriptor.full_name] | _ALWAYS | untold)
+            found[name] = Method(descriptor, promises[descriptor.full_name] | _ALWAYS)
     return found
 
 

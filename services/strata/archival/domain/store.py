@@ -132,8 +132,9 @@ class PassageStore(Protocol):
         tags: tuple[str, ...] | None,
         expected_revision: int,
         now: datetime,
+        request_id: str = "",
     ) -> Passage:
-        """Changes text (with its tokens) or tags.
+        """Changes text (with its tokens) or tags; the last request repeated changes nothing.
 
         Raises:
             NotFoundError: ``PASSAGE_NOT_FOUND``.

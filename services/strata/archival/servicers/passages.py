@@ -122,6 +122,7 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
             tuple(sorted(set(request.tags))) if request.set_tags else None,
             request.expected_revision,
             self._clock.now(),
+            convert.check_request_id(request.request_id),
         )
         self._wake()
         return pb.UpdatePassageResponse(passage=convert.passage_to_proto(passage))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import Row, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -92,7 +92,7 @@ _GET = text(
     " WHERE project_id = :project AND id = :id AND NOT purge"
 )
 _LOCK = text(
-    f"SELECT {PASSAGE_COLUMNS} FROM archival.passages"
+    f"SELECT {PASSAGE_COLUMNS}, change_request_id FROM archival.passages"
     " WHERE project_id = :project AND id = :id AND NOT deleted FOR UPDATE"
 )
 _RETAG = """
@@ -110,7 +110,8 @@ _UPDATE = text(
     WITH changed AS (
         UPDATE archival.passages SET
             text = :text, token_count = :tokens, content_hash = :hash,
-            tags = CAST(:new_tags AS text[]), revision = revision + 1, update_time = :now
+            tags = CAST(:new_tags AS text[]), revision = revision + 1, update_time = :now,
+            change_request_id = :request
         WHERE project_id = :project AND id = :id RETURNING {PASSAGE_COLUMNS}
     ), tagged AS ({_RETAG})
     SELECT * FROM changed
@@ -185,10 +186,14 @@ class PostgresPassageStore:
         tags: tuple[str, ...] | None,
         expected_revision: int,
         now: datetime,
+        request_id: str = "",
     ) -> Passage:
         """Changes text or tags under the row's lock."""
         async with self._database.transaction() as connection:
-            old = await self._lock(connection, passage_id)
+            row = await self._lock(connection, passage_id)
+            old = to_passage(row)
+            if request_id and row.change_request_id == request_id:
+                return old
             if expected_revision not in {0, old.revision}:
                 raise AbortedError(
                     "The passage has changed since it was read.",
@@ -210,6 +215,7 @@ class PostgresPassageStore:
                     "new_tags": list(new.tags),
                     "old_tags": list(old.tags),
                     "now": now,
+                    "request": request_id,
                 },
             )
             return to_passage(changed.one())
@@ -221,7 +227,7 @@ class PostgresPassageStore:
             seen = (await connection.execute(_GET, values)).one_or_none()
             if seen is not None and seen.deleted:
                 return
-            old = await self._lock(connection, passage_id)
+            old = to_passage(await self._lock(connection, passage_id))
             await connection.execute(
                 _DELETE, {**values, "now": now, "new_tags": [], "old_tags": list(old.tags)}
             )
@@ -334,12 +340,12 @@ class PostgresPassageStore:
         )
         return {row.content_hash: to_passage(row) for row in rows}
 
-    async def _lock(self, connection: AsyncConnection, passage_id: str) -> Passage:
+    async def _lock(self, connection: AsyncConnection, passage_id: str) -> Row[Any]:
         found = await connection.execute(_LOCK, {"project": current_project(), "id": passage_id})
         row = found.one_or_none()
         if row is None:
             raise _missing(passage_id)
-        return to_passage(row)
+        return row
 
 
 def _conditions(within: Filter) -> list[str]:

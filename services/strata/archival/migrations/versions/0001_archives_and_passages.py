@@ -88,6 +88,7 @@ def upgrade() -> None:
             origin jsonb NOT NULL,
             content_hash text COLLATE "C" NOT NULL,
             request_id text COLLATE "C" NOT NULL,
+            change_request_id text COLLATE "C" NOT NULL DEFAULT '',
             token_count integer NOT NULL,
             revision bigint NOT NULL,
             indexed_revision bigint NOT NULL,

@@ -106,7 +106,7 @@ class AgentServiceServicer:
 
     def CreateAgent(self, request, context):
         """Creates an agent with its blocks, tools and default conversation, whole or
-        not at all. ALREADY_EXISTS (REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
+        not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
         TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -152,7 +152,8 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListConversations(self, request, context):
-        """Lists conversations of an agent. NOT_FOUND (AGENT_NOT_FOUND).
+        """Lists conversations of an agent. NOT_FOUND (AGENT_NOT_FOUND),
+        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

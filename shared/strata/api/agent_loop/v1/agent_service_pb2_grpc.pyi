@@ -22,7 +22,7 @@ class AgentServiceStub:
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CreateAgentRequest, _agent_service_pb2.CreateAgentResponse]
     """Creates an agent with its blocks, tools and default conversation, whole or
-    not at all. ALREADY_EXISTS (REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
+    not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
     TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
     """
     GetAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetAgentRequest, _agent_service_pb2.GetAgentResponse]
@@ -42,7 +42,9 @@ class AgentServiceStub:
     NOT_FOUND (AGENT_NOT_FOUND).
     """
     ListConversations: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.ListConversationsRequest, _agent_service_pb2.ListConversationsResponse]
-    """Lists conversations of an agent. NOT_FOUND (AGENT_NOT_FOUND)."""
+    """Lists conversations of an agent. NOT_FOUND (AGENT_NOT_FOUND),
+    INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+    """
     ForkConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.ForkConversationRequest, _agent_service_pb2.ForkConversationResponse]
     """Copies a conversation up to a message. NOT_FOUND (CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND)."""
     GetContextWindow: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetContextWindowRequest, _agent_service_pb2.GetContextWindowResponse]
@@ -66,7 +68,7 @@ class AgentServiceServicer:
         context: _aio.ServicerContext[_agent_service_pb2.CreateAgentRequest, _abc.Awaitable[_agent_service_pb2.CreateAgentResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.CreateAgentResponse]:
         """Creates an agent with its blocks, tools and default conversation, whole or
-        not at all. ALREADY_EXISTS (REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
+        not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
         TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
         """
 
@@ -116,7 +118,9 @@ class AgentServiceServicer:
         request: _agent_service_pb2.ListConversationsRequest,
         context: _aio.ServicerContext[_agent_service_pb2.ListConversationsRequest, _abc.Awaitable[_agent_service_pb2.ListConversationsResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.ListConversationsResponse]:
-        """Lists conversations of an agent. NOT_FOUND (AGENT_NOT_FOUND)."""
+        """Lists conversations of an agent. NOT_FOUND (AGENT_NOT_FOUND),
+        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """
 
     def ForkConversation(
         self,

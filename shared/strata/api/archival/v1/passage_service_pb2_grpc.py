@@ -114,7 +114,9 @@ class PassageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePassage(self, request, context):
-        """Changes text or tags. NOT_FOUND (PASSAGE_NOT_FOUND), ABORTED (REVISION_MISMATCH).
+        """Changes text or tags. NOT_FOUND (PASSAGE_NOT_FOUND), ABORTED
+        (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN: the archive holds that text),
+        FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -32,7 +32,10 @@ class PassageServiceStub:
     GetPassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.GetPassageRequest, _passage_service_pb2.GetPassageResponse]
     """Returns a passage. NOT_FOUND (PASSAGE_NOT_FOUND)."""
     UpdatePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.UpdatePassageRequest, _passage_service_pb2.UpdatePassageResponse]
-    """Changes text or tags. NOT_FOUND (PASSAGE_NOT_FOUND), ABORTED (REVISION_MISMATCH)."""
+    """Changes text or tags. NOT_FOUND (PASSAGE_NOT_FOUND), ABORTED
+    (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN: the archive holds that text),
+    FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+    """
     DeletePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.DeletePassageRequest, _passage_service_pb2.DeletePassageResponse]
     """Deletes a passage. NOT_FOUND (PASSAGE_NOT_FOUND)."""
     ListPassages: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.ListPassagesRequest, _passage_service_pb2.ListPassagesResponse]
@@ -81,7 +84,10 @@ class PassageServiceServicer:
         request: _passage_service_pb2.UpdatePassageRequest,
         context: _aio.ServicerContext[_passage_service_pb2.UpdatePassageRequest, _abc.Awaitable[_passage_service_pb2.UpdatePassageResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.UpdatePassageResponse]:
-        """Changes text or tags. NOT_FOUND (PASSAGE_NOT_FOUND), ABORTED (REVISION_MISMATCH)."""
+        """Changes text or tags. NOT_FOUND (PASSAGE_NOT_FOUND), ABORTED
+        (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN: the archive holds that text),
+        FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+        """
 
     def DeletePassage(
         self,

@@ -111,7 +111,7 @@ class BlockServiceServicer:
 
     def CreateBlock(self, request, context):
         """Creates a block; attaches it if agent_id is set. ALREADY_EXISTS
-        (NAME_TAKEN: the agent has that label), FAILED_PRECONDITION
+        (NAME_TAKEN: the agent has that label; REQUEST_ID_REUSED), FAILED_PRECONDITION
         (BLOCK_LIMIT_EXCEEDED), NOT_FOUND (AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -136,14 +136,16 @@ class BlockServiceServicer:
     def UpdateBlock(self, request, context):
         """Changes the given fields of a block. NOT_FOUND (BLOCK_NOT_FOUND), ABORTED
         (REVISION_MISMATCH), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED),
-        ALREADY_EXISTS (NAME_TAKEN). The API may change read-only blocks; agents may not.
+        ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The API may change read-only
+        blocks; agents may not.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteBlock(self, request, context):
-        """Deletes a block and detaches it from every agent. NOT_FOUND (BLOCK_NOT_FOUND).
+        """Deletes a block and detaches it from every agent. NOT_FOUND
+        (BLOCK_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -152,7 +154,7 @@ class BlockServiceServicer:
     def AttachBlock(self, request, context):
         """Shows a block to an agent; repeating it is success. NOT_FOUND
         (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has
-        another block of that label).
+        another block of that label; REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -160,7 +162,7 @@ class BlockServiceServicer:
 
     def DetachBlock(self, request, context):
         """Hides a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND,
-        AGENT_NOT_FOUND).
+        AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -178,7 +180,8 @@ class BlockServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListBlockVersions(self, request, context):
-        """Lists the versions of a block, newest first. NOT_FOUND (BLOCK_NOT_FOUND).
+        """Lists the versions of a block, newest first. NOT_FOUND (BLOCK_NOT_FOUND),
+        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -22,7 +22,7 @@ class BlockServiceStub:
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.CreateBlockRequest, _block_service_pb2.CreateBlockResponse]
     """Creates a block; attaches it if agent_id is set. ALREADY_EXISTS
-    (NAME_TAKEN: the agent has that label), FAILED_PRECONDITION
+    (NAME_TAKEN: the agent has that label; REQUEST_ID_REUSED), FAILED_PRECONDITION
     (BLOCK_LIMIT_EXCEEDED), NOT_FOUND (AGENT_NOT_FOUND).
     """
     GetBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.GetBlockRequest, _block_service_pb2.GetBlockResponse]
@@ -34,18 +34,21 @@ class BlockServiceStub:
     UpdateBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.UpdateBlockRequest, _block_service_pb2.UpdateBlockResponse]
     """Changes the given fields of a block. NOT_FOUND (BLOCK_NOT_FOUND), ABORTED
     (REVISION_MISMATCH), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED),
-    ALREADY_EXISTS (NAME_TAKEN). The API may change read-only blocks; agents may not.
+    ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The API may change read-only
+    blocks; agents may not.
     """
     DeleteBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.DeleteBlockRequest, _block_service_pb2.DeleteBlockResponse]
-    """Deletes a block and detaches it from every agent. NOT_FOUND (BLOCK_NOT_FOUND)."""
+    """Deletes a block and detaches it from every agent. NOT_FOUND
+    (BLOCK_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
+    """
     AttachBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.AttachBlockRequest, _block_service_pb2.AttachBlockResponse]
     """Shows a block to an agent; repeating it is success. NOT_FOUND
     (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has
-    another block of that label).
+    another block of that label; REQUEST_ID_REUSED).
     """
     DetachBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.DetachBlockRequest, _block_service_pb2.DetachBlockResponse]
     """Hides a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND,
-    AGENT_NOT_FOUND).
+    AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
     """
     EditBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.EditBlockRequest, _block_service_pb2.EditBlockResponse]
     """Applies one memory verb as an agent does, with all its guardrails. NOT_FOUND
@@ -55,7 +58,9 @@ class BlockServiceStub:
     of the status is written for the model.
     """
     ListBlockVersions: _aio.UnaryUnaryMultiCallable[_block_service_pb2.ListBlockVersionsRequest, _block_service_pb2.ListBlockVersionsResponse]
-    """Lists the versions of a block, newest first. NOT_FOUND (BLOCK_NOT_FOUND)."""
+    """Lists the versions of a block, newest first. NOT_FOUND (BLOCK_NOT_FOUND),
+    INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+    """
     DiffBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.DiffBlockRequest, _block_service_pb2.DiffBlockResponse]
     """Returns a unified diff of two versions. NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND)."""
     BlameBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.BlameBlockRequest, _block_service_pb2.BlameBlockResponse]
@@ -79,7 +84,7 @@ class BlockServiceServicer:
         context: _aio.ServicerContext[_block_service_pb2.CreateBlockRequest, _abc.Awaitable[_block_service_pb2.CreateBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.CreateBlockResponse]:
         """Creates a block; attaches it if agent_id is set. ALREADY_EXISTS
-        (NAME_TAKEN: the agent has that label), FAILED_PRECONDITION
+        (NAME_TAKEN: the agent has that label; REQUEST_ID_REUSED), FAILED_PRECONDITION
         (BLOCK_LIMIT_EXCEEDED), NOT_FOUND (AGENT_NOT_FOUND).
         """
 
@@ -106,7 +111,8 @@ class BlockServiceServicer:
     ) -> _abc.Awaitable[_block_service_pb2.UpdateBlockResponse]:
         """Changes the given fields of a block. NOT_FOUND (BLOCK_NOT_FOUND), ABORTED
         (REVISION_MISMATCH), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED),
-        ALREADY_EXISTS (NAME_TAKEN). The API may change read-only blocks; agents may not.
+        ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The API may change read-only
+        blocks; agents may not.
         """
 
     def DeleteBlock(
@@ -114,7 +120,9 @@ class BlockServiceServicer:
         request: _block_service_pb2.DeleteBlockRequest,
         context: _aio.ServicerContext[_block_service_pb2.DeleteBlockRequest, _abc.Awaitable[_block_service_pb2.DeleteBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.DeleteBlockResponse]:
-        """Deletes a block and detaches it from every agent. NOT_FOUND (BLOCK_NOT_FOUND)."""
+        """Deletes a block and detaches it from every agent. NOT_FOUND
+        (BLOCK_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
+        """
 
     def AttachBlock(
         self,
@@ -123,7 +131,7 @@ class BlockServiceServicer:
     ) -> _abc.Awaitable[_block_service_pb2.AttachBlockResponse]:
         """Shows a block to an agent; repeating it is success. NOT_FOUND
         (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has
-        another block of that label).
+        another block of that label; REQUEST_ID_REUSED).
         """
 
     def DetachBlock(
@@ -132,7 +140,7 @@ class BlockServiceServicer:
         context: _aio.ServicerContext[_block_service_pb2.DetachBlockRequest, _abc.Awaitable[_block_service_pb2.DetachBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.DetachBlockResponse]:
         """Hides a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND,
-        AGENT_NOT_FOUND).
+        AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
         """
 
     def EditBlock(
@@ -152,7 +160,9 @@ class BlockServiceServicer:
         request: _block_service_pb2.ListBlockVersionsRequest,
         context: _aio.ServicerContext[_block_service_pb2.ListBlockVersionsRequest, _abc.Awaitable[_block_service_pb2.ListBlockVersionsResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.ListBlockVersionsResponse]:
-        """Lists the versions of a block, newest first. NOT_FOUND (BLOCK_NOT_FOUND)."""
+        """Lists the versions of a block, newest first. NOT_FOUND (BLOCK_NOT_FOUND),
+        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """
 
     def DiffBlock(
         self,

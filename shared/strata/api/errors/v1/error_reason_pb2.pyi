@@ -119,7 +119,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_CANCELLED: _ErrorReason.ValueType  # 93
     """CANCELLED: the caller went away or cancelled."""
     ERROR_REASON_NOT_BUILT: _ErrorReason.ValueType  # 100
-    """UNIMPLEMENTED: declared, not built in this release. Metadata: "method"."""
+    """UNIMPLEMENTED: declared, not built in this release. Metadata: "method", or
+    "what" for a part of a request.
+    """
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 101
     """INTERNAL: a defect of ours. Metadata: "incident_id", to be found in the log."""
     ERROR_REASON_CORRUPT_DATA: _ErrorReason.ValueType  # 102
@@ -237,7 +239,9 @@ ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason.ValueType  # 92
 ERROR_REASON_CANCELLED: ErrorReason.ValueType  # 93
 """CANCELLED: the caller went away or cancelled."""
 ERROR_REASON_NOT_BUILT: ErrorReason.ValueType  # 100
-"""UNIMPLEMENTED: declared, not built in this release. Metadata: "method"."""
+"""UNIMPLEMENTED: declared, not built in this release. Metadata: "method", or
+"what" for a part of a request.
+"""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 101
 """INTERNAL: a defect of ours. Metadata: "incident_id", to be found in the log."""
 ERROR_REASON_CORRUPT_DATA: ErrorReason.ValueType  # 102

@@ -118,7 +118,8 @@ class AdminServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListApiKeys(self, request, context):
-        """Lists keys, without secrets. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """Lists keys, without secrets. NOT_FOUND (PROJECT_NOT_FOUND),
+        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -28,7 +28,9 @@ class AdminServiceStub:
     CreateApiKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.CreateApiKeyRequest, _admin_service_pb2.CreateApiKeyResponse]
     """Makes a key; its secret is shown this once. NOT_FOUND (PROJECT_NOT_FOUND)."""
     ListApiKeys: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.ListApiKeysRequest, _admin_service_pb2.ListApiKeysResponse]
-    """Lists keys, without secrets. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+    """Lists keys, without secrets. NOT_FOUND (PROJECT_NOT_FOUND),
+    INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+    """
     RevokeApiKey: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.RevokeApiKeyRequest, _admin_service_pb2.RevokeApiKeyResponse]
     """Revokes a key within seconds on every replica. NOT_FOUND (API_KEY_NOT_FOUND)."""
     WhoAmI: _aio.UnaryUnaryMultiCallable[_admin_service_pb2.WhoAmIRequest, _admin_service_pb2.WhoAmIResponse]
@@ -75,7 +77,9 @@ class AdminServiceServicer:
         request: _admin_service_pb2.ListApiKeysRequest,
         context: _aio.ServicerContext[_admin_service_pb2.ListApiKeysRequest, _abc.Awaitable[_admin_service_pb2.ListApiKeysResponse]],
     ) -> _abc.Awaitable[_admin_service_pb2.ListApiKeysResponse]:
-        """Lists keys, without secrets. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+        """Lists keys, without secrets. NOT_FOUND (PROJECT_NOT_FOUND),
+        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """
 
     def RevokeApiKey(
         self,

@@ -108,7 +108,9 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StartRun(self, request, context):
-        """The same without waiting; follow it with StreamRun.
+        """The same without waiting; follow it with StreamRun. NOT_FOUND
+        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
+        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

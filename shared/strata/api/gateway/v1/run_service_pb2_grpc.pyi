@@ -29,7 +29,10 @@ class RunServiceStub:
     ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING).
     """
     StartRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.StartRunRequest, _run_service_pb2.StartRunResponse]
-    """The same without waiting; follow it with StreamRun."""
+    """The same without waiting; follow it with StreamRun. NOT_FOUND
+    (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
+    ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING).
+    """
     StreamRun: _aio.UnaryStreamMultiCallable[_run_service_pb2.StreamRunRequest, _run_service_pb2.StreamRunResponse]
     """Streams the events of a run after a sequence, to its end. Works from any
     replica for the life of the run. NOT_FOUND (RUN_NOT_FOUND).
@@ -77,7 +80,10 @@ class RunServiceServicer:
         request: _run_service_pb2.StartRunRequest,
         context: _aio.ServicerContext[_run_service_pb2.StartRunRequest, _abc.Awaitable[_run_service_pb2.StartRunResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.StartRunResponse]:
-        """The same without waiting; follow it with StreamRun."""
+        """The same without waiting; follow it with StreamRun. NOT_FOUND
+        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
+        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING).
+        """
 
     def StreamRun(
         self,
