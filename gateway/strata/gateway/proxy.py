@@ -9,6 +9,7 @@ the room answers (status, details, trailing metadata) is the answer.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, Never
 
@@ -102,7 +103,7 @@ def _handler(
     return handler
 
 
-class _Forward:
+class _Forward(ABC):
     """One method on its way to its room."""
 
     def __init__(self, path: str, start: _MultiCallable, after: AfterCall | None) -> None:
@@ -110,8 +111,9 @@ class _Forward:
         self._start = start
         self._after = after
 
+    @abstractmethod
     def handle(self, request: Any, context: Any) -> Any:
-        raise NotImplementedError
+        """Carries out one call."""
 
     def _ended(self, call: Any) -> None:
         # Does nothing to a call that is over; a caller who left takes the call along.

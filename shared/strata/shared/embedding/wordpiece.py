@@ -6,6 +6,7 @@ is text, not a marker.
 """
 
 import unicodedata
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib import resources
@@ -24,15 +25,16 @@ _IDEOGRAPHS = (
 )
 
 
-class _CharMap(dict[int, str | None]):
+class _CharMap(dict[int, str | None], ABC):
     """A `str.translate` table that is computed per character, when first met."""
 
     def __missing__(self, code: int) -> str | None:
         self[code] = value = self.replacement(code, chr(code))
         return value
 
+    @abstractmethod
     def replacement(self, code: int, char: str) -> str | None:
-        raise NotImplementedError
+        """Returns what stands for a character; None to drop it."""
 
 
 class _Clean(_CharMap):
