@@ -61,8 +61,8 @@ class LazyGroup(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         for entry in ENTRIES:
-            placeholder = TyperCommand(entry.name, help=entry.help, rich_help_panel=entry.panel)
-            self.add_command(placeholder)
+            listed = TyperCommand(entry.name, help=entry.help, rich_help_panel=entry.panel)
+            self.add_command(listed)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Returns the name, the real command and what is left of the arguments."""

@@ -26,6 +26,7 @@ from strata.shared.errors import (
     FieldViolation,
     InvalidArgumentError,
     Reason,
+    UnimplementedError,
 )
 from strata.shared.ids import check_id, new_id
 
@@ -131,6 +132,7 @@ def to_archive(
     if request.agent_id:
         check_id(request.agent_id, "agent", field="agent_id")
     _refuse(violations)
+    _refuse_time_to_live(request.time_to_live_seconds)
     return new_archive(
         request.name,
         model,
@@ -180,6 +182,7 @@ def to_change(request: archive_pb.UpdateArchiveRequest) -> ArchiveChange:
         *_time_to_live_violations(request.time_to_live_seconds),
     ]
     _refuse(violations)
+    _refuse_time_to_live(request.time_to_live_seconds)
     return ArchiveChange(
         name=request.name if request.HasField("name") else None,
         description=request.description if request.HasField("description") else None,
@@ -370,6 +373,15 @@ def _description_violations(description: str) -> list[FieldViolation]:
         wanted = f"must be at most {MAX_DESCRIPTION_CHARS} characters without NUL"
         return [FieldViolation("description", wanted)]
     return []
+
+
+def _refuse_time_to_live(seconds: int) -> None:
+    if seconds:
+        # Nothing deletes passages by age yet: a lifetime that is not kept must not be taken.
+        raise UnimplementedError(
+            "Deleting passages after a time is not built in this release.",
+            metadata={"what": "time_to_live_seconds"},
+        )
 
 
 def _time_to_live_violations(seconds: int) -> list[FieldViolation]:

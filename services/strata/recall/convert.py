@@ -29,7 +29,7 @@ from strata.recall.parts import (
     provenance_from_text,
     provenance_to_text,
 )
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.errors import FieldViolation, InvalidArgumentError, UnimplementedError
 from strata.shared.ids import check_id
 
 MAX_QUERY_CHARS = 2_000
@@ -276,6 +276,10 @@ def to_search(request: message_pb.SearchMessagesRequest) -> SearchQuery:
         violations.append(FieldViolation("mode", "is not a known mode"))
     roles = _to_roles(request.roles, violations)
     _refuse(violations)
+    if request.mode in {message_pb.SEARCH_MODE_SEMANTIC, message_pb.SEARCH_MODE_HYBRID}:
+        raise UnimplementedError(
+            "Messages are searched by their words only in this release.", metadata={"what": "mode"}
+        )
     return SearchQuery(
         agent_id=request.agent_id,
         conversation_id=request.conversation_id,

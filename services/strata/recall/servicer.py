@@ -56,22 +56,6 @@ class MessageServicer(message_grpc.MessageServiceServicer):
             hits=[convert.hit_to_proto(hit, request.explain) for hit in hits]
         )
 
-    async def PinMessage(
-        self, request: message_pb.PinMessageRequest, context: Context
-    ) -> message_pb.PinMessageResponse:
-        """Pins a message."""
-        check_id(request.message_id, "message", field="message_id")
-        message = await self._store.set_pin(request.message_id, True)
-        return message_pb.PinMessageResponse(message=convert.message_to_proto(message))
-
-    async def UnpinMessage(
-        self, request: message_pb.UnpinMessageRequest, context: Context
-    ) -> message_pb.UnpinMessageResponse:
-        """Takes a pin away."""
-        check_id(request.message_id, "message", field="message_id")
-        message = await self._store.set_pin(request.message_id, False)
-        return message_pb.UnpinMessageResponse(message=convert.message_to_proto(message))
-
 
 class WindowServicer(window_grpc.WindowServiceServicer):
     """Keeps the context windows."""

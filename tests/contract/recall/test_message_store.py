@@ -14,7 +14,6 @@ from strata.recall.store import PostgresMessageStore, PostgresWindowStore
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import NotFoundError
 from strata.shared.ids import new_id
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -206,12 +205,3 @@ async def test_pages_give_every_message_once(
         if cursor is None:
             break
     assert seen == (said[::-1] if newest_first else said)
-
-
-async def test_pins_are_kept(log: PostgresMessageStore, writer: Writer) -> None:
-    said = await writer.say("keep this")
-    assert (await log.set_pin(said.id, True)).pinned
-    assert (await log.get(said.id)).pinned
-    assert not (await log.set_pin(said.id, False)).pinned
-    with pytest.raises(NotFoundError):
-        await log.set_pin(new_id("message"), True)

@@ -16,7 +16,7 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.recall import convert
 from strata.recall.domain.messages import Role
-from strata.shared.errors import InvalidArgumentError
+from strata.shared.errors import InvalidArgumentError, UnimplementedError
 from strata.shared.ids import new_id
 
 NOW = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
@@ -192,3 +192,12 @@ def test_a_list_needs_a_conversation_or_an_agent() -> None:
     ):
         with pytest.raises(InvalidArgumentError):
             convert.to_filter(request)
+
+
+@pytest.mark.parametrize("mode", [message_pb.SEARCH_MODE_SEMANTIC, message_pb.SEARCH_MODE_HYBRID])
+def test_a_search_by_meaning_is_refused_and_not_answered_by_words(
+    mode: message_pb.SearchMode.ValueType,
+) -> None:
+    request = message_pb.SearchMessagesRequest(agent_id=new_id("agent"), query="x", mode=mode)
+    with pytest.raises(UnimplementedError):
+        convert.to_search(request)

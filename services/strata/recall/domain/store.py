@@ -94,11 +94,3 @@ class MessageStore(Protocol):
     async def search(self, query: SearchQuery) -> list[SearchHit]:
         """Returns the best matches, best first; filters MUST apply before the limit."""
         ...
-
-    async def set_pin(self, message_id: str, pinned: bool) -> Message:
-        """Sets or clears a pin.
-
-        Raises:
-            NotFoundError: ``MESSAGE_NOT_FOUND``.
-        """
-        ...

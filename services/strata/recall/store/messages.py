@@ -25,10 +25,6 @@ from strata.shared.errors import NotFoundError, Reason
 RANKED_MATCHES = 1_000
 
 _GET = text(f"SELECT {COLUMNS} FROM recall.messages WHERE project_id = :project AND id = :id")
-_PIN = text(
-    "UPDATE recall.messages SET pinned = :pinned"
-    f" WHERE project_id = :project AND id = :id RETURNING {COLUMNS}"
-)
 _AROUND = text(
     f"SELECT {COLUMNS} FROM recall.messages"
     " WHERE project_id = :project AND conversation_id = :conversation"
@@ -48,17 +44,6 @@ class PostgresMessageStore:
         async with self._database.transaction(read_only=True) as connection:
             found = await connection.execute(_GET, {"project": current_project(), "id": message_id})
             row = found.one_or_none()
-        if row is None:
-            raise _missing(message_id)
-        return to_message(row)
-
-    async def set_pin(self, message_id: str, pinned: bool) -> Message:
-        """Sets or clears a pin."""
-        async with self._database.transaction() as connection:
-            changed = await connection.execute(
-                _PIN, {"project": current_project(), "id": message_id, "pinned": pinned}
-            )
-            row = changed.one_or_none()
         if row is None:
             raise _missing(message_id)
         return to_message(row)
