@@ -61,6 +61,8 @@ async def test_work_that_no_call_asked_for_is_kept_apart(databases: Any) -> None
             await connection.execute(text("SELECT 1"))
         await database.close()
 
-    assert cost.background == [("example", "SELECT 1")]
+    # Rooms of other tests may live in this process, and their workers work on.
+    mine = [statement for room, statement in cost.background if room == "example"]
+    assert mine == ["SELECT 1"]
     assert cost.statements == []
     assert cost.writes == 0
