@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,strata/api/agent_loop/v1/model_service.proto\x12\x18strata.api.agent_loop.v1\"\x13\n\x11ListModelsRequest\"z\n\x05Model\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\x10\n\x08provider\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x15\n\rendpoint_type\x18\x04 \x01(\t\x12\x16\n\x0e\x63ontext_window\x18\x05 \x01(\x05\x12\x12\n\nis_default\x18\x06 \x01(\x08\"h\n\rModelEndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rendpoint_type\x18\x02 \x01(\t\x12\x10\n\x08\x62\x61se_url\x18\x03 \x01(\t\x12\x11\n\treachable\x18\x04 \x01(\x08\x12\r\n\x05\x65rror\x18\x05 \x01(\t\"\x91\x01\n\x12ListModelsResponse\x12/\n\x06models\x18\x01 \x03(\x0b\x32\x1f.strata.api.agent_loop.v1.Model\x12:\n\tendpoints\x18\x02 \x03(\x0b\x32\'.strata.api.agent_loop.v1.ModelEndpoint\x12\x0e\n\x06notice\x18\x03 \x01(\t\"7\n\x12PutModelKeyRequest\x12\x10\n\x08provider\x18\x01 \x01(\t\x12\x0f\n\x07\x61pi_key\x18\x02 \x01(\t\"\x15\n\x13PutModelKeyResponse2\xed\x01\n\x0cModelService\x12l\n\nListModels\x12+.strata.api.agent_loop.v1.ListModelsRequest\x1a,.strata.api.agent_loop.v1.ListModelsResponse\"\x03\x90\x02\x01\x12o\n\x0bPutModelKey\x12,.strata.api.agent_loop.v1.PutModelKeyRequest\x1a-.strata.api.agent_loop.v1.PutModelKeyResponse\"\x03\x90\x02\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,strata/api/agent_loop/v1/model_service.proto\x12\x18strata.api.agent_loop.v1\"\x13\n\x11ListModelsRequest\"z\n\x05Model\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\x10\n\x08provider\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x15\n\rendpoint_type\x18\x04 \x01(\t\x12\x16\n\x0e\x63ontext_window\x18\x05 \x01(\x05\x12\x12\n\nis_default\x18\x06 \x01(\x08\"h\n\rModelEndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rendpoint_type\x18\x02 \x01(\t\x12\x10\n\x08\x62\x61se_url\x18\x03 \x01(\t\x12\x11\n\treachable\x18\x04 \x01(\x08\x12\r\n\x05\x65rror\x18\x05 \x01(\t\"\x91\x01\n\x12ListModelsResponse\x12/\n\x06models\x18\x01 \x03(\x0b\x32\x1f.strata.api.agent_loop.v1.Model\x12:\n\tendpoints\x18\x02 \x03(\x0b\x32\'.strata.api.agent_loop.v1.ModelEndpoint\x12\x0e\n\x06notice\x18\x03 \x01(\t\"I\n\x12PutModelKeyRequest\x12\x10\n\x08provider\x18\x01 \x01(\t\x12\x0f\n\x07\x61pi_key\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\"\x15\n\x13PutModelKeyResponse2\xed\x01\n\x0cModelService\x12l\n\nListModels\x12+.strata.api.agent_loop.v1.ListModelsRequest\x1a,.strata.api.agent_loop.v1.ListModelsResponse\"\x03\x90\x02\x01\x12o\n\x0bPutModelKey\x12,.strata.api.agent_loop.v1.PutModelKeyRequest\x1a-.strata.api.agent_loop.v1.PutModelKeyResponse\"\x03\x90\x02\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,9 +44,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTMODELSRESPONSE']._serialized_start=326
   _globals['_LISTMODELSRESPONSE']._serialized_end=471
   _globals['_PUTMODELKEYREQUEST']._serialized_start=473
-  _globals['_PUTMODELKEYREQUEST']._serialized_end=528
-  _globals['_PUTMODELKEYRESPONSE']._serialized_start=530
-  _globals['_PUTMODELKEYRESPONSE']._serialized_end=551
-  _globals['_MODELSERVICE']._serialized_start=554
-  _globals['_MODELSERVICE']._serialized_end=791
+  _globals['_PUTMODELKEYREQUEST']._serialized_end=546
+  _globals['_PUTMODELKEYRESPONSE']._serialized_start=548
+  _globals['_PUTMODELKEYRESPONSE']._serialized_end=569
+  _globals['_MODELSERVICE']._serialized_start=572
+  _globals['_MODELSERVICE']._serialized_end=809
 # @@protoc_insertion_point(module_scope)

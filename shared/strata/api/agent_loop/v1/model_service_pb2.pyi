@@ -157,19 +157,23 @@ class PutModelKeyRequest(_message.Message):
 
     PROVIDER_FIELD_NUMBER: _builtins.int
     API_KEY_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
     provider: _builtins.str
     """Name of the endpoint."""
     api_key: _builtins.str
     """The key; empty deletes it."""
+    agent_id: _builtins.str
+    """Only for this agent; empty for every agent of the project."""
     def __init__(
         self,
         *,
         provider: _builtins.str = ...,
         api_key: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_key", b"api_key", "provider", b"provider"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "api_key", b"api_key", "provider", b"provider"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

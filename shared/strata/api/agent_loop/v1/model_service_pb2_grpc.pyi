@@ -25,7 +25,11 @@ class ModelServiceStub:
     answer is listed with its error, not left out.
     """
     PutModelKey: _aio.UnaryUnaryMultiCallable[_model_service_pb2.PutModelKeyRequest, _model_service_pb2.PutModelKeyResponse]
-    """Stores a provider key for the project, encrypted; it can never be read back."""
+    """Stores a provider key for the project or for one agent, encrypted; it can
+    never be read back. It is used instead of the key of the settings. NOT_FOUND
+    (AGENT_NOT_FOUND), FAILED_PRECONDITION (MODEL_NOT_CONFIGURED: there is no such
+    endpoint).
+    """
 
 class ModelServiceServicer:
     """Chat models that agents can use.
@@ -49,6 +53,10 @@ class ModelServiceServicer:
         request: _model_service_pb2.PutModelKeyRequest,
         context: _aio.ServicerContext[_model_service_pb2.PutModelKeyRequest, _abc.Awaitable[_model_service_pb2.PutModelKeyResponse]],
     ) -> _abc.Awaitable[_model_service_pb2.PutModelKeyResponse]:
-        """Stores a provider key for the project, encrypted; it can never be read back."""
+        """Stores a provider key for the project or for one agent, encrypted; it can
+        never be read back. It is used instead of the key of the settings. NOT_FOUND
+        (AGENT_NOT_FOUND), FAILED_PRECONDITION (MODEL_NOT_CONFIGURED: there is no such
+        endpoint).
+        """
 
 def add_ModelServiceServicer_to_server(servicer: ModelServiceServicer, server: _aio.Server) -> None: ...

@@ -376,6 +376,7 @@ class MemoryEdit(_message.Message):
     LABEL_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     DIFF_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
     block_id: _builtins.str
     """The block."""
     label: _builtins.str
@@ -384,6 +385,8 @@ class MemoryEdit(_message.Message):
     """Revision after the edit."""
     diff: _builtins.str
     """Unified diff of the value, without file headers."""
+    operation: _builtins.str
+    """What was done: "create", "append", "rename" and so on."""
     def __init__(
         self,
         *,
@@ -391,10 +394,11 @@ class MemoryEdit(_message.Message):
         label: _builtins.str = ...,
         revision: _builtins.int = ...,
         diff: _builtins.str = ...,
+        operation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_id", b"block_id", "diff", b"diff", "label", b"label", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_id", b"block_id", "diff", b"diff", "label", b"label", "operation", b"operation", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

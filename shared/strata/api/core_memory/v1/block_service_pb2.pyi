@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -18,6 +19,70 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _EditorKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _EditorKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_EditorKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    EDITOR_KIND_UNSPECIFIED: _EditorKind.ValueType  # 0
+    """Not told."""
+    EDITOR_KIND_USER: _EditorKind.ValueType  # 1
+    """A person or program through the API."""
+    EDITOR_KIND_AGENT: _EditorKind.ValueType  # 2
+    """An agent in a turn."""
+    EDITOR_KIND_SLEEPTIME_AGENT: _EditorKind.ValueType  # 3
+    """A background agent that tends another agent's memory."""
+
+class EditorKind(_EditorKind, metaclass=_EditorKindEnumTypeWrapper):
+    """What kind of hand made an edit."""
+
+EDITOR_KIND_UNSPECIFIED: EditorKind.ValueType  # 0
+"""Not told."""
+EDITOR_KIND_USER: EditorKind.ValueType  # 1
+"""A person or program through the API."""
+EDITOR_KIND_AGENT: EditorKind.ValueType  # 2
+"""An agent in a turn."""
+EDITOR_KIND_SLEEPTIME_AGENT: EditorKind.ValueType  # 3
+"""A background agent that tends another agent's memory."""
+Global___EditorKind: _TypeAlias = EditorKind  # noqa: Y015
+
+class _LintRule:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LintRuleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LintRule.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LINT_RULE_UNSPECIFIED: _LintRule.ValueType  # 0
+    """Not set."""
+    LINT_RULE_DUPLICATE: _LintRule.ValueType  # 1
+    """The same is said twice, in one block or in two."""
+    LINT_RULE_RELATIVE_DATE: _LintRule.ValueType  # 2
+    """A date that means another day tomorrow, such as "today"."""
+    LINT_RULE_CONTRADICTION: _LintRule.ValueType  # 3
+    """Two lines of one subject say different things."""
+    LINT_RULE_LONG_LINE: _LintRule.ValueType  # 4
+    """A line that is too long to be edited well."""
+    LINT_RULE_NEARLY_FULL: _LintRule.ValueType  # 5
+    """The block has little room left."""
+
+class LintRule(_LintRule, metaclass=_LintRuleEnumTypeWrapper):
+    """What a finding is about."""
+
+LINT_RULE_UNSPECIFIED: LintRule.ValueType  # 0
+"""Not set."""
+LINT_RULE_DUPLICATE: LintRule.ValueType  # 1
+"""The same is said twice, in one block or in two."""
+LINT_RULE_RELATIVE_DATE: LintRule.ValueType  # 2
+"""A date that means another day tomorrow, such as "today"."""
+LINT_RULE_CONTRADICTION: LintRule.ValueType  # 3
+"""Two lines of one subject say different things."""
+LINT_RULE_LONG_LINE: LintRule.ValueType  # 4
+"""A line that is too long to be edited well."""
+LINT_RULE_NEARLY_FULL: LintRule.ValueType  # 5
+"""The block has little room left."""
+Global___LintRule: _TypeAlias = LintRule  # noqa: Y015
 
 @_typing.final
 class Block(_message.Message):
@@ -56,6 +121,7 @@ class Block(_message.Message):
     AGENT_IDS_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
+    DELETE_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "block-" and a time-sortable UUID."""
     label: _builtins.str
@@ -86,6 +152,10 @@ class Block(_message.Message):
     def update_time(self) -> _timestamp_pb2.Timestamp:
         """When it was last changed."""
 
+    @_builtins.property
+    def delete_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was deleted; unset while it is there."""
+
     def __init__(
         self,
         *,
@@ -100,10 +170,11 @@ class Block(_message.Message):
         agent_ids: _abc.Iterable[_builtins.str] | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
+        delete_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_ids", b"agent_ids", "create_time", b"create_time", "description", b"description", "id", b"id", "label", b"label", "limit", b"limit", "metadata", b"metadata", "read_only", b"read_only", "revision", b"revision", "update_time", b"update_time", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_ids", b"agent_ids", "create_time", b"create_time", "delete_time", b"delete_time", "description", b"description", "id", b"id", "label", b"label", "limit", b"limit", "metadata", b"metadata", "read_only", b"read_only", "revision", b"revision", "update_time", b"update_time", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -301,6 +372,8 @@ class ListBlocksRequest(_message.Message):
     LABEL_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    AS_OF_TIME_FIELD_NUMBER: _builtins.int
+    SHOW_DELETED_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Only blocks attached to this agent, in rendering order."""
     label: _builtins.str
@@ -309,6 +382,12 @@ class ListBlocksRequest(_message.Message):
     """Blocks to return: 0 means 50, at most 500."""
     page_token: _builtins.str
     """The next_page_token of the page before."""
+    show_deleted: _builtins.bool
+    """List deleted blocks of the project too; not with agent_id."""
+    @_builtins.property
+    def as_of_time(self) -> _timestamp_pb2.Timestamp:
+        """The agent's blocks as they were at this time; needs agent_id."""
+
     def __init__(
         self,
         *,
@@ -316,10 +395,12 @@ class ListBlocksRequest(_message.Message):
         label: _builtins.str = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        as_of_time: _timestamp_pb2.Timestamp | None = ...,
+        show_deleted: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["as_of_time", b"as_of_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "label", b"label", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "as_of_time", b"as_of_time", "label", b"label", "page_size", b"page_size", "page_token", b"page_token", "show_deleted", b"show_deleted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -389,6 +470,7 @@ class UpdateBlockRequest(_message.Message):
     METADATA_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    BASE_REVISION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
     block_id: _builtins.str
@@ -407,6 +489,10 @@ class UpdateBlockRequest(_message.Message):
     """Fail if the block is not at this revision; 0 means any."""
     reason: _builtins.str
     """Why, kept in the version."""
+    base_revision: _builtins.int
+    """The revision that the new value was written against: what others changed
+    since is merged, and ABORTED (EDIT_CONFLICT) if it overlaps. 0 overwrites.
+    """
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Pairs to set; an empty value removes the key."""
@@ -424,10 +510,11 @@ class UpdateBlockRequest(_message.Message):
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         expected_revision: _builtins.int = ...,
         reason: _builtins.str = ...,
+        base_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_label", b"_label", "_limit", b"_limit", "_read_only", b"_read_only", "_value", b"_value", "description", b"description", "label", b"label", "limit", b"limit", "read_only", b"read_only", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_label", b"_label", "_limit", b"_limit", "_read_only", b"_read_only", "_value", b"_value", "block_id", b"block_id", "description", b"description", "expected_revision", b"expected_revision", "label", b"label", "limit", b"limit", "metadata", b"metadata", "read_only", b"read_only", "reason", b"reason", "request_id", b"request_id", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_label", b"_label", "_limit", b"_limit", "_read_only", b"_read_only", "_value", b"_value", "base_revision", b"base_revision", "block_id", b"block_id", "description", b"description", "expected_revision", b"expected_revision", "label", b"label", "limit", b"limit", "metadata", b"metadata", "read_only", b"read_only", "reason", b"reason", "request_id", b"request_id", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
@@ -459,6 +546,9 @@ class UpdateBlockResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BLOCK_FIELD_NUMBER: _builtins.int
+    MERGED_FIELD_NUMBER: _builtins.int
+    merged: _builtins.bool
+    """True if the value was merged with what others had changed."""
     @_builtins.property
     def block(self) -> Global___Block:
         """The block."""
@@ -467,10 +557,11 @@ class UpdateBlockResponse(_message.Message):
         self,
         *,
         block: Global___Block | None = ...,
+        merged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "merged", b"merged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -484,19 +575,27 @@ class DeleteBlockRequest(_message.Message):
 
     BLOCK_ID_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
+    PURGE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     block_id: _builtins.str
     """Id of the block."""
     request_id: _builtins.str
     """Same id, same answer."""
+    purge: _builtins.bool
+    """Destroy the block with its whole history, for good."""
+    reason: _builtins.str
+    """Why, kept in the history."""
     def __init__(
         self,
         *,
         block_id: _builtins.str = ...,
         request_id: _builtins.str = ...,
+        purge: _builtins.bool = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_id", b"block_id", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_id", b"block_id", "purge", b"purge", "reason", b"reason", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -817,8 +916,10 @@ Global___RenameEdit: _TypeAlias = RenameEdit  # noqa: Y015
 
 @_typing.final
 class PatchEdit(_message.Message):
-    """Applies a unified patch to one block or, with file headers, to several
-    (memory_apply_patch).
+    """Applies a unified patch to one block or, with headers, to several, all or none
+    (memory_apply_patch). A header is "--- a/LABEL" with "+++ b/LABEL", or one of
+    "*** Add Block: LABEL", "*** Update Block: LABEL", "*** Delete Block: LABEL",
+    and below an update "*** Move to: LABEL".
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -859,14 +960,20 @@ class EditBlockRequest(_message.Message):
     PATCH_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
+    BASE_REVISION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key; agents use "run/step/call"."""
     agent_id: _builtins.str
     """The agent that edits; its labels are looked up."""
     label: _builtins.str
-    """The label to edit."""
+    """The label to edit; may be empty for a patch with headers."""
     expected_revision: _builtins.int
     """Fail if the block is not at this revision; 0 merges or applies to the newest."""
+    base_revision: _builtins.int
+    """The revision that the editor saw. An edit that depends on the text around it
+    (insert at a line, rethink) is merged with what others changed since; ABORTED
+    (EDIT_CONFLICT) with the current text if it overlaps. 0 means the newest.
+    """
     @_builtins.property
     def append(self) -> Global___AppendEdit:
         """core_memory_append"""
@@ -924,10 +1031,11 @@ class EditBlockRequest(_message.Message):
         patch: Global___PatchEdit | None = ...,
         expected_revision: _builtins.int = ...,
         origin: Global___EditOrigin | None = ...,
+        base_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "create", b"create", "delete", b"delete", "edit", b"edit", "insert", b"insert", "origin", b"origin", "patch", b"patch", "rename", b"rename", "replace", b"replace", "rethink", b"rethink", "string_replace", b"string_replace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "append", b"append", "create", b"create", "delete", b"delete", "edit", b"edit", "expected_revision", b"expected_revision", "insert", b"insert", "label", b"label", "origin", b"origin", "patch", b"patch", "rename", b"rename", "replace", b"replace", "request_id", b"request_id", "rethink", b"rethink", "string_replace", b"string_replace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "append", b"append", "base_revision", b"base_revision", "create", b"create", "delete", b"delete", "edit", b"edit", "expected_revision", b"expected_revision", "insert", b"insert", "label", b"label", "origin", b"origin", "patch", b"patch", "rename", b"rename", "replace", b"replace", "request_id", b"request_id", "rethink", b"rethink", "string_replace", b"string_replace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_edit: _TypeAlias = _typing.Literal["append", "replace", "string_replace", "insert", "rethink", "create", "delete", "rename", "patch"]  # noqa: Y015
     _WhichOneofArgType_edit: _TypeAlias = _typing.Literal["edit", b"edit"]  # noqa: Y015
@@ -947,6 +1055,7 @@ class EditOrigin(_message.Message):
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent that edited; empty for the API."""
     run_id: _builtins.str
@@ -959,6 +1068,8 @@ class EditOrigin(_message.Message):
     """The model that wrote the edit."""
     reason: _builtins.str
     """Why, in words."""
+    kind: Global___EditorKind.ValueType
+    """What kind of hand."""
     def __init__(
         self,
         *,
@@ -968,14 +1079,47 @@ class EditOrigin(_message.Message):
         tool_call_id: _builtins.str = ...,
         model: _builtins.str = ...,
         reason: _builtins.str = ...,
+        kind: Global___EditorKind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "model", b"model", "reason", b"reason", "run_id", b"run_id", "step_id", b"step_id", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "kind", b"kind", "model", b"model", "reason", b"reason", "run_id", b"run_id", "step_id", b"step_id", "tool_call_id", b"tool_call_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EditOrigin: _TypeAlias = EditOrigin  # noqa: Y015
+
+@_typing.final
+class BlockChange(_message.Message):
+    """A block that a call changed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_FIELD_NUMBER: _builtins.int
+    DIFF_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
+    diff: _builtins.str
+    """Unified diff of the value, without file headers; empty if it did not change."""
+    operation: _builtins.str
+    """What was done, as in BlockVersion."""
+    @_builtins.property
+    def block(self) -> Global___Block:
+        """The block after the change."""
+
+    def __init__(
+        self,
+        *,
+        block: Global___Block | None = ...,
+        diff: _builtins.str = ...,
+        operation: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "diff", b"diff", "operation", b"operation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlockChange: _TypeAlias = BlockChange  # noqa: Y015
 
 @_typing.final
 class EditBlockResponse(_message.Message):
@@ -986,13 +1130,21 @@ class EditBlockResponse(_message.Message):
     BLOCK_FIELD_NUMBER: _builtins.int
     DIFF_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
+    MERGED_FIELD_NUMBER: _builtins.int
     diff: _builtins.str
     """Unified diff of the value, without file headers; empty if nothing changed."""
     message: _builtins.str
     """What the tool tells the model."""
+    merged: _builtins.bool
+    """True if the edit was merged with what others had changed."""
     @_builtins.property
     def block(self) -> Global___Block:
         """The block after the edit."""
+
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___BlockChange]:
+        """Every block that changed; more than one for a patch of several."""
 
     def __init__(
         self,
@@ -1000,10 +1152,12 @@ class EditBlockResponse(_message.Message):
         block: Global___Block | None = ...,
         diff: _builtins.str = ...,
         message: _builtins.str = ...,
+        changes: _abc.Iterable[Global___BlockChange] | None = ...,
+        merged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["block", b"block"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "diff", b"diff", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block", b"block", "changes", b"changes", "diff", b"diff", "merged", b"merged", "message", b"message"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1015,6 +1169,26 @@ class BlockVersion(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class MetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     BLOCK_ID_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
@@ -1023,6 +1197,11 @@ class BlockVersion(_message.Message):
     ORIGIN_FIELD_NUMBER: _builtins.int
     PRINCIPAL_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    READ_ONLY_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    BASE_REVISION_FIELD_NUMBER: _builtins.int
     block_id: _builtins.str
     """The block."""
     revision: _builtins.int
@@ -1032,9 +1211,19 @@ class BlockVersion(_message.Message):
     label: _builtins.str
     """The label."""
     operation: _builtins.str
-    """What was done: "create", "append", "replace", "insert", "rethink", "update", "revert" and so on."""
+    """What was done: "create", "append", "replace", "string_replace", "insert",
+    "rethink", "patch", "rename", "update", "delete" or "revert".
+    """
     principal: _builtins.str
     """The principal (API key or user)."""
+    description: _builtins.str
+    """The description."""
+    limit: _builtins.int
+    """The limit."""
+    read_only: _builtins.bool
+    """Whether agents could not change it."""
+    base_revision: _builtins.int
+    """The revision that the edit was written against, if it was merged; else 0."""
     @_builtins.property
     def origin(self) -> Global___EditOrigin:
         """Who did it."""
@@ -1042,6 +1231,10 @@ class BlockVersion(_message.Message):
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When."""
+
+    @_builtins.property
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Free key-value pairs."""
 
     def __init__(
         self,
@@ -1054,10 +1247,15 @@ class BlockVersion(_message.Message):
         origin: Global___EditOrigin | None = ...,
         principal: _builtins.str = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        description: _builtins.str = ...,
+        limit: _builtins.int = ...,
+        read_only: _builtins.bool = ...,
+        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        base_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "origin", b"origin"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_id", b"block_id", "create_time", b"create_time", "label", b"label", "operation", b"operation", "origin", b"origin", "principal", b"principal", "revision", b"revision", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_revision", b"base_revision", "block_id", b"block_id", "create_time", b"create_time", "description", b"description", "label", b"label", "limit", b"limit", "metadata", b"metadata", "operation", b"operation", "origin", b"origin", "principal", b"principal", "read_only", b"read_only", "revision", b"revision", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1180,16 +1378,20 @@ class BlameBlockRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BLOCK_ID_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     block_id: _builtins.str
     """The block."""
+    revision: _builtins.int
+    """The text at this revision; 0 means the newest."""
     def __init__(
         self,
         *,
         block_id: _builtins.str = ...,
+        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_id", b"block_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_id", b"block_id", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1206,12 +1408,18 @@ class BlameLine(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
     line: _builtins.int
     """Number of the line, from 1."""
     text: _builtins.str
     """The text."""
     revision: _builtins.int
     """Revision that wrote it."""
+    principal: _builtins.str
+    """The principal (API key or user)."""
+    operation: _builtins.str
+    """What was done."""
     @_builtins.property
     def origin(self) -> Global___EditOrigin:
         """Who wrote it."""
@@ -1228,10 +1436,12 @@ class BlameLine(_message.Message):
         revision: _builtins.int = ...,
         origin: Global___EditOrigin | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        principal: _builtins.str = ...,
+        operation: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "origin", b"origin"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "line", b"line", "origin", b"origin", "revision", b"revision", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "line", b"line", "operation", b"operation", "origin", b"origin", "principal", b"principal", "revision", b"revision", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1275,10 +1485,13 @@ class RevertBlockRequest(_message.Message):
     SINCE_TIME_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
     block_id: _builtins.str
-    """The block; empty with run_id to revert all blocks that the run changed."""
+    """The block; empty with run_id, or with since_time and agent_id, for all blocks
+    that were changed so.
+    """
     revision: _builtins.int
     """One edit: the revision that it made."""
     to_revision: _builtins.int
@@ -1289,6 +1502,8 @@ class RevertBlockRequest(_message.Message):
     """Only edits of this agent."""
     reason: _builtins.str
     """Why, kept in the version."""
+    validate_only: _builtins.bool
+    """Only tell what would change."""
     @_builtins.property
     def since_time(self) -> _timestamp_pb2.Timestamp:
         """All edits since this time."""
@@ -1304,10 +1519,11 @@ class RevertBlockRequest(_message.Message):
         since_time: _timestamp_pb2.Timestamp | None = ...,
         agent_id: _builtins.str = ...,
         reason: _builtins.str = ...,
+        validate_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["revision", b"revision", "run_id", b"run_id", "since_time", b"since_time", "target", b"target", "to_revision", b"to_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "block_id", b"block_id", "reason", b"reason", "request_id", b"request_id", "revision", b"revision", "run_id", b"run_id", "since_time", b"since_time", "target", b"target", "to_revision", b"to_revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "block_id", b"block_id", "reason", b"reason", "request_id", b"request_id", "revision", b"revision", "run_id", b"run_id", "since_time", b"since_time", "target", b"target", "to_revision", b"to_revision", "validate_only", b"validate_only"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_target: _TypeAlias = _typing.Literal["revision", "to_revision", "run_id", "since_time"]  # noqa: Y015
     _WhichOneofArgType_target: _TypeAlias = _typing.Literal["target", b"target"]  # noqa: Y015
@@ -1322,19 +1538,191 @@ class RevertBlockResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BLOCKS_FIELD_NUMBER: _builtins.int
+    CHANGES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Block]:
         """The changed blocks."""
+
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___BlockChange]:
+        """The same, with what changed."""
 
     def __init__(
         self,
         *,
         blocks: _abc.Iterable[Global___Block] | None = ...,
+        changes: _abc.Iterable[Global___BlockChange] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "changes", b"changes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RevertBlockResponse: _TypeAlias = RevertBlockResponse  # noqa: Y015
+
+@_typing.final
+class RenderMemoryRequest(_message.Message):
+    """Asks for an agent's core memory as the model sees it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    AS_OF_TIME_FIELD_NUMBER: _builtins.int
+    LINE_NUMBERS_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent."""
+    line_numbers: _builtins.bool
+    """Show each line of a value with its number."""
+    @_builtins.property
+    def as_of_time(self) -> _timestamp_pb2.Timestamp:
+        """As it was at this time; unset means now. Open files are shown only now."""
+
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        as_of_time: _timestamp_pb2.Timestamp | None = ...,
+        line_numbers: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["as_of_time", b"as_of_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "as_of_time", b"as_of_time", "line_numbers", b"line_numbers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenderMemoryRequest: _TypeAlias = RenderMemoryRequest  # noqa: Y015
+
+@_typing.final
+class RenderMemoryResponse(_message.Message):
+    """An agent's core memory."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    LAST_MODIFIED_TIME_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """From <memory_blocks> to </directories>, without tool rules."""
+    @_builtins.property
+    def last_modified_time(self) -> _timestamp_pb2.Timestamp:
+        """When a block was last changed; unset without blocks."""
+
+    @_builtins.property
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Block]:
+        """The blocks that are shown, in order."""
+
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        last_modified_time: _timestamp_pb2.Timestamp | None = ...,
+        blocks: _abc.Iterable[Global___Block] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_modified_time", b"last_modified_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks", b"blocks", "last_modified_time", b"last_modified_time", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenderMemoryResponse: _TypeAlias = RenderMemoryResponse  # noqa: Y015
+
+@_typing.final
+class LintMemoryRequest(_message.Message):
+    """Asks for findings."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    BLOCK_ID_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """All blocks of this agent; or"""
+    block_id: _builtins.str
+    """this block."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        block_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "block_id", b"block_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LintMemoryRequest: _TypeAlias = LintMemoryRequest  # noqa: Y015
+
+@_typing.final
+class LintFinding(_message.Message):
+    """Something to be looked at."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RULE_FIELD_NUMBER: _builtins.int
+    BLOCK_ID_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
+    LINE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    OTHER_LABEL_FIELD_NUMBER: _builtins.int
+    OTHER_LINE_FIELD_NUMBER: _builtins.int
+    rule: Global___LintRule.ValueType
+    """What it is about."""
+    block_id: _builtins.str
+    """The block."""
+    label: _builtins.str
+    """Its label."""
+    line: _builtins.int
+    """The line, from 1; 0 for the whole block."""
+    text: _builtins.str
+    """The text."""
+    message: _builtins.str
+    """What is wrong and what to do, in words."""
+    other_label: _builtins.str
+    """The other line, where there are two."""
+    other_line: _builtins.int
+    """Its number."""
+    def __init__(
+        self,
+        *,
+        rule: Global___LintRule.ValueType = ...,
+        block_id: _builtins.str = ...,
+        label: _builtins.str = ...,
+        line: _builtins.int = ...,
+        text: _builtins.str = ...,
+        message: _builtins.str = ...,
+        other_label: _builtins.str = ...,
+        other_line: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_id", b"block_id", "label", b"label", "line", b"line", "message", b"message", "other_label", b"other_label", "other_line", b"other_line", "rule", b"rule", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LintFinding: _TypeAlias = LintFinding  # noqa: Y015
+
+@_typing.final
+class LintMemoryResponse(_message.Message):
+    """The findings."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FINDINGS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___LintFinding]:
+        """By block in order, then by line."""
+
+    def __init__(
+        self,
+        *,
+        findings: _abc.Iterable[Global___LintFinding] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["findings", b"findings"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LintMemoryResponse: _TypeAlias = LintMemoryResponse  # noqa: Y015

@@ -99,6 +99,16 @@ class BlockServiceStub:
                 request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.RevertBlockRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.RevertBlockResponse.FromString,
                 _registered_method=True)
+        self.RenderMemory = channel.unary_unary(
+                '/strata.api.core_memory.v1.BlockService/RenderMemory',
+                request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.RenderMemoryRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.RenderMemoryResponse.FromString,
+                _registered_method=True)
+        self.LintMemory = channel.unary_unary(
+                '/strata.api.core_memory.v1.BlockService/LintMemory',
+                request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.LintMemoryRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.LintMemoryResponse.FromString,
+                _registered_method=True)
 
 
 class BlockServiceServicer:
@@ -144,7 +154,8 @@ class BlockServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteBlock(self, request, context):
-        """Deletes a block and detaches it from every agent. NOT_FOUND
+        """Deletes a block: detaches it from every agent and hides it. Its history
+        stays, and RevertBlock brings it back, unless purge is set. NOT_FOUND
         (BLOCK_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -195,15 +206,36 @@ class BlockServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def BlameBlock(self, request, context):
-        """Names the version that wrote each line. NOT_FOUND (BLOCK_NOT_FOUND).
+        """Names the version that wrote each line of the newest text, or of the text
+        at a revision. NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevertBlock(self, request, context):
-        """Undoes edits by writing new versions. NOT_FOUND (BLOCK_NOT_FOUND,
-        VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT).
+        """Undoes edits by writing new versions, in all blocks concerned or in none.
+        Later edits of other text stay. Brings back a deleted block, detached.
+        NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT: later
+        edits changed the same text; metadata "labels"), FAILED_PRECONDITION
+        (BLOCK_LIMIT_EXCEEDED), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenderMemory(self, request, context):
+        """Renders an agent's core memory as its model sees it, now or as it was.
+        NOT_FOUND (AGENT_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LintMemory(self, request, context):
+        """Looks for what makes core memory worse: duplicates, relative dates,
+        contradictions, over-long lines, nearly full blocks. NOT_FOUND
+        (AGENT_NOT_FOUND, BLOCK_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -271,6 +303,16 @@ def add_BlockServiceServicer_to_server(servicer, server):
                     servicer.RevertBlock,
                     request_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.RevertBlockRequest.FromString,
                     response_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.RevertBlockResponse.SerializeToString,
+            ),
+            'RenderMemory': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenderMemory,
+                    request_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.RenderMemoryRequest.FromString,
+                    response_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.RenderMemoryResponse.SerializeToString,
+            ),
+            'LintMemory': grpc.unary_unary_rpc_method_handler(
+                    servicer.LintMemory,
+                    request_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.LintMemoryRequest.FromString,
+                    response_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.LintMemoryResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -602,6 +644,60 @@ class BlockService:
             '/strata.api.core_memory.v1.BlockService/RevertBlock',
             strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.RevertBlockRequest.SerializeToString,
             strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.RevertBlockResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenderMemory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.core_memory.v1.BlockService/RenderMemory',
+            strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.RenderMemoryRequest.SerializeToString,
+            strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.RenderMemoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LintMemory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.core_memory.v1.BlockService/LintMemory',
+            strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.LintMemoryRequest.SerializeToString,
+            strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2.LintMemoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

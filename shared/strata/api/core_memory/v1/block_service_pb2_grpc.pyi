@@ -38,7 +38,8 @@ class BlockServiceStub:
     blocks; agents may not.
     """
     DeleteBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.DeleteBlockRequest, _block_service_pb2.DeleteBlockResponse]
-    """Deletes a block and detaches it from every agent. NOT_FOUND
+    """Deletes a block: detaches it from every agent and hides it. Its history
+    stays, and RevertBlock brings it back, unless purge is set. NOT_FOUND
     (BLOCK_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
     """
     AttachBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.AttachBlockRequest, _block_service_pb2.AttachBlockResponse]
@@ -64,10 +65,24 @@ class BlockServiceStub:
     DiffBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.DiffBlockRequest, _block_service_pb2.DiffBlockResponse]
     """Returns a unified diff of two versions. NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND)."""
     BlameBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.BlameBlockRequest, _block_service_pb2.BlameBlockResponse]
-    """Names the version that wrote each line. NOT_FOUND (BLOCK_NOT_FOUND)."""
+    """Names the version that wrote each line of the newest text, or of the text
+    at a revision. NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND).
+    """
     RevertBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.RevertBlockRequest, _block_service_pb2.RevertBlockResponse]
-    """Undoes edits by writing new versions. NOT_FOUND (BLOCK_NOT_FOUND,
-    VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT).
+    """Undoes edits by writing new versions, in all blocks concerned or in none.
+    Later edits of other text stay. Brings back a deleted block, detached.
+    NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT: later
+    edits changed the same text; metadata "labels"), FAILED_PRECONDITION
+    (BLOCK_LIMIT_EXCEEDED), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
+    """
+    RenderMemory: _aio.UnaryUnaryMultiCallable[_block_service_pb2.RenderMemoryRequest, _block_service_pb2.RenderMemoryResponse]
+    """Renders an agent's core memory as its model sees it, now or as it was.
+    NOT_FOUND (AGENT_NOT_FOUND).
+    """
+    LintMemory: _aio.UnaryUnaryMultiCallable[_block_service_pb2.LintMemoryRequest, _block_service_pb2.LintMemoryResponse]
+    """Looks for what makes core memory worse: duplicates, relative dates,
+    contradictions, over-long lines, nearly full blocks. NOT_FOUND
+    (AGENT_NOT_FOUND, BLOCK_NOT_FOUND).
     """
 
 class BlockServiceServicer:
@@ -120,7 +135,8 @@ class BlockServiceServicer:
         request: _block_service_pb2.DeleteBlockRequest,
         context: _aio.ServicerContext[_block_service_pb2.DeleteBlockRequest, _abc.Awaitable[_block_service_pb2.DeleteBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.DeleteBlockResponse]:
-        """Deletes a block and detaches it from every agent. NOT_FOUND
+        """Deletes a block: detaches it from every agent and hides it. Its history
+        stays, and RevertBlock brings it back, unless purge is set. NOT_FOUND
         (BLOCK_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
         """
 
@@ -176,15 +192,39 @@ class BlockServiceServicer:
         request: _block_service_pb2.BlameBlockRequest,
         context: _aio.ServicerContext[_block_service_pb2.BlameBlockRequest, _abc.Awaitable[_block_service_pb2.BlameBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.BlameBlockResponse]:
-        """Names the version that wrote each line. NOT_FOUND (BLOCK_NOT_FOUND)."""
+        """Names the version that wrote each line of the newest text, or of the text
+        at a revision. NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND).
+        """
 
     def RevertBlock(
         self,
         request: _block_service_pb2.RevertBlockRequest,
         context: _aio.ServicerContext[_block_service_pb2.RevertBlockRequest, _abc.Awaitable[_block_service_pb2.RevertBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.RevertBlockResponse]:
-        """Undoes edits by writing new versions. NOT_FOUND (BLOCK_NOT_FOUND,
-        VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT).
+        """Undoes edits by writing new versions, in all blocks concerned or in none.
+        Later edits of other text stay. Brings back a deleted block, detached.
+        NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT: later
+        edits changed the same text; metadata "labels"), FAILED_PRECONDITION
+        (BLOCK_LIMIT_EXCEEDED), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
+        """
+
+    def RenderMemory(
+        self,
+        request: _block_service_pb2.RenderMemoryRequest,
+        context: _aio.ServicerContext[_block_service_pb2.RenderMemoryRequest, _abc.Awaitable[_block_service_pb2.RenderMemoryResponse]],
+    ) -> _abc.Awaitable[_block_service_pb2.RenderMemoryResponse]:
+        """Renders an agent's core memory as its model sees it, now or as it was.
+        NOT_FOUND (AGENT_NOT_FOUND).
+        """
+
+    def LintMemory(
+        self,
+        request: _block_service_pb2.LintMemoryRequest,
+        context: _aio.ServicerContext[_block_service_pb2.LintMemoryRequest, _abc.Awaitable[_block_service_pb2.LintMemoryResponse]],
+    ) -> _abc.Awaitable[_block_service_pb2.LintMemoryResponse]:
+        """Looks for what makes core memory worse: duplicates, relative dates,
+        contradictions, over-long lines, nearly full blocks. NOT_FOUND
+        (AGENT_NOT_FOUND, BLOCK_NOT_FOUND).
         """
 
 def add_BlockServiceServicer_to_server(servicer: BlockServiceServicer, server: _aio.Server) -> None: ...

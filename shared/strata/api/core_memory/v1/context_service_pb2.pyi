@@ -34,6 +34,7 @@ class CompileRequest(_message.Message):
     IF_REVISION_FIELD_NUMBER: _builtins.int
     MAX_FILES_OPEN_FIELD_NUMBER: _builtins.int
     PER_FILE_VIEW_WINDOW_CHAR_LIMIT_FIELD_NUMBER: _builtins.int
+    AS_OF_TIME_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent."""
     agent_type: _builtins.str
@@ -43,12 +44,16 @@ class CompileRequest(_message.Message):
     if_revision: _builtins.str
     """The revision that the caller has; empty to force rendering."""
     max_files_open: _builtins.int
-    """Files that may be open at once, for <file_limits>."""
+    """Files that may be open at once, for <file_limits>; 0 means 5."""
     per_file_view_window_char_limit: _builtins.int
-    """Characters of a file that are shown at most."""
+    """Characters of a file that are shown at most; 0 means 50000."""
     @_builtins.property
     def tool_rules(self) -> _containers.RepeatedCompositeFieldContainer[_tool_pb2.ToolRule]:
         """Rules to render into <tool_usage_rules>, in order."""
+
+    @_builtins.property
+    def as_of_time(self) -> _timestamp_pb2.Timestamp:
+        """Core memory as it was at this time; unset means now."""
 
     def __init__(
         self,
@@ -60,10 +65,11 @@ class CompileRequest(_message.Message):
         if_revision: _builtins.str = ...,
         max_files_open: _builtins.int = ...,
         per_file_view_window_char_limit: _builtins.int = ...,
+        as_of_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["as_of_time", b"as_of_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_type", b"agent_type", "if_revision", b"if_revision", "line_numbers", b"line_numbers", "max_files_open", b"max_files_open", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "tool_rules", b"tool_rules"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_type", b"agent_type", "as_of_time", b"as_of_time", "if_revision", b"if_revision", "line_numbers", b"line_numbers", "max_files_open", b"max_files_open", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "tool_rules", b"tool_rules"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -95,17 +101,41 @@ class CompileResponse(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class BlockRevisionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NOT_CHANGED_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     MEMORY_SECTION_FIELD_NUMBER: _builtins.int
     LAST_MODIFIED_TIME_FIELD_NUMBER: _builtins.int
     BLOCK_CHARS_FIELD_NUMBER: _builtins.int
+    BLOCK_REVISIONS_FIELD_NUMBER: _builtins.int
+    HAS_FOLDERS_FIELD_NUMBER: _builtins.int
     not_changed: _builtins.bool
     """True if if_revision is current; then memory_section is empty."""
     revision: _builtins.str
     """Names exactly this rendering: equal revisions mean equal bytes."""
     memory_section: _builtins.str
     """From <memory_blocks> to </directories>; empty if there is nothing to show."""
+    has_folders: _builtins.bool
+    """True if a folder is attached, so that the file tools are of use."""
     @_builtins.property
     def last_modified_time(self) -> _timestamp_pb2.Timestamp:
         """When a block of the agent was last changed; unset if it has none."""
@@ -113,6 +143,10 @@ class CompileResponse(_message.Message):
     @_builtins.property
     def block_chars(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Characters of each block's value, by label."""
+
+    @_builtins.property
+    def block_revisions(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Revision of each block, by label: what an edit of the reader is based on."""
 
     def __init__(
         self,
@@ -122,10 +156,12 @@ class CompileResponse(_message.Message):
         memory_section: _builtins.str = ...,
         last_modified_time: _timestamp_pb2.Timestamp | None = ...,
         block_chars: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        block_revisions: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        has_folders: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_modified_time", b"last_modified_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_chars", b"block_chars", "last_modified_time", b"last_modified_time", "memory_section", b"memory_section", "not_changed", b"not_changed", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_chars", b"block_chars", "block_revisions", b"block_revisions", "has_folders", b"has_folders", "last_modified_time", b"last_modified_time", "memory_section", b"memory_section", "not_changed", b"not_changed", "revision", b"revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -53,6 +53,98 @@ FILE_STATE_FAILED: FileState.ValueType  # 4
 Global___FileState: _TypeAlias = FileState  # noqa: Y015
 
 @_typing.final
+class GetFileRequest(_message.Message):
+    """Asks for a file."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_ID_FIELD_NUMBER: _builtins.int
+    file_id: _builtins.str
+    """The file."""
+    def __init__(
+        self,
+        *,
+        file_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file_id", b"file_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetFileRequest: _TypeAlias = GetFileRequest  # noqa: Y015
+
+@_typing.final
+class GetFileResponse(_message.Message):
+    """One file."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def file(self) -> Global___File:
+        """The file."""
+
+    def __init__(
+        self,
+        *,
+        file: Global___File | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["file", b"file"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetFileResponse: _TypeAlias = GetFileResponse  # noqa: Y015
+
+@_typing.final
+class WatchFileRequest(_message.Message):
+    """Asks to be told of a file's progress."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_ID_FIELD_NUMBER: _builtins.int
+    file_id: _builtins.str
+    """The file."""
+    def __init__(
+        self,
+        *,
+        file_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file_id", b"file_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchFileRequest: _TypeAlias = WatchFileRequest  # noqa: Y015
+
+@_typing.final
+class WatchFileResponse(_message.Message):
+    """The file as it is now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def file(self) -> Global___File:
+        """The file."""
+
+    def __init__(
+        self,
+        *,
+        file: Global___File | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["file", b"file"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file", b"file"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchFileResponse: _TypeAlias = WatchFileResponse  # noqa: Y015
+
+@_typing.final
 class Folder(_message.Message):
     """A folder."""
 
@@ -365,6 +457,7 @@ class UploadFileHeader(_message.Message):
     FOLDER_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     MEDIA_TYPE_FIELD_NUMBER: _builtins.int
+    REPLACE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
     folder_id: _builtins.str
@@ -373,6 +466,8 @@ class UploadFileHeader(_message.Message):
     """Name in the folder."""
     media_type: _builtins.str
     """MIME type; empty to guess from the name."""
+    replace: _builtins.bool
+    """Take the place of a file of the same name."""
     def __init__(
         self,
         *,
@@ -380,10 +475,11 @@ class UploadFileHeader(_message.Message):
         folder_id: _builtins.str = ...,
         name: _builtins.str = ...,
         media_type: _builtins.str = ...,
+        replace: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["folder_id", b"folder_id", "media_type", b"media_type", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["folder_id", b"folder_id", "media_type", b"media_type", "name", b"name", "replace", b"replace", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -558,19 +654,25 @@ class AttachFolderRequest(_message.Message):
 
     AGENT_ID_FIELD_NUMBER: _builtins.int
     FOLDER_ID_FIELD_NUMBER: _builtins.int
+    OPEN_COUNT_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent."""
     folder_id: _builtins.str
     """The folder."""
+    open_count: _builtins.int
+    """Open this many of its files, by name; 0 opens none, so that a prompt does not
+    grow without anybody asking.
+    """
     def __init__(
         self,
         *,
         agent_id: _builtins.str = ...,
         folder_id: _builtins.str = ...,
+        open_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "folder_id", b"folder_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "folder_id", b"folder_id", "open_count", b"open_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -690,12 +792,15 @@ class OpenFilesRequest(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     WINDOWS_FIELD_NUMBER: _builtins.int
     CLOSE_ALL_OTHERS_FIELD_NUMBER: _builtins.int
+    MAX_FILES_OPEN_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key."""
     agent_id: _builtins.str
     """The agent."""
     close_all_others: _builtins.bool
     """Close all others first, after all names are checked."""
+    max_files_open: _builtins.int
+    """Files that may be open at once; 0 means 5."""
     @_builtins.property
     def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileWindow]:
         """What to open."""
@@ -707,10 +812,11 @@ class OpenFilesRequest(_message.Message):
         agent_id: _builtins.str = ...,
         windows: _abc.Iterable[Global___FileWindow] | None = ...,
         close_all_others: _builtins.bool = ...,
+        max_files_open: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "close_all_others", b"close_all_others", "request_id", b"request_id", "windows", b"windows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "close_all_others", b"close_all_others", "max_files_open", b"max_files_open", "request_id", b"request_id", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -877,10 +983,13 @@ class GrepFilesResponse(_message.Message):
     MATCHES_FIELD_NUMBER: _builtins.int
     TOTAL_MATCHES_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
     total_matches: _builtins.int
     """Matches in all, at most 1000 counted."""
     message: _builtins.str
     """What the tool tells the model."""
+    truncated: _builtins.bool
+    """True if a limit (size of a file, total size, time, matches) cut the search short."""
     @_builtins.property
     def matches(self) -> _containers.RepeatedCompositeFieldContainer[Global___GrepMatch]:
         """The matches."""
@@ -891,10 +1000,11 @@ class GrepFilesResponse(_message.Message):
         matches: _abc.Iterable[Global___GrepMatch] | None = ...,
         total_matches: _builtins.int = ...,
         message: _builtins.str = ...,
+        truncated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["matches", b"matches", "message", b"message", "total_matches", b"total_matches"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["matches", b"matches", "message", b"message", "total_matches", b"total_matches", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -975,6 +1085,12 @@ class SearchFilesResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HITS_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    UNINDEXED_FILES_FIELD_NUMBER: _builtins.int
+    message: _builtins.str
+    """What the tool tells the model."""
+    unindexed_files: _builtins.int
+    """Files of the agent that are not fully indexed yet, so may be missed."""
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileHit]:
         """The hits."""
@@ -983,10 +1099,12 @@ class SearchFilesResponse(_message.Message):
         self,
         *,
         hits: _abc.Iterable[Global___FileHit] | None = ...,
+        message: _builtins.str = ...,
+        unindexed_files: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hits", b"hits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hits", b"hits", "message", b"message", "unindexed_files", b"unindexed_files"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -59,6 +59,16 @@ class FileServiceStub:
                 request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.UploadFileRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.UploadFileResponse.FromString,
                 _registered_method=True)
+        self.GetFile = channel.unary_unary(
+                '/strata.api.core_memory.v1.FileService/GetFile',
+                request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.GetFileRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.GetFileResponse.FromString,
+                _registered_method=True)
+        self.WatchFile = channel.unary_stream(
+                '/strata.api.core_memory.v1.FileService/WatchFile',
+                request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.WatchFileRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.WatchFileResponse.FromString,
+                _registered_method=True)
         self.ListFiles = channel.unary_unary(
                 '/strata.api.core_memory.v1.FileService/ListFiles',
                 request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.ListFilesRequest.SerializeToString,
@@ -110,7 +120,7 @@ class FileServiceServicer:
     """
 
     def CreateFolder(self, request, context):
-        """Creates a folder. ALREADY_EXISTS (NAME_TAKEN).
+        """Creates a folder. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -131,9 +141,27 @@ class FileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UploadFile(self, request_iterator, context):
-        """Uploads one file: first its header, then its bytes. NOT_FOUND
-        (FILE_NOT_FOUND: no such folder), INVALID_ARGUMENT (a format that cannot be
-        read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE, QUOTA_EXCEEDED).
+        """Uploads one file: first its header, then its bytes. The file is stored when
+        this returns; it is read and indexed afterwards, see WatchFile. The same
+        bytes under the same name are the same file. NOT_FOUND (FILE_NOT_FOUND: no
+        such folder), ALREADY_EXISTS (NAME_TAKEN: the folder has another file of that
+        name and replace is not set; REQUEST_ID_REUSED), INVALID_ARGUMENT (a kind of
+        file that cannot be read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetFile(self, request, context):
+        """Returns a file. NOT_FOUND (FILE_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchFile(self, request, context):
+        """Sends a file whenever it has come further, until it is ready or has failed.
+        NOT_FOUND (FILE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -154,14 +182,16 @@ class FileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AttachFolder(self, request, context):
-        """Shows a folder to an agent. NOT_FOUND (FILE_NOT_FOUND).
+        """Shows a folder to an agent; repeating it is success. NOT_FOUND
+        (FILE_NOT_FOUND, AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DetachFolder(self, request, context):
-        """Hides a folder from an agent. NOT_FOUND (FILE_NOT_FOUND).
+        """Hides a folder from an agent and closes its files. NOT_FOUND
+        (FILE_NOT_FOUND, AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -169,7 +199,10 @@ class FileServiceServicer:
 
     def OpenFiles(self, request, context):
         """Opens windows into files; closes the least recently used beyond the limit.
-        NOT_FOUND (FILE_NOT_FOUND), INVALID_ARGUMENT.
+        Nothing is opened or closed unless every name and range is right. NOT_FOUND
+        (FILE_NOT_FOUND), OUT_OF_RANGE (INVALID_FIELD: an offset beyond the end),
+        FAILED_PRECONDITION (EDIT_NOT_APPLICABLE: the file cannot be read, or not
+        yet), ALREADY_EXISTS (REQUEST_ID_REUSED). Messages are written for the model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -183,7 +216,7 @@ class FileServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GrepFiles(self, request, context):
-        """Searches the agent's files by pattern, 20 matches a page. INVALID_ARGUMENT.
+        """Searches the agent's files by pattern, 20 matches a page, in linear time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -218,6 +251,16 @@ def add_FileServiceServicer_to_server(servicer, server):
                     servicer.UploadFile,
                     request_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.UploadFileRequest.FromString,
                     response_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.UploadFileResponse.SerializeToString,
+            ),
+            'GetFile': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetFile,
+                    request_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.GetFileRequest.FromString,
+                    response_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.GetFileResponse.SerializeToString,
+            ),
+            'WatchFile': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchFile,
+                    request_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.WatchFileRequest.FromString,
+                    response_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.WatchFileResponse.SerializeToString,
             ),
             'ListFiles': grpc.unary_unary_rpc_method_handler(
                     servicer.ListFiles,
@@ -373,6 +416,60 @@ class FileService:
             '/strata.api.core_memory.v1.FileService/UploadFile',
             strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.UploadFileRequest.SerializeToString,
             strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.UploadFileResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetFile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.core_memory.v1.FileService/GetFile',
+            strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.GetFileRequest.SerializeToString,
+            strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.GetFileResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchFile(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/strata.api.core_memory.v1.FileService/WatchFile',
+            strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.WatchFileRequest.SerializeToString,
+            strata_dot_api_dot_core__memory_dot_v1_dot_file__service__pb2.WatchFileResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -21,32 +21,48 @@ class FileServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.CreateFolderRequest, _file_service_pb2.CreateFolderResponse]
-    """Creates a folder. ALREADY_EXISTS (NAME_TAKEN)."""
+    """Creates a folder. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED)."""
     ListFolders: _aio.UnaryUnaryMultiCallable[_file_service_pb2.ListFoldersRequest, _file_service_pb2.ListFoldersResponse]
     """Lists folders by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     DeleteFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.DeleteFolderRequest, _file_service_pb2.DeleteFolderResponse]
     """Deletes a folder with its files. NOT_FOUND (FILE_NOT_FOUND)."""
     UploadFile: _aio.StreamUnaryMultiCallable[_file_service_pb2.UploadFileRequest, _file_service_pb2.UploadFileResponse]
-    """Uploads one file: first its header, then its bytes. NOT_FOUND
-    (FILE_NOT_FOUND: no such folder), INVALID_ARGUMENT (a format that cannot be
-    read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE, QUOTA_EXCEEDED).
+    """Uploads one file: first its header, then its bytes. The file is stored when
+    this returns; it is read and indexed afterwards, see WatchFile. The same
+    bytes under the same name are the same file. NOT_FOUND (FILE_NOT_FOUND: no
+    such folder), ALREADY_EXISTS (NAME_TAKEN: the folder has another file of that
+    name and replace is not set; REQUEST_ID_REUSED), INVALID_ARGUMENT (a kind of
+    file that cannot be read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE).
+    """
+    GetFile: _aio.UnaryUnaryMultiCallable[_file_service_pb2.GetFileRequest, _file_service_pb2.GetFileResponse]
+    """Returns a file. NOT_FOUND (FILE_NOT_FOUND)."""
+    WatchFile: _aio.UnaryStreamMultiCallable[_file_service_pb2.WatchFileRequest, _file_service_pb2.WatchFileResponse]
+    """Sends a file whenever it has come further, until it is ready or has failed.
+    NOT_FOUND (FILE_NOT_FOUND).
     """
     ListFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.ListFilesRequest, _file_service_pb2.ListFilesResponse]
     """Lists files of a folder or of an agent. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     DeleteFile: _aio.UnaryUnaryMultiCallable[_file_service_pb2.DeleteFileRequest, _file_service_pb2.DeleteFileResponse]
     """Deletes a file. NOT_FOUND (FILE_NOT_FOUND)."""
     AttachFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.AttachFolderRequest, _file_service_pb2.AttachFolderResponse]
-    """Shows a folder to an agent. NOT_FOUND (FILE_NOT_FOUND)."""
+    """Shows a folder to an agent; repeating it is success. NOT_FOUND
+    (FILE_NOT_FOUND, AGENT_NOT_FOUND).
+    """
     DetachFolder: _aio.UnaryUnaryMultiCallable[_file_service_pb2.DetachFolderRequest, _file_service_pb2.DetachFolderResponse]
-    """Hides a folder from an agent. NOT_FOUND (FILE_NOT_FOUND)."""
+    """Hides a folder from an agent and closes its files. NOT_FOUND
+    (FILE_NOT_FOUND, AGENT_NOT_FOUND).
+    """
     OpenFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.OpenFilesRequest, _file_service_pb2.OpenFilesResponse]
     """Opens windows into files; closes the least recently used beyond the limit.
-    NOT_FOUND (FILE_NOT_FOUND), INVALID_ARGUMENT.
+    Nothing is opened or closed unless every name and range is right. NOT_FOUND
+    (FILE_NOT_FOUND), OUT_OF_RANGE (INVALID_FIELD: an offset beyond the end),
+    FAILED_PRECONDITION (EDIT_NOT_APPLICABLE: the file cannot be read, or not
+    yet), ALREADY_EXISTS (REQUEST_ID_REUSED). Messages are written for the model.
     """
     CloseFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.CloseFilesRequest, _file_service_pb2.CloseFilesResponse]
     """Closes files. NOT_FOUND (FILE_NOT_FOUND)."""
     GrepFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.GrepFilesRequest, _file_service_pb2.GrepFilesResponse]
-    """Searches the agent's files by pattern, 20 matches a page. INVALID_ARGUMENT."""
+    """Searches the agent's files by pattern, 20 matches a page, in linear time."""
     SearchFiles: _aio.UnaryUnaryMultiCallable[_file_service_pb2.SearchFilesRequest, _file_service_pb2.SearchFilesResponse]
     """Searches the agent's files by meaning."""
 
@@ -63,7 +79,7 @@ class FileServiceServicer:
         request: _file_service_pb2.CreateFolderRequest,
         context: _aio.ServicerContext[_file_service_pb2.CreateFolderRequest, _abc.Awaitable[_file_service_pb2.CreateFolderResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.CreateFolderResponse]:
-        """Creates a folder. ALREADY_EXISTS (NAME_TAKEN)."""
+        """Creates a folder. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED)."""
 
     def ListFolders(
         self,
@@ -84,9 +100,28 @@ class FileServiceServicer:
         request_iterator: _abc.AsyncIterator[_file_service_pb2.UploadFileRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_file_service_pb2.UploadFileRequest], _abc.Awaitable[_file_service_pb2.UploadFileResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.UploadFileResponse]:
-        """Uploads one file: first its header, then its bytes. NOT_FOUND
-        (FILE_NOT_FOUND: no such folder), INVALID_ARGUMENT (a format that cannot be
-        read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE, QUOTA_EXCEEDED).
+        """Uploads one file: first its header, then its bytes. The file is stored when
+        this returns; it is read and indexed afterwards, see WatchFile. The same
+        bytes under the same name are the same file. NOT_FOUND (FILE_NOT_FOUND: no
+        such folder), ALREADY_EXISTS (NAME_TAKEN: the folder has another file of that
+        name and replace is not set; REQUEST_ID_REUSED), INVALID_ARGUMENT (a kind of
+        file that cannot be read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE).
+        """
+
+    def GetFile(
+        self,
+        request: _file_service_pb2.GetFileRequest,
+        context: _aio.ServicerContext[_file_service_pb2.GetFileRequest, _abc.Awaitable[_file_service_pb2.GetFileResponse]],
+    ) -> _abc.Awaitable[_file_service_pb2.GetFileResponse]:
+        """Returns a file. NOT_FOUND (FILE_NOT_FOUND)."""
+
+    def WatchFile(
+        self,
+        request: _file_service_pb2.WatchFileRequest,
+        context: _aio.ServicerContext[_file_service_pb2.WatchFileRequest, _abc.AsyncIterator[_file_service_pb2.WatchFileResponse]],
+    ) -> _abc.AsyncIterator[_file_service_pb2.WatchFileResponse]:
+        """Sends a file whenever it has come further, until it is ready or has failed.
+        NOT_FOUND (FILE_NOT_FOUND).
         """
 
     def ListFiles(
@@ -108,14 +143,18 @@ class FileServiceServicer:
         request: _file_service_pb2.AttachFolderRequest,
         context: _aio.ServicerContext[_file_service_pb2.AttachFolderRequest, _abc.Awaitable[_file_service_pb2.AttachFolderResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.AttachFolderResponse]:
-        """Shows a folder to an agent. NOT_FOUND (FILE_NOT_FOUND)."""
+        """Shows a folder to an agent; repeating it is success. NOT_FOUND
+        (FILE_NOT_FOUND, AGENT_NOT_FOUND).
+        """
 
     def DetachFolder(
         self,
         request: _file_service_pb2.DetachFolderRequest,
         context: _aio.ServicerContext[_file_service_pb2.DetachFolderRequest, _abc.Awaitable[_file_service_pb2.DetachFolderResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.DetachFolderResponse]:
-        """Hides a folder from an agent. NOT_FOUND (FILE_NOT_FOUND)."""
+        """Hides a folder from an agent and closes its files. NOT_FOUND
+        (FILE_NOT_FOUND, AGENT_NOT_FOUND).
+        """
 
     def OpenFiles(
         self,
@@ -123,7 +162,10 @@ class FileServiceServicer:
         context: _aio.ServicerContext[_file_service_pb2.OpenFilesRequest, _abc.Awaitable[_file_service_pb2.OpenFilesResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.OpenFilesResponse]:
         """Opens windows into files; closes the least recently used beyond the limit.
-        NOT_FOUND (FILE_NOT_FOUND), INVALID_ARGUMENT.
+        Nothing is opened or closed unless every name and range is right. NOT_FOUND
+        (FILE_NOT_FOUND), OUT_OF_RANGE (INVALID_FIELD: an offset beyond the end),
+        FAILED_PRECONDITION (EDIT_NOT_APPLICABLE: the file cannot be read, or not
+        yet), ALREADY_EXISTS (REQUEST_ID_REUSED). Messages are written for the model.
         """
 
     def CloseFiles(
@@ -138,7 +180,7 @@ class FileServiceServicer:
         request: _file_service_pb2.GrepFilesRequest,
         context: _aio.ServicerContext[_file_service_pb2.GrepFilesRequest, _abc.Awaitable[_file_service_pb2.GrepFilesResponse]],
     ) -> _abc.Awaitable[_file_service_pb2.GrepFilesResponse]:
-        """Searches the agent's files by pattern, 20 matches a page. INVALID_ARGUMENT."""
+        """Searches the agent's files by pattern, 20 matches a page, in linear time."""
 
     def SearchFiles(
         self,

@@ -121,6 +121,26 @@ class ExecuteToolsRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class BlockRevisionsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     AGENT_ID_FIELD_NUMBER: _builtins.int
     CONVERSATION_ID_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
@@ -129,6 +149,9 @@ class ExecuteToolsRequest(_message.Message):
     TIMEZONE_FIELD_NUMBER: _builtins.int
     CALLS_FIELD_NUMBER: _builtins.int
     ALLOWED_TOOLS_FIELD_NUMBER: _builtins.int
+    AGENT_TYPE_FIELD_NUMBER: _builtins.int
+    BLOCK_REVISIONS_FIELD_NUMBER: _builtins.int
+    MAX_FILES_OPEN_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent."""
     conversation_id: _builtins.str
@@ -141,6 +164,10 @@ class ExecuteToolsRequest(_message.Message):
     """Handle of the model that asked for the calls."""
     timezone: _builtins.str
     """The agent's timezone, an IANA name; empty means UTC."""
+    agent_type: _builtins.str
+    """Type of the agent on the wire; empty means "letta_v1_agent"."""
+    max_files_open: _builtins.int
+    """Files that may be open at once; 0 means 5."""
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
         """The calls, in the order of the reply."""
@@ -148,6 +175,10 @@ class ExecuteToolsRequest(_message.Message):
     @_builtins.property
     def allowed_tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Tools that the agent has; a call of another one fails."""
+
+    @_builtins.property
+    def block_revisions(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Revisions of the memory blocks that the model saw, by label."""
 
     def __init__(
         self,
@@ -160,10 +191,13 @@ class ExecuteToolsRequest(_message.Message):
         timezone: _builtins.str = ...,
         calls: _abc.Iterable[Global___ToolCall] | None = ...,
         allowed_tools: _abc.Iterable[_builtins.str] | None = ...,
+        agent_type: _builtins.str = ...,
+        block_revisions: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        max_files_open: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "allowed_tools", b"allowed_tools", "calls", b"calls", "conversation_id", b"conversation_id", "model", b"model", "run_id", b"run_id", "step_id", b"step_id", "timezone", b"timezone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_type", b"agent_type", "allowed_tools", b"allowed_tools", "block_revisions", b"block_revisions", "calls", b"calls", "conversation_id", b"conversation_id", "max_files_open", b"max_files_open", "model", b"model", "run_id", b"run_id", "step_id", b"step_id", "timezone", b"timezone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -212,12 +246,15 @@ class FinishedCall(_message.Message):
     MEMORY_EDITS_FIELD_NUMBER: _builtins.int
     ARCHIVAL_CHANGED_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
+    FILES_CHANGED_FIELD_NUMBER: _builtins.int
     duration_ms: _builtins.int
     """How long it ran."""
     archival_changed: _builtins.bool
     """True if it stored or removed archival passages."""
     truncated: _builtins.bool
     """True if the text was cut at the tool's return_char_limit."""
+    files_changed: _builtins.bool
+    """True if it opened or closed files, so that the memory section is another one."""
     @_builtins.property
     def tool_return(self) -> _message_pb2.ToolReturnPart:
         """What the model is shown."""
@@ -234,10 +271,11 @@ class FinishedCall(_message.Message):
         memory_edits: _abc.Iterable[_run_event_pb2.MemoryEdit] | None = ...,
         archival_changed: _builtins.bool = ...,
         truncated: _builtins.bool = ...,
+        files_changed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tool_return", b"tool_return"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["archival_changed", b"archival_changed", "duration_ms", b"duration_ms", "memory_edits", b"memory_edits", "tool_return", b"tool_return", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["archival_changed", b"archival_changed", "duration_ms", b"duration_ms", "files_changed", b"files_changed", "memory_edits", b"memory_edits", "tool_return", b"tool_return", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
