@@ -65,6 +65,8 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         worker,
         LeaseTerms(owner, settings.lease_s, settings.run_timeout_s, settings.open_runs_per_project),
     )
+    if settings.only_replica:
+        await store.release_others()
     agent_loop = wiring.channel("agent_loop")
     agents = AgentDirectory(agent_loop, wiring.clock, ttl_s=settings.agent_cache_s)
     hub = RunHub()

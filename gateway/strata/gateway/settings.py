@@ -70,6 +70,10 @@ class GatewaySettings(RoomSettings):
     lease_s: float = Field(
         default=10.0, gt=0, description="After this without a heartbeat a run is taken over."
     )
+    only_replica: bool = Field(
+        default=False,
+        description="No other gateway runs: what a dead one held is taken over at start, at once.",
+    )
     heartbeat_s: float = Field(default=3.0, gt=0, description="Pause between heartbeats.")
     poll_s: float = Field(
         default=1.0, gt=0, description="Pause between two looks for runs that nobody holds."

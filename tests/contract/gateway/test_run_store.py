@@ -279,6 +279,16 @@ async def test_released_runs_are_free_at_once(gateways: Gateways) -> None:
     assert await gateways.second.claim(10) == [(PROJECT, fence.run_id)]
 
 
+async def test_the_only_gateway_frees_what_dead_ones_held_and_keeps_its_own(
+    gateways: Gateways,
+) -> None:
+    dead = await taken(gateways.first, "gateway-1", "conversation-dead")
+    await taken(gateways.second, "gateway-2", "conversation-mine")
+    assert await gateways.second.release_others() == 1
+    assert await gateways.second.claim(10) == [(PROJECT, dead.run_id)]
+    assert await gateways.second.release_others() == 0
+
+
 async def test_a_draining_gateway_leaves_the_next_run_to_others(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     waiting = await gateways.first.accept(new_run())

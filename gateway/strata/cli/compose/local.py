@@ -116,6 +116,8 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
         worker_database_url=database.worker_url,
         token_private_key=private_key,
         key_pepper=folder.secret("key-pepper"),
+        # Whoever has the data folder open is alone with it.
+        only_replica=True,
         pool_size=_POOL_SIZE,
         log_format="console",
         log_level="WARNING",

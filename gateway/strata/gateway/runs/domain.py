@@ -471,3 +471,7 @@ class RunStore(Protocol):
     async def release(self) -> int:
         """Gives all leases of this gateway back and returns how many there were."""
         ...
+
+    async def release_others(self) -> int:
+        """Ends the leases of all other gateways, which MUST be dead; returns how many."""
+        ...

@@ -263,3 +263,9 @@ UPDATE gateway.runs SET lease_until = now() - interval '1 second'
  WHERE owner = :owner AND state IN ({_ACTIVE})
 RETURNING id
 """)
+
+RELEASE_OTHERS = text(f"""
+UPDATE gateway.runs SET lease_until = now() - interval '1 second'
+ WHERE owner <> :owner AND state IN ({_ACTIVE}) AND lease_until >= now()
+RETURNING id
+""")

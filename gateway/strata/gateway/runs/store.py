@@ -285,6 +285,12 @@ class PostgresRunStore:
             found = await connection.execute(sql.RELEASE, {"owner": self._terms.owner})
             return len(found.all())
 
+    async def release_others(self) -> int:
+        """See `RunStore.release_others`."""
+        async with self._worker.system_transaction() as connection:
+            found = await connection.execute(sql.RELEASE_OTHERS, {"owner": self._terms.owner})
+            return len(found.all())
+
     def _transaction(
         self, project_id: str, *, read_only: bool = False
     ) -> AbstractAsyncContextManager[AsyncConnection]:

@@ -1,0 +1,176 @@
+"""Core memory is killed in the middle of a thousand edits; each is there whole, once, or not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import re
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import grpc
+import psutil
+import pytest
+
+from faults.live import Client, Live
+from strata.api.core_memory.v1 import block_service_pb2 as pb
+
+EDITS = 1000
+HANDS = 40
+BLOCKS = ("plans", "people", "places", "projects")
+SLOTS = 90
+_MARK = re.compile(r"edit (\d{4}) (opens|closes)")
+_PASSING = {
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+
+
+@dataclass
+class Editing:
+    """A thousand edits of shared blocks by the agents that share them.
+
+    Attributes:
+        client: Talks to the gateway.
+        agents: Each has all the blocks.
+        acknowledged: Edits that were answered with success.
+        unknown: Edits whose answer did not come.
+    """
+
+    client: Client
+    agents: Sequence[str]
+    acknowledged: set[int] = field(default_factory=set)
+    unknown: set[int] = field(default_factory=set)
+
+    async def run(self, numbers: Iterable[int]) -> None:
+        """Makes the edits, many at a time, each asked for once."""
+        waiting = iter(numbers)
+
+        async def hand() -> None:
+            for number in waiting:
+                try:
+                    await self.client.blocks.EditBlock(self.request(number), **self.client.call)
+                except grpc.aio.AioRpcError as error:
+                    assert error.code() in _PASSING, error
+                    self.unknown.add(number)
+                    await asyncio.sleep(0.05)
+                else:
+                    self.acknowledged.add(number)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(HANDS):
+                group.create_task(hand())
+
+    async def reached(self, count: int) -> None:
+        """Waits until so many edits are acknowledged."""
+        while len(self.acknowledged) < count:
+            await asyncio.sleep(0.002)
+
+    def request(self, number: int) -> pb.EditBlockRequest:
+        """Edit `number`: always the same request for the same number."""
+        mark = f"edit {number:04} opens\nedit {number:04} closes"
+        # A block's own edits in turn: the end, the beginning, a slot of its own.
+        turn = number // len(BLOCKS)
+        request = pb.EditBlockRequest(
+            request_id=f"edit-{number}",
+            agent_id=self.agents[number % len(self.agents)],
+            label=label_of(number),
+        )
+        if turn % 3 == 0:
+            request.append.content = mark
+        elif turn % 3 == 1:
+            request.insert.CopyFrom(pb.InsertEdit(new_string=mark, insert_line=0))
+        else:
+            slot = f"slot {turn // 3:02}: "
+            request.string_replace.CopyFrom(
+                pb.StringReplaceEdit(old_string=f"{slot}free", new_string=f"{slot}{mark}")
+            )
+        return request
+
+
+def label_of(number: int) -> str:
+    return BLOCKS[number % len(BLOCKS)]
+
+
+@pytest.mark.parametrize("live", [True], ids=["split"], indirect=True)
+async def test_a_thousand_edits_survive_the_death_of_core_memory(live: Live) -> None:
+    async with live.client() as client:
+        blocks, agents = await _shared_blocks(client)
+        editing = Editing(client, agents)
+        work = asyncio.create_task(editing.run(range(EDITS)))
+        victim = live.runtime.processes["core_memory"]
+        await editing.reached(EDITS // 3)
+        os.kill(victim, signal.SIGKILL)
+        assert len(editing.acknowledged) + len(editing.unknown) < EDITS
+        await work
+        assert not psutil.pid_exists(victim)
+
+        for label, block_id in blocks.items():
+            there = await _whole_edits(client, block_id)
+            mine = {number for number in editing.acknowledged if label_of(number) == label}
+            lost = {number for number in editing.unknown if label_of(number) == label}
+            assert mine <= there
+            assert there - mine <= lost
+
+        # Who had no answer asks again, in the same words, and nothing is done twice.
+        again = Editing(client, agents)
+        await again.run([*editing.unknown, *range(0, EDITS, 50)])
+        assert again.unknown == set()
+        for label, block_id in blocks.items():
+            expected = {number for number in range(EDITS) if label_of(number) == label}
+            assert await _whole_edits(client, block_id) == expected
+
+
+async def _shared_blocks(client: Client) -> tuple[dict[str, str], list[str]]:
+    """Makes the blocks, and three agents that have them all."""
+    blocks = {}
+    for label in BLOCKS:
+        value = "\n".join(f"slot {number:02}: free" for number in range(SLOTS))
+        block = pb.NewBlock(label=label, value=value)
+        made = await client.blocks.CreateBlock(pb.CreateBlockRequest(block=block), **client.call)
+        blocks[label] = made.block.id
+    agents = []
+    for _ in range(3):
+        agent = await client.new_agent()
+        agents.append(agent.id)
+        for block_id in blocks.values():
+            request = pb.AttachBlockRequest(agent_id=agent.id, block_id=block_id)
+            await client.blocks.AttachBlock(request, **client.call)
+    return blocks, agents
+
+
+async def _whole_edits(client: Client, block_id: str) -> set[int]:
+    """The edits that a block shows; each must be there once, whole, and in the history."""
+    request = pb.GetBlockRequest(block_id=block_id)
+    block = (await client.blocks.GetBlock(request, **client.call)).block
+    marks = [(int(number), end) for number, end in _MARK.findall(block.value)]
+    numbers = [number for number, end in marks if end == "opens"]
+    assert len(set(numbers)) == len(numbers)
+    assert marks == [(number, end) for number in numbers for end in ("opens", "closes")]
+
+    versions = await _history(client, block_id)
+    assert versions[-1].value == block.value
+    assert [version.revision for version in versions] == list(range(1, block.revision + 1))
+    # One version for the block's making, one for every edit.
+    assert len(versions) == 1 + len(numbers)
+    for before, after in itertools.pairwise(versions):
+        added = set(_MARK.findall(after.value)) - set(_MARK.findall(before.value))
+        assert len({number for number, _ in added}) == 1
+        assert len(added) == 2
+    return set(numbers)
+
+
+async def _history(client: Client, block_id: str) -> list[pb.BlockVersion]:
+    """All versions of a block, oldest first."""
+    found: list[pb.BlockVersion] = []
+    token = ""
+    while True:
+        request = pb.ListBlockVersionsRequest(block_id=block_id, page_size=100, page_token=token)
+        page = await client.blocks.ListBlockVersions(request, **client.call)
+        found.extend(page.versions)
+        token = page.next_page_token
+        if not token:
+            return found[::-1]
