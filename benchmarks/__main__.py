@@ -12,8 +12,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from benchmarks.bench import QUICK, Bench, Effort, Floors, Model
-from benchmarks.calls import archival, compile_unchanged, conversation_search, gateway_calls
+from benchmarks.calls import archival, conversation_search, gateway_calls
 from benchmarks.client import Client
+from benchmarks.core_memory import compile_big, compile_unchanged
 from benchmarks.load import eight_agents, thirty_agents
 from benchmarks.processes import Neighbours
 from benchmarks.report import Report
@@ -29,6 +30,7 @@ SUITES: dict[str, Suite] = {
     "plain_turn": plain_turn,
     "gateway_calls": gateway_calls,
     "compile_unchanged": compile_unchanged,
+    "compile_big": compile_big,
     "tool_turns": tool_turns,
     "long_window": long_window,
     "long_reply": long_reply,

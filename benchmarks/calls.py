@@ -10,13 +10,6 @@ from benchmarks.floors import EmbeddingFloor
 from benchmarks.report import Row
 from benchmarks.samples import Samples
 from benchmarks.texts import facts, questions
-from strata.api.core_memory.v1 import context_service_pb2 as context_pb
-from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
-from strata.core_memory import main as core_memory
-from strata.core_memory.settings import CoreMemorySettings
-from strata.shared.auth import TokenSigner, TokenVerifier, public_key_of
-from strata.shared.context import Caller, RequestContext, use
-from strata.shared.inprocess import InProcessNetwork
 
 _SEARCHED_TURNS = 30
 
@@ -36,48 +29,6 @@ async def gateway_calls(bench: Bench) -> None:
             samples=len(own)),
         Row("proxied call (GetAgent)", proxied.median, "ms", p95=proxied.p95, floor=hop,
             floor_name="hop", samples=len(proxied)),
-    )  # fmt: skip
-
-
-async def compile_unchanged(bench: Bench) -> None:
-    """Core memory asked for a revision that the caller has: what every step of a turn costs.
-
-    It is an internal call, which the gateway does not pass on. So the room is built here once
-    more, on the same database, and called as the agent loop calls it within one process.
-    """
-    me = await bench.client.who_am_i()
-    agent = await bench.client.new_agent()
-    folder = bench.system.folder
-    private_key = folder.secret("token-signing-key")
-    token = TokenSigner(private_key).mint(
-        me.organization_id, me.project.id, "benchmark", ("agents:read",)
-    )
-    caller = Caller(me.organization_id, me.project.id, "benchmark", token=token)
-    password = folder.role_passwords("core_memory").service
-    url = bench.system.database_url("strata", "strata_core_memory", password)
-    async with AsyncExitStack() as stack:
-        public_key = public_key_of(private_key)
-        network = await stack.enter_async_context(InProcessNetwork(TokenVerifier(public_key)))
-        settings = CoreMemorySettings(database_url=url, token_public_keys=public_key)
-        network.register(await core_memory.build(settings, network, stack), settings)
-        stub = context_grpc.ContextServiceStub(network.channel(core_memory.NAME))
-        with use(RequestContext(caller=caller, request_id="benchmark")):
-            request = context_pb.CompileRequest(agent_id=agent, agent_type="letta_v1_agent")
-            full, unchanged = Samples(), Samples()
-            request.if_revision = (await stub.Compile(request)).revision
-            if not (await stub.Compile(request)).not_changed:
-                raise RuntimeError("the memory of an idle agent has changed")
-            revision = request.if_revision
-            for _ in range(bench.effort.calls):
-                # In turn, so that what else the machine does bears on both.
-                request.if_revision = revision
-                await unchanged.time(1, lambda: stub.Compile(request))
-                request.if_revision = ""
-                await full.time(1, lambda: stub.Compile(request))
-    bench.report.add(
-        Row("Compile, unchanged", unchanged.median, "ms", p95=unchanged.p95,
-            samples=len(unchanged), note="in-process channel, one SELECT"),
-        Row("Compile, whole", full.median, "ms", p95=full.p95, samples=len(full)),
     )  # fmt: skip
 
 

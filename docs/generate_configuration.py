@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 
-from pydantic import AliasChoices, BaseModel
+from pydantic import AliasChoices, BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
@@ -125,6 +125,8 @@ def _default(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True, validated_data={})
     if isinstance(value, Enum):
         value = value.value
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
     if value is None or value in ("", (), {}):
         return "none"
     if isinstance(value, bool):

@@ -41,6 +41,7 @@ def secret_objects(
         qdrant_api_key: The key of the Qdrant that is used; empty for a new one.
     """
     private_key, public_key = generate_key_pair()
+    worker_private_key, worker_public_key = generate_key_pair()
     admin_password = admin_password or secrets.token_urlsafe(32)
 
     def url(user: str, password: str) -> str:
@@ -49,6 +50,9 @@ def secret_objects(
     values: dict[str, dict[str, str]] = {
         "strata-gateway-keys": {"private.pem": private_key, "pepper": secrets.token_urlsafe(32)},
         "strata-token-keys": {"public.pem": public_key},
+        # The worker of core memory signs for itself; archival alone trusts it.
+        "strata-core-memory-keys": {"public.pem": public_key, "worker.pem": worker_private_key},
+        "strata-archival-keys": {"public.pem": public_key + worker_public_key},
         "strata-migrate": {"admin-url": url(admin_user, admin_password)},
         "strata-postgres": {"password": admin_password},
         "strata-qdrant": {"api-key": qdrant_api_key or secrets.token_urlsafe(32)},

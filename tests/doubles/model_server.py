@@ -17,7 +17,7 @@ import hashlib
 import json
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +64,7 @@ class ModelServer:
         requests: Every model call that came in, refused ones included.
         received: Set once a model call has come in.
         violations: Rules that requests broke.
+        meanwhile: Awaited before each answer: what happens while the model thinks.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class ModelServer:
         self.requests: list[ModelCall] = []
         self.received = asyncio.Event()
         self.violations: list[str] = []
+        self.meanwhile: Callable[[ModelCall], Awaitable[None]] | None = None
 
     async def __aenter__(self) -> Self:
         await self._http.__aenter__()
@@ -132,6 +134,8 @@ class ModelServer:
         call = ModelCall(dialect, request.path, request.headers, request.body)
         self.requests.append(call)
         self.received.set()
+        if self.meanwhile is not None:
+            await self.meanwhile(call)
         self._number += 1
         step = self._authorize(call) or self._judge(call) or self._next(call)
         if isinstance(step, Fault):

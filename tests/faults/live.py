@@ -27,7 +27,7 @@ from doubles.script import ModelCall, Reply, Step, say
 from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
 from strata.api.archival.v1 import passage_service_pb2_grpc
 from strata.api.common.v1 import message_pb2, run_event_pb2
-from strata.api.core_memory.v1 import block_service_pb2_grpc
+from strata.api.core_memory.v1 import block_service_pb2_grpc, file_service_pb2_grpc
 from strata.api.gateway.v1 import admin_service_pb2_grpc, run_service_pb2, run_service_pb2_grpc
 from strata.api.recall.v1 import message_service_pb2, message_service_pb2_grpc
 from strata.embedded.data_folder import DataFolder, Runtime
@@ -309,6 +309,7 @@ class Client:
         self.messages = message_service_pb2_grpc.MessageServiceStub(channel)
         self.blocks = block_service_pb2_grpc.BlockServiceStub(channel)
         self.passages = passage_service_pb2_grpc.PassageServiceStub(channel)
+        self.files = file_service_pb2_grpc.FileServiceStub(channel)
         self.admin = admin_service_pb2_grpc.AdminServiceStub(channel)
 
     async def __aenter__(self) -> Self:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from strata.archival.convert import new_archive, own_archive
+from strata.archival.domain.chunks import FileChunk, FoundChunk
 from strata.archival.domain.passages import Archive, Inserted, NewPassage, Place
-from strata.archival.index import PassageIndex
+from strata.archival.index import ChunkIndex, PassageIndex
 from strata.archival.indexer import Indexer
-from strata.archival.search import PassageSearch
-from strata.archival.store import PendingPassages, PostgresArchiveStore, PostgresPassageStore
+from strata.archival.search import FileChunkSearch, PassageSearch
+from strata.archival.store import (
+    ChunkQueue,
+    PendingPassages,
+    PostgresArchiveStore,
+    PostgresFileChunkStore,
+    PostgresPassageStore,
+)
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+CHUNK_BATCH = 4
 MODEL, DIM = "all-minilm-l6-v2-int8", 384
 
 
@@ -31,12 +40,19 @@ def new_passage(text: str, tags: tuple[str, ...] = (), created: datetime = NOW) 
     return NewPassage(new_id("passage"), text, len(text.split()), created, tags)
 
 
+def new_chunks(*texts: str) -> list[FileChunk]:
+    return [FileChunk(n, text, n * 10 + 1, n * 10 + 10) for n, text in enumerate(texts)]
+
+
 @dataclass
 class Stores:
     archives: PostgresArchiveStore
     passages: PostgresPassageStore
     pending: PendingPassages
+    chunks: PostgresFileChunkStore
+    queue: ChunkQueue
     database: Database
+    worker: Database
 
     async def insert(
         self, agent: str, *texts: str, tags: tuple[str, ...] = (), created: datetime = NOW
@@ -49,12 +65,33 @@ class Stores:
             "",
         )
 
+    async def index_file(self, folder: str, file: str, *texts: str, digest: str = "") -> str:
+        set_id = await self.chunks.begin(folder, file)
+        await self.chunks.add(set_id, new_chunks(*texts))
+        await self.chunks.serve(set_id, len(texts), digest or set_id)
+        return set_id
+
+    async def progress(self, file: str) -> tuple[int, int] | None:
+        found = await self.chunks.progress([file])
+        return (found[0].indexed_count, found[0].chunk_count) if found else None
+
 
 @dataclass
 class Finder:
-    """Stores, an index of its own, and an indexer that runs when it is told to."""
+    """Stores, indexes of its own, and an indexer that runs when it is told to."""
 
     stores: Stores
     index: PassageIndex
+    chunk_index: ChunkIndex
     indexer: Indexer
     search: PassageSearch
+    chunk_search: FileChunkSearch
+
+    async def index_all(self) -> None:
+        while await self.indexer.index_pending():
+            pass
+
+    async def find_chunks(
+        self, folders: Sequence[str], query: str, limit: int = 5
+    ) -> list[FoundChunk]:
+        return await self.chunk_search.search(folders, query, limit)

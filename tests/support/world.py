@@ -30,6 +30,7 @@ from strata.api.common.v1 import message_pb2
 from strata.api.common.v1.run_event_pb2 import RunEvent, RunFinished
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
+from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.api.gateway.v1 import admin_service_pb2_grpc as admin_grpc
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
@@ -173,6 +174,7 @@ class Client:
         self.agents = agent_grpc.AgentServiceStub(channel)
         self.models = model_grpc.ModelServiceStub(channel)
         self.blocks = block_grpc.BlockServiceStub(channel)
+        self.files = file_grpc.FileServiceStub(channel)
         self.messages = message_grpc.MessageServiceStub(channel)
         self.archives = archive_grpc.ArchiveServiceStub(channel)
         self.passages = passage_grpc.PassageServiceStub(channel)
@@ -313,6 +315,7 @@ def forget(model: ModelServer) -> None:
     model.abandoned.clear()
     model._steps.clear()
     model._responder = None
+    model.meanwhile = None
 
 
 def model_endpoints(model: ModelServer) -> tuple[EndpointSettings, ...]:
@@ -368,6 +371,7 @@ class _Builder:
         self.urls = urls
         self.targets: dict[str, str] = {}
         self.private_key, self.public_key = generate_key_pair()
+        self.worker_key, self.worker_public_key = generate_key_pair()
         self._vectors = vectors
         self._model = model
 
@@ -392,7 +396,11 @@ class _Builder:
             values["database_url"] = self.urls[spec.name].service_url
             values["worker_database_url"] = self.urls[spec.name].worker_url
         match spec.name:
+            case "core_memory":
+                values["worker_token_key"] = self.worker_key
+                values["file_poll_s"] = 0.1
             case "archival":
+                values["token_public_keys"] = self.public_key + self.worker_public_key
                 values["qdrant_url"] = self._vectors.url
                 values["qdrant_api_key"] = self._vectors.api_key
             case "agent_loop":
@@ -410,7 +418,8 @@ class _Builder:
 async def _serve_inner_rooms(
     builder: _Builder, telemetry: Telemetry, stack: AsyncExitStack
 ) -> None:
-    for spec in INNER_ROOMS:
+    # Each is told of those before it; core memory calls archival.
+    for spec in sorted(INNER_ROOMS, key=lambda spec: spec.name != "archival"):
         running = serving(spec.build, builder.settings(spec), telemetry=telemetry)
         server = await stack.enter_async_context(running)
         builder.targets[spec.name] = server.address
@@ -421,7 +430,9 @@ def _in_process(builder: _Builder, telemetry: Telemetry) -> Any:
 
     async def build(settings: GatewaySettings, _: Wiring, stack: AsyncExitStack) -> Room:
         network = await stack.enter_async_context(
-            InProcessNetwork(TokenVerifier(builder.public_key), telemetry=telemetry)
+            InProcessNetwork(
+                TokenVerifier([builder.public_key, builder.worker_public_key]), telemetry=telemetry
+            )
         )
         for spec in INNER_ROOMS:
             room_settings = builder.settings(spec)

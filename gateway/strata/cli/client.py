@@ -23,7 +23,12 @@ from strata.api.archival.v1 import (
     passage_service_pb2,
     passage_service_pb2_grpc,
 )
-from strata.api.core_memory.v1 import block_service_pb2, block_service_pb2_grpc
+from strata.api.core_memory.v1 import (
+    block_service_pb2,
+    block_service_pb2_grpc,
+    file_service_pb2,
+    file_service_pb2_grpc,
+)
 from strata.api.gateway.v1 import (
     admin_service_pb2,
     admin_service_pb2_grpc,
@@ -48,6 +53,7 @@ _FILES = (
     agent_service_pb2,
     model_service_pb2,
     block_service_pb2,
+    file_service_pb2,
     message_service_pb2,
     archive_service_pb2,
     passage_service_pb2,
@@ -82,6 +88,11 @@ class Client:
     def blocks(self) -> block_service_pb2_grpc.BlockServiceStub:
         """Core memory."""
         return block_service_pb2_grpc.BlockServiceStub(self.channel)
+
+    @cached_property
+    def files(self) -> file_service_pb2_grpc.FileServiceStub:
+        """Folders and files."""
+        return file_service_pb2_grpc.FileServiceStub(self.channel)
 
     @cached_property
     def messages(self) -> message_service_pb2_grpc.MessageServiceStub:

@@ -15,7 +15,8 @@ _STYLES = {"+": "green", "-": "red"}
 
 def unified_diff(before: str, after: str) -> str:
     """Returns a unified diff without file headers."""
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1)
+    old, new = (text.split("\n") if text else [] for text in (before, after))
+    lines = difflib.unified_diff(old, new, lineterm="", n=1)
     return "\n".join(list(lines)[2:])
 
 
@@ -26,9 +27,17 @@ def diff_text(diff: str, *, limit: int) -> Iterator[Text]:
         diff: The diff.
         limit: Most lines; what is beyond is counted on one more.
     """
-    changed = [line for line in diff.splitlines() if line[:1] in _STYLES]
+    changed = [line for line in diff.split("\n") if line[:1] in _STYLES]
     for line in changed[:limit]:
         shown = f"{line[0]} {clipped(safe(line[1:]), _LINE_CHARS)}"
         yield Text(shown, style=_STYLES[line[0]])
     if len(changed) > limit:
-        yield Text(f"… {len(changed) - limit} more lines", style="dim")
+        rest = len(changed) - limit
+        yield Text(f"… {rest} more {'line' if rest == 1 else 'lines'}", style="dim")
+
+
+def whole_diff(diff: str) -> Iterator[Text]:
+    """Yields every line of a unified diff, as it is."""
+    for line in diff.split("\n"):
+        style = _STYLES.get(line[:1], "cyan" if line.startswith("@@") else "")
+        yield Text(safe(line), style=style)

@@ -34,7 +34,8 @@ def edit(text: str, settings: EditorSettings) -> str:
     command = shlex.split(settings.visual or settings.editor) or _usual_editor()
     with tempfile.TemporaryDirectory(prefix="strata-edit-") as folder:
         file = Path(folder) / "memory.txt"
-        file.write_text(text, encoding="utf-8")
+        # As bytes: line ends must stay what they are.
+        file.write_bytes(text.encode())
         try:
             with interruptible():
                 done = subprocess.run([*command, str(file)], check=False)  # noqa: S603 - theirs
@@ -42,7 +43,10 @@ def edit(text: str, settings: EditorSettings) -> str:
             raise UsageError(f"{command[0]} cannot be started: {error.strerror}.") from error
         if done.returncode != 0:
             raise UsageError(f"{command[0]} failed; nothing was changed.")
-        edited = file.read_text(encoding="utf-8")
+        try:
+            edited = file.read_bytes().decode()
+        except UnicodeDecodeError as error:
+            raise UsageError("The text is not UTF-8 any more; nothing was changed.") from error
     # Editors end a file with a newline that nobody typed.
     return edited if text.endswith("\n") else edited.removesuffix("\n")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Hashable, Sequence
+from dataclasses import replace
 from datetime import UTC
 from typing import Generic, TypeVar
 
@@ -26,11 +27,12 @@ from strata.agent_loop.convert.tools import (
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.journal import JournalKey
 from strata.agent_loop.domain.messages import Message, Window
-from strata.agent_loop.domain.tools import ToolBatch, ToolEvent, ToolSet
+from strata.agent_loop.domain.tools import EXIT_TOOLS, ToolBatch, ToolEvent, ToolSet
 from strata.agent_loop.loop.ports import BegunTurn, CommittedStep, MemorySection, StepCommit
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.api.archival.v1 import agent_archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import agent_archive_service_pb2_grpc as archive_grpc
+from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
@@ -83,17 +85,19 @@ class CoreMemoryClient:
             agent_id=agent.id,
             agent_type=agent.type.value,
             line_numbers=line_numbers,
+            tool_rules=_exit_rules(agent),
             if_revision=known[0] if known is not None else "",
             max_files_open=agent.max_files_open,
             per_file_view_window_char_limit=agent.per_file_view_window_char_limit,
         )
         response = await self._stub.Compile(request)
+        seen = dict(response.block_revisions)
         if response.not_changed and known is not None:
-            return known[1]
+            return replace(known[1], block_revisions=seen, has_folders=response.has_folders)
         changed = None
         if response.HasField("last_modified_time"):
             changed = response.last_modified_time.ToDatetime(tzinfo=UTC)
-        section = MemorySection(response.memory_section, changed)
+        section = MemorySection(response.memory_section, changed, seen, response.has_folders)
         self._sections.put(key, response.revision, section)
         return section
 
@@ -109,6 +113,14 @@ class CoreMemoryClient:
     async def release(self, agent_id: str) -> None:
         """Takes everything from an agent."""
         await self._stub.ReleaseAgent(context_pb.ReleaseAgentRequest(agent_id=agent_id))
+
+
+def _exit_rules(agent: Agent) -> list[tool_pb2.ToolRule]:
+    return [
+        tool_pb2.ToolRule(type=tool_pb2.TOOL_RULE_TYPE_EXIT_LOOP, tool_name=name)
+        for name in agent.tools
+        if name in EXIT_TOOLS
+    ]
 
 
 class RecallClient:

@@ -66,6 +66,12 @@ def describe(window: Window, toolset: ToolSet, estimate: Callable[[int], int]) -
     return found
 
 
+def shows_folders(window: Window) -> bool:
+    """Says whether the system message of a window lists folders."""
+    text = window.messages[0].text if window.messages else ""
+    return bool(_element(text, *_ELEMENTS["files"]))
+
+
 def _element(text: str, opening: str, closing: str) -> str:
     start = text.rfind(opening) if opening == "<memory_metadata>" else text.find(f"\n{opening}\n")
     if start < 0:

@@ -18,11 +18,13 @@ from strata.agent_loop.domain.agents import (
     AgentState,
     Conversation,
     StoredAgent,
+    merge_tools,
 )
 from strata.agent_loop.domain.commands import CreateAgent, CreateConversation, UpdateAgent
 from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, Window
 from strata.agent_loop.domain.store import AgentStore
-from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.domain.tools import FILE_TOOLS, ToolSet
+from strata.agent_loop.inspection import shows_folders
 from strata.agent_loop.loop.failures import ends_run
 from strata.agent_loop.loop.ports import (
     Archival,
@@ -240,9 +242,11 @@ class AgentLifecycle:
         """
         agent = await self._store.load(agent_id, conversation_id)
         window, toolset = await asyncio.gather(
-            self._recall.get_window(conversation_id), self._tools.resolve(agent.tools)
+            self._recall.get_window(conversation_id),
+            self._tools.resolve(merge_tools(agent.tools, FILE_TOOLS)),
         )
-        return window, toolset, await self._bound(agent)
+        offered = toolset.offered(agent.tools, folders=shows_folders(window))
+        return window, offered, await self._bound(agent)
 
     async def _claim(self, command: CreateAgent) -> StoredAgent:
         try:

@@ -53,6 +53,7 @@ class ModelProvider:
             max_reasoning_tokens=config.max_reasoning_tokens,
             structured_tools=config.structured_tools,
         )
+        await self._factory.preload([settings.endpoint_type])
         return BoundModel(self._factory.model(settings), settings)
 
     async def preload(self) -> None:

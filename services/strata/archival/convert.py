@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -18,6 +19,7 @@ from strata.archival.domain.passages import (
     Origin,
     Passage,
     Place,
+    Request,
     Search,
     TagMatch,
 )
@@ -131,7 +133,7 @@ def to_archive(
         )
     if request.agent_id:
         check_id(request.agent_id, "agent", field="agent_id")
-    _refuse(violations)
+    refuse(violations)
     _refuse_time_to_live(request.time_to_live_seconds)
     return new_archive(
         request.name,
@@ -181,7 +183,7 @@ def to_change(request: archive_pb.UpdateArchiveRequest) -> ArchiveChange:
         *_description_violations(request.description),
         *_time_to_live_violations(request.time_to_live_seconds),
     ]
-    _refuse(violations)
+    refuse(violations)
     _refuse_time_to_live(request.time_to_live_seconds)
     return ArchiveChange(
         name=request.name if request.HasField("name") else None,
@@ -192,6 +194,17 @@ def to_change(request: archive_pb.UpdateArchiveRequest) -> ArchiveChange:
     )
 
 
+def to_request(message: archive_pb.UpdateArchiveRequest) -> Request:
+    """Returns what tells the request from others.
+
+    Raises:
+        InvalidArgumentError: Its id is wrong.
+    """
+    said = sha256(f"{message.DESCRIPTOR.full_name}\0".encode())
+    said.update(message.SerializeToString(deterministic=True))
+    return Request(check_request_id(message.request_id), said.hexdigest())
+
+
 def to_place(archive_id: str, agent_id: str) -> Place:
     """Returns where to store.
 
@@ -199,7 +212,7 @@ def to_place(archive_id: str, agent_id: str) -> Place:
         InvalidArgumentError: Not exactly one of the two is set, or it is no such id.
     """
     if bool(archive_id) == bool(agent_id):
-        _refuse([FieldViolation("archive_id", "set exactly one of archive_id and agent_id")])
+        refuse([FieldViolation("archive_id", "set exactly one of archive_id and agent_id")])
     if archive_id:
         check_id(archive_id, "archive", field="archive_id")
     else:
@@ -227,7 +240,7 @@ def to_passages(
         violations += text_violations(f"{place}.text", wire.text)
         violations += tag_violations(f"{place}.tags", wire.tags)
         _time(wire.create_time, f"{place}.create_time", violations)
-    _refuse(violations)
+    refuse(violations)
     return [_to_passage(wire, count_tokens, limit, now) for wire in wires]
 
 
@@ -296,7 +309,7 @@ def to_search(request: pb.SearchPassagesRequest) -> Search:
         end = _time(request.end_time, "end_time", violations)
     if start is not None and end is not None and start >= end:
         violations.append(FieldViolation("end_time", "must be after start_time"))
-    _refuse(violations)
+    refuse(violations)
     if request.agent_id:
         check_id(request.agent_id, "agent", field="agent_id")
     for index, archive_id in enumerate(request.archive_ids):
@@ -346,7 +359,7 @@ def check_request_id(request_id: str) -> str:
     Raises:
         InvalidArgumentError: It is too long or holds what cannot be stored.
     """
-    _refuse(_request_id_violations(request_id))
+    refuse(_request_id_violations(request_id))
     return request_id
 
 
@@ -357,7 +370,7 @@ def check_tags(tags: Iterable[str]) -> list[str]:
         InvalidArgumentError: There are too many, or some that no passage can have.
     """
     wanted = list(tags)
-    _refuse(tag_violations("tags", wanted))
+    refuse(tag_violations("tags", wanted))
     return wanted
 
 
@@ -399,7 +412,12 @@ def _time(value: Timestamp, field: str, violations: list[FieldViolation]) -> dat
         return None
 
 
-def _refuse(violations: list[FieldViolation]) -> None:
+def refuse(violations: Sequence[FieldViolation]) -> None:
+    """Refuses a request that has wrong fields.
+
+    Raises:
+        InvalidArgumentError: There are violations.
+    """
     if violations:
         raise InvalidArgumentError(
             "The request has wrong fields: "

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
+from strata.archival.courtesy import QuestionsFirst
 from strata.archival.settings import ArchivalSettings
 from strata.shared.embedding import CachingEmbedder, Embedder
 
 
 async def make_embedder(settings: ArchivalSettings, stack: AsyncExitStack) -> Embedder:
-    """Returns the model, with a cache in front.
+    """Returns the model, with a cache in front; a local one serves searches first.
 
     Args:
         settings: The room's settings.
@@ -24,7 +25,7 @@ async def make_embedder(settings: ArchivalSettings, stack: AsyncExitStack) -> Em
 
         local = await MiniLmEmbedder.load(settings.embedding_model_path)
         stack.push_async_callback(local.close)
-        return CachingEmbedder(local)
+        return CachingEmbedder(QuestionsFirst(local))
     from openai import AsyncOpenAI  # noqa: PLC0415 - slow to import, seldom needed
 
     from strata.shared.embedding.openai_compatible import (  # noqa: PLC0415 - needs the SDK

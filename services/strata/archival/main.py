@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from datetime import timedelta
 
 from strata.api.archival.v1 import agent_archive_service_pb2 as agent_pb
 from strata.api.archival.v1 import agent_archive_service_pb2_grpc as agent_grpc
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import archive_service_pb2_grpc as archive_grpc
+from strata.api.archival.v1 import file_index_service_pb2 as file_pb
+from strata.api.archival.v1 import file_index_service_pb2_grpc as file_grpc
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
 from strata.archival.embedders import make_embedder
-from strata.archival.index import PassageIndex
-from strata.archival.indexer import Indexer
+from strata.archival.index import ChunkIndex, PassageIndex
+from strata.archival.indexer import ChunkBacklog, Indexer, PassageBacklog
 from strata.archival.migrations import MIGRATIONS
-from strata.archival.search import PassageSearch
-from strata.archival.servicers import AgentArchiveServicer, ArchiveServicer, PassageServicer
+from strata.archival.search import FileChunkSearch, PassageSearch
+from strata.archival.servicers import (
+    AgentArchiveServicer,
+    ArchiveServicer,
+    FileIndexServicer,
+    PassageServicer,
+)
 from strata.archival.settings import ArchivalSettings
-from strata.archival.store import PendingPassages, PostgresArchiveStore, PostgresPassageStore
+from strata.archival.store import (
+    ChunkQueue,
+    PendingPassages,
+    PostgresArchiveStore,
+    PostgresFileChunkStore,
+    PostgresPassageStore,
+    ReceiptLog,
+)
 from strata.shared.db import Database
 from strata.shared.room import Room, Service, Wiring
 from strata.shared.server import run_room
@@ -55,14 +70,20 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
     )
     stack.push_async_callback(vectors.close)
     index = PassageIndex(vectors, embedder, SparseEncoder())
+    chunk_index = ChunkIndex(vectors, embedder, SparseEncoder())
     indexer = Indexer(
-        PendingPassages(database, worker),
-        index,
-        batch=settings.index_batch,
+        [
+            PassageBacklog(PendingPassages(database, worker), index, batch=settings.index_batch),
+            ChunkBacklog(
+                ChunkQueue(database, worker), chunk_index, batch=settings.index_file_batch
+            ),
+        ],
         poll=settings.index_poll_s,
     )
     archives = PostgresArchiveStore(database)
     passages = PostgresPassageStore(database)
+    chunks = PostgresFileChunkStore(database)
+    log = ReceiptLog(worker, timedelta(days=settings.request_days))
     return Room(
         name=NAME,
         services=[
@@ -89,8 +110,19 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
                 agent_grpc.add_AgentArchiveServiceServicer_to_server,
                 AgentArchiveServicer(archives, indexer.wake),
             ),
+            Service(
+                file_pb.DESCRIPTOR.services_by_name["FileIndexService"].full_name,
+                file_grpc.add_FileIndexServiceServicer_to_server,
+                FileIndexServicer(
+                    chunks,
+                    FileChunkSearch(chunks, chunk_index),
+                    embedder,
+                    token_limit=settings.passage_token_limit,
+                    wake=indexer.wake,
+                ),
+            ),
         ],
-        background=[indexer.run],
+        background=[indexer.run, log.keep_forgetting],
     )
 
 

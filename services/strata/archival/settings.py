@@ -40,6 +40,12 @@ class ArchivalSettings(RoomSettings):
     embedding_dim: int = Field(default=1536, gt=0, description="Dimension of its vectors.")
     passage_token_limit: int = Field(default=8192, gt=0, description="Most tokens of one passage.")
     index_batch: int = Field(default=128, gt=0, description="Passages indexed at a time.")
+    index_file_batch: int = Field(
+        default=32, gt=0, description="Chunks of files indexed at a time, between passages."
+    )
     index_poll_s: float = Field(
         default=1.0, gt=0, description="Pause between looks for passages to index, seconds."
+    )
+    request_days: int = Field(
+        default=7, gt=0, description="Days for which a repeated request_id is recognised."
     )

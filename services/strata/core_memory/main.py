@@ -12,15 +12,36 @@ from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.core_memory.domain.core_memory import CoreMemory
+from strata.core_memory.files.archival_client import ArchivalFileIndex
+from strata.core_memory.files.directories import FolderDirectories
+from strata.core_memory.files.grep import Grep
+from strata.core_memory.files.indexing import FileIndexing
+from strata.core_memory.files.ingest import Ingest, IngestOptions, Reading
+from strata.core_memory.files.reading.reader import FileReader, ReadingLimits
+from strata.core_memory.files.search import FileSearch
+from strata.core_memory.files.servicer import FileParts, FileServicer
+from strata.core_memory.files.store.contents import ContentStore
+from strata.core_memory.files.store.files import PostgresFileStore
+from strata.core_memory.files.store.folders import PostgresFolderStore
+from strata.core_memory.files.store.queue import FileQueue
+from strata.core_memory.files.store.texts import PostgresTextStore
+from strata.core_memory.files.store.uploads import PostgresUploadStore
+from strata.core_memory.files.store.views import PostgresViewStore
+from strata.core_memory.files.store.windows import PostgresWindowStore
+from strata.core_memory.files.uploads import Uploads
+from strata.core_memory.files.windows import Windows
 from strata.core_memory.migrations import MIGRATIONS
 from strata.core_memory.servicer import BlockServicer, ContextServicer
 from strata.core_memory.settings import CoreMemorySettings
 from strata.core_memory.store import PostgresBlockStore, RequestLog
+from strata.shared.auth import TokenSigner
 from strata.shared.db import Database
 from strata.shared.room import BackgroundTask, Room, Service, Wiring
 from strata.shared.server import run_room
 
 NAME = "core_memory"
+# For the readers of files, the index, deletions and forgotten requests, one after another.
+_WORKER_CONNECTIONS = 3
 
 
 async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
@@ -42,8 +63,12 @@ async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitSt
     stack.push_async_callback(database.close)
     store = PostgresBlockStore(database)
     memory = CoreMemory(store, wiring.clock)
-    blocks = BlockServicer(store, memory)
-    files = file_grpc.FileServiceServicer()
+    directories = FolderDirectories(PostgresViewStore(database))
+    blocks = BlockServicer(store, memory, directories)
+    worker = _worker_database(settings, stack)
+    index = _file_index(settings, wiring)
+    ingest = None if worker is None else _ingest(settings, database, worker, index)
+    files = FileServicer(_file_parts(settings, wiring, database, index, ingest))
     return Room(
         name=NAME,
         services=[
@@ -55,7 +80,7 @@ async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitSt
             Service(
                 context_pb.DESCRIPTOR.services_by_name["ContextService"].full_name,
                 context_grpc.add_ContextServiceServicer_to_server,
-                ContextServicer(store, memory),
+                ContextServicer(store, memory, directories),
             ),
             Service(
                 file_pb.DESCRIPTOR.services_by_name["FileService"].full_name,
@@ -63,21 +88,71 @@ async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitSt
                 files,
             ),
         ],
-        background=_background(settings, stack),
+        background=_background(settings, worker, ingest),
     )
 
 
-def _background(settings: CoreMemorySettings, stack: AsyncExitStack) -> list[BackgroundTask]:
+def _worker_database(settings: CoreMemorySettings, stack: AsyncExitStack) -> Database | None:
     if not settings.worker_database_url:
-        return []
+        return None
     database = Database(
         settings.worker_database_url,
-        pool_size=1,
+        pool_size=_WORKER_CONNECTIONS,
         application_name="strata-core-memory-worker",
     )
     stack.push_async_callback(database.close)
-    log = RequestLog(database, timedelta(days=settings.request_days))
-    return [log.keep_forgetting]
+    return database
+
+
+def _background(
+    settings: CoreMemorySettings, worker: Database | None, ingest: Ingest | None
+) -> list[BackgroundTask]:
+    if worker is None or ingest is None:
+        return []
+    log = RequestLog(worker, timedelta(days=settings.request_days))
+    return [log.keep_forgetting, ingest.run]
+
+
+def _file_index(settings: CoreMemorySettings, wiring: Wiring) -> ArchivalFileIndex:
+    key = settings.worker_key()
+    return ArchivalFileIndex(wiring.channel("archival"), TokenSigner(key) if key else None)
+
+
+def _ingest(
+    settings: CoreMemorySettings, database: Database, worker: Database, index: ArchivalFileIndex
+) -> Ingest:
+    queue, contents = FileQueue(database, worker), ContentStore(database)
+    reader = FileReader(
+        ReadingLimits(settings.file_reading_timeout_s, settings.file_reading_memory_bytes)
+    )
+    lease = settings.file_lease_s
+    # Without a key of its own the worker cannot call the index.
+    indexing = FileIndexing(queue, contents, index if settings.worker_key() else None, lease)
+    options = IngestOptions(readers=settings.file_readers, lease=lease, poll=settings.file_poll_s)
+    return Ingest(Reading(queue, contents, reader, lease), indexing, queue, options)
+
+
+def _file_parts(
+    settings: CoreMemorySettings,
+    wiring: Wiring,
+    database: Database,
+    index: ArchivalFileIndex,
+    ingest: Ingest | None,
+) -> FileParts:
+    clock = wiring.clock
+    # Without a worker nobody waits to be woken.
+    wake = (lambda: None) if ingest is None else ingest.wake
+    folders, windows = PostgresFolderStore(database, clock), PostgresWindowStore(database)
+    uploads = PostgresUploadStore(database, clock)
+    return FileParts(
+        folders=folders,
+        files=PostgresFileStore(database),
+        uploads=Uploads(uploads, folders, limit=settings.max_file_bytes, wake=wake),
+        windows=Windows(windows, clock),
+        grep=Grep(PostgresTextStore(database), windows, clock),
+        search=FileSearch(windows, index, clock),
+        deleted=wake,
+    )
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -11,10 +12,13 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
-from strata.core_memory.convert import requests, responses
-from strata.core_memory.domain.blocks import block_not_found
-from strata.core_memory.domain.compilation import compile_memory
+from strata.core_memory.convert import history, requests, responses, views
+from strata.core_memory.domain.blocks import agent_not_found, block_not_found
+from strata.core_memory.domain.commands import GetBlock
+from strata.core_memory.domain.compilation import Directories, compile_memory
 from strata.core_memory.domain.core_memory import CoreMemory, Receipt
+from strata.core_memory.domain.history import History
+from strata.core_memory.domain.linting import lint
 from strata.core_memory.domain.ports import BlockStore, ReplayedError
 from strata.shared.db import Page, decode_page_token, page_limit
 
@@ -29,9 +33,11 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 class BlockServicer(pb_grpc.BlockServiceServicer):
     """Blocks, for the API and for the memory tools."""
 
-    def __init__(self, store: BlockStore, memory: CoreMemory) -> None:
+    def __init__(self, store: BlockStore, memory: CoreMemory, directories: Directories) -> None:
         self._store = store
         self._memory = memory
+        self._directories = directories
+        self._history = History(store)
 
     async def CreateBlock(
         self, request: pb.CreateBlockRequest, context: Context
@@ -54,16 +60,20 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         self, request: pb.ListBlocksRequest, context: Context
     ) -> pb.ListBlocksResponse:
         """Lists blocks of an agent or of the project."""
-        agent_id, label = requests.to_list(request)
-        scope = f"ListBlocks {agent_id} {label}"
+        query = requests.to_list(request)
+        scope = query.scope
         count = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
-        kind = int if agent_id else str
+        kind = int if query.agent_id else str
         (after,) = decode_page_token(scope, request.page_token, [kind]) or (kind(),)
         if isinstance(after, int):
-            rows = await self._store.agent_blocks(agent_id, label, after, count + 1)
+            rows = await self._store.agent_blocks(
+                query.agent_id, query.label, after, count + 1, query.as_of
+            )
             page = Page.cut(rows, count, scope, lambda row: [row[0]])
             return _blocks([block for _, block in page.rows], page.next_page_token)
-        blocks = await self._store.project_blocks(label, str(after), count + 1)
+        blocks = await self._store.project_blocks(
+            query.label, str(after), count + 1, deleted=query.deleted
+        )
         cut = Page.cut(blocks, count, scope, lambda block: [block.id])
         return _blocks(cut.rows, cut.next_page_token)
 
@@ -75,7 +85,7 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
             request,
             requests.to_update(request),
             self._memory.update,
-            lambda block: pb.UpdateBlockResponse(block=responses.block_to_proto(block)),
+            responses.updated_to_proto,
             pb.UpdateBlockResponse,
         )
 
@@ -85,7 +95,7 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         """Deletes a block."""
         return await _once(
             request,
-            requests.to_block_id(request.block_id),
+            requests.to_delete(request),
             self._memory.delete,
             lambda _: pb.DeleteBlockResponse(),
             pb.DeleteBlockResponse,
@@ -131,7 +141,7 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         self, request: pb.ListBlockVersionsRequest, context: Context
     ) -> pb.ListBlockVersionsResponse:
         """Lists versions of a block, newest first."""
-        block_id = requests.to_block_id(request.block_id)
+        block_id = history.to_versions(request)
         scope = f"ListBlockVersions {block_id}"
         count = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
         (before,) = decode_page_token(scope, request.page_token, [int]) or (0,)
@@ -141,7 +151,7 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
             raise block_not_found(block_id)
         page = Page.cut(versions, count, scope, lambda version: [version.revision])
         return pb.ListBlockVersionsResponse(
-            versions=[responses.version_to_proto(version) for version in page.rows],
+            versions=[history.version_to_proto(version) for version in page.rows],
             next_page_token=page.next_page_token,
         )
 
@@ -149,21 +159,63 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         self, request: pb.DiffBlockRequest, context: Context
     ) -> pb.DiffBlockResponse:
         """Compares two versions."""
-        return pb.DiffBlockResponse(diff=await self._memory.diff(*requests.to_diff(request)))
+        return pb.DiffBlockResponse(diff=await self._history.diff(*history.to_diff(request)))
+
+    async def BlameBlock(
+        self, request: pb.BlameBlockRequest, context: Context
+    ) -> pb.BlameBlockResponse:
+        """Names the version that wrote each line."""
+        return history.blame_to_proto(await self._history.blame(*history.to_blame(request)))
+
+    async def RevertBlock(
+        self, request: pb.RevertBlockRequest, context: Context
+    ) -> pb.RevertBlockResponse:
+        """Undoes edits."""
+        return await _once(
+            request,
+            history.to_revert(request),
+            self._memory.revert,
+            history.reverted_to_proto,
+            pb.RevertBlockResponse,
+        )
+
+    async def RenderMemory(
+        self, request: pb.RenderMemoryRequest, context: Context
+    ) -> pb.RenderMemoryResponse:
+        """Shows an agent's core memory as its model sees it."""
+        query = views.to_render(request)
+        if not await self._store.knows_agent(query.agent_id):
+            raise agent_not_found(query.agent_id)
+        compiled = await compile_memory(self._store, self._directories, query)
+        return views.rendered_to_proto(compiled)
+
+    async def LintMemory(
+        self, request: pb.LintMemoryRequest, context: Context
+    ) -> pb.LintMemoryResponse:
+        """Looks for what makes core memory worse."""
+        agent_id, block_id = views.to_lint(request)
+        blocks = (
+            await self._memory.of_agent(agent_id)
+            if agent_id
+            else [await self._memory.get(GetBlock(block_id))]
+        )
+        return views.findings_to_proto(await asyncio.to_thread(lint, blocks))
 
 
 class ContextServicer(context_grpc.ContextServiceServicer):
     """Core memory as the model sees it, and its life with the agent."""
 
-    def __init__(self, store: BlockStore, memory: CoreMemory) -> None:
+    def __init__(self, store: BlockStore, memory: CoreMemory, directories: Directories) -> None:
         self._store = store
         self._memory = memory
+        self._directories = directories
 
     async def Compile(
         self, request: context_pb.CompileRequest, context: Context
     ) -> context_pb.CompileResponse:
         """Renders the memory section."""
-        compiled = await compile_memory(self._store, requests.to_compile(request))
+        query = requests.to_compile(request)
+        compiled = await compile_memory(self._store, self._directories, query)
         return responses.compiled_to_proto(compiled)
 
     async def PrepareAgent(
@@ -177,8 +229,8 @@ class ContextServicer(context_grpc.ContextServiceServicer):
         self, request: context_pb.ReleaseAgentRequest, context: Context
     ) -> context_pb.ReleaseAgentResponse:
         """Ends the core memory of an agent."""
-        agent_id = requests.to_agent_id(request.agent_id)
-        return responses.released_to_proto(await self._memory.release_agent(agent_id))
+        command = requests.to_release(request)
+        return responses.released_to_proto(await self._memory.release_agent(command))
 
 
 async def _once(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pathlib import Path
 
-from strata.shared.settings import RoomSettings, room_config
+from pydantic import Field, SecretStr
+
+from strata.shared.settings import MIB, RoomSettings, room_config
 
 
 class CoreMemorySettings(RoomSettings):
@@ -17,3 +19,37 @@ class CoreMemorySettings(RoomSettings):
     request_days: int = Field(
         default=7, gt=0, description="Days for which a repeated request_id is recognised."
     )
+    worker_token_key: SecretStr = Field(
+        default=SecretStr(""),
+        description="PEM private key that the worker signs its calls to archival with; without "
+        "one files are not found by meaning.",
+    )
+    worker_token_key_file: Path | None = Field(
+        default=None, description="File to read that key from instead."
+    )
+    max_file_bytes: int = Field(
+        default=50 * MIB, gt=0, description="Largest file that can be uploaded, bytes."
+    )
+    file_readers: int = Field(default=2, gt=0, description="Files that are read at once.")
+    file_poll_s: float = Field(
+        default=1.0, gt=0, description="Pause between looks for files to read or index, seconds."
+    )
+    file_lease_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="A file that a dead process was busy with is taken up after this, seconds.",
+    )
+    file_reading_timeout_s: float = Field(
+        default=300.0, gt=0, description="Time that converting one file may take, seconds."
+    )
+    file_reading_memory_bytes: int = Field(
+        default=1024 * MIB,
+        ge=512 * MIB,
+        description="Address space of the process that converts a file.",
+    )
+
+    def worker_key(self) -> str:
+        """Returns the key that the worker signs with; empty without one."""
+        if self.worker_token_key_file is not None:
+            return self.worker_token_key_file.read_text(encoding="ascii")
+        return self.worker_token_key.get_secret_value()

@@ -18,6 +18,8 @@ from strata.tool_execution.engine import Started
 _TYPES = {
     ToolType.CORE: tool_pb2.TOOL_TYPE_CORE,
     ToolType.MEMORY: tool_pb2.TOOL_TYPE_MEMORY,
+    ToolType.SLEEPTIME: tool_pb2.TOOL_TYPE_SLEEPTIME,
+    ToolType.FILES: tool_pb2.TOOL_TYPE_FILES,
 }
 _EFFECTS = {
     Effect.READ_ONLY: tool_pb2.TOOL_EFFECT_READ_ONLY,
@@ -80,6 +82,9 @@ def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Cal
         step_id=request.step_id,
         model=request.model,
         timezone=request.timezone,
+        agent_type=request.agent_type or "letta_v1_agent",
+        block_revisions=dict(request.block_revisions),
+        max_files_open=request.max_files_open,
     )
     return calls, caller
 
@@ -111,10 +116,15 @@ def _finished(outcome: Outcome, tools: dict[str, Tool]) -> execution_pb.Finished
         duration_ms=round(outcome.duration * 1000),
         memory_edits=[
             event_pb.MemoryEdit(
-                block_id=edit.block_id, label=edit.label, revision=edit.revision, diff=edit.diff
+                block_id=edit.block_id,
+                label=edit.label,
+                revision=edit.revision,
+                diff=edit.diff,
+                operation=edit.operation,
             )
             for edit in outcome.output.memory_edits
         ],
         archival_changed=outcome.output.archival_changed,
         truncated=outcome.truncated,
+        files_changed=outcome.output.files_changed,
     )

@@ -96,19 +96,24 @@ class Engine:
         events: asyncio.Queue[Started | Outcome] = asyncio.Queue()
         slots = asyncio.Semaphore(self._max_parallel)
 
-        async def one(call: Call) -> None:
+        async def one(call: Call, caller: Caller) -> Outcome:
             async with slots:
                 events.put_nowait(Started(call))
-                events.put_nowait(await self._outcome(call, caller, allowed))
+                outcome = await self._outcome(call, caller, allowed)
+                events.put_nowait(outcome)
+                return outcome
 
-        async def in_order(serial: Sequence[Call]) -> None:
+        async def in_order(serial: Sequence[Call], caller: Caller) -> None:
             for call in serial:
-                await one(call)
+                outcome = await one(call, caller)
+                caller = caller.after(outcome.output.memory_edits)
 
         parallel = [call for call in calls if self._is_parallel(call)]
         serial = [call for call in calls if not self._is_parallel(call)]
-        tasks = [asyncio.create_task(one(call)) for call in parallel]
-        tasks.append(asyncio.create_task(in_order(serial)))
+        tasks: list[asyncio.Task[object]] = [
+            asyncio.create_task(one(call, caller)) for call in parallel
+        ]
+        tasks.append(asyncio.create_task(in_order(serial, caller)))
         try:
             waiting = len(calls)
             while waiting:

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
+from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
@@ -16,6 +17,7 @@ from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
 from strata.shared.room import Room, Service, Wiring
 from strata.shared.server import run_room
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
+from strata.tool_execution.builtin.files import FileTools
 from strata.tool_execution.builtin.memory import MemoryTools
 from strata.tool_execution.builtin.retrieval import ArchivalTools, ConversationSearch
 from strata.tool_execution.engine import Engine
@@ -37,6 +39,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
         BUILTIN_TOOLS,
         [
             MemoryTools(block_grpc.BlockServiceStub(wiring.channel("core_memory"))),
+            FileTools(file_grpc.FileServiceStub(wiring.channel("core_memory"))),
             ConversationSearch(
                 message_grpc.MessageServiceStub(wiring.channel("recall")), wiring.clock
             ),

@@ -12,7 +12,7 @@ from strata.agent_loop.domain.agents import Agent, AgentType
 from strata.agent_loop.domain.journal import JournalKey, StepRecord
 from strata.agent_loop.domain.messages import Provenance, ToolReturn, ToolStatus
 from strata.agent_loop.domain.store import Request
-from strata.agent_loop.domain.tools import MemoryEdit, ToolEffect, ToolResult
+from strata.agent_loop.domain.tools import MemoryEdit, Seen, ToolEffect, ToolResult
 from strata.agent_loop.models.domain import (
     FinishReason,
     ModelReply,
@@ -50,8 +50,9 @@ def record(*ids: str, step: int = 1) -> StepRecord:
         "test-model",
     )
     effects = dict.fromkeys(ids, ToolEffect.IDEMPOTENT)
+    seen = Seen({"human": 2}, max_files_open=3)
     return StepRecord(
-        step, new_id("step"), new_id("message"), "test/test-model", reply, effects, {}
+        step, new_id("step"), new_id("message"), "test/test-model", reply, effects, {}, seen
     )
 
 
@@ -59,7 +60,8 @@ def result(call_id: str, status: ToolStatus = ToolStatus.OK) -> ToolResult:
     told = ToolReturn(
         call_id, "memory_insert", status, '{"status"}', ("out\0",), ("err",), Provenance.MEMORY
     )
-    return ToolResult(told, 12, (MemoryEdit("block-1", "human", 3, "@@"),), archival_changed=True)
+    edit = MemoryEdit("block-1", "human", 3, "@@", "append")
+    return ToolResult(told, 12, (edit,), archival_changed=True, files_changed=True)
 
 
 def stale(error: pytest.ExceptionInfo[AbortedError]) -> bool:

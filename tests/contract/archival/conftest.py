@@ -6,12 +6,18 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from archival_support import Finder, Stores, caller
-from strata.archival.index import PASSAGES, PassageIndex
-from strata.archival.indexer import Indexer
+from archival_support import CHUNK_BATCH, Finder, Stores, caller
+from strata.archival.index import FILE_CHUNKS, PASSAGES, ChunkIndex, PassageIndex
+from strata.archival.indexer import Backlog, ChunkBacklog, Indexer, PassageBacklog
 from strata.archival.migrations import MIGRATIONS
-from strata.archival.search import PassageSearch
-from strata.archival.store import PendingPassages, PostgresArchiveStore, PostgresPassageStore
+from strata.archival.search import FileChunkSearch, PassageSearch
+from strata.archival.store import (
+    ChunkQueue,
+    PendingPassages,
+    PostgresArchiveStore,
+    PostgresFileChunkStore,
+    PostgresPassageStore,
+)
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared import context
 from strata.shared.db import Database
@@ -37,7 +43,10 @@ async def stores(databases: Any) -> AsyncIterator[Stores]:
         PostgresArchiveStore(database),
         PostgresPassageStore(database),
         PendingPassages(database, worker),
+        PostgresFileChunkStore(database),
+        ChunkQueue(database, worker),
         database,
+        worker,
     )
     await database.close()
     await worker.close()
@@ -58,9 +67,23 @@ async def finder(
     await engine.start()
     vectors = QdrantIndex(connect(engine.url, engine.api_key))
     index = PassageIndex(vectors, embedder, SparseEncoder())
-    indexer = Indexer(stores.pending, index, batch=64, poll=0.2)
-    await index.ensure()
+    chunk_index = ChunkIndex(vectors, embedder, SparseEncoder())
+    backlogs: list[Backlog] = [
+        PassageBacklog(stores.pending, index, batch=64),
+        ChunkBacklog(stores.queue, chunk_index, batch=CHUNK_BATCH),
+    ]
+    for backlog in backlogs:
+        await backlog.ensure()
     assert await vectors.serving(PASSAGES)
-    yield Finder(stores, index, indexer, PassageSearch(stores.passages, index)), engine
+    assert await vectors.serving(FILE_CHUNKS)
+    finder = Finder(
+        stores,
+        index,
+        chunk_index,
+        Indexer(backlogs, poll=0.2),
+        PassageSearch(stores.passages, index),
+        FileChunkSearch(stores.chunks, chunk_index),
+    )
+    yield finder, engine
     await vectors.close()
     await engine.stop()

@@ -11,8 +11,17 @@ from typing import Any, TypeVar
 import pytest
 import pytest_asyncio
 
-from strata.core_memory.domain.blocks import Authorship, Block, NewBlock, Origin, made_block
+from strata.core_memory.domain.blocks import (
+    Authorship,
+    Block,
+    EditorKind,
+    NewBlock,
+    Origin,
+    deleted_block,
+    made_block,
+)
 from strata.core_memory.domain.ports import ReplayedError, Request, Unit
+from strata.core_memory.domain.selection import Selection
 from strata.core_memory.migrations import MIGRATIONS
 from strata.core_memory.store import PostgresBlockStore, RequestLog
 from strata.shared import context
@@ -24,9 +33,12 @@ from strata.shared.ids import new_id
 NOW = datetime(2026, 11, 21, 20, 43, 9, 123456, tzinfo=UTC)
 AUTHORSHIP = Authorship(
     "append",
-    Origin("agent-1", "run-1", "step-1", "call-1", "some-model", "because"),
+    Origin(
+        "agent-1", "run-1", "step-1", "call-1", "some-model", "because", EditorKind.SLEEPTIME_AGENT
+    ),
     "key-1",
     NOW,
+    base_revision=7,
 )
 ResultT = TypeVar("ResultT")
 
@@ -100,7 +112,20 @@ async def write(store: PostgresBlockStore, block: Block) -> None:
 
 async def attach(store: PostgresBlockStore, agent: str, *blocks: Block) -> None:
     labels = {block.id: block.label for block in blocks}
-    await once(store, lambda unit: unit.attach(agent, labels))
+    await once(store, lambda unit: unit.attach(agent, labels, NOW))
+
+
+async def release(store: PostgresBlockStore, agent: str) -> tuple[set[str], set[str]]:
+    """Releases an agent; returns the blocks that it had, and those that ended with it."""
+
+    async def work(unit: Unit) -> tuple[set[str], set[str]]:
+        had = await unit.detach_all(agent, NOW)
+        ended = [deleted_block(block, NOW) for block in await unit.made_for(agent)]
+        if ended:
+            await unit.update_all([(block, AUTHORSHIP) for block in ended], response=b"")
+        return set(had), {block.id for block in ended}
+
+    return await once(store, work)
 
 
 async def test_a_block_comes_back_as_it_was_stored(store: PostgresBlockStore) -> None:
@@ -124,12 +149,14 @@ async def test_what_is_not_there_is_none(store: PostgresBlockStore) -> None:
 
 
 async def test_versions_keep_the_text_and_its_authorship(store: PostgresBlockStore) -> None:
-    block = await insert(store, make(value="one"))
+    block = await insert(store, make(value="one", metadata={"k": "v"}))
     await write(store, replace(block, value="two", revision=2, label="other"))
     newest, first = await store.versions(block.id, 0, 10)
     assert (newest.revision, newest.value, newest.label) == (2, "two", "other")
     assert (first.revision, first.value, first.label) == (1, "one", "human")
     assert newest.authorship == AUTHORSHIP
+    assert (newest.description, newest.limit, newest.read_only) == ("About.", 20_000, False)
+    assert newest.metadata == {"k": "v"}
     assert [each.revision for each in await store.versions(block.id, 2, 10)] == [1]
     assert [each.revision for each in await store.versions(block.id, 0, 1)] == [2]
     assert await store.values(block.id, [1, 2, 3]) == {1: "one", 2: "two"}
@@ -288,10 +315,10 @@ async def test_writers_of_one_block_wait_for_each_other(store: PostgresBlockStor
     )
 
 
-async def test_a_deleted_block_takes_everything_with_it(store: PostgresBlockStore) -> None:
+async def test_a_purged_block_takes_everything_with_it(store: PostgresBlockStore) -> None:
     block = await insert(store, make(), agent="agent-a")
-    assert await once(store, lambda unit: unit.delete(block.id))
-    assert not await once(store, lambda unit: unit.delete(block.id))
+    assert await once(store, lambda unit: unit.purge(block.id))
+    assert not await once(store, lambda unit: unit.purge(block.id))
     assert (await store.agent_memory("agent-a", "")).blocks == []
     assert await store.versions(block.id, 0, 10) == []
 
@@ -302,32 +329,34 @@ async def test_a_block_deleted_meanwhile_is_not_attached(store: PostgresBlockSto
     async def work(unit: Unit) -> bool:
         if await unit.lock_block(block.id) is None:
             return False
-        await unit.attach("agent-a", {block.id: "human"})
+        await unit.attach("agent-a", {block.id: "human"}, NOW)
         return True
 
-    attached, _ = await asyncio.gather(
-        once(store, work), once(store, lambda unit: unit.delete(block.id))
-    )
+    gone = deleted_block(block, NOW)
+    attached, _ = await asyncio.gather(once(store, work), write(store, gone))
     assert attached in (True, False)
     assert (await store.agent_memory("agent-a", "")).blocks == []
 
 
 async def test_release_deletes_what_the_agent_alone_had(store: PostgresBlockStore) -> None:
-    await insert(store, make("own"), agent="agent-a", made_for="agent-a")
+    own = await insert(store, make("own"), agent="agent-a", made_for="agent-a")
     shared = await insert(store, make("shared"), agent="agent-a", made_for="agent-a")
     foreign = await insert(store, make("foreign"), agent="agent-a")
-    await insert(store, make("dropped"), made_for="agent-a")
+    dropped = await insert(store, make("dropped"), made_for="agent-a")
     await attach(store, "agent-b", shared)
-    assert await once(store, lambda unit: unit.release("agent-a")) == (2, 2)
+    assert await release(store, "agent-a") == (
+        {own.id, shared.id, foreign.id},
+        {own.id, dropped.id},
+    )
     assert [each.id for each in await store.project_blocks("", "", 10)] == [shared.id, foreign.id]
     assert [each.label for _, each in await store.agent_blocks("agent-b", "", 0, 9)] == ["shared"]
-    assert await once(store, lambda unit: unit.release("agent-a")) == (0, 0)
+    assert await release(store, "agent-a") == (set(), set())
 
 
 async def test_an_agent_is_prepared_once(store: PostgresBlockStore) -> None:
     assert await begin(store, "agent-d")
     assert not await begin(store, "agent-d")
-    await once(store, lambda unit: unit.release("agent-d"))
+    await release(store, "agent-d")
     assert not await once(store, lambda unit: unit.knows_agent("agent-d"))
     assert await begin(store, "agent-d")
 
@@ -340,7 +369,7 @@ async def test_nothing_is_attached_to_an_agent_that_is_not_there(
         with pytest.raises(NotFoundError) as caught:
             await refused
         assert caught.value.reason is Reason.AGENT_NOT_FOUND
-    await once(store, lambda unit: unit.release("agent-a"))
+    await release(store, "agent-a")
     with pytest.raises(NotFoundError):
         await attach(store, "agent-a", kept)
 
@@ -356,10 +385,17 @@ async def test_other_projects_see_and_touch_nothing(store: PostgresBlockStore) -
         assert (await store.labelled("agent-a", "human")).labels == ()
         assert await store.project_blocks("", "", 10) == []
         assert await once(store, lambda unit: unit.lock_block(block.id)) is None
-        assert not await once(store, lambda unit: unit.delete(block.id))
-        assert not await once(store, lambda unit: unit.detach("agent-a", block.id))
+        assert await once(store, lambda unit: unit.lock_blocks([block.id])) == {}
+        assert await once(store, lambda unit: unit.lock_all("agent-a", ["human"])) == ({}, ())
+        assert await once(store, lambda unit: unit.value_at(block.id, 1)) is None
+        assert await once(store, lambda unit: unit.versions_at(block.id, [1])) == {}
+        assert await once(store, lambda unit: unit.edits(Selection(run_id="run-1"))) == {}
+        assert not await once(store, lambda unit: unit.purge(block.id))
+        assert not await once(store, lambda unit: unit.detach("agent-a", block.id, NOW))
+        assert (await store.agent_memory_as_of("agent-a", NOW)).blocks == []
+        assert not await store.knows_agent("agent-a")
         assert await once(store, lambda unit: unit.labels([block.id])) == {}
-        assert await once(store, lambda unit: unit.release("agent-a")) == (0, 0)
+        assert await release(store, "agent-a") == (set(), set())
         await insert(store, make(), request="request-1")
     assert (await store.labelled("agent-a", "human")).block is not None
 
@@ -368,7 +404,10 @@ async def test_no_table_shows_rows_of_others_even_without_a_filter(
     store: PostgresBlockStore, database: Database
 ) -> None:
     async def counts() -> list[int]:
-        tables = ("blocks", "attachments", "block_versions", "prepared_agents", "requests")
+        tables = (
+            *("blocks", "attachments", "block_versions", "prepared_agents", "requests"),
+            "attachment_history",
+        )
         async with database.transaction(read_only=True) as connection:
             counted = [
                 await connection.exec_driver_sql(f"SELECT count(*) FROM core_memory.{table}")
@@ -377,9 +416,11 @@ async def test_no_table_shows_rows_of_others_even_without_a_filter(
             return [result.scalar_one() for result in counted]
 
     await insert(store, make(), agent="agent-a", request="request-1")
-    assert await counts() == [1, 1, 1, 3, 1]
+    past = await insert(store, make("past"), agent="agent-a")
+    await once(store, lambda unit: unit.detach("agent-a", past.id, NOW))
+    assert await counts() == [2, 1, 2, 3, 1, 1]
     with context.use(as_project()):
-        assert await counts() == [0] * 5
+        assert await counts() == [0] * 6
 
 
 async def test_the_worker_forgets_old_requests_and_reads_no_answer(

@@ -165,17 +165,21 @@ class Blocks(block_service_pb2_grpc.BlockServiceServicer):
         self.before_update: Callable[[], None] = lambda: None
 
     async def GetBlock(self, request: Any, context: Any) -> Any:
-        if request.label != self.block.label:
+        if request.label != self.block.label and request.block_id != self.block.id:
             raise NotFoundError("The agent has no such block.", reason=Reason.BLOCK_NOT_FOUND)
         return block_service_pb2.GetBlockResponse(block=self.block)
 
     async def ListBlocks(self, request: Any, context: Any) -> Any:
         return block_service_pb2.ListBlocksResponse(blocks=[self.block])
 
+    async def RenderMemory(self, request: Any, context: Any) -> Any:
+        text = f"<{self.block.label}>{self.block.value}</{self.block.label}>"
+        return block_service_pb2.RenderMemoryResponse(blocks=[self.block], text=text)
+
     async def UpdateBlock(self, request: Any, context: Any) -> Any:
         self.before_update()
-        if request.expected_revision != self.block.revision:
-            raise AbortedError("The block was changed meanwhile.")
+        if request.base_revision != self.block.revision:
+            raise AbortedError("The block was changed meanwhile.", reason=Reason.EDIT_CONFLICT)
         self.block.value = request.value
         self.block.revision += 1
         return block_service_pb2.UpdateBlockResponse(block=self.block)
@@ -393,6 +397,7 @@ def tool_finished(
     *,
     status: Any = message_pb2.TOOL_STATUS_OK,
     diff: str = "",
+    operation: str = "insert",
     sequence: int = 4,
 ) -> run_event_pb2.RunEvent:
     told = message_pb2.ToolReturnPart(
@@ -401,7 +406,8 @@ def tool_finished(
         status=status,
         content=f'{{"status": "OK", "message": "{message}"}}',
     )
-    edits = [run_event_pb2.MemoryEdit(label="human", revision=4, diff=diff)] if diff else []
+    edit = run_event_pb2.MemoryEdit(label="human", revision=4, diff=diff, operation=operation)
+    edits = [edit] if diff or operation != "insert" else []
     return event(
         sequence, tool_finished=run_event_pb2.ToolFinished(tool_return=told, memory_edits=edits)
     )

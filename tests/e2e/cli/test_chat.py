@@ -83,9 +83,53 @@ async def test_tools_memory_edits_and_thoughts_are_told(
         "[thinking] Ann told me",
         "[thinking] something.",
         '→ memory_insert(label="human", new_string="Likes: olives")',
-        "  memory block human, revision 4",
+        "  memory block human: lines inserted, revision 4",
         "  + Likes: olives",
     ]
+
+
+@pytest.mark.parametrize(
+    ("operation", "said"),
+    [
+        ("create", "  new memory block human, revision 4"),
+        ("rename", "  memory block human has a new label or description, revision 4"),
+        (
+            "delete",
+            "  memory block human taken out of memory; strata memory restore brings it back",
+        ),
+        ("", "  memory block human, revision 4"),
+    ],
+)
+async def test_edits_that_change_no_text_are_told_in_words(
+    strata: Run, gateway: ScriptedGateway, operation: str, said: str
+) -> None:
+    gateway.runs.on_send = play(
+        started(),
+        step(),
+        tool_started("{}"),
+        tool_finished("done", operation=operation),
+        stored("Done."),
+        finished(),
+    )
+    done = await strata("chat", "ann", "-m", "x", "--no-usage")
+    assert done.err.splitlines()[1:] == [said]
+
+
+async def test_a_long_edit_is_shortened(strata: Run, gateway: ScriptedGateway) -> None:
+    diff = "\n".join(["@@ -1,1 +1,30 @@", *(f"+{'x' * 500}{n}" for n in range(30))])
+    gateway.runs.on_send = play(
+        started(),
+        step(),
+        tool_started("{}"),
+        tool_finished("done", diff=diff),
+        stored("Done."),
+        finished(),
+    )
+    done = await strata("chat", "ann", "-m", "x", "--no-usage")
+    lines = done.err.splitlines()[2:]
+    assert lines[-1] == "  … 18 more lines"
+    assert len(lines) == 13
+    assert all(len(line) < 210 for line in lines)
 
 
 async def test_a_failed_tool_says_why(strata: Run, gateway: ScriptedGateway) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +141,8 @@ async def test_a_block_is_shown_to_the_byte(
     assert (await strata("memory", "show", "ann", "human")).out == "Name: Ann\nCity: Rome\n"
     whole = await strata("memory", "show", "ann")
     assert "human  20 of 500 characters, revision 3" in whole.out
+    prompt = await strata("memory", "show", "ann", "--prompt")
+    assert prompt.out == "<human>Name: Ann\nCity: Rome</human>\n"
     missing = await strata("memory", "show", "ann", "other")
     assert missing.code == 1
     assert "[BLOCK_NOT_FOUND]" in missing.err
@@ -166,16 +169,26 @@ async def test_an_edit_without_a_change_writes_nothing(
 
 
 async def test_a_concurrent_edit_is_not_overwritten(
-    strata: Run, gateway: ScriptedGateway, ann: Any
+    strata: Run,
+    gateway: ScriptedGateway,
+    ann: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def agent_edits() -> None:
         gateway.blocks.block.value = "the agent's"
         gateway.blocks.block.revision += 1
 
     gateway.blocks.before_update = agent_edits
-    done = await strata("memory", "edit", "ann", "human", "--value", "mine")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    done = await strata("memory", "edit", "ann", "human", "--file", "-", typed="Name: Ann\nmine")
     assert done.code == 1
-    assert "[REVISION_MISMATCH]" in done.err
+    assert "[EDIT_CONFLICT]" in done.err
+    both = done.err.index("Changed by others:\n"), done.err.index("Changed by you:\n- City: Rome")
+    assert both == tuple(sorted(both))
+    assert "+ the agent's\n" in done.err
+    kept = [each.read_text() for each in tmp_path.glob("strata-memory-*")]  # noqa: ASYNC240
+    assert kept == ["Name: Ann\nmine"]
     assert gateway.blocks.block.value == "the agent's"
 
 

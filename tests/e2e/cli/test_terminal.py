@@ -177,7 +177,7 @@ async def test_an_edit_that_comes_too_late_is_not_lost(
     script.write_text("import sys, pathlib\npathlib.Path(sys.argv[1]).write_text('mine')\n")
     environment = {**place, "VISUAL": f"{sys.executable} {script}", "TMPDIR": str(tmp_path)}
     async with on_terminal("memory", "edit", "ann", "human", environment=environment) as program:
-        await program.shows("[REVISION_MISMATCH]")
+        await program.shows("[EDIT_CONFLICT]")
         assert await program.ends() == 1
     assert [each.read_text() for each in kept_in(tmp_path)] == ["mine"]
     assert gateway.blocks.block.value == "the agent's"

@@ -15,14 +15,18 @@ import pytest_asyncio
 from faults.live import Client, Live, ModelThread
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.archival.v1 import passage_service_pb2
-from strata.api.core_memory.v1 import block_service_pb2
+from strata.api.core_memory.v1 import block_service_pb2, file_service_pb2
 from strata.api.gateway.v1 import admin_service_pb2
 from strata.gateway.bootstrap import ensure_local_project
 from strata.gateway.settings import GatewaySettings
 
 SCHEMAS = ("gateway", "agent_loop", "core_memory", "recall", "archival", "tool_execution")
 _NEXT_WRITE = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
-_UNINDEXED = "SELECT count(*) FROM archival.passages WHERE indexed_revision < revision"
+_UNFINISHED = """
+    SELECT (SELECT count(*) FROM archival.passages WHERE indexed_revision < revision)
+         + (SELECT count(*) FROM core_memory.files WHERE state IN ('parsing', 'indexing'))
+         + (SELECT count(*) FROM core_memory.dropped_files)
+"""
 
 
 @pytest.fixture(scope="package")
@@ -107,6 +111,23 @@ async def _furnish(client: Client) -> dict[str, str]:
         ),
         **client.call,
     )
+    folder = await client.files.CreateFolder(
+        file_service_pb2.CreateFolderRequest(name="notes"), **client.call
+    )
+    header = file_service_pb2.UploadFileHeader(folder_id=folder.folder.id, name="secrets.txt")
+    uploaded = await client.files.UploadFile(
+        iter(
+            [
+                file_service_pb2.UploadFileRequest(header=header),
+                file_service_pb2.UploadFileRequest(chunk=b"A secret.\n"),
+            ]
+        ),
+        **client.call,
+    )
+    await client.files.AttachFolder(
+        file_service_pb2.AttachFolderRequest(agent_id=agent.id, folder_id=folder.folder.id),
+        **client.call,
+    )
     return {
         "agent": agent.id,
         "conversation": conversation.conversation.id,
@@ -115,6 +136,8 @@ async def _furnish(client: Client) -> dict[str, str]:
         "block": blocks.blocks[0].id,
         "passage": inserted.passage.id,
         "archive": inserted.passage.archive_id,
+        "folder": folder.folder.id,
+        "file": uploaded.file.id,
     }
 
 
@@ -157,8 +180,8 @@ class Store:
         assert {name: after[name] for name in after if after[name] != before.get(name)} == {}
 
     async def _rest(self) -> None:
-        """Waits for what is done behind an answer: new passages are indexed a little later."""
-        while await self._connection.fetchval(_UNINDEXED):
+        """Waits for what is done behind an answer: passages and files are indexed later."""
+        while await self._connection.fetchval(_UNFINISHED):
             await asyncio.sleep(0.02)
 
 

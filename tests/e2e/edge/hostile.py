@@ -40,6 +40,9 @@ KINDS: Mapping[str, str] = {
 _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "GetAgentRequest": frozenset({"name"}),
     "GetBlockRequest": frozenset({"agent_id", "label"}),
+    "ListBlocksRequest": frozenset({"show_deleted"}),
+    "LintMemoryRequest": frozenset({"agent_id"}),
+    "RevertBlockRequest": frozenset({"agent_id"}),
     "GetToolRequest": frozenset({"name"}),
     "CreateAgentRequest": frozenset(
         {
@@ -58,6 +61,7 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "ListPassagesRequest": frozenset({"archive_id"}),
     "SearchPassagesRequest": frozenset({"archive_ids"}),
     "ListTagsRequest": frozenset({"archive_id"}),
+    "ListFilesRequest": frozenset({"agent_id"}),
     "CreateApiKeyRequest": frozenset({"scopes"}),
 }
 _NEVER = frozenset({"page_token", "expected_revision", "time_to_live_seconds", "embedding_model"})
@@ -67,6 +71,8 @@ _TEXTS: Mapping[str, str] = {
     "parameters_json": "{}",
     "arguments_json": "{}",
     "media_type": "text/plain",
+    "file_name": "notes/secrets.txt",
+    "file_names": "notes/secrets.txt",
 }
 _NUMBERS: Mapping[str, int] = {"limit": 50, "page_size": 3, "top_k": 3}
 _DEPTH = 4

@@ -234,6 +234,8 @@ async def test_wrong_fields_are_named(world: World, fields: dict[str, Any], fiel
         {"enable_sleeptime": True},
         {"message_buffer_autoclear": True},
         {"include_base_tool_rules": True},
+        {"compaction": {"mode": "all"}},
+        {"compaction": {"clip_chars": 500}},
         {"tool_rules": [{"type": tool_pb2.TOOL_RULE_TYPE_EXIT_LOOP, "tool_name": "memory_insert"}]},
     ],
 )
@@ -241,6 +243,22 @@ async def test_what_is_not_built_is_refused(world: World, fields: dict[str, Any]
     with pytest.raises(UnimplementedError) as raised:
         await create(world, **fields)
     assert raised.value.reason is Reason.NOT_BUILT
+
+
+async def test_compaction_settings_cannot_be_set_later_either(world: World) -> None:
+    agent = (await create(world, name="Ada")).agent
+    settings = pb.CompactionSettings(prompt="Sum up.")
+    with pytest.raises(UnimplementedError) as raised:
+        await world.agents.UpdateAgent(
+            pb.UpdateAgentRequest(agent_id=agent.id, name="Bo", compaction=settings)
+        )
+    assert raised.value.reason is Reason.NOT_BUILT
+    # To leave the settings alone is to ask for nothing.
+    nothing = pb.UpdateAgentRequest(
+        agent_id=agent.id, description="x", compaction=pb.CompactionSettings()
+    )
+    changed = (await world.agents.UpdateAgent(nothing)).agent
+    assert (changed.name, changed.description) == ("Ada", "x")
 
 
 async def test_agents_are_listed_by_pages_tags_and_name(world: World) -> None:

@@ -202,7 +202,6 @@ async def open_world(
             ),
         )
         rooms: list[tuple[Any, Any]] = [
-            (core_memory.build, CoreMemorySettings(**of("core_memory"))),
             (recall.build, RecallSettings(**of("recall"))),
             (
                 archival.build,
@@ -210,6 +209,7 @@ async def open_world(
                     qdrant_url=vectors.url, qdrant_api_key=vectors.api_key, **of("archival")
                 ),
             ),
+            (core_memory.build, CoreMemorySettings(**of("core_memory"))),
             (tool_execution.build, ToolExecutionSettings(**common)),
             (agent_loop.build, AgentLoopSettings(model_endpoints=endpoints, **of("agent_loop"))),
         ]

@@ -23,6 +23,7 @@ from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
+from strata.shared.room import BackgroundTasks
 from strata.shared.server import serving
 
 
@@ -66,6 +67,8 @@ def settings(urls: Any, keys: Keys) -> CoreMemorySettings:
         port=0,
         database_url=urls.service_url,
         worker_database_url=urls.worker_url,
+        # Nobody listens there: archival is down in these tests.
+        targets={"archival": "127.0.0.1:1"},
         token_public_keys=keys.public,
         drain_s=0,
         grace_s=0.1,
@@ -85,7 +88,9 @@ async def client(
             channel = factory.channel(server.address, services_of("core_memory"))
         else:
             network = InProcessNetwork(keys.verifier)
-            network.register(await build(settings, network, stack), settings)
+            room = await build(settings, network, stack)
+            network.register(room, settings)
+            await stack.enter_async_context(BackgroundTasks(room))
             stack.push_async_callback(network.close)
             channel = network.channel("core_memory")
         yield Client(

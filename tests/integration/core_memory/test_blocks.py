@@ -21,7 +21,6 @@ from strata.shared.errors import (
     NotFoundError,
     Reason,
     UnauthenticatedError,
-    UnimplementedError,
 )
 from strata.shared.ids import new_id
 
@@ -270,7 +269,8 @@ async def test_delete_removes_the_block_everywhere(client: Any) -> None:
 
 async def test_lists_are_paged(client: Any) -> None:
     created = [await create(client, f"label{n}") for n in range(5)]
-    for filters in ({"agent_id": AGENT}, {}):
+    scopes: tuple[dict[str, Any], ...] = ({"agent_id": AGENT}, {})
+    for filters in scopes:
         seen, token = [], ""
         while True:
             page = await client.blocks.ListBlocks(
@@ -466,15 +466,3 @@ async def test_calls_without_credentials_are_refused(client: Any) -> None:
     with use(RequestContext()), pytest.raises(UnauthenticatedError) as caught:
         await client.blocks.GetBlock(pb.GetBlockRequest(block_id=new_id("block")))
     assert caught.value.reason is Reason.CREDENTIALS_MISSING
-
-
-async def test_what_is_not_built_says_so(client: Any) -> None:
-    await create(client)
-    for call in (
-        edit(client, patch=pb.PatchEdit(patch="@@")),
-        client.blocks.BlameBlock(pb.BlameBlockRequest(block_id=new_id("block"))),
-        client.blocks.RevertBlock(pb.RevertBlockRequest()),
-    ):
-        with pytest.raises(UnimplementedError) as caught:
-            await call
-        assert caught.value.reason is Reason.NOT_BUILT

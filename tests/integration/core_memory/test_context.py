@@ -11,7 +11,6 @@ import pytest
 from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
-from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.core_memory.domain.tool_rules import ToolRuleType
 from strata.core_memory.settings import CoreMemorySettings
 from strata.core_memory.store import PostgresBlockStore
@@ -23,7 +22,6 @@ from strata.shared.errors import (
     InvalidArgumentError,
     NotFoundError,
     Reason,
-    UnimplementedError,
 )
 from strata.shared.ids import new_id
 
@@ -224,12 +222,6 @@ async def test_another_project_sees_no_memory(client: Any) -> None:
         released = await client.context.ReleaseAgent(context_pb.ReleaseAgentRequest(agent_id=agent))
         assert (released.deleted_blocks, released.detached_blocks) == (0, 0)
     assert "secret" in (await compiled(client, agent)).memory_section
-
-
-async def test_files_are_not_built(client: Any) -> None:
-    with pytest.raises(UnimplementedError) as caught:
-        await client.files.ListFolders(file_pb.ListFoldersRequest())
-    assert caught.value.reason is Reason.NOT_BUILT
 
 
 async def test_compile_is_one_statement_that_reads_by_index(

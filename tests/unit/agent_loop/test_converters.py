@@ -19,6 +19,7 @@ from strata.agent_loop.domain.journal import (
     reply_to_json,
     result_from_json,
     result_to_json,
+    seen_from_json,
 )
 from strata.agent_loop.domain.messages import (
     ImagePart,
@@ -30,7 +31,7 @@ from strata.agent_loop.domain.messages import (
     ToolStatus,
 )
 from strata.agent_loop.domain.runs import Outcome, RunFailure, StopReason
-from strata.agent_loop.domain.tools import MemoryEdit, ToolEffect, ToolResult
+from strata.agent_loop.domain.tools import MemoryEdit, Seen, ToolEffect, ToolResult
 from strata.agent_loop.models.domain import (
     FinishReason,
     ModelReply,
@@ -112,9 +113,25 @@ def test_messages_come_back_from_the_wire(message: Message) -> None:
 
 
 @settings(deadline=None)
-@given(replies)
-def test_replies_come_back_from_the_journal(reply: ModelReply) -> None:
-    assert reply_from_json(json.loads(json.dumps(reply_to_json(reply)))) == reply
+@given(replies, st.builds(Seen, st.dictionaries(text, st.integers(1)), st.integers(0)))
+def test_replies_come_back_from_the_journal(reply: ModelReply, seen: Seen) -> None:
+    stored = json.loads(json.dumps(reply_to_json(reply, seen)))
+    assert reply_from_json(stored) == reply
+    assert seen_from_json(stored) == seen
+
+
+def test_replies_and_results_of_the_release_before_come_back() -> None:
+    stored = reply_to_json(ModelReply((), (), FinishReason.STOP, Usage()), Seen({"human": 3}, 5))
+    del stored["seen"]
+    assert seen_from_json(stored) == Seen()
+    result = ToolResult(
+        ToolReturn("c", "n", ToolStatus.OK, "x"), 1, (MemoryEdit("b", "l", 2, "+x"),)
+    )
+    old = result_to_json(result)
+    del old["files_changed"]
+    for edit in old["memory_edits"]:
+        del edit["operation"]
+    assert result_from_json(old) == result
 
 
 @settings(deadline=None)

@@ -55,7 +55,7 @@ def test_a_diff_shows_changed_lines_only_and_not_too_many() -> None:
     shown = [line.plain for line in diff_text(unified_diff(before, after), limit=10)]
     assert shown == ["- line 3", "+ LINE 3", "+ more"]
     shown = [line.plain for line in diff_text(unified_diff(before, after), limit=2)]
-    assert shown == ["- line 3", "+ LINE 3", "… 1 more lines"]
+    assert shown == ["- line 3", "+ LINE 3", "… 1 more line"]
     assert unified_diff(before, before) == ""
 
 

@@ -14,6 +14,7 @@ from strata.core_memory.domain.diffing import unified_diff
 from strata.core_memory.domain.editing import (
     apply_edit,
     check_no_line_numbers,
+    merge_edit,
     success_message,
     unknown_label,
 )
@@ -22,13 +23,15 @@ from strata.core_memory.domain.edits import (
     Create,
     Edit,
     Insert,
+    Patch,
+    Rename,
     Replace,
     Rethink,
     StringReplace,
     TextEdit,
 )
 from strata.core_memory.domain.escaping import escape
-from strata.shared.errors import FailedPreconditionError, Reason, StrataError
+from strata.shared.errors import AbortedError, FailedPreconditionError, Reason, StrataError
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 EDITED = (
@@ -99,7 +102,6 @@ def test_string_replace_of_a_repeated_text_names_the_lines() -> None:
         ("X X", "X", "[1]"),
         ("a\nb\na\nb", "a\nb", "[1, 3]"),
         ("aaa", "aa", "[1]"),
-        ("a\nb", "", "[1, 2]"),
         ("\n".join("x" * 30), "x", f"[{', '.join(map(str, range(1, 21)))}, ...]"),
     ],
 )
@@ -109,8 +111,11 @@ def test_the_lines_are_those_in_which_an_occurrence_begins(
     assert failure(human(value), StringReplace(old, "q")).metadata["lines"] == lines
 
 
-def test_string_replace_fills_an_empty_block() -> None:
-    assert apply_edit(human(""), StringReplace("", "first")) == "first"
+@pytest.mark.parametrize("value", ["", "a", "a\nb"])
+def test_string_replace_of_nothing_is_refused(value: str) -> None:
+    error = failure(human(value), StringReplace("", "first"))
+    assert error.message.startswith("No replacement was performed, old_str is empty. ")
+    assert error.reason is Reason.EDIT_NOT_APPLICABLE
 
 
 @pytest.mark.parametrize(
@@ -176,6 +181,13 @@ def test_the_limit_is_counted_in_characters_and_explained() -> None:
         (Append("1→ x"), "content"),
         (Replace("a", "1→ x"), "new_content"),
         (Create("1→ x"), "file_text"),
+        (Create("x", "1→ x"), "description"),
+        (Rename(description="1→ x"), "description"),
+        (Patch("@@\n 1→ a\n+b"), "patch"),
+        (Patch("@@\n-1→ a"), "patch"),
+        (Patch("@@\n-a\n+\t12→ b"), "patch"),
+        (Patch("1→ a\n+b"), "patch"),
+        (Patch("*** Add Block: x\n+1→ a"), "patch"),
     ],
 )
 def test_line_number_prefixes_are_refused(edit: Edit, name: str) -> None:
@@ -216,6 +228,60 @@ def test_escaped_text_that_is_meant_stays() -> None:
     edit = StringReplace("&lt;/value>", "x &lt;/value>")
     assert apply_edit(human("&lt;/value>"), edit) == "x &lt;/value>"
     assert apply_edit(human("plain"), Rethink("&lt;/value>")) == "&lt;/value>"
+
+
+def test_an_insertion_stays_where_the_agent_saw_its_place() -> None:
+    block = human("0\na\nb\nc")
+    assert merge_edit(block, Insert("new", 2), base="a\nb\nc") == "0\na\nb\nnew\nc"
+
+
+def test_a_rewriting_keeps_what_others_added() -> None:
+    block = human("likes tea\nhas a cat")
+    assert merge_edit(block, Rethink("likes green tea"), base="likes tea") == (
+        "likes green tea\nhas a cat"
+    )
+
+
+def test_a_conflict_shows_the_text_as_it_is() -> None:
+    with pytest.raises(AbortedError) as caught:
+        merge_edit(human("likes coffee"), Rethink("likes milk"), base="likes tea")
+    assert caught.value.reason is Reason.EDIT_CONFLICT
+    assert caught.value.message == (
+        "Memory block 'human' was changed by others since you read it, and your edit overlaps "
+        "with their change. Nothing was done. Edit its current text (revision 1), which is:\n"
+        "likes coffee"
+    )
+    assert caught.value.metadata == {"label": "human", "revision": "1"}
+
+
+def test_a_conflict_shows_both_ends_of_a_long_text() -> None:
+    value = "a" * 2500 + "b" * 2500
+    with pytest.raises(AbortedError) as caught:
+        merge_edit(human(value), Rethink("x"), base="y")
+    _, _, shown = caught.value.message.partition("which is:\n")
+    assert shown == "a" * 2000 + "\n[... 1000 characters left out ...]\n" + "b" * 2000
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (Rethink("1→ x"), Reason.EDIT_NOT_APPLICABLE),
+        (Insert("x", 3), Reason.EDIT_NOT_APPLICABLE),
+        (Rethink("12345678"), Reason.BLOCK_LIMIT_EXCEEDED),
+    ],
+)
+def test_a_merged_edit_has_the_guardrails_of_any_other(edit: TextEdit, reason: Reason) -> None:
+    block = human("now\na", limit=11)
+    assert merge_edit(block, Rethink("1234567"), base="a") is not None
+    with pytest.raises(FailedPreconditionError) as caught:
+        merge_edit(block, edit, base="a")
+    assert caught.value.reason is reason
+
+
+def test_a_merged_edit_does_not_touch_a_read_only_block() -> None:
+    with pytest.raises(FailedPreconditionError) as caught:
+        merge_edit(human("a", read_only=True), Rethink("b"), base="")
+    assert caught.value.reason is Reason.BLOCK_READ_ONLY
 
 
 VALUES = st.text(alphabet="ab\n\t <>/é🙂→1", max_size=30)

@@ -12,6 +12,7 @@ INTERNAL = {
     "ContextService",
     "WindowService",
     "AgentArchiveService",
+    "FileIndexService",
     "ExecutionService",
 }
 

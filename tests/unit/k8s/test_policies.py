@@ -181,6 +181,8 @@ def test_the_code_has_the_edges_of_the_architecture() -> None:
         {("gateway", to) for to in memory | {"agent-loop", "tool-execution"}}
         | {("agent-loop", to) for to in memory | {"tool-execution"}}
         | {("tool-execution", to) for to in memory}
+        # The files of core memory are searched in archival memory.
+        | {("core-memory", "archival")}
     )
 
 

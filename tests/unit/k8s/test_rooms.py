@@ -11,6 +11,8 @@ import pytest
 from strata.agent_loop.settings import AgentLoopSettings
 from strata.cli.settings import CliSettings
 from strata.gateway.settings import GatewaySettings
+from strata.shared.auth import TokenSigner, TokenVerifier
+from strata.shared.errors import UnauthenticatedError
 from strata.shared.settings import RoomSettings
 from strata.tool_execution.settings import ToolExecutionSettings
 from unit.k8s.manifests import (
@@ -109,7 +111,7 @@ def test_a_room_gets_the_databases_it_opens_and_no_others(
 
 
 @EVERY_ROOM
-def test_only_the_gateway_can_sign(room: RoomFacts) -> None:
+def test_only_the_gateway_can_sign_for_everybody(room: RoomFacts) -> None:
     environment = environment_of(OBJECTS, DEPLOYMENTS[room.app])
     (keys,) = [v for v in pod_of(DEPLOYMENTS[room.app])["volumes"] if v["name"] == "keys"]
     (mount,) = [
@@ -121,8 +123,13 @@ def test_only_the_gateway_can_sign(room: RoomFacts) -> None:
     if room.name == "gateway":
         assert keys["secret"]["secretName"] == "strata-gateway-keys"
         assert files == {f"{mount['mountPath']}/private.pem", f"{mount['mountPath']}/pepper"}
+    elif room.name == "core_memory":
+        assert keys["secret"]["secretName"] == "strata-core-memory-keys"
+        assert files == {f"{mount['mountPath']}/public.pem", f"{mount['mountPath']}/worker.pem"}
     else:
-        assert keys["secret"]["secretName"] == "strata-token-keys"
+        archival = room.name == "archival"
+        secret = "strata-archival-keys" if archival else "strata-token-keys"
+        assert keys["secret"]["secretName"] == secret
         assert files == {f"{mount['mountPath']}/public.pem"}
     assert mount["readOnly"] is True
 
@@ -203,3 +210,17 @@ def test_the_secrets_script_makes_what_the_pods_want() -> None:
     assert used == set(made)
     assert made["strata-gateway-keys"].keys() == {"private.pem", "pepper"}
     assert made["strata-token-keys"].keys() == {"public.pem"}
+    assert made["strata-core-memory-keys"].keys() == {"public.pem", "worker.pem"}
+
+
+def test_archival_alone_trusts_the_worker_of_core_memory() -> None:
+    made = {each["metadata"]["name"]: each["stringData"] for each in secret_objects()}
+    keys = made["strata-core-memory-keys"]
+    token = TokenSigner(keys["worker.pem"]).mint("", "project-1", "core-memory-worker", ["files"])
+    archival = TokenVerifier(made["strata-archival-keys"]["public.pem"])
+    assert archival.verify(token).project_id == "project-1"
+    everyday = TokenSigner(made["strata-gateway-keys"]["private.pem"]).mint("o", "p", "k", [])
+    assert archival.verify(everyday).project_id == "p"
+    for others in ("strata-token-keys", "strata-core-memory-keys"):
+        with pytest.raises(UnauthenticatedError):
+            TokenVerifier(made[others]["public.pem"]).verify(token)

@@ -13,10 +13,16 @@ from strata.tool_execution.domain.tools import ToolError
 
 SEARCH = BUILTIN_TOOLS["conversation_search"]
 INSERT = BUILTIN_TOOLS["memory_insert"]
+OPEN = BUILTIN_TOOLS["open_files"]
 
+# With halves of characters, which JSON can write.
+TEXT = st.text(st.characters(), max_size=5)
+NAMES = st.sampled_from(
+    sorted({n for t in BUILTIN_TOOLS.values() for n in t.parameters["properties"]})
+)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
+    lambda inner: st.lists(inner) | st.dictionaries(TEXT | NAMES, inner),
     max_leaves=10,
 )
 
@@ -39,6 +45,52 @@ def test_null_of_a_required_argument_is_refused() -> None:
 @pytest.mark.parametrize("limit", ['"4"', "4.0", "4"])
 def test_numbers_in_other_clothes_are_taken_as_numbers(limit: str) -> None:
     assert parse_arguments(SEARCH, f'{{"query": "x", "limit": {limit}}}')["limit"] == 4
+
+
+def test_nulls_inside_of_lists_count_as_left_out_too() -> None:
+    given = '{"file_requests": [{"file_name": "a/b", "offset": null, "length": null}]}'
+    assert parse_arguments(OPEN, given) == {"file_requests": [{"file_name": "a/b"}]}
+
+
+def test_lists_and_truth_values_written_as_text_are_taken_for_what_they_say() -> None:
+    requests = [{"file_name": "a/b", "offset": "3"}]
+    given = json.dumps({"file_requests": json.dumps(requests), "close_all_others": "true"})
+    assert parse_arguments(OPEN, given) == {
+        "file_requests": [{"file_name": "a/b", "offset": 3}],
+        "close_all_others": True,
+    }
+
+
+def test_text_that_looks_like_a_number_stays_text() -> None:
+    given = '{"label": "human", "new_str": "42", "insert_line": "2"}'
+    assert parse_arguments(INSERT, given) == {"label": "human", "new_str": "42", "insert_line": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"file_requests": [{"offset": 1}]}', "missing 'file_name' in 'file_requests\\[0\\]'"),
+        ('{"file_requests": [{"file_name": "a/b", "line": 1}]}', "unknown 'line' in .*'offset'"),
+        ('{"file_requests": "a/b"}', "'file_requests' is wrong: 'a/b' is not of type 'array'"),
+        ('{"file_requests": {"file_name": "a/b"}}', "'file_requests' is wrong"),
+        (
+            '{"file_requests": [{"file_name": "a/b", "offset": 5000000000}]}',
+            "'file_requests\\[0\\].offset' is too large a number",
+        ),
+        ('{"file_requests": [{"file_name": "\\ud800"}]}', "holds an incomplete character"),
+        ('{"file_requests": [{"file_name": "a\\u0000"}]}', "holds the character NUL"),
+    ],
+)
+def test_what_is_wrong_inside_of_lists_is_said_with_its_place(text: str, says: str) -> None:
+    with pytest.raises(ToolError, match=says):
+        parse_arguments(OPEN, text)
+
+
+def test_tool_without_arguments_says_that_it_takes_none() -> None:
+    finish = BUILTIN_TOOLS["memory_finish_edits"]
+    assert parse_arguments(finish, "") == {}
+    with pytest.raises(ToolError, match="unknown 'label' \\(it takes none\\)"):
+        parse_arguments(finish, '{"label": "human"}')
 
 
 @pytest.mark.parametrize(
@@ -69,7 +121,8 @@ def test_any_json_gives_arguments_or_a_tool_error(value: Any) -> None:
     for tool in BUILTIN_TOOLS.values():
         try:
             parsed = parse_arguments(tool, json.dumps(value))
-        except ToolError:
+        except ToolError as error:
+            str(error).encode()
             continue
         assert set(tool.parameters["required"]) <= set(parsed) <= set(tool.parameters["properties"])
 

@@ -11,7 +11,15 @@ import pytest
 from strata.shared.clock import SystemClock
 from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
-from strata.tool_execution.domain.tools import Call, Caller, Outcome, Output, Tool, ToolError
+from strata.tool_execution.domain.tools import (
+    Call,
+    Caller,
+    MemoryEdit,
+    Outcome,
+    Output,
+    Tool,
+    ToolError,
+)
 from strata.tool_execution.engine import Engine, Started
 
 CALLER = Caller("agent-1", "conversation-1", "run-1", "step-1", "openai/x", "UTC")
@@ -68,6 +76,30 @@ async def test_serial_calls_run_in_order_and_parallel_ones_do_not_wait() -> None
     done = await outcomes(engine(behave), call(1, WRITE), call(2, READ), call(3, WRITE))
     assert {json.loads(item.content)["message"] for item in done} == {"call-1", "call-2", "call-3"}
     assert order.index("call-1") < order.index("call-3")
+
+
+async def test_later_calls_do_not_build_on_what_an_earlier_one_replaced() -> None:
+    """The text seen stays the old one after an edit, but there is none of a new block."""
+    seen: list[dict[str, int]] = []
+    operations = iter(["append", "create", "append"])
+
+    class Edits(Scripted):
+        async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+            seen.append(dict(caller.block_revisions))
+            edit = MemoryEdit("block-1", "human", 8, "+x", next(operations))
+            return Output(None, memory_edits=(edit,))
+
+    caller = replace(CALLER, block_revisions={"human": 7, "persona": 1})
+    running = Engine(BUILTIN_TOOLS, [Edits(_never)], SystemClock(), timeout=5, max_parallel=4).run(
+        [call(n, WRITE) for n in range(3)], caller, BUILTIN_TOOLS
+    )
+    async for _ in running:
+        pass
+    assert seen == [{"human": 7, "persona": 1}, {"human": 7, "persona": 1}, {"persona": 1}]
+
+
+async def _never(call: Call) -> Output:
+    raise AssertionError(call)
 
 
 async def test_one_call_that_fails_leaves_the_others() -> None:

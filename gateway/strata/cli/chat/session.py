@@ -56,12 +56,16 @@ class ChatSession:
         client: The gateway.
         screen: Where turns are shown.
         options: What is sent and shown.
+
+    Attributes:
+        last_run_id: The run of the last message; empty before the first.
     """
 
     def __init__(self, client: Client, screen: Screen, options: ChatOptions) -> None:
         self._client = client
         self._screen = screen
         self._options = options
+        self.last_run_id = ""
 
     async def turn(self, text: str) -> bool:
         """Sends a message, shows its run to the end, and returns whether that went well.
@@ -84,6 +88,7 @@ class ChatSession:
             )
         finally:
             self._screen.settle()
+            self.last_run_id = follower.run_id or self.last_run_id
         if left:
             self._tell(_left(follower.run_id))
         return view.ending is not None and view.ending.ok

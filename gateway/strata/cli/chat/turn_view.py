@@ -11,15 +11,14 @@ from rich.text import Text
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.common.v1.usage_pb2 import Usage
+from strata.cli.chat.edits import edit_lines
 from strata.cli.chat.following import ConnectionBack, ConnectionLost, Update
 from strata.cli.chat.screens import Screen
-from strata.cli.diffs import diff_text
 from strata.cli.output import clipped, safe
 
 _ARGUMENT_CHARS = 60
 _ARGUMENTS_CHARS = 160
 _RESULT_CHARS = 120
-_DIFF_LINES = 12
 
 _FINE = frozenset(
     {
@@ -224,13 +223,9 @@ class TurnView:
                 if not finished.memory_edits and result not in {"", "None"}:
                     self._say(f"  ← {result}", "dim")
         for edit in finished.memory_edits:
-            self._edited(edit)
+            for line in edit_lines(edit):
+                self._screen.line(line)
         self._screen.waiting("going on")
-
-    def _edited(self, edit: run_event_pb2.MemoryEdit) -> None:
-        self._say(f"  memory block {edit.label}, revision {edit.revision}", "bold")
-        for line in diff_text(edit.diff, limit=_DIFF_LINES):
-            self._screen.line(Text("  ") + line)
 
     def _stored(self, message: message_pb2.Message) -> None:
         if message.role != message_pb2.ROLE_ASSISTANT:

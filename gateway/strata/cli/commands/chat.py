@@ -13,6 +13,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.cli.chat.prompt import interruptible, is_interactive, read_message
 from strata.cli.chat.screens import screen_for
 from strata.cli.chat.session import ChatOptions, ChatSession
+from strata.cli.chat.slash import SlashCommands
 from strata.cli.client import Client, is_agent_id, new_request_id
 from strata.cli.connection import Choice
 from strata.cli.failures import EXIT_FAILURE, UsageError, exit_code_of, show_error
@@ -59,7 +60,7 @@ def chat(
 ) -> None:
     """Talk with an agent.
 
-    Ctrl-C cancels the turn, Ctrl-D leaves.
+    Ctrl-C cancels the turn, Ctrl-D leaves, /help lists commands such as /undo.
 
     Without a terminal each line of the input is a message.
     The replies then go to standard output, all else to standard error.
@@ -74,7 +75,7 @@ def chat(
         options = ChatOptions(found.id, conversation, max_steps, reasoning, usage)
         session = ChatSession(client, screen_for(console()), options)
         if message is None:
-            return await converse(session, found.name)
+            return await converse(session, found.name, SlashCommands(client, found.id))
         return await (session.stream_json(message) if as_json else session.turn(message))
 
     if not connection.run(talk):
@@ -90,7 +91,7 @@ def open_chat(folder: Path, agent: str) -> int:
     async def talk(client: Client) -> bool:
         found = await find_or_create(client, agent, consent=Consent.GIVEN)
         session = ChatSession(client, screen_for(console()), ChatOptions(found.id))
-        return await converse(session, found.name)
+        return await converse(session, found.name, SlashCommands(client, found.id))
 
     try:
         return 0 if Connection(Choice(data=folder)).run(talk) else EXIT_FAILURE
@@ -123,20 +124,25 @@ async def find_or_create(client: Client, agent: str, *, consent: Consent) -> pb.
     return (await client.agents.CreateAgent(request)).agent
 
 
-async def converse(session: ChatSession, name: str) -> bool:
+async def converse(session: ChatSession, name: str, commands: SlashCommands) -> bool:
     """Sends what is typed until the input ends; returns whether all turns went well.
 
-    On a terminal a turn that fails is told, and the conversation goes on.
+    On a terminal a turn that fails is told, and the conversation goes on; lines that
+    begin with a slash are for us.
     """
     interactive = is_interactive()
     if interactive:
-        note(f"You talk with {safe(name)}. Ctrl-C cancels a turn, Ctrl-D leaves.")
+        note(f"You talk with {safe(name)}. Ctrl-C cancels a turn, Ctrl-D leaves, /help says more.")
     ok = True
     while (text := read_message()) is not None:
         if not text.strip():
             continue
         try:
-            ok = await session.turn(text) and ok
+            if interactive and text.startswith("/"):
+                await commands.run(text)
+            else:
+                ok = await session.turn(text) and ok
+                commands.last_run_id = session.last_run_id
         except StrataError as error:
             if not interactive:
                 raise

@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import sys
-import tempfile
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
-from strata.cli.chat.prompt import is_interactive
-from strata.cli.client import Client, first_of, new_request_id
-from strata.cli.diffs import diff_text, unified_diff
-from strata.cli.editor import EditorSettings
-from strata.cli.editor import edit as edit_text
-from strata.cli.failures import UsageError
+from strata.cli.asking import YesOption, ask
+from strata.cli.client import Client, new_request_id
+from strata.cli.commands import memory_edit, memory_history, memory_sync
+from strata.cli.commands.memory_history import LabelArgument, OptionalLabelArgument
+from strata.cli.failures import EXIT_FAILURE, UsageError
+from strata.cli.memory.blocks import attached_block, known_block, lost_blocks, the_only
+from strata.cli.memory.views import print_blocks
 from strata.cli.options import AgentArgument, Connection, JsonOption, online
-from strata.cli.output import console, note, print_json, print_text, safe, when
+from strata.cli.output import (
+    clipped,
+    enum_name,
+    note,
+    print_json,
+    print_table,
+    print_text,
+    safe,
+)
+from strata.cli.times import AsOfOption, timestamp_of
+from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 
 app = typer.Typer(
-    help="Show and edit the memory blocks of an agent.",
+    help="Show, edit, explain and undo what an agent always sees: its memory blocks.",
     no_args_is_help=True,
     add_completion=False,
 )
 
-_ALL = 500
-_DIFF_LINES = 200
+_TEXT_CHARS = 80
 
-LabelArgument = Annotated[str, typer.Argument(metavar="LABEL", help="Label of the block.")]
+ReasonOption = Annotated[
+    str, typer.Option("--reason", help="Kept in the history.", show_default=False)
+]
 
 
 @app.command("show")
@@ -38,19 +46,29 @@ LabelArgument = Annotated[str, typer.Argument(metavar="LABEL", help="Label of th
 def show_memory(
     connection: Connection,
     agent: AgentArgument,
-    label: Annotated[
-        str, typer.Argument(metavar="[LABEL]", help="Only this block.", show_default=False)
-    ] = "",
+    label: OptionalLabelArgument = "",
+    as_of: AsOfOption = "",
+    prompt: Annotated[
+        bool, typer.Option("--prompt", help="Print exactly what the model sees.")
+    ] = False,
+    numbered: Annotated[
+        bool, typer.Option("--numbered", help="The same, with a number before each line.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the memory blocks of an agent as the model sees them, or the text of one."""
+    """Show the memory blocks of an agent, now or as they were, or the text of one."""
+    if label and (prompt or numbered):
+        raise UsageError("--prompt and --numbered show all blocks; leave out the label.")
+    time = timestamp_of(as_of)
 
     async def read_one(client: Client) -> pb.Block:
-        return await _block(client, await client.agent_id(agent), label)
+        return await attached_block(client, await client.agent_id(agent), label, time)
 
-    async def read_all(client: Client) -> pb.ListBlocksResponse:
-        request = pb.ListBlocksRequest(agent_id=await client.agent_id(agent))
-        return await first_of(client.blocks.ListBlocks, request, "blocks", _ALL)
+    async def read_all(client: Client) -> pb.RenderMemoryResponse:
+        request = pb.RenderMemoryRequest(
+            agent_id=await client.agent_id(agent), as_of_time=time, line_numbers=numbered
+        )
+        return await client.blocks.RenderMemory(request)
 
     if label:
         block = connection.run(read_one)
@@ -62,115 +80,183 @@ def show_memory(
     found = connection.run(read_all)
     if as_json:
         print_json(found)
+    elif prompt or numbered:
+        print_text(found.text)
     else:
-        _print_blocks(found.blocks)
+        print_blocks(found.blocks)
 
 
-@app.command("edit")
+app.command("edit")(memory_edit.edit)
+app.command("log")(memory_history.log)
+app.command("diff")(memory_history.diff)
+app.command("blame")(memory_history.blame)
+app.command("revert")(memory_history.revert)
+
+
+@app.command("delete")
 @online
-def edit_memory(
+def delete_block(
     connection: Connection,
     agent: AgentArgument,
     label: LabelArgument,
-    value: Annotated[str | None, typer.Option("--value", help="The new text.")] = None,
-    file: Annotated[
-        str | None, typer.Option("--file", help='File with the new text; "-" reads the input.')
-    ] = None,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Destroy it with its whole history, for good; asks.")
+    ] = False,
+    reason: ReasonOption = "",
+    yes: YesOption = False,
+) -> None:
+    """Delete a block; `strata memory restore` brings it back.
+
+    It asks before a block is purged, or deleted though other agents have it too.
+    """
+
+    async def delete(client: Client) -> str:
+        agent_id = await client.agent_id(agent)
+        if purge:
+            # What was deleted before can still be purged.
+            block = await known_block(client, agent_id, label)
+        else:
+            block = await attached_block(client, agent_id, label)
+        _consent(block, purge=purge, yes=yes)
+        request = pb.DeleteBlockRequest(
+            request_id=new_request_id(), block_id=block.id, purge=purge, reason=reason
+        )
+        await client.blocks.DeleteBlock(request)
+        return block.label
+
+    gone = safe(connection.run(delete))
+    if purge:
+        typer.echo(f"Purged {gone}.")
+    else:
+        typer.echo(f"Deleted {gone}. To bring it back: strata memory restore {safe(agent)} {gone}")
+
+
+def _consent(block: pb.Block, *, purge: bool, yes: bool) -> None:
+    shared = f", which {len(block.agent_ids)} agents share," if len(block.agent_ids) > 1 else ""
+    if purge:
+        ask(
+            f"Destroy {block.label}{shared} with its whole history?",
+            yes=yes,
+            otherwise="Purging cannot be undone.",
+        )
+    elif shared:
+        ask(
+            f"Delete {block.label}{shared} for all of them?",
+            yes=yes,
+            otherwise=f"{len(block.agent_ids)} agents share this block.",
+        )
+
+
+@app.command("restore")
+@online
+def restore_block(
+    connection: Connection,
+    agent: AgentArgument,
+    label: LabelArgument,
+    block: Annotated[
+        str,
+        typer.Option(
+            "--block", metavar="ID", help="Which, if there were several.", show_default=False
+        ),
+    ] = "",
+    reason: ReasonOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Edit a memory block, in $EDITOR if no text is given.
+    """Bring back a block that the agent had: deleted, or taken away from it."""
 
-    If the agent changed the block meanwhile, nothing is written.
-    """
-    given = _given_text(value, file)
-
-    async def edit(client: Client) -> tuple[pb.Block, pb.Block]:
-        before = await _block(client, await client.agent_id(agent), label)
-        text = edit_text(before.value, EditorSettings()) if given is None else given
-        if text == before.value:
-            return before, before
-        request = pb.UpdateBlockRequest(
-            request_id=new_request_id(),
-            block_id=before.id,
-            value=text,
-            expected_revision=before.revision,
-            reason="edited on the command line",
+    async def restore(client: Client) -> pb.Block:
+        agent_id = await client.agent_id(agent)
+        await _check_free(client, agent_id, label)
+        lost = await _lost(client, agent_id, label, block)
+        if lost.HasField("delete_time"):
+            undo = pb.RevertBlockRequest(
+                request_id=new_request_id(),
+                block_id=lost.id,
+                revision=lost.revision,
+                reason=reason or "restored on the command line",
+            )
+            await client.blocks.RevertBlock(undo)
+        attach = pb.AttachBlockRequest(
+            request_id=new_request_id(), agent_id=agent_id, block_id=lost.id
         )
-        try:
-            return before, (await client.blocks.UpdateBlock(request)).block
-        except Exception:
-            if given is None:
-                _keep(text)
-            raise
+        return (await client.blocks.AttachBlock(attach)).block
 
-    before, after = connection.run(edit)
-    _print_edit(before, after, as_json=as_json)
-
-
-async def _block(client: Client, agent_id: str, label: str) -> pb.Block:
-
-    request = pb.GetBlockRequest(agent_id=agent_id, label=label)
-    return (await client.blocks.GetBlock(request)).block
-
-
-def _given_text(value: str | None, file: str | None) -> str | None:
-
-    if value is not None and file is not None:
-        raise UsageError("Give --value or --file, not both.")
-    if file == "-":
-        return sys.stdin.read()
-    if file is not None:
-        try:
-            return Path(file).read_text(encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
-    if value is None and not is_interactive():
-        raise UsageError("There is no terminal to edit on. Give --value or --file.")
-    return value
-
-
-def _keep(text: str) -> None:
-
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="strata-memory-", suffix=".txt", delete=False, encoding="utf-8"
-    ) as kept:
-        kept.write(text)
-    note(f"Nothing was written. Your text is in {kept.name}")
-
-
-def _print_edit(before: pb.Block, after: pb.Block, *, as_json: bool) -> None:
-
+    found = connection.run(restore)
     if as_json:
-        print_json(after)
+        print_json(found)
+    else:
+        typer.echo(f"{safe(found.label)} is back, at revision {found.revision}.")
+
+
+async def _check_free(client: Client, agent_id: str, label: str) -> None:
+    try:
+        await attached_block(client, agent_id, label)
+    except NotFoundError as error:
+        if error.reason is not Reason.BLOCK_NOT_FOUND:
+            raise
         return
-    screen = console()
-    if after.revision == before.revision:
-        screen.print("Nothing changed.")
-        return
-    for line in diff_text(unified_diff(before.value, after.value), limit=_DIFF_LINES):
-        screen.print(line, soft_wrap=True)
-    screen.print(safe(f"{after.label} is now at revision {after.revision}."), soft_wrap=True)
+    raise AlreadyExistsError(
+        f'The agent has a block "{label}". To go back in its history: strata memory revert',
+        reason=Reason.NAME_TAKEN,
+    )
 
 
-def _print_blocks(blocks: Sequence[pb.Block]) -> None:
-
-    screen = console()
-    if not blocks:
-        screen.print(Text("The agent has no memory blocks.", style="dim"))
-    for number, block in enumerate(blocks):
-        if number:
-            screen.print()
-        heading = Text(safe(block.label), style="bold cyan")
-        flags = ", read-only" if block.read_only else ""
-        shared = f", shared by {len(block.agent_ids)} agents" if len(block.agent_ids) > 1 else ""
-        heading.append(
-            f"  {len(block.value):,} of {block.limit:,} characters, revision {block.revision}"
-            f"{flags}{shared}, changed {when(block.update_time)}",
-            style="dim",
+async def _lost(client: Client, agent_id: str, label: str, block_id: str) -> pb.Block:
+    lost = await lost_blocks(client, agent_id, label)
+    if block_id:
+        lost = [each for each in lost if each.id == block_id]
+    if not lost:
+        raise NotFoundError(
+            f'The agent never had such a block "{label}", or it was purged.',
+            reason=Reason.BLOCK_NOT_FOUND,
         )
-        screen.print(heading, soft_wrap=True)
-        if block.description:
-            screen.print(Text(safe(block.description), style="dim italic"), soft_wrap=True)
-        screen.print(
-            Text(safe(block.value)) if block.value else Text("(empty)", style="dim"), soft_wrap=True
+    return the_only(lost, label)
+
+
+@app.command("lint")
+@online
+def lint_memory(
+    connection: Connection,
+    agent: AgentArgument,
+    label: OptionalLabelArgument = "",
+    check: Annotated[
+        bool, typer.Option("--check", help="End with exit code 1 if there is a finding.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Look for what makes memory worse: duplicates, contradictions, relative dates and such."""
+
+    async def read(client: Client) -> pb.LintMemoryResponse:
+        agent_id = await client.agent_id(agent)
+        request = pb.LintMemoryRequest(agent_id=agent_id)
+        if label:
+            block = await attached_block(client, agent_id, label)
+            request = pb.LintMemoryRequest(block_id=block.id)
+        return await client.blocks.LintMemory(request)
+
+    found = connection.run(read)
+    if as_json:
+        print_json(found)
+    else:
+        print_table(
+            ["where", "about", "what to do", "text"],
+            [
+                (
+                    f"{each.label}:{each.line}" if each.line else each.label,
+                    enum_name(pb.LintRule, each.rule, "LINT_RULE_"),
+                    each.message,
+                    clipped(each.text, _TEXT_CHARS),
+                )
+                for each in found.findings
+            ],
+            empty="Nothing to complain about.",
         )
+        if found.findings:
+            note("To change a block: strata memory edit")
+    sys.stdout.flush()
+    if check and found.findings:
+        raise typer.Exit(EXIT_FAILURE)
+
+
+app.command("pull")(memory_sync.pull)
+app.command("push")(memory_sync.push)

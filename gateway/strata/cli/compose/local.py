@@ -50,6 +50,7 @@ class Local:
         model: The chosen chat model.
         gateway: Settings of the gateway, complete.
         private_key: Signs the internal tokens.
+        worker_key: Signs those of core memory's worker, for archival.
     """
 
     folder: DataFolder
@@ -57,6 +58,7 @@ class Local:
     model: ChatModel
     gateway: GatewaySettings
     private_key: str = field(repr=False)
+    worker_key: str = field(repr=False)
 
     @property
     def public_key(self) -> str:
@@ -78,7 +80,10 @@ class Local:
             values["database_url"] = database.service_url
             values["worker_database_url"] = database.worker_url
             values["pool_size"] = _POOL_SIZE
+        if room == "core_memory":
+            values["worker_token_key"] = self.worker_key
         if room == "archival":
+            values["token_public_keys"] = self.public_key + public_key_of(self.worker_key)
             values["qdrant_url"] = self.storage.vectors.url
             values["qdrant_api_key"] = self.storage.vectors.api_key
         if room == "agent_loop":
@@ -106,6 +111,7 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
         stack: Stops what was started.
     """
     private_key = folder.secret("token-signing-key", lambda: generate_key_pair()[0])
+    worker_key = folder.secret("core-memory-worker-key", lambda: generate_key_pair()[0])
     model = await prepare_model(AgentLoopSettings(), LocalDemoSettings(), stack, options.report)
     storage = await open_storage(folder, stack)
     database = storage.databases["gateway"]
@@ -129,4 +135,4 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
     project = await ensure_local_project(gateway, known_key=known)
     if project.created_key:
         write_atomically(kept, project.api_key)
-    return Local(folder, storage, model, gateway, private_key)
+    return Local(folder, storage, model, gateway, private_key, worker_key)

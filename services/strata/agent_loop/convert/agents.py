@@ -98,12 +98,13 @@ def update_from_proto(request: pb.UpdateAgentRequest) -> UpdateAgent:
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
-        UnimplementedError: It sets tool rules.
+        UnimplementedError: It asks for what this release cannot do.
     """
     check_id(request.agent_id, "agent", field="agent_id")
     checks.refuse(_update_violations(request))
     if request.set_tool_rules and request.tool_rules:
         raise _unbuilt("Tool rules")
+    _refuse_compaction(request)
     patch = AgentPatch(
         agent_id=request.agent_id,
         name=_optional(request, "name"),
@@ -261,6 +262,13 @@ def _refuse_unbuilt(request: pb.CreateAgentRequest) -> None:
         raise _unbuilt("enable_sleeptime")
     if request.message_buffer_autoclear:
         raise _unbuilt("message_buffer_autoclear")
+    _refuse_compaction(request)
+
+
+def _refuse_compaction(request: pb.CreateAgentRequest | pb.UpdateAgentRequest) -> None:
+    # What nothing reads yet is not accepted; an empty message asks for nothing.
+    if request.compaction.ListFields():
+        raise _unbuilt("Compaction")
 
 
 def _unbuilt(what: str) -> UnimplementedError:

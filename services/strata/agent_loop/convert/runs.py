@@ -155,7 +155,11 @@ def _finished(result: ToolResult) -> pb.ToolFinished:
         duration_ms=result.duration_ms,
         memory_edits=[
             pb.MemoryEdit(
-                block_id=edit.block_id, label=edit.label, revision=edit.revision, diff=edit.diff
+                block_id=edit.block_id,
+                label=edit.label,
+                revision=edit.revision,
+                diff=edit.diff,
+                operation=edit.operation,
             )
             for edit in result.memory_edits
         ],

@@ -73,6 +73,9 @@ def batch_to_proto(batch: ToolBatch) -> pb.ExecuteToolsRequest:
             for call in batch.calls
         ],
         allowed_tools=batch.allowed,
+        agent_type=batch.agent_type,
+        block_revisions=batch.seen.block_revisions,
+        max_files_open=batch.seen.max_files_open,
     )
 
 
@@ -93,8 +96,9 @@ def _result(wire: pb.FinishedCall) -> ToolResult:
         tool_return=tool_return_from_proto(wire.tool_return),
         duration_ms=wire.duration_ms,
         memory_edits=tuple(
-            MemoryEdit(edit.block_id, edit.label, edit.revision, edit.diff)
+            MemoryEdit(edit.block_id, edit.label, edit.revision, edit.diff, edit.operation)
             for edit in wire.memory_edits
         ),
         archival_changed=wire.archival_changed,
+        files_changed=wire.files_changed,
     )

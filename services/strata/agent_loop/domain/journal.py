@@ -7,12 +7,12 @@ never run again (architecture §5). The codecs here give the stored form.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from strata.agent_loop.domain.messages import Provenance, ToolReturn, ToolStatus
-from strata.agent_loop.domain.tools import MemoryEdit, ToolEffect, ToolResult
+from strata.agent_loop.domain.tools import MemoryEdit, Seen, ToolEffect, ToolResult
 from strata.agent_loop.models.domain import (
     FinishReason,
     ModelReply,
@@ -66,6 +66,7 @@ class StepRecord:
         reply: The reply.
         effects: What each call's tool does, by call id.
         results: Results in the ledger, by call id.
+        seen: What the reply was made from; its calls are sent with it however often they are.
     """
 
     step: int
@@ -75,16 +76,18 @@ class StepRecord:
     reply: ModelReply
     effects: Mapping[str, ToolEffect]
     results: Mapping[str, ToolResult]
+    seen: Seen = field(default_factory=Seen)
 
 
-def reply_to_json(reply: ModelReply) -> dict[str, Any]:
-    """Returns the stored form of a reply."""
+def reply_to_json(reply: ModelReply, seen: Seen) -> dict[str, Any]:
+    """Returns the stored form of a reply, with what it was made from."""
     return {
         "content": [_part_to_json(part) for part in reply.content],
         "tool_calls": [asdict(call) for call in reply.tool_calls],
         "finish_reason": reply.finish_reason.value,
         "usage": asdict(reply.usage),
         "model": reply.model,
+        "seen": asdict(seen),
     }
 
 
@@ -97,6 +100,11 @@ def reply_from_json(value: Mapping[str, Any]) -> ModelReply:
         usage=Usage(**value["usage"]),
         model=value["model"],
     )
+
+
+def seen_from_json(value: Mapping[str, Any]) -> Seen:
+    """Returns what a reply was made from; nothing of it is known of replies of old releases."""
+    return Seen(**value["seen"]) if "seen" in value else Seen()
 
 
 def result_to_json(result: ToolResult) -> dict[str, Any]:
@@ -120,6 +128,7 @@ def result_from_json(value: Mapping[str, Any]) -> ToolResult:
         duration_ms=value["duration_ms"],
         memory_edits=tuple(MemoryEdit(**edit) for edit in value["memory_edits"]),
         archival_changed=value["archival_changed"],
+        files_changed=value.get("files_changed", False),
     )
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
 
 from strata.agent_loop.domain.messages import ToolReturn
 from strata.agent_loop.models.domain import ToolCall, ToolSchema
+
+FILE_TOOLS = ("open_files", "grep_files", "semantic_search_files")
+"""Offered to every agent that has a folder, beside its own tools."""
+
+EXIT_TOOLS = frozenset({"memory_finish_edits"})
+"""Tools that end the turn unless an agent is told otherwise (blueprint §7.4)."""
 
 
 class ToolEffect(StrEnum):
@@ -64,6 +70,15 @@ class ToolSet:
         """The tool of that name, if the agent has it."""
         return next((tool for tool in self.tools if tool.name == name), None)
 
+    def only(self, names: Collection[str]) -> ToolSet:
+        """The tools of these names."""
+        kept = tuple(tool for tool in self.tools if tool.name in names)
+        return self if len(kept) == len(self.tools) else ToolSet(kept)
+
+    def offered(self, own: Collection[str], *, folders: bool) -> ToolSet:
+        """What an agent with these tools of its own is offered, with or without folders."""
+        return self.only({*own, *FILE_TOOLS} if folders else own)
+
     @property
     def names(self) -> list[str]:
         """All names."""
@@ -77,12 +92,17 @@ class ToolSet:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEdit:
-    """A memory block was changed by a tool."""
+    """A memory block was changed by a tool.
+
+    Attributes:
+        operation: What was done: "append", "rename" and so on.
+    """
 
     block_id: str
     label: str
     revision: int
     diff: str
+    operation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +114,14 @@ class ToolResult:
         duration_ms: How long it ran.
         memory_edits: Blocks that it changed.
         archival_changed: It stored or removed archival passages.
+        files_changed: It opened or closed files.
     """
 
     tool_return: ToolReturn
     duration_ms: int = 0
     memory_edits: tuple[MemoryEdit, ...] = ()
     archival_changed: bool = False
+    files_changed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +144,42 @@ ToolEvent: TypeAlias = CallStarted | CallFinished
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """What a reply was made from, as far as its calls depend on it.
+
+    Attributes:
+        block_revisions: Revisions of the memory blocks that the model saw, by label.
+        max_files_open: Files that may be open at once.
+    """
+
+    block_revisions: Mapping[str, int] = field(default_factory=dict)
+    max_files_open: int = 0
+
+    def after(self, results: Collection[ToolResult]) -> Seen:
+        """Returns what calls see that are run after others of the same reply.
+
+        A block that the reply itself made or renamed was not seen under its label; the executor
+        goes by the same rule among the calls of one batch.
+        """
+        made = {
+            edit.label
+            for result in results
+            for edit in result.memory_edits
+            if edit.operation in ("create", "rename")
+        }
+        kept = {name: seen for name, seen in self.block_revisions.items() if name not in made}
+        return Seen(kept, self.max_files_open)
+
+
+@dataclass(frozen=True, slots=True)
 class ToolBatch:
     """The calls of one reply, to be run.
 
     Attributes:
         idempotency_keys: By call id: names a call for ever.
         allowed: Names of the agent's tools.
+        agent_type: The agent's type, by its wire name.
+        seen: What the reply was made from.
     """
 
     agent_id: str
@@ -139,3 +191,5 @@ class ToolBatch:
     calls: Sequence[ToolCall]
     idempotency_keys: Mapping[str, str]
     allowed: Sequence[str]
+    agent_type: str
+    seen: Seen

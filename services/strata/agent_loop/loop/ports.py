@@ -5,8 +5,8 @@ Every method may raise `strata.shared.errors.StrataError`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -40,10 +40,14 @@ class MemorySection:
     Attributes:
         text: From ``<memory_blocks>`` to ``</directories>``; may be empty.
         last_modified: When a block was last changed; None without blocks.
+        block_revisions: Revisions of the blocks that it shows, by label.
+        has_folders: A folder is attached.
     """
 
     text: str
     last_modified: datetime | None
+    block_revisions: Mapping[str, int] = field(default_factory=dict)
+    has_folders: bool = False
 
 
 class Memory(Protocol):

@@ -12,9 +12,9 @@ from dataclasses import replace
 from strata.agent_loop.domain.agents import LINE_NUMBERED_TYPES, Agent
 from strata.agent_loop.domain.events import MessageStored, StepStarted
 from strata.agent_loop.domain.journal import JournalKey, StepRecord
-from strata.agent_loop.domain.messages import Message, MessageRole, Provenance
+from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
 from strata.agent_loop.domain.runs import RunRequest, StopReason
-from strata.agent_loop.domain.tools import ToolResult, ToolSet
+from strata.agent_loop.domain.tools import EXIT_TOOLS, Seen, ToolResult, ToolSet
 from strata.agent_loop.loop.asking import Asker, StepName
 from strata.agent_loop.loop.calls import tidy
 from strata.agent_loop.loop.ports import (
@@ -73,15 +73,14 @@ class Steps:
         self._sink = sink
         self._agent = agent
         self._committed_steps = begun.committed_steps
+        self._known = toolset
         self._toolset = toolset
+        self._seen = Seen()
         self._model = bound.settings.handle
         self._numbered = shows_line_numbers(agent, bound)
         self._window = WorkingWindow(agent, begun.window, ports.archival, ports.clock)
         self._asker = Asker(
             bound, ports.tokens, agent.id, sink, stream_tokens=request.stream_tokens
-        )
-        self._bench = ToolBench(
-            ports.tools, ports.journal, sink, ports.clock, agent, self._key, toolset
         )
 
     @property
@@ -100,7 +99,7 @@ class Steps:
         resumed: StepRecord | None = None
         if self._key.attempt > 1:
             resumed = await self._ports.journal.resume(self._key, first)
-        await self._window.refresh(section)
+        await self._see(section)
         for step in range(first, self._request.max_steps + 1):
             self.step = step
             stop = await self._step(step, resumed)
@@ -119,12 +118,32 @@ class Steps:
             await self._commit(record, [])
             return StopReason.MAX_TOKENS_EXCEEDED if cut else StopReason.END_TURN
         results = await self._run_calls(record, resumed=resumed is not None)
+        if any(_ends_turn(result) for result in results):
+            return StopReason.TOOL_RULE
         if cut:
             return StopReason.MAX_TOKENS_EXCEEDED
-        if any(result.memory_edits for result in results):
+        if any(self._outdates(result) for result in results):
             section = await self._ports.memory.compile(self._agent, line_numbers=self._numbered)
-            await self._window.refresh(section)
+            await self._see(section)
         return None
+
+    async def _see(self, section: MemorySection) -> None:
+        """Shows the model this memory from now on, and the tools that go with it."""
+        self._toolset = self._known.offered(self._agent.tools, folders=section.has_folders)
+        self._seen = Seen(section.block_revisions, self._agent.max_files_open)
+        await self._window.refresh(section)
+
+    def _outdates(self, result: ToolResult) -> bool:
+        """Says whether memory may read otherwise now than the model was shown.
+
+        A tier's own tool that failed counts too: an edit is refused where others have changed
+        the text, and the next one must build on what is there now.
+        """
+        if result.memory_edits or result.files_changed:
+            return True
+        tool = self._known.find(result.tool_return.name)
+        failed = result.tool_return.status is ToolStatus.FAILED
+        return failed and tool is not None and tool.keyed
 
     async def _ask(self, step: int) -> StepRecord:
         name = StepName(step, new_id("step"), new_id("message"))
@@ -132,13 +151,15 @@ class Steps:
         reply = await self._asker.ask(name, self._window.messages, self._toolset)
         reply = tidy(reply, self._window.call_ids)
         found = effects(reply, self._toolset)
-        return StepRecord(step, name.step_id, name.message_id, self._model, reply, found, {})
+        return StepRecord(
+            step, name.step_id, name.message_id, self._model, reply, found, {}, self._seen
+        )
 
     async def _tell_started(self, step: int, step_id: str) -> None:
         await self._sink.emit(StepStarted(step_id, step, self._model))
 
     async def _run_calls(self, record: StepRecord, *, resumed: bool) -> list[ToolResult]:
-        calls = StepCalls(self._bench, record, resumed=resumed)
+        calls = StepCalls(self._bench(record), record, resumed=resumed)
         await calls.journal()
         try:
             await calls.run()
@@ -148,6 +169,15 @@ class Steps:
             await self._commit_cancelled(record, calls)
             raise
         return calls.results
+
+    def _bench(self, record: StepRecord) -> ToolBench:
+        # What was offered when the reply was made is judged by that, also in a later dispatch.
+        called = {call.name for call in record.reply.tool_calls if call.id in record.effects}
+        toolset = self._known.only({*self._toolset.names, *called})
+        ports = self._ports
+        return ToolBench(
+            ports.tools, ports.journal, self._sink, ports.clock, self._agent, self._key, toolset
+        )
 
     async def _commit_cancelled(self, record: StepRecord, calls: StepCalls) -> None:
         try:
@@ -206,3 +236,8 @@ class Steps:
             run_id=key.run_id,
             step_id=record.step_id,
         )
+
+
+def _ends_turn(result: ToolResult) -> bool:
+    told = result.tool_return
+    return told.name in EXIT_TOOLS and told.status is ToolStatus.OK

@@ -167,6 +167,8 @@ class StepCalls:
                 call.id: idempotency_key(key.run_id, record.step, call.id) for call in calls
             },
             allowed=self._bench.toolset.names,
+            agent_type=self._bench.agent.type.value,
+            seen=record.seen.after(self._results.values()),
         )
 
 

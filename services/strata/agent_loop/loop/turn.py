@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 
-from strata.agent_loop.domain.agents import Agent
+from strata.agent_loop.domain.agents import Agent, merge_tools
 from strata.agent_loop.domain.events import MessageStored, RunFinished, RunStarted
-from strata.agent_loop.domain.messages import Message, MessageRole, Provenance
+from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
 from strata.agent_loop.domain.runs import Outcome, RunRequest, StopReason
-from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.domain.tools import EXIT_TOOLS, FILE_TOOLS, ToolSet
 from strata.agent_loop.loop.failures import (
     StepFailedError,
     ends_run,
@@ -95,7 +95,8 @@ class Turn:
         begun, section, toolset = await asyncio.gather(
             self._ports.recall.begin_turn(self._key, self._inputs()),
             self._ports.memory.compile(agent, line_numbers=numbered),
-            self._ports.tools.resolve(agent.tools),
+            # With the file tools, which are offered if core memory knows of folders.
+            self._ports.tools.resolve(merge_tools(agent.tools, FILE_TOOLS)),
             return_exceptions=True,
         )
         for found in (begun, section, toolset):
@@ -128,8 +129,9 @@ class Turn:
                 raise found
         assert isinstance(section, MemorySection)
         assert isinstance(toolset, ToolSet)
-        if _is_finished(begun):
-            return StopReason.END_TURN
+        finished = _finished(begun)
+        if finished is not None:
+            return finished
         if isinstance(bound, ModelError):
             raise from_model_error(bound)
         self._steps = Steps(self._ports, self._request, self._sink, agent, bound, begun, toolset)
@@ -160,9 +162,13 @@ class Turn:
 _SPEAKERS = {MessageRole.SYSTEM: Provenance.SYSTEM, MessageRole.ASSISTANT: Provenance.MODEL}
 
 
-def _is_finished(begun: BegunTurn) -> bool:
-    """Says whether an earlier dispatch had come to the reply that ends the turn."""
+def _finished(begun: BegunTurn) -> StopReason | None:
+    """Says how an earlier dispatch had ended the turn; None if it had not come to that."""
     if not begun.committed_messages:
-        return False
+        return None
     last = begun.committed_messages[-1]
-    return last.role is MessageRole.ASSISTANT and not last.tool_calls
+    if last.role is MessageRole.ASSISTANT and not last.tool_calls:
+        return StopReason.END_TURN
+    if any(told.name in EXIT_TOOLS and told.status is ToolStatus.OK for told in last.tool_returns):
+        return StopReason.TOOL_RULE
+    return None

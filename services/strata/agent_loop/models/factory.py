@@ -51,7 +51,7 @@ class ModelFactory:
 
     Clients are opened on first use and kept: one per wire protocol and address, so that agents
     with keys of their own share the connections. An SDK takes a second or more to import and
-    is imported when it is first needed; `preload` does so ahead of time.
+    is imported when it is first needed: by `preload`, or else by `model`, which holds up everybody.
     """
 
     def __init__(self, retry: RetryPolicy | None = None) -> None:
@@ -59,6 +59,7 @@ class ModelFactory:
         self._openai: dict[str, AsyncOpenAI] = {}
         self._anthropic: dict[str, AsyncAnthropic] = {}
         self._models: dict[ModelSettings, ChatModel] = {}
+        self._imported: set[EndpointType] = set()
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -72,11 +73,11 @@ class ModelFactory:
     ) -> None:
         await self.close()
 
-    @staticmethod
-    async def preload(types: Iterable[EndpointType]) -> None:
+    async def preload(self, types: Iterable[EndpointType]) -> None:
         """Imports the SDKs of some wire protocols without holding up the event loop."""
-        for kind in set(types):
-            await asyncio.to_thread(importlib.import_module, _PROVIDERS[kind])
+        for kind in set(types) - self._imported:
+            await asyncio.to_thread(_provider, kind)
+            self._imported.add(kind)
 
     def model(self, settings: ModelSettings) -> ChatModel:
         """The model for these settings. What it learns about the server is kept between calls."""

@@ -21,6 +21,7 @@ from strata.agent_loop.domain.journal import (
     reply_to_json,
     result_from_json,
     result_to_json,
+    seen_from_json,
     state_of,
 )
 from strata.agent_loop.domain.tools import ToolEffect, ToolResult
@@ -116,12 +117,14 @@ class PostgresJournal:
                 },
             )
             calls = found.all()
+        reply = _read(row.reply)
         return StepRecord(
             step=step,
             step_id=row.step_id,
             message_id=row.message_id,
             model=row.model,
-            reply=reply_from_json(_read(row.reply)),
+            reply=reply_from_json(reply),
+            seen=seen_from_json(reply),
             effects={call.tool_call_id: ToolEffect(call.effect) for call in calls},
             results={
                 call.tool_call_id: result_from_json(_read(call.result))
@@ -147,7 +150,7 @@ class PostgresJournal:
             "step_id": record.step_id,
             "message_id": record.message_id,
             "model": record.model,
-            "reply": json.dumps(reply_to_json(record.reply)),
+            "reply": json.dumps(reply_to_json(record.reply, record.seen)),
             "calls": json.dumps(calls),
             "pending": CallState.PENDING.value,
         }

@@ -12,6 +12,18 @@ Cursor = tuple[str | int | datetime, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """A request that may be repeated; without an id it may not.
+
+    Attributes:
+        digest: Of everything that the request says.
+    """
+
+    id: str = ""
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Archive:
     """A collection of passages with one embedding model.
 
@@ -103,6 +115,19 @@ class Inserted:
 
     passage: Passage
     duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """What an upload has stored, and what was there before."""
+
+    inserted: int = 0
+    duplicates: int = 0
+
+    def plus(self, stored: Sequence[Inserted]) -> Uploaded:
+        """Returns the counts after some passages more."""
+        duplicates = sum(item.duplicate for item in stored)
+        return Uploaded(self.inserted + len(stored) - duplicates, self.duplicates + duplicates)
 
 
 @dataclass(frozen=True, slots=True)

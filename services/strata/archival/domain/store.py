@@ -19,8 +19,12 @@ from strata.archival.domain.passages import (
     Page,
     Passage,
     Place,
+    Request,
     Search,
+    Uploaded,
 )
+
+NOT_REPEATABLE = Request()
 
 
 class ArchiveStore(Protocol):
@@ -47,12 +51,19 @@ class ArchiveStore(Protocol):
         """Returns a page by id, of one agent or of all."""
         ...
 
-    async def update(self, archive_id: str, change: ArchiveChange, now: datetime) -> Archive:
-        """Changes an archive.
+    async def update(
+        self,
+        archive_id: str,
+        change: ArchiveChange,
+        now: datetime,
+        request: Request = NOT_REPEATABLE,
+    ) -> Archive:
+        """Changes an archive; a repeated request MUST give the first answer.
 
         Raises:
             NotFoundError: ``ARCHIVE_NOT_FOUND``.
-            AlreadyExistsError: The name is taken.
+            AlreadyExistsError: The name is taken, or ``REQUEST_ID_REUSED``: the request's id
+                was used for something else.
         """
         ...
 
@@ -115,6 +126,41 @@ class PassageStore(Protocol):
             NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
             AlreadyExistsError: ``REQUEST_ID_REUSED``: it was used for another text.
         """
+        ...
+
+    async def finish_upload(
+        self,
+        place: Place,
+        passages: Sequence[NewPassage],
+        template: Archive,
+        request: Request,
+        before: Uploaded,
+    ) -> Uploaded:
+        """Stores the last passages of an upload together with its answer.
+
+        Args:
+            place: As for `insert`.
+            passages: As for `insert`.
+            template: As for `insert`.
+            request: The whole upload. A repeated one MUST give the first answer.
+            before: What the upload has stored until now.
+
+        Raises:
+            NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
+            AlreadyExistsError: ``REQUEST_ID_REUSED``.
+        """
+        ...
+
+    async def upload_answer(self, request: Request) -> Uploaded | None:
+        """Returns what a finished upload was answered; None if there is none.
+
+        Raises:
+            AlreadyExistsError: ``REQUEST_ID_REUSED``.
+        """
+        ...
+
+    async def is_answered(self, request_id: str) -> bool:
+        """Says whether a request of this id was answered."""
         ...
 
     async def get(self, passage_id: str) -> Passage:

@@ -1,6 +1,7 @@
 """The services of archival memory: convert, act, convert back."""
 
 from strata.archival.servicers.archives import AgentArchiveServicer, ArchiveServicer
+from strata.archival.servicers.files import FileIndexServicer
 from strata.archival.servicers.passages import PassageServicer
 
-__all__ = ["AgentArchiveServicer", "ArchiveServicer", "PassageServicer"]
+__all__ = ["AgentArchiveServicer", "ArchiveServicer", "FileIndexServicer", "PassageServicer"]

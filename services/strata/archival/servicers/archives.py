@@ -71,7 +71,9 @@ class ArchiveServicer(pb_grpc.ArchiveServiceServicer):
     ) -> pb.UpdateArchiveResponse:
         """Changes an archive."""
         change = convert.to_change(request)
-        archive = await self._store.update(request.archive_id, change, self._clock.now())
+        archive = await self._store.update(
+            request.archive_id, change, self._clock.now(), convert.to_request(request)
+        )
         return pb.UpdateArchiveResponse(archive=convert.archive_to_proto(archive))
 
     async def DeleteArchive(

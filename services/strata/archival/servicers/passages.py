@@ -10,18 +10,18 @@ from typing import Any
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as pb_grpc
 from strata.archival import convert
-from strata.archival.domain.passages import Inserted, NewPassage, Place
+from strata.archival.domain.passages import Archive, Inserted, NewPassage, Place
 from strata.archival.domain.store import ArchiveStore, PassageStore
 from strata.archival.search import PassageSearch
+from strata.archival.servicers.uploads import PassageUpload
 from strata.shared.clock import Clock
 from strata.shared.db import decode_page_token, encode_page_token, page_limit
 from strata.shared.embedding import Embedder
-from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.errors import InvalidArgumentError
 from strata.shared.ids import check_id
 
 Context = Any
 MAX_PAGE_SIZE = 500
-MAX_UPLOAD_BATCH = 1_000
 _TIME_AND_ID = (datetime, str)
 
 
@@ -76,22 +76,11 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
 
         The same text is stored once, so that a broken upload may be sent again whole.
         """
-        place: Place | None = None
-        counts = pb.InsertPassagesResponse()
-        async for request in request_iterator:
-            place = place or convert.to_place(request.archive_id, request.agent_id)
-            if len(request.passages) > MAX_UPLOAD_BATCH:
-                raise InvalidArgumentError(
-                    f"A message holds at most {MAX_UPLOAD_BATCH} passages.",
-                    violations=[FieldViolation("passages", f"at most {MAX_UPLOAD_BATCH}")],
-                )
-            passages = await self._to_passages(request.passages, "passages")
-            if passages:
-                stored = await self._insert(place, passages, "")
-                duplicates = sum(item.duplicate for item in stored)
-                counts.inserted_count += len(stored) - duplicates
-                counts.duplicate_count += duplicates
-        return counts
+        upload = PassageUpload(self._passages, self._to_passages, self._template, self._wake)
+        stored = await upload.receive(request_iterator)
+        return pb.InsertPassagesResponse(
+            inserted_count=stored.inserted, duplicate_count=stored.duplicates
+        )
 
     async def GetPassage(
         self, request: pb.GetPassageRequest, context: Context
@@ -186,9 +175,12 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
     async def _insert(
         self, place: Place, passages: list[NewPassage], request_id: str
     ) -> list[Inserted]:
-        template = convert.own_archive(
-            place.agent_id, self._embedder.model_id, self._embedder.dim, self._clock.now()
-        )
+        template = self._template(place)
         stored = await self._passages.insert(place, passages, template, request_id)
         self._wake()
         return stored
+
+    def _template(self, place: Place) -> Archive:
+        return convert.own_archive(
+            place.agent_id, self._embedder.model_id, self._embedder.dim, self._clock.now()
+        )

@@ -1,7 +1,17 @@
-"""Archives and passages in PostgreSQL."""
+"""Archives, passages and chunks of files in PostgreSQL."""
 
 from strata.archival.store.archives import PostgresArchiveStore
+from strata.archival.store.chunk_queue import ChunkQueue
+from strata.archival.store.chunks import PostgresFileChunkStore
 from strata.archival.store.passages import PostgresPassageStore
 from strata.archival.store.pending import PendingPassages
+from strata.archival.store.receipts import ReceiptLog
 
-__all__ = ["PendingPassages", "PostgresArchiveStore", "PostgresPassageStore"]
+__all__ = [
+    "ChunkQueue",
+    "PendingPassages",
+    "PostgresArchiveStore",
+    "PostgresFileChunkStore",
+    "PostgresPassageStore",
+    "ReceiptLog",
+]

@@ -16,8 +16,16 @@ from strata.archival.domain.passages import (
     ArchiveChange,
     ArchivePage,
     Cursor,
+    Request,
 )
-from strata.archival.store.rows import archive_values, to_archive
+from strata.archival.domain.store import NOT_REPEATABLE
+from strata.archival.store import receipts
+from strata.archival.store.rows import (
+    archive_from_json,
+    archive_to_json,
+    archive_values,
+    to_archive,
+)
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.db.errors import driver_error
@@ -162,9 +170,18 @@ class PostgresArchiveStore:
         more = len(rows) > limit
         return ArchivePage(archives, (archives[-1].id,) if more else None)
 
-    async def update(self, archive_id: str, change: ArchiveChange, now: datetime) -> Archive:
-        """Changes an archive."""
+    async def update(
+        self,
+        archive_id: str,
+        change: ArchiveChange,
+        now: datetime,
+        request: Request = NOT_REPEATABLE,
+    ) -> Archive:
+        """Changes an archive, or returns what the same request has changed it to."""
         async with self._database.transaction() as connection:
+            known = await receipts.take(connection, request)
+            if known is not None:
+                return archive_from_json(known)
             values = {
                 "project": current_project(),
                 "id": archive_id,
@@ -174,7 +191,9 @@ class PostgresArchiveStore:
                 "now": now,
             }
             await _guarded(connection, _UPDATE, values, name=change.name or "")
-            return await self._read(connection, archive_id)
+            archive = await self._read(connection, archive_id)
+            await receipts.answer(connection, request, archive_to_json(archive))
+            return archive
 
     async def delete(self, archive_id: str) -> int:
         """Deletes an archive with its passages."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any
 
@@ -20,8 +20,11 @@ from strata.archival.domain.passages import (
     Page,
     Passage,
     Place,
+    Request,
     TagMatch,
+    Uploaded,
 )
+from strata.archival.store import receipts
 from strata.archival.store.archives import (
     INSERT_ARCHIVE,
     is_unknown_agent,
@@ -35,6 +38,7 @@ from strata.archival.store.rows import (
     to_passage,
     to_records,
 )
+from strata.archival.store.words import storable, wanted_sql
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
@@ -145,30 +149,39 @@ class PostgresPassageStore:
         self, place: Place, passages: Sequence[NewPassage], template: Archive, request_id: str
     ) -> list[Inserted]:
         """Stores passages, making the agent's own archive at the first."""
-        project = current_project()
-        values = {
-            "project": project,
-            "archive": place.archive_id,
-            "agent": place.agent_id,
-            "request": request_id,
-        }
         async with self._database.transaction() as connection:
-            row = (await connection.execute(_RESOLVE, values)).one()
-            if row.id is not None:
-                return [_repeated(row, passages, request_id)]
-            home = row.home or await self._own_archive(connection, values, template)
-            values |= {"archive": home, "records": to_records(passages)}
-            added = {row.id for row in await connection.execute(_INSERT, values)}
-            known = await self._same(
-                connection, project, home, [item for item in passages if item.id not in added]
-            )
-        stored = {item.id: _as_stored(item, home) for item in passages if item.id in added}
-        return [
-            Inserted(stored[item.id], duplicate=False)
-            if item.id in stored
-            else Inserted(known[item.content_hash], duplicate=True)
-            for item in passages
-        ]
+            return await self._insert(connection, place, passages, template, request_id)
+
+    async def finish_upload(
+        self,
+        place: Place,
+        passages: Sequence[NewPassage],
+        template: Archive,
+        request: Request,
+        before: Uploaded,
+    ) -> Uploaded:
+        """Stores the last passages of an upload together with its answer."""
+        async with self._database.transaction() as connection:
+            known = await receipts.take(connection, request)
+            if known is not None:
+                return Uploaded(**known)
+            stored = await self._insert(connection, place, passages, template, "")
+            counts = before.plus(stored)
+            await receipts.answer(connection, request, asdict(counts))
+            return counts
+
+    async def upload_answer(self, request: Request) -> Uploaded | None:
+        """Returns what a finished upload was answered."""
+        async with self._database.transaction(read_only=True) as connection:
+            known = await receipts.answered(connection, request)
+        return None if known is None else Uploaded(**known)
+
+    async def is_answered(self, request_id: str) -> bool:
+        """Says whether a request of this id was answered."""
+        if not request_id:
+            return False
+        async with self._database.transaction(read_only=True) as connection:
+            return await receipts.is_answered(connection, request_id)
 
     async def get(self, passage_id: str) -> Passage:
         """Returns a passage."""
@@ -277,14 +290,7 @@ class PostgresPassageStore:
         pending = "" if all_words else "AND p.indexed_revision < p.revision"
         statement = text(
             f"""
-            WITH every AS (
-                SELECT websearch_to_tsquery('english', :words)
-                    || websearch_to_tsquery('simple', :words) AS query
-            ), wanted AS (
-                SELECT CASE WHEN query::text LIKE '%!%' THEN query
-                            ELSE replace(query::text, ' & ', ' | ')::tsquery END AS query
-                FROM every WHERE numnode(query) > 0
-            ), found AS (
+            WITH wanted AS ({wanted_sql("english", "simple")}), found AS (
                 SELECT p.*, CAST(ts_rank_cd(p.search_vector, wanted.query) AS float8) AS rank
                 FROM archival.passages p, wanted
                 WHERE {conditions} {pending} AND p.search_vector @@ wanted.query
@@ -299,7 +305,7 @@ class PostgresPassageStore:
         values = {
             **_filter_values(within),
             "ids": list(ids),
-            "words": words.replace("\x00", " "),
+            "words": storable(words),
             "limit": limit,
         }
         async with self._database.transaction(read_only=True) as connection:
@@ -307,6 +313,38 @@ class PostgresPassageStore:
         by_id = [to_passage(row) for row in rows if row.rank is None]
         by_words = [(to_passage(row), row.rank) for row in rows if row.rank is not None]
         return by_id, sorted(by_words, key=lambda found: (-found[1], found[0].id))
+
+    async def _insert(
+        self,
+        connection: AsyncConnection,
+        place: Place,
+        passages: Sequence[NewPassage],
+        template: Archive,
+        request_id: str,
+    ) -> list[Inserted]:
+        project = current_project()
+        values = {
+            "project": project,
+            "archive": place.archive_id,
+            "agent": place.agent_id,
+            "request": request_id,
+        }
+        row = (await connection.execute(_RESOLVE, values)).one()
+        if row.id is not None:
+            return [_repeated(row, passages, request_id)]
+        home = row.home or await self._own_archive(connection, values, template)
+        values |= {"archive": home, "records": to_records(passages)}
+        added = {row.id for row in await connection.execute(_INSERT, values)}
+        known = await self._same(
+            connection, project, home, [item for item in passages if item.id not in added]
+        )
+        stored = {item.id: _as_stored(item, home) for item in passages if item.id in added}
+        return [
+            Inserted(stored[item.id], duplicate=False)
+            if item.id in stored
+            else Inserted(known[item.content_hash], duplicate=True)
+            for item in passages
+        ]
 
     async def _own_archive(
         self, connection: AsyncConnection, values: dict[str, Any], template: Archive

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row
@@ -53,6 +54,27 @@ def archive_values(archive: Archive) -> dict[str, Any]:
     }
 
 
+def archive_to_json(archive: Archive) -> dict[str, Any]:
+    """Returns an archive as a receipt keeps it."""
+    return {
+        **asdict(archive),
+        "create_time": archive.create_time.isoformat(),
+        "update_time": archive.update_time.isoformat(),
+    }
+
+
+def archive_from_json(stored: dict[str, Any]) -> Archive:
+    """Returns the archive of a receipt."""
+    return Archive(
+        **{
+            **stored,
+            "create_time": datetime.fromisoformat(stored["create_time"]),
+            "update_time": datetime.fromisoformat(stored["update_time"]),
+            "agent_ids": tuple(stored["agent_ids"]),
+        }
+    )
+
+
 def to_passage(row: Row[Any]) -> Passage:
     """Returns the passage of a row with `PASSAGE_COLUMNS`."""
     return Passage(
@@ -60,8 +82,8 @@ def to_passage(row: Row[Any]) -> Passage:
         archive_id=row.archive_id,
         text=row.text,
         tags=tuple(row.tags),
-        metadata=_json(row.metadata),
-        origin=Origin(**_json(row.origin)),
+        metadata=from_json(row.metadata),
+        origin=Origin(**from_json(row.origin)),
         token_count=row.token_count,
         revision=row.revision,
         indexed=row.indexed_revision >= row.revision,
@@ -91,6 +113,6 @@ def to_records(passages: Sequence[NewPassage]) -> str:
     )
 
 
-def _json(value: Any) -> Any:
-    # A driver without a jsonb codec gives the text.
+def from_json(value: Any) -> Any:
+    """Returns the value of a jsonb column; a driver without a codec gives the text."""
     return json.loads(value) if isinstance(value, str) else value

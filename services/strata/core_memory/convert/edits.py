@@ -11,32 +11,23 @@ from strata.core_memory.domain.edits import (
     Delete,
     Edit,
     Insert,
+    Patch,
     Rename,
     Replace,
     Rethink,
     StringReplace,
 )
-from strata.shared.errors import UnimplementedError
 
 _MAX_LABEL_CHARS = 200
 _MAX_DESCRIPTION_CHARS = 5_000
 
 
 def to_edit(checks: Checks, message: pb.EditBlockRequest) -> Edit | None:
-    """Returns the verb of a request, None if it names none.
-
-    Raises:
-        UnimplementedError: The verb is not built.
-    """
+    """Returns the verb of a request, None if it names none."""
     verb = message.WhichOneof("edit")
     if verb is None:
         checks.fail("edit", "is required: name one verb")
         return None
-    if verb == "patch":
-        raise UnimplementedError(
-            "memory_apply_patch is not built in this release; use memory_replace.",
-            metadata={"method": "BlockService.EditBlock(patch)"},
-        )
     _check_texts(checks, message, verb)
     return _edit(message, verb)
 
@@ -62,6 +53,8 @@ def _edit(message: pb.EditBlockRequest, verb: str) -> Edit:
             rename = message.rename
             description = rename.description if rename.HasField("description") else None
             return Rename(label_of(rename.new_label), description)
+        case "patch":
+            return Patch(message.patch.patch)
         case _:
             return Delete()
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TypeAlias
 
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.common.v1 import tool_pb2
@@ -18,6 +19,7 @@ from strata.core_memory.domain.blocks import (
     DEFAULT_LIMIT,
     LABEL_RULE,
     MAX_LIMIT,
+    EditorKind,
     NewBlock,
     Origin,
     default_description,
@@ -28,12 +30,15 @@ from strata.core_memory.domain.commands import (
     Actor,
     Attachment,
     CreateBlock,
+    DeleteBlock,
     EditBlock,
     GetBlock,
+    ListBlocks,
     PrepareAgent,
+    ReleaseAgent,
     UpdateBlock,
 )
-from strata.core_memory.domain.compilation import CompileQuery
+from strata.core_memory.domain.compilation import DEFAULT_LIMITS, CompileQuery, FileLimits
 from strata.core_memory.domain.ports import Request
 from strata.core_memory.domain.rendering import Form
 from strata.core_memory.domain.tool_rules import ToolRule, ToolRuleType
@@ -48,6 +53,8 @@ MAX_METADATA_KEY_CHARS = 128
 MAX_METADATA_VALUE_CHARS = 2_000
 MAX_BLOCKS_OF_AGENT = 100
 MAX_TOOL_RULES = 1_000
+MAX_FILES_OPEN = 1_000
+MAX_VIEW_CHARS = 10_000_000
 
 Mutation: TypeAlias = (
     pb.CreateBlockRequest
@@ -56,8 +63,14 @@ Mutation: TypeAlias = (
     | pb.AttachBlockRequest
     | pb.DetachBlockRequest
     | pb.EditBlockRequest
+    | pb.RevertBlockRequest
 )
 
+EDITOR_KINDS = {
+    pb.EDITOR_KIND_USER: EditorKind.USER,
+    pb.EDITOR_KIND_AGENT: EditorKind.AGENT,
+    pb.EDITOR_KIND_SLEEPTIME_AGENT: EditorKind.SLEEPTIME_AGENT,
+}
 _RULE_TYPES = {
     tool_pb2.ToolRuleType.Value(f"TOOL_RULE_TYPE_{kind.name}"): kind for kind in ToolRuleType
 }
@@ -82,7 +95,7 @@ def to_create(message: pb.CreateBlockRequest) -> CreateBlock:
     agent_id = checks.id(message.agent_id, "agent", "agent_id", optional=True)
     block = _new_block(checks, message.block, "block")
     checks.done()
-    return CreateBlock(_actor(), block, agent_id)
+    return CreateBlock(actor(), block, agent_id)
 
 
 def to_get(message: pb.GetBlockRequest) -> GetBlock:
@@ -97,9 +110,7 @@ def to_get(message: pb.GetBlockRequest) -> GetBlock:
         checks.text(message.label, "label", most=MAX_NAME_CHARS, required=True)
     else:
         checks.fail("block_id", "is required, or agent_id and label")
-    as_of = None
-    if message.HasField("as_of_time"):
-        as_of = _time(checks, message.as_of_time, "as_of_time")
+    as_of = optional_time(checks, message, "as_of_time")
     checks.done()
     return GetBlock(message.block_id, message.agent_id, message.label, as_of)
 
@@ -109,9 +120,9 @@ def to_update(message: pb.UpdateBlockRequest) -> UpdateBlock:
     checks = Checks()
     checks.id(message.block_id, "block", "block_id")
     checks.text(message.reason, "reason", most=MAX_REASON_CHARS)
-    _check_revision(checks, message.expected_revision)
+    _check_revisions(checks, message)
     command = UpdateBlock(
-        actor=_actor(reason=message.reason),
+        actor=actor(reason=message.reason),
         block_id=message.block_id,
         label=_label(checks, message.label, "label") if message.HasField("label") else None,
         value=(
@@ -128,17 +139,19 @@ def to_update(message: pb.UpdateBlockRequest) -> UpdateBlock:
         read_only=message.read_only if message.HasField("read_only") else None,
         metadata=_metadata(checks, message.metadata, "metadata"),
         expected_revision=message.expected_revision,
+        base_revision=message.base_revision,
     )
     checks.done()
     return command
 
 
-def to_block_id(block_id: str) -> str:
-    """Returns a checked block id."""
+def to_delete(message: pb.DeleteBlockRequest) -> DeleteBlock:
+    """Returns the command of a DeleteBlock request."""
     checks = Checks()
-    checks.id(block_id, "block", "block_id")
+    checks.id(message.block_id, "block", "block_id")
+    checks.text(message.reason, "reason", most=MAX_REASON_CHARS)
     checks.done()
-    return block_id
+    return DeleteBlock(actor(reason=message.reason), message.block_id, message.purge)
 
 
 def to_attachment(message: pb.AttachBlockRequest | pb.DetachBlockRequest) -> Attachment:
@@ -151,15 +164,15 @@ def to_attachment(message: pb.AttachBlockRequest | pb.DetachBlockRequest) -> Att
 
 
 def to_edit_block(message: pb.EditBlockRequest) -> EditBlock:
-    """Returns the command of an EditBlock request.
-
-    Raises:
-        UnimplementedError: The verb is not built.
-    """
+    """Returns the command of an EditBlock request."""
     checks = Checks()
     checks.id(message.agent_id, "agent", "agent_id")
-    label = checks.text(message.label, "label", most=MAX_NAME_CHARS, required=True)
-    _check_revision(checks, message.expected_revision)
+    # The headers of a patch may name its blocks.
+    required = message.WhichOneof("edit") != "patch"
+    label = checks.text(message.label, "label", most=MAX_NAME_CHARS, required=required)
+    _check_revisions(checks, message)
+    if message.origin.kind not in (pb.EDITOR_KIND_UNSPECIFIED, *EDITOR_KINDS):
+        checks.fail("origin.kind", "must be one of the known kinds")
     for name in ("agent_id", "run_id", "step_id", "tool_call_id", "model"):
         checks.text(getattr(message.origin, name), f"origin.{name}", most=MAX_NAME_CHARS)
     checks.text(message.origin.reason, "origin.reason", most=MAX_REASON_CHARS)
@@ -167,27 +180,27 @@ def to_edit_block(message: pb.EditBlockRequest) -> EditBlock:
     checks.done()
     assert edit is not None
     return EditBlock(
-        _editor(message), message.agent_id, label_of(label), edit, message.expected_revision
+        actor=_editor(message),
+        agent_id=message.agent_id,
+        label=label_of(label),
+        edit=edit,
+        expected_revision=message.expected_revision,
+        base_revision=message.base_revision,
     )
 
 
-def to_list(message: pb.ListBlocksRequest) -> tuple[str, str]:
-    """Returns the agent and the label of a ListBlocks request."""
+def to_list(message: pb.ListBlocksRequest) -> ListBlocks:
+    """Returns the query of a ListBlocks request."""
     checks = Checks()
     checks.id(message.agent_id, "agent", "agent_id", optional=True)
     checks.text(message.label, "label", most=MAX_NAME_CHARS)
+    as_of = optional_time(checks, message, "as_of_time")
+    if as_of is not None and not message.agent_id:
+        checks.fail("as_of_time", "needs agent_id")
+    if message.show_deleted and message.agent_id:
+        checks.fail("show_deleted", "excludes agent_id: no agent has a deleted block")
     checks.done()
-    return message.agent_id, message.label
-
-
-def to_diff(message: pb.DiffBlockRequest) -> tuple[str, int, int]:
-    """Returns the block and the two revisions of a DiffBlock request."""
-    checks = Checks()
-    checks.id(message.block_id, "block", "block_id")
-    for field in ("from_revision", "to_revision"):
-        checks.number(getattr(message, field), field, least=0, most=2**62)
-    checks.done()
-    return message.block_id, message.from_revision, message.to_revision
+    return ListBlocks(message.agent_id, message.label, as_of, message.show_deleted)
 
 
 def to_compile(message: context_pb.CompileRequest) -> CompileQuery:
@@ -205,9 +218,18 @@ def to_compile(message: context_pb.CompileRequest) -> CompileQuery:
         else:
             children = tuple(rule.children)
             rules.append(ToolRule(kind, rule.tool_name, children, rule.max_count_limit))
+    limits = FileLimits(
+        max_open=message.max_files_open or DEFAULT_LIMITS.max_open,
+        view_chars=message.per_file_view_window_char_limit or DEFAULT_LIMITS.view_chars,
+    )
+    checks.number(limits.max_open, "max_files_open", least=1, most=MAX_FILES_OPEN)
+    checks.number(
+        limits.view_chars, "per_file_view_window_char_limit", least=1, most=MAX_VIEW_CHARS
+    )
+    as_of = optional_time(checks, message, "as_of_time")
     checks.done()
     form = Form.of(message.agent_type, line_numbers=message.line_numbers)
-    return CompileQuery(message.agent_id, form, tuple(rules), message.if_revision)
+    return CompileQuery(message.agent_id, form, tuple(rules), message.if_revision, limits, as_of)
 
 
 def to_prepare(message: context_pb.PrepareAgentRequest) -> PrepareAgent:
@@ -225,15 +247,15 @@ def to_prepare(message: context_pb.PrepareAgentRequest) -> PrepareAgent:
     for index, block_id in enumerate(message.block_ids):
         checks.id(block_id, "block", f"block_ids[{index}]")
     checks.done()
-    return PrepareAgent(_actor(), message.agent_id, tuple(blocks), tuple(message.block_ids))
+    return PrepareAgent(actor(), message.agent_id, tuple(blocks), tuple(message.block_ids))
 
 
-def to_agent_id(agent_id: str) -> str:
-    """Returns a checked agent id."""
+def to_release(message: context_pb.ReleaseAgentRequest) -> ReleaseAgent:
+    """Returns the command of a ReleaseAgent request."""
     checks = Checks()
-    checks.id(agent_id, "agent", "agent_id")
+    checks.id(message.agent_id, "agent", "agent_id")
     checks.done()
-    return agent_id
+    return ReleaseAgent(actor(reason="the agent was deleted"), message.agent_id)
 
 
 def _new_block(checks: Checks, message: pb.NewBlock, field: str) -> NewBlock:
@@ -272,11 +294,16 @@ def _metadata(checks: Checks, pairs: Mapping[str, str], field: str) -> dict[str,
     return dict(pairs)
 
 
-def _check_revision(checks: Checks, expected: int) -> None:
-    checks.number(expected, "expected_revision", least=0, most=2**62)
+def _check_revisions(checks: Checks, message: pb.EditBlockRequest | pb.UpdateBlockRequest) -> None:
+    for field in ("expected_revision", "base_revision"):
+        checks.number(getattr(message, field), field, least=0, most=2**62)
 
 
-def _time(checks: Checks, stamp: Timestamp, field: str) -> datetime | None:
+def optional_time(checks: Checks, message: Message, field: str) -> datetime | None:
+    """Returns the time of a field, None if it is not set."""
+    if not message.HasField(field):
+        return None
+    stamp: Timestamp = getattr(message, field)
     try:
         return stamp.ToDatetime(tzinfo=UTC)
     except (ValueError, OverflowError):
@@ -284,9 +311,13 @@ def _time(checks: Checks, stamp: Timestamp, field: str) -> datetime | None:
         return None
 
 
-def _actor(*, reason: str = "") -> Actor:
+def actor(*, reason: str = "") -> Actor:
+    """Returns the caller, who acts through the API."""
     caller = require_caller()
-    return Actor(caller.principal, Origin(run_id=caller.run_id or "", reason=reason))
+    return Actor(
+        caller.principal,
+        Origin(run_id=caller.run_id or "", reason=reason, kind=EditorKind.USER),
+    )
 
 
 def _editor(message: pb.EditBlockRequest) -> Actor:
@@ -301,5 +332,6 @@ def _editor(message: pb.EditBlockRequest) -> Actor:
             tool_call_id=origin.tool_call_id,
             model=origin.model,
             reason=origin.reason,
+            kind=EDITOR_KINDS.get(origin.kind, EditorKind.UNKNOWN),
         ),
     )

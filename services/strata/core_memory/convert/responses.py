@@ -9,8 +9,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
-from strata.core_memory.domain.blocks import Block, Origin, Version
-from strata.core_memory.domain.commands import Edited, Released
+from strata.core_memory.domain.blocks import Block
+from strata.core_memory.domain.commands import Change, Edited, Released, Updated
 from strata.core_memory.domain.compilation import Compiled
 
 
@@ -26,31 +26,33 @@ def block_to_proto(block: Block) -> pb.Block:
         revision=block.revision,
         metadata=dict(block.metadata),
         agent_ids=block.agent_ids,
-        create_time=_stamp(block.create_time),
-        update_time=_stamp(block.update_time),
+        create_time=stamp(block.create_time),
+        update_time=stamp(block.update_time),
+        delete_time=None if block.delete_time is None else stamp(block.delete_time),
     )
 
 
-def version_to_proto(version: Version) -> pb.BlockVersion:
-    """Returns one entry of a block's history."""
-    authorship = version.authorship
-    return pb.BlockVersion(
-        block_id=version.block_id,
-        revision=version.revision,
-        value=version.value,
-        label=version.label,
-        operation=authorship.operation,
-        origin=_origin_to_proto(authorship.origin),
-        principal=authorship.principal,
-        create_time=_stamp(authorship.time),
+def change_to_proto(change: Change) -> pb.BlockChange:
+    """Returns one changed block."""
+    return pb.BlockChange(
+        block=block_to_proto(change.block), diff=change.diff, operation=change.operation
     )
 
 
 def edited_to_proto(edited: Edited) -> pb.EditBlockResponse:
     """Returns the outcome of a verb."""
     return pb.EditBlockResponse(
-        block=block_to_proto(edited.block), diff=edited.diff, message=edited.message
+        block=block_to_proto(edited.block),
+        diff=edited.diff,
+        message=edited.message,
+        changes=[change_to_proto(change) for change in edited.changes],
+        merged=edited.merged,
     )
+
+
+def updated_to_proto(updated: Updated) -> pb.UpdateBlockResponse:
+    """Returns the outcome of a change through the API."""
+    return pb.UpdateBlockResponse(block=block_to_proto(updated.block), merged=updated.merged)
 
 
 def compiled_to_proto(compiled: Compiled) -> context_pb.CompileResponse:
@@ -60,8 +62,10 @@ def compiled_to_proto(compiled: Compiled) -> context_pb.CompileResponse:
         not_changed=compiled.section is None,
         revision=compiled.revision,
         memory_section=compiled.section or "",
-        last_modified_time=None if last is None else _stamp(last),
+        last_modified_time=None if last is None else stamp(last),
         block_chars=compiled.sizes,
+        block_revisions={block.label: block.revision for block in compiled.blocks},
+        has_folders=compiled.has_folders,
     )
 
 
@@ -77,18 +81,8 @@ def released_to_proto(released: Released) -> context_pb.ReleaseAgentResponse:
     )
 
 
-def _origin_to_proto(origin: Origin) -> pb.EditOrigin:
-    return pb.EditOrigin(
-        agent_id=origin.agent_id,
-        run_id=origin.run_id,
-        step_id=origin.step_id,
-        tool_call_id=origin.tool_call_id,
-        model=origin.model,
-        reason=origin.reason,
-    )
-
-
-def _stamp(time: datetime) -> Timestamp:
-    stamp = Timestamp()
-    stamp.FromDatetime(time)
-    return stamp
+def stamp(time: datetime) -> Timestamp:
+    """Returns a time."""
+    message = Timestamp()
+    message.FromDatetime(time)
+    return message

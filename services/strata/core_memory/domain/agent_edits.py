@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
+from strata.core_memory.domain.bases import is_outdated, text_at
 from strata.core_memory.domain.blocks import (
     LABEL_RULE,
     Authorship,
@@ -18,19 +19,33 @@ from strata.core_memory.domain.blocks import (
     made_block,
     next_revision,
 )
-from strata.core_memory.domain.commands import EditBlock, Edited
+from strata.core_memory.domain.commands import Change, EditBlock, Edited
 from strata.core_memory.domain.diffing import unified_diff
 from strata.core_memory.domain.editing import (
+    TextMissingError,
     apply_edit,
     bad_label,
     check_no_line_numbers,
     check_writable,
+    edit_conflict,
     label_taken,
+    merge_edit,
     success_message,
     unknown_label,
 )
-from strata.core_memory.domain.edits import Create, Delete, Edit, Rename, Rethink, TextEdit
+from strata.core_memory.domain.edits import (
+    Create,
+    Delete,
+    Edit,
+    Insert,
+    Patch,
+    Rename,
+    Rethink,
+    TextEdit,
+)
+from strata.core_memory.domain.patch_edits import apply_patch
 from strata.core_memory.domain.ports import Found, Unit
+from strata.shared.errors import StrataError
 
 Encode = Callable[[Edited], bytes]
 
@@ -41,20 +56,24 @@ async def apply_verb(unit: Unit, command: EditBlock, now: datetime, encode: Enco
     Raises:
         NotFoundError: The agent has no such label.
         FailedPreconditionError: Read-only, over the limit, or not applicable.
-        AbortedError: The block is not at the expected revision.
+        AbortedError: The block is not at the expected revision, or others changed the text
+            that is to be changed since the agent saw it.
         AlreadyExistsError: The label to be made or given is taken.
         ReplayedError: The request was done before.
     """
+    edit = command.edit
+    if isinstance(edit, Patch):
+        return await apply_patch(unit, command, edit, now, encode)
     found = await unit.lock_labelled(command.agent_id, command.label)
     verb = _Verb(unit, command, found, now, encode)
-    edit = command.edit
     if found.block is None:
         return await verb.create(edit)
-    if isinstance(edit, Create):
-        raise label_taken(command.label)
     check_revision(found.block, command.expected_revision)
     check_writable(found.block)
+    check_no_line_numbers(command.label, edit)
     match edit:
+        case Create():
+            raise label_taken(command.label)
         case Delete():
             return await verb.detach(found.block)
         case Rename():
@@ -92,7 +111,7 @@ class _Verb:
         new = NewBlock(label, text, description or default_description(label))
         check_limit(label, text, new.limit)
         block = made_block(new, (command.agent_id,), self._now)
-        edited = Edited(block, unified_diff("", text), message)
+        edited = self._edited(block, unified_diff("", text), message)
         await self._unit.insert(
             block,
             self._authorship(block),
@@ -104,9 +123,28 @@ class _Verb:
 
     async def rewrite(self, block: Block, edit: TextEdit) -> Edited:
         """Changes the text; an edit that leaves it as it is makes no version."""
-        changed = replace(block, value=apply_edit(block, edit, self._found.labels))
+        base = await self._base(block, edit)
+        labels = self._found.labels
+        if base is None:
+            value = await self._applied(block, edit)
+        else:
+            value = merge_edit(block, edit, base, labels)
         message = success_message(edit, block.label)
-        return await self._store(block, changed, message)
+        merged = base is not None and base != block.value
+        return await self._store(block, replace(block, value=value), message, merged=merged)
+
+    async def _base(self, block: Block, edit: TextEdit) -> str | None:
+        """Returns the text that the edit is to be merged from; None if it has its own sense."""
+        base = self._command.base_revision
+        if not is_outdated(block, base):
+            return None
+        match edit:
+            case Rethink():
+                return await text_at(self._unit, block, base)
+            case Insert(_, line) if line >= 0:
+                return await text_at(self._unit, block, base)
+            case _:
+                return None
 
     async def rename(self, block: Block, edit: Rename) -> Edited:
         """Changes label, description, or both."""
@@ -128,24 +166,51 @@ class _Verb:
     async def detach(self, block: Block) -> Edited:
         """Takes the block out of the agent's memory; the block itself stays."""
         agent_id = self._command.agent_id
-        await self._unit.detach(agent_id, block.id)
+        await self._unit.detach(agent_id, block.id, self._now)
         remaining = tuple(other for other in block.agent_ids if other != agent_id)
         message = f"Successfully deleted memory block '{block.label}'"
-        edited = Edited(replace(block, agent_ids=remaining), "", message)
+        edited = self._edited(replace(block, agent_ids=remaining), "", message)
         await self._unit.finish(self._encode(edited))
         return edited
 
-    async def _store(self, block: Block, changed: Block, message: str) -> Edited:
+    async def _applied(self, block: Block, edit: TextEdit) -> str:
+        """Applies an edit to the newest text.
+
+        Raises:
+            AbortedError: What it refers to was there, but others changed it since.
+        """
+        try:
+            return apply_edit(block, edit, self._found.labels)
+        except TextMissingError as error:
+            if not is_outdated(block, self._command.base_revision):
+                raise
+            base = await text_at(self._unit, block, self._command.base_revision)
+            try:
+                apply_edit(replace(block, value=base), edit, self._found.labels)
+            except StrataError:
+                raise error from None
+            raise edit_conflict(block) from error
+
+    async def _store(
+        self, block: Block, changed: Block, message: str, *, merged: bool = False
+    ) -> Edited:
         if changed == block:
             edited = Edited(block, "", message)
             await self._unit.finish(self._encode(edited))
             return edited
         changed = next_revision(changed, self._now)
-        edited = Edited(changed, unified_diff(block.value, changed.value), message)
-        await self._unit.update(changed, self._authorship(changed), response=self._encode(edited))
+        diff = unified_diff(block.value, changed.value)
+        edited = self._edited(changed, diff, message, merged=merged)
+        base = self._command.base_revision if merged else 0
+        authorship = self._authorship(changed, base)
+        await self._unit.update(changed, authorship, response=self._encode(edited))
         return edited
 
-    def _authorship(self, block: Block) -> Authorship:
+    def _edited(self, block: Block, diff: str, message: str, *, merged: bool = False) -> Edited:
+        change = Change(block, diff, self._command.edit.operation)
+        return Edited(block, diff, message, (change,), merged)
+
+    def _authorship(self, block: Block, base: int = 0) -> Authorship:
         actor = self._command.actor
         operation = self._command.edit.operation
-        return Authorship(operation, actor.origin, actor.principal, block.update_time)
+        return Authorship(operation, actor.origin, actor.principal, block.update_time, base)

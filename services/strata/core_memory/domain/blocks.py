@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from enum import StrEnum
 from types import MappingProxyType
 
 from strata.shared.errors import AbortedError, FailedPreconditionError, NotFoundError, Reason
@@ -16,6 +17,11 @@ DEFAULT_LIMIT = 20_000
 
 MAX_LIMIT = 1_000_000
 """Most characters that any block may be allowed; one block must fit into one message."""
+
+DELETE = "delete"
+"""The operation of a version that ends a block, and of no other one."""
+
+NEARLY_FULL_PERCENT = 90
 
 LABEL_RULE = (
     "must start with a letter, hold only letters, digits, '_', '-' and '.', have at most 64 "
@@ -69,6 +75,7 @@ class Block:
         update_time: When it last changed, UTC.
         metadata: Free pairs of the API's callers.
         agent_ids: Agents that see it, in order of attachment.
+        delete_time: When it was deleted, UTC; None while it is there.
     """
 
     id: str
@@ -82,6 +89,7 @@ class Block:
     update_time: datetime
     metadata: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     agent_ids: tuple[str, ...] = ()
+    delete_time: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,15 @@ class NewBlock:
     metadata: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
 
 
+class EditorKind(StrEnum):
+    """What kind of hand made a change."""
+
+    UNKNOWN = ""
+    USER = "user"
+    AGENT = "agent"
+    SLEEPTIME_AGENT = "sleeptime_agent"
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Where a change came from; empty fields are not known or do not apply."""
@@ -106,6 +123,7 @@ class Origin:
     tool_call_id: str = ""
     model: str = ""
     reason: str = ""
+    kind: EditorKind = EditorKind.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,23 +135,37 @@ class Authorship:
         origin: The agent, run, step and tool call.
         principal: The API key or user that acted.
         time: When, UTC.
+        base_revision: The revision that the change was written against, if it was
+            merged with what others had changed; else 0.
+        undoes: The revisions that a revert undid, see `spans`; else empty.
     """
 
     operation: str
     origin: Origin
     principal: str
     time: datetime
+    base_revision: int = 0
+    undoes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One entry of a block's history."""
+    """One entry of a block's history: everything that the block was after a change."""
 
     block_id: str
     revision: int
     label: str
     value: str
+    description: str
+    limit: int
+    read_only: bool
+    metadata: Mapping[str, str]
     authorship: Authorship
+
+    @property
+    def deleted(self) -> bool:
+        """True if this version ended the block."""
+        return self.authorship.operation == DELETE
 
 
 def made_block(new: NewBlock, agent_ids: tuple[str, ...], now: datetime) -> Block:
@@ -161,6 +193,12 @@ def made_block(new: NewBlock, agent_ids: tuple[str, ...], now: datetime) -> Bloc
 def next_revision(block: Block, now: datetime) -> Block:
     """Returns a changed block as its next revision; its time never goes back."""
     return replace(block, revision=block.revision + 1, update_time=max(now, block.update_time))
+
+
+def deleted_block(block: Block, now: datetime) -> Block:
+    """Returns a block as its last revision, which no agent has."""
+    ended = next_revision(block, now)
+    return replace(ended, delete_time=ended.update_time, agent_ids=())
 
 
 def default_description(label: str) -> str:
@@ -199,6 +237,16 @@ def check_limit(label: str, value: str, limit: int) -> None:
         )
 
 
+def used_percent(block: Block) -> int:
+    """Returns how many whole percent of its limit a block uses."""
+    return len(block.value) * 100 // block.limit
+
+
+def is_nearly_full(block: Block) -> bool:
+    """Says whether a block has so little room left that its readers should be told."""
+    return used_percent(block) >= NEARLY_FULL_PERCENT
+
+
 def check_revision(block: Block, expected: int) -> None:
     """Raises if the block is not at the expected revision; 0 expects nothing.
 
@@ -206,12 +254,17 @@ def check_revision(block: Block, expected: int) -> None:
         AbortedError: It has changed since (``REVISION_MISMATCH``).
     """
     if expected not in (0, block.revision):
-        raise AbortedError(
-            f"Memory block '{block.label}' is at revision {block.revision}, not {expected}: "
-            "read it again and decide anew.",
-            reason=Reason.REVISION_MISMATCH,
-            metadata={"expected": expected, "current": block.revision},
-        )
+        raise revision_mismatch(block, expected)
+
+
+def revision_mismatch(block: Block, expected: int) -> AbortedError:
+    """Returns the error for a block that is not at the revision that the caller named."""
+    return AbortedError(
+        f"Memory block '{block.label}' is at revision {block.revision}, not {expected}: "
+        "read it again and decide anew.",
+        reason=Reason.REVISION_MISMATCH,
+        metadata={"expected": expected, "current": block.revision},
+    )
 
 
 def agent_not_found(agent_id: str) -> NotFoundError:
@@ -229,4 +282,13 @@ def block_not_found(block_id: str) -> NotFoundError:
         f"There is no block {block_id}.",
         reason=Reason.BLOCK_NOT_FOUND,
         metadata={"id": block_id},
+    )
+
+
+def version_not_found(block_id: str, revision: int) -> NotFoundError:
+    """Returns the error for a version that a block does not have."""
+    return NotFoundError(
+        f"Block {block_id} has no version {revision}.",
+        reason=Reason.VERSION_NOT_FOUND,
+        metadata={"id": block_id, "revision": revision},
     )

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from strata.core_memory.domain.blocks import Block, NewBlock, Origin
 from strata.core_memory.domain.edits import Edit
+from strata.core_memory.domain.selection import Selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class UpdateBlock:
     Attributes:
         metadata: Pairs to set; an empty value removes the key.
         expected_revision: 0 for any.
+        base_revision: What the new value was written against; 0 overwrites.
     """
 
     actor: Actor
@@ -45,17 +47,51 @@ class UpdateBlock:
     read_only: bool | None = None
     metadata: Mapping[str, str] | None = None
     expected_revision: int = 0
+    base_revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteBlock:
+    """Deletes a block; with its whole history if it is to be purged."""
+
+    actor: Actor
+    block_id: str
+    purge: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RevertBlock:
+    """Undoes edits.
+
+    Attributes:
+        undo: The edits to undo, unless a revision is named.
+        revision: The one edit of the block to undo; 0 for none.
+        to_revision: Where the block is to go back to; 0 for nowhere.
+        validate_only: Only tell what would change.
+    """
+
+    actor: Actor
+    undo: Selection
+    revision: int = 0
+    to_revision: int = 0
+    validate_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class EditBlock:
-    """Applies a memory verb as an agent does."""
+    """Applies a memory verb as an agent does.
+
+    Attributes:
+        expected_revision: 0 for any.
+        base_revision: What the editor saw; 0 for the newest.
+    """
 
     actor: Actor
     agent_id: str
     label: str
     edit: Edit
     expected_revision: int = 0
+    base_revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +113,14 @@ class PrepareAgent:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseAgent:
+    """Ends the core memory of an agent."""
+
+    actor: Actor
+    agent_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class GetBlock:
     """Asks for a block by id, or by agent and label; as it was, if there is a time."""
 
@@ -87,12 +131,54 @@ class GetBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class ListBlocks:
+    """Asks for the blocks of an agent, as they were if there is a time, or of the project."""
+
+    agent_id: str = ""
+    label: str = ""
+    as_of: datetime | None = None
+    deleted: bool = False
+
+    @property
+    def scope(self) -> str:
+        """Names the list, so that a page of another list is not taken for one of it."""
+        scope = f"ListBlocks {self.agent_id} {self.label}"
+        if self.as_of is not None:
+            scope += f" as of {self.as_of.isoformat()}"
+        return f"{scope} deleted" if self.deleted else scope
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """The block after a change through the API; whether it was merged with what others changed."""
+
+    block: Block
+    merged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A block after a change, the change of its text as a diff, and what was done."""
+
+    block: Block
+    diff: str
+    operation: str
+
+
+@dataclass(frozen=True, slots=True)
 class Edited:
-    """The block after a verb, the change as a diff, and what the model is told."""
+    """The block after a verb, the change as a diff, and what the model is told.
+
+    Attributes:
+        changes: Every block that changed.
+        merged: The edit was merged with what others had changed.
+    """
 
     block: Block
     diff: str
     message: str
+    changes: tuple[Change, ...] = ()
+    merged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,25 @@ from strata.core_memory.domain.rendering import FORMAT, Form, render_memory
 from strata.core_memory.domain.tool_rules import ToolRule
 
 NO_BLOCKS = "0"
-"""The fingerprint of an agent without blocks."""
+"""The fingerprint of an agent without blocks and folders."""
+
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """How much of files is shown.
+
+    Attributes:
+        max_open: Files that may be open at once.
+        view_chars: Characters of one file.
+    """
+
+    max_open: int = 5
+    view_chars: int = 50_000
+
+
+DEFAULT_LIMITS = FileLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +41,15 @@ class CompileQuery:
 
     Attributes:
         if_revision: The revision that the caller has; empty to force rendering.
+        as_of: Show the blocks as they were then, and no folders; None for now.
     """
 
     agent_id: str
     form: Form
     rules: tuple[ToolRule, ...] = ()
     if_revision: str = ""
+    limits: FileLimits = DEFAULT_LIMITS
+    as_of: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +57,18 @@ class AgentMemory:
     """An agent's blocks at one moment.
 
     Attributes:
-        fingerprint: Names the blocks, their revisions and their order.
+        fingerprint: Names the blocks, their revisions and their order, and what is shown
+            of folders.
         blocks: In order of attachment; with empty values if the fingerprint is the
             one that the reader knew.
         sizes: Characters of each value, by label.
+        has_folders: A folder is attached.
     """
 
     fingerprint: str
     blocks: Sequence[Block]
     sizes: Mapping[str, int]
+    has_folders: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +78,21 @@ class Compiled:
     Attributes:
         revision: Names the bytes: equal revisions mean equal sections.
         section: The text; None if the caller has it.
-        last_modified: When a block last changed; None without blocks.
+        blocks: What the section shows; without values if the caller has it.
         sizes: Characters of each value, by label.
+        has_folders: A folder is attached.
     """
 
     revision: str
     section: str | None
-    last_modified: datetime | None
+    blocks: Sequence[Block] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
+    has_folders: bool = False
+
+    @property
+    def last_modified(self) -> datetime | None:
+        """When a block last changed, UTC; None without blocks."""
+        return max((block.update_time for block in self.blocks), default=None)
 
 
 class MemoryReader(Protocol):
@@ -74,23 +105,78 @@ class MemoryReader(Protocol):
         """
         ...
 
+    async def agent_memory_as_of(self, agent_id: str, time: datetime) -> AgentMemory:
+        """Returns the agent's blocks as they were, without folders."""
+        ...
 
-async def compile_memory(reader: MemoryReader, query: CompileQuery) -> Compiled:
+
+class Directories(Protocol):
+    """Shows the folders of an agent."""
+
+    async def render(self, agent_id: str, labels: Sequence[str], limits: FileLimits) -> str:
+        """Returns the ``<directories>`` element; empty if no folder is attached.
+
+        Args:
+            agent_id: The agent.
+            labels: Labels of its blocks, which are tags of the prompt too.
+            limits: How much is shown.
+        """
+        ...
+
+
+async def compile_memory(
+    reader: MemoryReader, directories: Directories, query: CompileQuery
+) -> Compiled:
     """Returns the memory section of an agent, rendered only if the caller lacks it."""
     form = _form_digest(query)
     known_form, _, known_fingerprint = query.if_revision.partition(".")
     known = known_fingerprint if known_form == form else ""
-    memory = await reader.agent_memory(query.agent_id, known)
+    memory, shown = await _read(reader, directories, query, known)
     unchanged = memory.fingerprint == known
     return Compiled(
         revision=f"{form}.{memory.fingerprint}",
-        section=None if unchanged else render_memory(query.form, memory.blocks, query.rules),
-        last_modified=max((block.update_time for block in memory.blocks), default=None),
+        section=(
+            None
+            if unchanged
+            else render_memory(query.form, memory.blocks, query.rules, directories=shown)
+        ),
+        blocks=memory.blocks,
         sizes=memory.sizes,
+        has_folders=memory.has_folders,
     )
+
+
+async def _read(
+    reader: MemoryReader, directories: Directories, query: CompileQuery, known: str
+) -> tuple[AgentMemory, str]:
+    """Returns the blocks, and the folders as they were at the same moment."""
+    if query.as_of is not None:
+        return await reader.agent_memory_as_of(query.agent_id, query.as_of), ""
+    memory = await reader.agent_memory(query.agent_id, known)
+    shown = ""
+    for _ in range(_ATTEMPTS):
+        if memory.fingerprint == known or not memory.has_folders:
+            break
+        labels = [block.label for block in memory.blocks]
+        shown = await directories.render(query.agent_id, labels, query.limits)
+        # Folders are read apart from the blocks: the name must not stand for a later state.
+        again = await reader.agent_memory(query.agent_id, memory.fingerprint)
+        if again.fingerprint == memory.fingerprint:
+            break
+        memory = await reader.agent_memory(query.agent_id, "")
+    return memory, shown
+
+
+def blocks_fingerprint(blocks: Sequence[Block]) -> str:
+    """Returns what a store names these blocks, when no folder is attached."""
+    if not blocks:
+        return NO_BLOCKS
+    names = ",".join(f"{block.id}@{block.revision}" for block in blocks)
+    return hashlib.md5(names.encode(), usedforsecurity=False).hexdigest()
 
 
 def _form_digest(query: CompileQuery) -> str:
     rules = [[rule.type, rule.tool_name, rule.children, rule.max_count] for rule in query.rules]
-    parts = [FORMAT, query.form.blocks, query.form.line_numbers, rules]
+    limits = [query.limits.max_open, query.limits.view_chars]
+    parts = [FORMAT, query.form.blocks, query.form.line_numbers, rules, limits]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -8,32 +8,39 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from strata.core_memory.domain.agent_edits import apply_verb
+from strata.core_memory.domain.bases import is_outdated, text_at
 from strata.core_memory.domain.blocks import (
+    DELETE,
     Authorship,
     Block,
     agent_not_found,
     block_not_found,
     check_limit,
     check_revision,
+    deleted_block,
     made_block,
     next_revision,
 )
 from strata.core_memory.domain.commands import (
     Actor,
     Attachment,
+    Change,
     CreateBlock,
+    DeleteBlock,
     EditBlock,
     Edited,
     GetBlock,
     PrepareAgent,
+    ReleaseAgent,
     Released,
+    RevertBlock,
     UpdateBlock,
+    Updated,
 )
-from strata.core_memory.domain.diffing import unified_diff
-from strata.core_memory.domain.editing import label_taken, unknown_label
+from strata.core_memory.domain.editing import label_taken, merge_value, unknown_label
 from strata.core_memory.domain.ports import BlockStore, Request, Unit
+from strata.core_memory.domain.reverting import revert
 from strata.shared.clock import Clock
-from strata.shared.errors import NotFoundError, Reason
 
 ResultT = TypeVar("ResultT")
 
@@ -83,54 +90,77 @@ class CoreMemory:
         Raises:
             NotFoundError: There is none, or was none at that time.
         """
+        if not query.block_id:
+            return await self._labelled(query)
         block: Block | None
-        if query.block_id:
-            block = await self._store.block(query.block_id)
-            if block is None:
-                raise block_not_found(query.block_id)
-        else:
-            found = await self._store.labelled(query.agent_id, query.label)
-            if found.block is None:
-                raise unknown_label(query.label, found.labels)
-            block = found.block
         if query.as_of is None:
-            return block
-        past = await self._store.block_as_of(block.id, query.as_of)
-        if past is None:
-            raise block_not_found(block.id)
-        return past
+            block = await self._store.block(query.block_id)
+        else:
+            block = await self._store.block_as_of(query.block_id, query.as_of)
+        if block is None or block.delete_time is not None:
+            raise block_not_found(query.block_id)
+        return block
 
-    async def update(self, command: UpdateBlock, receipt: Receipt[Block]) -> Block:
+    async def _labelled(self, query: GetBlock) -> Block:
+        if query.as_of is None:
+            found = await self._store.labelled(query.agent_id, query.label)
+            block, labels = found.block, found.labels
+        else:
+            memory = await self._store.agent_memory_as_of(query.agent_id, query.as_of)
+            labels = tuple(each.label for each in memory.blocks)
+            block = next((each for each in memory.blocks if each.label == query.label), None)
+        if block is None:
+            raise unknown_label(query.label, labels)
+        return block
+
+    async def of_agent(self, agent_id: str) -> Sequence[Block]:
+        """Returns the blocks of an agent in order of attachment.
+
+        Raises:
+            NotFoundError: There is no such agent.
+        """
+        if not await self._store.knows_agent(agent_id):
+            raise agent_not_found(agent_id)
+        return (await self._store.agent_memory(agent_id, "")).blocks
+
+    async def update(self, command: UpdateBlock, receipt: Receipt[Updated]) -> Updated:
         """Changes a block as the API may, read-only or not. Without a change nothing is stored.
 
         Raises:
             NotFoundError: There is no such block.
-            AbortedError: It is not at the expected revision.
+            AbortedError: It is not at the expected revision, or others changed the same text
+                since the revision that the new text was written against.
             FailedPreconditionError: The text would be longer than the limit.
             AlreadyExistsError: One of its agents has another block of the new label.
             ReplayedError: The request was done before.
         """
 
-        async def work(unit: Unit) -> Block:
+        async def work(unit: Unit) -> Updated:
             block = await self._locked(unit, command.block_id)
             check_revision(block, command.expected_revision)
-            changed = _changed(block, command)
+            changed, merged = _changed(block, command), False
+            if command.value is not None and is_outdated(block, command.base_revision):
+                base = await text_at(unit, block, command.base_revision)
+                changed = replace(changed, value=merge_value(block, base, command.value))
+                merged = base != block.value
             check_limit(changed.label, changed.value, changed.limit)
             if changed == block:
-                await unit.finish(receipt.encode(block))
-                return block
-            changed = next_revision(changed, self._clock.now())
-            await unit.update(
-                changed,
-                _authorship("update", command.actor, changed.update_time),
-                response=receipt.encode(changed),
-            )
-            return changed
+                updated = Updated(block)
+                await unit.finish(receipt.encode(updated))
+                return updated
+            updated = Updated(next_revision(changed, self._clock.now()), merged)
+            authorship = _authorship("update", command.actor, updated.block.update_time)
+            if merged:
+                authorship = replace(authorship, base_revision=command.base_revision)
+            await unit.update(updated.block, authorship, response=receipt.encode(updated))
+            return updated
 
         return await self._store.mutate(receipt.request, work)
 
-    async def delete(self, block_id: str, receipt: Receipt[None]) -> None:
-        """Deletes a block with its history, and detaches it from every agent.
+    async def delete(self, command: DeleteBlock, receipt: Receipt[None]) -> None:
+        """Deletes a block: takes it from every agent and hides it. Its history stays.
+
+        A purge destroys the history too, and a block that was deleted before.
 
         Raises:
             NotFoundError: There is no such block.
@@ -138,10 +168,15 @@ class CoreMemory:
         """
 
         async def work(unit: Unit) -> None:
-            await unit.check_request()
-            if not await unit.delete(block_id):
-                raise block_not_found(block_id)
-            await unit.finish(receipt.encode(None))
+            if command.purge:
+                await unit.check_request()
+                if not await unit.purge(command.block_id):
+                    raise block_not_found(command.block_id)
+                await unit.finish(receipt.encode(None))
+                return
+            block = deleted_block(await self._locked(unit, command.block_id), self._clock.now())
+            authorship = _authorship(DELETE, command.actor, block.update_time)
+            await unit.update(block, authorship, response=receipt.encode(None))
 
         await self._store.mutate(receipt.request, work)
 
@@ -157,7 +192,7 @@ class CoreMemory:
         async def work(unit: Unit) -> Block:
             block = await self._locked(unit, command.block_id)
             if command.agent_id not in block.agent_ids:
-                await unit.attach(command.agent_id, {block.id: block.label})
+                await unit.attach(command.agent_id, {block.id: block.label}, self._clock.now())
                 block = replace(block, agent_ids=(*block.agent_ids, command.agent_id))
             await unit.finish(receipt.encode(block))
             return block
@@ -174,7 +209,8 @@ class CoreMemory:
 
         async def work(unit: Unit) -> None:
             await self._locked(unit, command.block_id)
-            detached = await unit.detach(command.agent_id, command.block_id)
+            now = self._clock.now()
+            detached = await unit.detach(command.agent_id, command.block_id, now)
             if not detached and not await unit.knows_agent(command.agent_id):
                 raise agent_not_found(command.agent_id)
             await unit.finish(receipt.encode(None))
@@ -193,32 +229,19 @@ class CoreMemory:
 
         return await self._store.mutate(receipt.request, work)
 
-    async def diff(self, block_id: str, from_revision: int, to_revision: int) -> str:
-        """Returns the unified diff of two versions.
-
-        Args:
-            block_id: The block.
-            from_revision: The older one; 0 for the one before `to_revision`.
-            to_revision: The newer one; 0 for the current one.
+    async def revert(
+        self, command: RevertBlock, receipt: Receipt[tuple[Change, ...]]
+    ) -> tuple[Change, ...]:
+        """Undoes edits; see `reverting.revert`.
 
         Raises:
-            NotFoundError: There is no such block or version.
+            ReplayedError: The request was done before.
         """
-        block = await self._store.block(block_id)
-        if block is None:
-            raise block_not_found(block_id)
-        newer = to_revision or block.revision
-        older = from_revision or newer - 1
-        values = await self._store.values(block_id, [older, newer])
-        for revision in (older, newer):
-            # Before the first version there was nothing, which is a text to compare with.
-            if revision not in values and (from_revision or revision != 0):
-                raise NotFoundError(
-                    f"Block {block_id} has no version {revision}.",
-                    reason=Reason.VERSION_NOT_FOUND,
-                    metadata={"id": block_id, "revision": revision},
-                )
-        return unified_diff(values.get(older, ""), values[newer])
+
+        async def work(unit: Unit) -> tuple[Change, ...]:
+            return await revert(unit, command, self._clock.now(), receipt.encode)
+
+        return await self._store.mutate(receipt.request, work)
 
     async def prepare_agent(self, command: PrepareAgent) -> Sequence[Block]:
         """Makes and attaches the first blocks of an agent; does nothing the second time.
@@ -242,17 +265,25 @@ class CoreMemory:
                 authorship = _authorship("create", command.actor, now)
                 await unit.insert_all(blocks, authorship, made_for=command.agent_id)
             if labels:
-                await unit.attach(command.agent_id, labels)
+                await unit.attach(command.agent_id, labels, now)
             return await unit.attached(command.agent_id)
 
         return await self._store.mutate(Request(id="", digest=b""), work)
 
-    async def release_agent(self, agent_id: str) -> Released:
+    async def release_agent(self, command: ReleaseAgent) -> Released:
         """Detaches everything from an agent and deletes the blocks that were made for it alone."""
 
         async def work(unit: Unit) -> Released:
-            deleted, detached = await unit.release(agent_id)
-            return Released(deleted, detached)
+            now = self._clock.now()
+            had = await unit.detach_all(command.agent_id, now)
+            ended = [deleted_block(block, now) for block in await unit.made_for(command.agent_id)]
+            if ended:
+                changes = [
+                    (block, _authorship(DELETE, command.actor, block.update_time))
+                    for block in ended
+                ]
+                await unit.update_all(changes, response=b"")
+            return Released(len(ended), len(had - {block.id for block in ended}))
 
         return await self._store.mutate(Request(id="", digest=b""), work)
 

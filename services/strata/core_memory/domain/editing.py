@@ -17,24 +17,41 @@ from strata.core_memory.domain.edits import (
     Create,
     Edit,
     Insert,
+    Patch,
+    Rename,
     Replace,
     Rethink,
     StringReplace,
     TextEdit,
 )
 from strata.core_memory.domain.escaping import escape, unescape
+from strata.core_memory.domain.merging import lines_of, merge3_text
 from strata.shared.errors import (
+    AbortedError,
     AlreadyExistsError,
     FailedPreconditionError,
     NotFoundError,
     Reason,
 )
 
+REVIEW = (
+    "Review the changes and make sure they are as expected (correct indentation, no duplicate "
+    "lines, etc). Edit the memory block again if necessary."
+)
+"""What the model is to do after an edit."""
+
 _LINE_NUMBER = re.compile(r"^[ \t]*\d+→[ \t]*", re.MULTILINE)
+_PATCH_MARK = re.compile(r"^[-+ ]", re.MULTILINE)
 # A status message holds 600 bytes: a quoted text must leave room for the sentence around it.
 _QUOTE_BYTES = 240
 _LABELS_BYTES = 400
 _MOST_LINES_NAMED = 20
+# A conflict shows the newest text; whoever gets a clipped status reads the block for the rest.
+_SHOWN_CHARS = 4_000
+
+
+class TextMissingError(FailedPreconditionError):
+    """The text that an edit refers to does not stand in the block (``EDIT_NOT_APPLICABLE``)."""
 
 
 def apply_edit(block: Block, edit: TextEdit, labels: Sequence[str] = ()) -> str:
@@ -53,9 +70,58 @@ def apply_edit(block: Block, edit: TextEdit, labels: Sequence[str] = ()) -> str:
     """
     check_writable(block)
     check_no_line_numbers(block.label, edit)
-    value = _edited(block, edit, [*labels, block.label])
+    value = _edited(block.label, block.value, edit, [*labels, block.label])
     check_limit(block.label, value, block.limit)
     return value
+
+
+def merge_edit(block: Block, edit: TextEdit, base: str, labels: Sequence[str] = ()) -> str:
+    """Returns what `apply_edit` does for an edit that was written against an older text.
+
+    Args:
+        block: The block as it is now.
+        edit: One verb with its arguments.
+        base: The text that the agent saw.
+        labels: As for `apply_edit`.
+
+    Raises:
+        AbortedError: Others changed the same text since (``EDIT_CONFLICT``).
+        FailedPreconditionError: As by `apply_edit`.
+    """
+    check_writable(block)
+    check_no_line_numbers(block.label, edit)
+    mine = _edited(block.label, base, edit, [*labels, block.label])
+    value = merge_value(block, base, mine)
+    check_limit(block.label, value, block.limit)
+    return value
+
+
+def merge_value(block: Block, base: str, mine: str) -> str:
+    """Returns the block's text with the changes that lead from `base` to `mine`.
+
+    Raises:
+        AbortedError: Others changed the same text since (``EDIT_CONFLICT``).
+    """
+    merged = merge3_text(base, block.value, mine)
+    if merged is None:
+        raise edit_conflict(block)
+    return merged
+
+
+def edit_conflict(block: Block) -> AbortedError:
+    """Returns the error for an edit of text that others changed since the editor saw it."""
+    shown = block.value
+    if len(shown) > _SHOWN_CHARS:
+        half = _SHOWN_CHARS // 2
+        left_out = f"[... {len(shown) - 2 * half} characters left out ...]"
+        shown = f"{shown[:half]}\n{left_out}\n{shown[-half:]}"
+    return AbortedError(
+        f"Memory block '{block.label}' was changed by others since you read it, and your edit "
+        f"overlaps with their change. Nothing was done. Edit its current text (revision "
+        f"{block.revision}), which is:\n{shown}",
+        reason=Reason.EDIT_CONFLICT,
+        metadata={"label": block.label, "revision": block.revision},
+    )
 
 
 def check_writable(block: Block) -> None:
@@ -80,7 +146,7 @@ def check_no_line_numbers(label: str, edit: Edit) -> None:
     """
     for name, text in _texts(edit):
         if _LINE_NUMBER.search(text):
-            raise _not_applicable(
+            raise not_applicable(
                 label,
                 f"{name} contains a line number prefix, which is not allowed. Line numbers are "
                 "shown to help you find your way; they are not part of the text. Send the text "
@@ -88,22 +154,18 @@ def check_no_line_numbers(label: str, edit: Edit) -> None:
             )
 
 
-def success_message(edit: TextEdit, label: str) -> str:
+def success_message(edit: TextEdit | Patch, label: str) -> str:
     """Returns what the model is told after the edit."""
     if isinstance(edit, Append | Replace):
         return "None"
-    return (
-        f"The core memory block with label `{label}` has been edited. Review the changes and make "
-        "sure they are as expected (correct indentation, no duplicate lines, etc). Edit the "
-        "memory block again if necessary."
-    )
+    return f"The core memory block with label `{label}` has been edited. {REVIEW}"
 
 
 def unknown_label(label: str, labels: Sequence[str]) -> NotFoundError:
     """Returns the error for a label that the agent does not have."""
-    known = _shortened(", ".join(labels), _LABELS_BYTES) or "none"
+    known = shortened(", ".join(labels), _LABELS_BYTES) or "none"
     return NotFoundError(
-        f"Block field {_shortened(label)} does not exist (available sections = {known})",
+        f"Block field {shortened(label)} does not exist (available sections = {known})",
         reason=Reason.BLOCK_NOT_FOUND,
         metadata={"label": label},
     )
@@ -119,7 +181,47 @@ def label_taken(label: str) -> AlreadyExistsError:
 
 def bad_label(label: str, rule: str) -> FailedPreconditionError:
     """Returns the error for a label that no block may have."""
-    return _not_applicable(label, f"'{_shortened(label)}' cannot be a label: it {rule}.")
+    return not_applicable(label, f"'{shortened(label)}' cannot be a label: it {rule}.")
+
+
+def lines_with(value: str, text: str) -> str:
+    """Writes the numbers of the lines in which an occurrence of the text begins."""
+    ends = [at for at, character in enumerate(value) if character == "\n"]
+    numbers: list[int] = []
+    at = value.find(text)
+    while at >= 0 and len(numbers) <= _MOST_LINES_NAMED:
+        number = bisect_right(ends, at - 1) + 1
+        numbers.append(number)
+        # The next one of interest begins in a later line.
+        at = value.find(text, ends[number - 1] + 1) if number <= len(ends) else -1
+    return named_lines(numbers)
+
+
+def named_lines(numbers: Sequence[int]) -> str:
+    """Writes numbers of lines, not more of them than one can use."""
+    shown = ", ".join(str(number) for number in numbers[:_MOST_LINES_NAMED])
+    return f"[{shown}, ...]" if len(numbers) > _MOST_LINES_NAMED else f"[{shown}]"
+
+
+def not_applicable(label: str, message: str, **metadata: str) -> FailedPreconditionError:
+    """Returns the error for an edit that does not fit."""
+    return FailedPreconditionError(
+        message, reason=Reason.EDIT_NOT_APPLICABLE, metadata={"label": label, **metadata}
+    )
+
+
+def text_missing(label: str, message: str) -> TextMissingError:
+    """Returns the error for an edit of text that does not stand in the block."""
+    return TextMissingError(message, reason=Reason.EDIT_NOT_APPLICABLE, metadata={"label": label})
+
+
+def shortened(text: str, most: int = _QUOTE_BYTES) -> str:
+    """Takes the middle out of a text that is too long to be quoted; `most` is in bytes."""
+    raw = text.encode()
+    if len(raw) <= most:
+        return text
+    half = most // 2
+    return f"{raw[:half].decode(errors='ignore')} [...] {raw[-half:].decode(errors='ignore')}"
 
 
 def _texts(edit: Edit) -> list[tuple[str, str]]:
@@ -135,25 +237,28 @@ def _texts(edit: Edit) -> list[tuple[str, str]]:
             return [("new_str", new)]
         case Rethink(new):
             return [("new_memory", new)]
-        case Create(text, _):
-            return [("file_text", text)]
+        case Create(text, description):
+            return [("file_text", text), ("description", description)]
+        case Rename(_, description):
+            return [("description", description or "")]
+        case Patch(patch):
+            return [("patch", patch), ("patch", _PATCH_MARK.sub("", patch))]
         case _:
             return []
 
 
-def _edited(block: Block, edit: TextEdit, labels: Sequence[str]) -> str:
-    value = block.value
+def _edited(label: str, value: str, edit: TextEdit, labels: Sequence[str]) -> str:
     match edit:
         case Append(content):
             return f"{value}\n{content}" if value else content
         case Replace(old, new):
             old, new = _as_stored(value, old, new, labels)
-            return _replace_all(block, old, new)
+            return _replace_all(label, value, old, new)
         case StringReplace(old, new):
             old, new = _as_stored(value, old, new, labels)
-            return _replace_one(block, old, new)
+            return _replace_one(label, value, old, new)
         case Insert(new, line):
-            return _insert(block, new, line)
+            return _insert(label, value, new, line)
         case Rethink(new):
             # Only a value that was shown escaped can have been copied escaped.
             return unescape(new, labels) if escape(value, labels) != value else new
@@ -170,75 +275,48 @@ def _as_stored(value: str, old: str, new: str, labels: Sequence[str]) -> tuple[s
     return (plain, unescape(new, labels)) if plain in value else (old, new)
 
 
-def _replace_all(block: Block, old: str, new: str) -> str:
+def _replace_all(label: str, value: str, old: str, new: str) -> str:
     if not old:
-        raise _not_applicable(
-            block.label, "old_content is empty. Name the text that is to be replaced."
+        raise not_applicable(label, "old_content is empty. Name the text that is to be replaced.")
+    if old not in value:
+        raise text_missing(
+            label, f"Old content '{shortened(old)}' not found in memory block '{label}'"
         )
-    if old not in block.value:
-        raise _not_applicable(
-            block.label,
-            f"Old content '{_shortened(old)}' not found in memory block '{block.label}'",
-        )
-    return block.value.replace(old, new)
+    return value.replace(old, new)
 
 
-def _replace_one(block: Block, old: str, new: str) -> str:
-    value = block.value
+def _replace_one(label: str, value: str, old: str, new: str) -> str:
+    if not old:
+        raise not_applicable(
+            label,
+            "No replacement was performed, old_str is empty. Name the text that is to be "
+            "replaced, or insert the new text instead.",
+        )
     at = value.find(old)
     if at < 0:
-        raise _not_applicable(
-            block.label,
-            f"No replacement was performed, old_str `{_shortened(old)}` did not appear verbatim "
-            f"in memory block with label `{block.label}`.",
+        raise text_missing(
+            label,
+            f"No replacement was performed, old_str `{shortened(old)}` did not appear verbatim "
+            f"in memory block with label `{label}`.",
         )
     if value.find(old, at + 1) >= 0:
-        lines = _lines_with(value, old)
-        raise _not_applicable(
-            block.label,
-            f"No replacement was performed. Multiple occurrences of old_str `{_shortened(old)}` "
+        lines = lines_with(value, old)
+        raise not_applicable(
+            label,
+            f"No replacement was performed. Multiple occurrences of old_str `{shortened(old)}` "
             f"in lines {lines}. Please ensure it is unique.",
             lines=lines,
         )
     return value[:at] + new + value[at + len(old) :]
 
 
-def _insert(block: Block, new: str, line: int) -> str:
-    lines = block.value.split("\n") if block.value else []
+def _insert(label: str, value: str, new: str, line: int) -> str:
+    lines = lines_of(value)
     after = len(lines) if line == -1 else line
     if not 0 <= after <= len(lines):
-        raise _not_applicable(
-            block.label,
+        raise not_applicable(
+            label,
             f"Invalid `insert_line` parameter: {line}. It should be within the range of lines of "
             f"the memory block: [0, {len(lines)}], or -1 to append to the end of the memory block.",
         )
     return "\n".join([*lines[:after], new, *lines[after:]])
-
-
-def _lines_with(value: str, text: str) -> str:
-    """Writes the numbers of the lines in which an occurrence of the text begins."""
-    ends = [at for at, character in enumerate(value) if character == "\n"]
-    numbers: list[int] = []
-    at = value.find(text)
-    while at >= 0 and len(numbers) <= _MOST_LINES_NAMED:
-        number = bisect_right(ends, at - 1) + 1
-        numbers.append(number)
-        # The next one of interest begins in a later line.
-        at = value.find(text, ends[number - 1] + 1) if number <= len(ends) else -1
-    shown = ", ".join(str(number) for number in numbers[:_MOST_LINES_NAMED])
-    return f"[{shown}, ...]" if len(numbers) > _MOST_LINES_NAMED else f"[{shown}]"
-
-
-def _not_applicable(label: str, message: str, **metadata: str) -> FailedPreconditionError:
-    return FailedPreconditionError(
-        message, reason=Reason.EDIT_NOT_APPLICABLE, metadata={"label": label, **metadata}
-    )
-
-
-def _shortened(text: str, most: int = _QUOTE_BYTES) -> str:
-    """Takes the middle out of a text that is too long to be quoted."""
-    raw = text.encode()
-    if len(raw) <= most:
-        return text
-    half = most // 2
-    return f"{raw[:half].decode(errors='ignore')} [...] {raw[-half:].decode(errors='ignore')}"

@@ -74,5 +74,13 @@ class Rename:
     description: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """memory_apply_patch: changes lines found by their context, in one block or in several."""
+
+    operation: ClassVar[str] = "patch"
+    patch: str
+
+
 TextEdit: TypeAlias = Append | Replace | StringReplace | Insert | Rethink
-Edit: TypeAlias = TextEdit | Create | Delete | Rename
+Edit: TypeAlias = TextEdit | Patch | Create | Delete | Rename

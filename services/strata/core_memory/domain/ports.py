@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from strata.core_memory.domain.blocks import Authorship, Block, Version
 from strata.core_memory.domain.compilation import MemoryReader
+from strata.core_memory.domain.selection import Selection
 
 ResultT = TypeVar("ResultT")
 
@@ -43,7 +44,7 @@ class Found:
 
 
 class Unit(Protocol):
-    """One transaction. Every method is one statement.
+    """One transaction. Every method is one statement unless it says otherwise.
 
     The first call MUST be `check_request` or one of the locking reads, which do the
     same on the way; the last one `finish`, unless the write took the response itself.
@@ -58,11 +59,49 @@ class Unit(Protocol):
         ...
 
     async def lock_block(self, block_id: str) -> Block | None:
-        """Returns the newest state of a block and keeps others from changing it."""
+        """Returns the newest state of a block and keeps others from changing it.
+
+        A deleted block is none.
+        """
+        ...
+
+    async def lock_blocks(self, block_ids: Sequence[str]) -> dict[str, Block]:
+        """Returns what `lock_block` does for several by id, deleted ones too.
+
+        MUST lock in order of id, so that no two wait for each other.
+        """
         ...
 
     async def lock_labelled(self, agent_id: str, label: str) -> Found:
         """Returns what `lock_block` does for the agent's block of that label."""
+        ...
+
+    async def lock_all(
+        self, agent_id: str, labels: Sequence[str]
+    ) -> tuple[dict[str, Block], tuple[str, ...]]:
+        """Returns what `lock_block` does for the agent's blocks of those labels, by label.
+
+        MUST lock in order of id, so that no two wait for each other.
+
+        Returns:
+            The blocks that there are, and all labels of the agent in order.
+        """
+        ...
+
+    async def value_at(self, block_id: str, revision: int) -> str | None:
+        """Returns the text of a block at a revision; None if there is none."""
+        ...
+
+    async def versions_at(self, block_id: str, revisions: Sequence[int]) -> Mapping[int, Version]:
+        """Returns those versions of a block that there are, by revision."""
+        ...
+
+    async def edits(self, selection: Selection) -> Mapping[str, Sequence[int]]:
+        """Returns the revisions that match, newest first, by block."""
+        ...
+
+    async def reverts(self, block_ids: Sequence[str]) -> Mapping[str, Mapping[int, str]]:
+        """Returns what the reverts of some blocks undid (`Authorship.undoes`), by revision."""
         ...
 
     async def insert(
@@ -89,31 +128,41 @@ class Unit(Protocol):
         ...
 
     async def update(self, block: Block, authorship: Authorship, *, response: bytes) -> None:
-        """Stores a changed block, its version, and the response.
+        """Does what `update_all` does for one block."""
+        ...
+
+    async def update_all(
+        self, changes: Sequence[tuple[Block, Authorship]], *, response: bytes
+    ) -> None:
+        """Stores changed blocks, their versions, and the response.
+
+        A block with a time of deletion is taken from every agent; one without it is
+        there again, and no longer ends with the agent that it was made for.
 
         Raises:
-            AlreadyExistsError: One of its agents has that label (``NAME_TAKEN``).
+            AlreadyExistsError: An agent has such a label (``NAME_TAKEN``).
         """
         ...
 
-    async def delete(self, block_id: str) -> bool:
-        """Deletes a block with its history and attachments; says whether there was one."""
+    async def purge(self, block_id: str) -> bool:
+        """Destroys a block with its history and attachments; says whether there was one."""
         ...
 
-    async def attach(self, agent_id: str, labels: Mapping[str, str]) -> None:
+    async def attach(self, agent_id: str, labels: Mapping[str, str], time: datetime) -> None:
         """Shows blocks to an agent, in order, after those that it has; those that it has stay.
 
         Args:
             agent_id: The agent.
             labels: The blocks' labels by their ids.
+            time: When.
 
         Raises:
             AlreadyExistsError: It has another block of such a label (``NAME_TAKEN``).
         """
         ...
 
-    async def detach(self, agent_id: str, block_id: str) -> bool:
-        """Hides a block from an agent; says whether it had it."""
+    async def detach(self, agent_id: str, block_id: str, time: datetime) -> bool:
+        """Hides a block from an agent and remembers that; says whether it had it."""
         ...
 
     async def knows_agent(self, agent_id: str) -> bool:
@@ -131,19 +180,28 @@ class Unit(Protocol):
         ...
 
     async def labels(self, block_ids: Sequence[str]) -> Mapping[str, str]:
-        """Returns the labels, by id, of those ids that are blocks of the project."""
+        """Returns the labels, by id, of those ids that are blocks of the project.
+
+        None of them is deleted before the transaction ends.
+        """
         ...
 
     async def attached(self, agent_id: str) -> list[Block]:
         """Returns all blocks of an agent in order of attachment."""
         ...
 
-    async def release(self, agent_id: str) -> tuple[int, int]:
-        """Detaches everything from an agent and deletes what was made for it alone.
+    async def detach_all(self, agent_id: str, time: datetime) -> frozenset[str]:
+        """Forgets an agent, hides everything from it, and locks what was made for it.
+
+        Two statements.
 
         Returns:
-            How many blocks were deleted, and how many only detached.
+            The ids of the blocks that it had.
         """
+        ...
+
+    async def made_for(self, agent_id: str) -> list[Block]:
+        """Returns the blocks made for an agent that no agent has; after `detach_all`."""
         ...
 
     async def finish(self, response: bytes) -> None:
@@ -163,7 +221,11 @@ class BlockStore(MemoryReader, Protocol):
         ...
 
     async def block(self, block_id: str) -> Block | None:
-        """Returns a block."""
+        """Returns a block, deleted or not."""
+        ...
+
+    async def knows_agent(self, agent_id: str) -> bool:
+        """Says whether there is such an agent."""
         ...
 
     async def labelled(self, agent_id: str, label: str) -> Found:
@@ -175,13 +237,23 @@ class BlockStore(MemoryReader, Protocol):
         ...
 
     async def agent_blocks(
-        self, agent_id: str, label: str, after: int, count: int
+        self, agent_id: str, label: str, after: int, count: int, time: datetime | None = None
     ) -> list[tuple[int, Block]]:
-        """Returns blocks of an agent with their positions, in order, after a position."""
+        """Returns blocks of an agent with their positions, in order, after a position.
+
+        Args:
+            agent_id: The agent.
+            label: Only blocks of this label; empty for all.
+            after: Only later positions.
+            count: At most this many.
+            time: As they were then; None for now.
+        """
         ...
 
-    async def project_blocks(self, label: str, after: str, count: int) -> list[Block]:
-        """Returns blocks of the project in order of id, after an id."""
+    async def project_blocks(
+        self, label: str, after: str, count: int, *, deleted: bool = False
+    ) -> list[Block]:
+        """Returns blocks of the project in order of id, after an id; deleted ones if asked to."""
         ...
 
     async def versions(self, block_id: str, before: int, count: int) -> list[Version]:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from strata.core_memory.domain.blocks import Block
+from strata.core_memory.domain.blocks import Block, is_nearly_full, used_percent
 from strata.core_memory.domain.escaping import escape
 from strata.core_memory.domain.tool_rules import INTRODUCTION, ToolRule, rule_texts
 
-FORMAT = 1
+FORMAT = 2
 """Raised with every change of the bytes below, so that no cached rendering outlives it."""
 
 _HEADING = "The following memory blocks are currently engaged in your core memory unit:"
@@ -87,6 +87,8 @@ def _block(form: Form, block: Block, labels: Sequence[str]) -> str:
     metadata = [f"- chars_current={len(block.value)}", f"- chars_limit={block.limit}"]
     if block.read_only:
         metadata.insert(0, "- read_only=true")
+    if is_nearly_full(block):
+        metadata.append(f"- warning=nearly full: {used_percent(block)}% of chars_limit used")
     value = escape(block.value, labels)
     return "\n".join(
         (

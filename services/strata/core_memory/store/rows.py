@@ -7,12 +7,12 @@ from typing import Any
 
 from sqlalchemy import Row
 
-from strata.core_memory.domain.blocks import Authorship, Block, Origin, Version
+from strata.core_memory.domain.blocks import Authorship, Block, EditorKind, Origin, Version
 
 # Everything of a block `b`.
 BLOCK = """
     b.id, b.label, b.value, b.description, b.char_limit, b.read_only, b.revision, b.metadata,
-    b.create_time, b.update_time,
+    b.create_time, b.update_time, b.delete_time,
     (SELECT coalesce(array_agg(n.agent_id ORDER BY n.position), '{}')
        FROM core_memory.attachments n
       WHERE n.project_id = b.project_id AND n.block_id = b.id) AS agent_ids
@@ -24,16 +24,22 @@ BLOCK_COLUMNS = (
 )
 VERSION_COLUMNS = (
     "project_id, block_id, revision, label, value, description, char_limit, read_only, metadata,"
-    " operation, agent_id, run_id, step_id, tool_call_id, model, reason, principal, create_time"
+    " operation, agent_id, run_id, step_id, tool_call_id, model, reason, principal, create_time,"
+    " editor_kind, base_revision, undoes"
 )
-# Of a version, from the parameters `authorship_parameters`.
-AUTHORSHIP_VALUES = (
-    ":operation, :by_agent, :by_run, :by_step, :by_call, :by_model, :reason, :principal, :time"
+# Of a version, from the record that `records` made.
+VERSION_VALUES = (
+    ":project, id, revision, label, value, description, char_limit, read_only, metadata,"
+    " operation, by_agent, by_run, by_step, by_call, by_model, reason, principal, version_time,"
+    " editor_kind, base_revision, undoes"
 )
-# Blocks to insert travel as one JSON array: one statement whatever their number.
+# Changes travel as one JSON array: one statement whatever their number.
 RECORD = (
     "id text, label text, value text, description text, char_limit integer, read_only boolean,"
-    " revision bigint, metadata jsonb, create_time timestamptz, update_time timestamptz"
+    " revision bigint, metadata jsonb, create_time timestamptz, update_time timestamptz,"
+    " delete_time timestamptz, operation text, by_agent text, by_run text, by_step text,"
+    " by_call text, by_model text, reason text, principal text, version_time timestamptz,"
+    " editor_kind text, base_revision bigint, undoes text"
 )
 
 
@@ -51,6 +57,7 @@ def to_block(row: Row[Any]) -> Block:
         update_time=row.update_time,
         metadata=_mapping(row.metadata),
         agent_ids=tuple(row.agent_ids),
+        delete_time=row.delete_time,
     )
 
 
@@ -63,18 +70,35 @@ def to_version(row: Row[Any]) -> Version:
         tool_call_id=row.tool_call_id,
         model=row.model,
         reason=row.reason,
+        kind=EditorKind(row.editor_kind),
     )
     return Version(
         block_id=row.block_id,
         revision=row.revision,
         label=row.label,
         value=row.value,
-        authorship=Authorship(row.operation, origin, row.principal, row.create_time),
+        description=row.description,
+        limit=row.char_limit,
+        read_only=row.read_only,
+        metadata=_mapping(row.metadata),
+        authorship=Authorship(
+            row.operation,
+            origin,
+            row.principal,
+            row.create_time,
+            row.base_revision,
+            row.undoes,
+        ),
     )
 
 
-def to_record(block: Block) -> dict[str, Any]:
-    """Returns a block as a JSON object with the fields of `RECORD`."""
+def records(*changes: tuple[Block, Authorship]) -> str:
+    """Returns blocks with their authorships as a JSON array of `RECORD` objects."""
+    return json.dumps([_record(*change) for change in changes], ensure_ascii=False)
+
+
+def _record(block: Block, authorship: Authorship) -> dict[str, Any]:
+    origin, deleted = authorship.origin, block.delete_time
     return {
         "id": block.id,
         "label": block.label,
@@ -86,18 +110,7 @@ def to_record(block: Block) -> dict[str, Any]:
         "metadata": dict(block.metadata),
         "create_time": block.create_time.isoformat(),
         "update_time": block.update_time.isoformat(),
-    }
-
-
-def records(*blocks: Block) -> str:
-    """Returns blocks as a JSON array of `RECORD` objects."""
-    return json.dumps([to_record(block) for block in blocks], ensure_ascii=False)
-
-
-def authorship_parameters(authorship: Authorship) -> dict[str, Any]:
-    """Returns the parameters of `AUTHORSHIP_VALUES`."""
-    origin = authorship.origin
-    return {
+        "delete_time": None if deleted is None else deleted.isoformat(),
         "operation": authorship.operation,
         "by_agent": origin.agent_id,
         "by_run": origin.run_id,
@@ -106,7 +119,10 @@ def authorship_parameters(authorship: Authorship) -> dict[str, Any]:
         "by_model": origin.model,
         "reason": origin.reason,
         "principal": authorship.principal,
-        "time": authorship.time,
+        "version_time": authorship.time.isoformat(),
+        "editor_kind": origin.kind,
+        "base_revision": authorship.base_revision,
+        "undoes": authorship.undoes,
     }
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
-from strata.tool_execution.domain.tools import Call, Caller, MemoryEdit, Output
+from strata.shared.errors import AbortedError, Reason, StrataError
+from strata.tool_execution.domain.tools import Call, Caller, MemoryEdit, Output, ToolError
 
 Arguments = dict[str, Any]
+
+_SHOWN_CHARS = 4_000
+"""A longer text is left out in the middle when it is shown after a conflict."""
 
 
 def _append(arguments: Arguments) -> dict[str, Any]:
@@ -44,19 +48,62 @@ def _rethink(arguments: Arguments) -> dict[str, Any]:
     return {"rethink": pb.RethinkEdit(new_memory=arguments["new_memory"])}
 
 
-_EDITS: dict[str, Callable[[Arguments], dict[str, Any]]] = {
+def _patch(arguments: Arguments) -> dict[str, Any]:
+    return {"patch": pb.PatchEdit(patch=arguments["patch"])}
+
+
+def _create(arguments: Arguments) -> dict[str, Any]:
+    return {
+        "create": pb.CreateEdit(
+            description=arguments.get("description", ""), file_text=arguments.get("file_text", "")
+        )
+    }
+
+
+def _insert_text(arguments: Arguments) -> dict[str, Any]:
+    return _insert({**arguments, "new_str": arguments["insert_text"]})
+
+
+def _delete(_: Arguments) -> dict[str, Any]:
+    return {"delete": pb.DeleteEdit()}
+
+
+def _rename(arguments: Arguments) -> dict[str, Any]:
+    # What a strict schema made the model fill in is no new description of a renamed block.
+    description = arguments.get("description")
+    if arguments.get("new_path") and not description:
+        description = None
+    return {
+        "rename": pb.RenameEdit(new_label=arguments.get("new_path", ""), description=description)
+    }
+
+
+_Edit = Callable[[Arguments], dict[str, Any]]
+
+_EDITS: Mapping[str, _Edit] = {
     "core_memory_append": _append,
     "core_memory_replace": _replace,
-    "memory_replace": _string_replace,
+    "memory_apply_patch": _patch,
     "memory_insert": _insert,
+    "memory_replace": _string_replace,
     "memory_rethink": _rethink,
 }
+_COMMANDS: Mapping[str, _Edit] = {
+    "create": _create,
+    "str_replace": _string_replace,
+    "insert": _insert_text,
+    "delete": _delete,
+    "rename": _rename,
+}
+# These do not build on the text that the model saw.
+_WITHOUT_BASE = frozenset({"create", "delete", "rename"})
+_KINDS = {"sleeptime_agent": pb.EDITOR_KIND_SLEEPTIME_AGENT}
 
 
 class MemoryTools:
     """Runs the memory tools. The key of a call makes each edit happen once."""
 
-    names = frozenset(_EDITS)
+    names = frozenset({*_EDITS, "memory", "memory_finish_edits"})
 
     def __init__(self, blocks: pb_grpc.BlockServiceStub) -> None:
         self._blocks = blocks
@@ -65,27 +112,79 @@ class MemoryTools:
         """Applies one edit.
 
         Raises:
+            ToolError: Others have changed the same text since the model saw it.
             StrataError: Core memory refused; its message is written for the model.
         """
-        response = await self._blocks.EditBlock(
-            pb.EditBlockRequest(
-                request_id=call.key,
-                agent_id=caller.agent_id,
-                label=arguments["label"],
-                origin=pb.EditOrigin(
-                    agent_id=caller.agent_id,
-                    run_id=caller.run_id,
-                    step_id=caller.step_id,
-                    tool_call_id=call.id,
-                    model=caller.model,
-                ),
-                **_EDITS[call.name](arguments),
+        if call.name == "memory_finish_edits":
+            return Output(None)
+        request = _request(call, arguments, caller)
+        try:
+            response = await self._blocks.EditBlock(request)
+        except AbortedError as error:
+            label = error.metadata.get("label")
+            if error.reason is not Reason.EDIT_CONFLICT or not label:
+                raise
+            raise await self._conflict(error, caller.agent_id, label) from error
+        edits = tuple(
+            MemoryEdit(
+                change.block.id,
+                change.block.label,
+                change.block.revision,
+                change.diff,
+                change.operation,
             )
+            for change in response.changes
         )
-        edit = MemoryEdit(
-            block_id=response.block.id,
-            label=response.block.label,
-            revision=response.block.revision,
-            diff=response.diff,
+        return Output(response.message, memory_edits=edits)
+
+    async def _conflict(self, error: StrataError, agent_id: str, label: str) -> Exception:
+        """Returns the refusal with the whole text, which no status message has room for."""
+        try:
+            found = await self._blocks.GetBlock(pb.GetBlockRequest(agent_id=agent_id, label=label))
+        except StrataError:
+            return error
+        return ToolError(
+            f"Memory block '{label}' was changed by others since you read it, and your edit"
+            " overlaps with their change. Nothing was done. Make your edit again on its current"
+            f" text, and keep what they wrote unless it is wrong:\n{_shortened(found.block.value)}"
         )
-        return Output(response.message, memory_edits=(edit,) if response.diff else ())
+
+
+def _request(call: Call, arguments: Arguments, caller: Caller) -> pb.EditBlockRequest:
+    if call.name == "memory":
+        edit = _COMMANDS[arguments["command"]](arguments)
+        label = arguments.get("path") or arguments.get("old_path", "")
+    else:
+        edit = _EDITS[call.name](arguments)
+        label = arguments.get("label", "")
+    based = _WITHOUT_BASE.isdisjoint(edit)
+    return pb.EditBlockRequest(
+        request_id=call.key,
+        agent_id=caller.agent_id,
+        label=label,
+        base_revision=caller.block_revisions.get(_label_of(label), 0) if based else 0,
+        origin=pb.EditOrigin(
+            agent_id=caller.agent_id,
+            run_id=caller.run_id,
+            step_id=caller.step_id,
+            tool_call_id=call.id,
+            model=caller.model,
+            kind=_KINDS.get(caller.agent_type, pb.EDITOR_KIND_AGENT),
+        ),
+        **edit,
+    )
+
+
+def _label_of(path: str) -> str:
+    """Returns the label that a path means, as core memory reads it."""
+    if not path.startswith("/"):
+        return path
+    return path.removeprefix("/memories/").strip("/").replace("/", "_")
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _SHOWN_CHARS:
+        return text
+    half = _SHOWN_CHARS // 2
+    left_out = len(text) - 2 * half
+    return f"{text[:half]}\n[... {left_out} characters left out ...]\n{text[-half:]}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,8 @@ class ToolType(StrEnum):
 
     CORE = "core"
     MEMORY = "memory"
+    SLEEPTIME = "sleeptime"
+    FILES = "files"
 
 
 class Effect(StrEnum):
@@ -37,6 +39,8 @@ class Tool:
         parameters: JSON schema of the arguments, an object schema.
         parallel: True if calls of one reply may run at the same time.
         return_char_limit: Most characters of a return that the model is shown.
+        explain: Says in words for the model what is wrong with arguments where the schema
+            cannot; None if nothing is. It sees them before the schema has checked them.
     """
 
     name: str
@@ -47,6 +51,7 @@ class Tool:
     parallel: bool = False
     return_char_limit: int = FUNCTION_RETURN_CHAR_LIMIT
     tags: tuple[str, ...] = ()
+    explain: Callable[[Mapping[str, Any]], str | None] | None = None
 
     @cached_property
     def id(self) -> str:
@@ -85,8 +90,33 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryEdit:
+    """A memory block that a tool changed.
+
+    Attributes:
+        operation: What was done: "append", "rename" and so on.
+    """
+
+    block_id: str
+    label: str
+    revision: int
+    diff: str
+    operation: str = ""
+
+
+# After these a label stands for another block than the one that the model saw under it.
+_NEW_BLOCK = frozenset({"create", "rename"})
+
+
+@dataclass(frozen=True, slots=True)
 class Caller:
-    """On whose behalf calls are run."""
+    """On whose behalf calls are run.
+
+    Attributes:
+        agent_type: Type of the agent by its wire name.
+        block_revisions: Revisions of the memory blocks that the model saw, by label.
+        max_files_open: Files that may be open at once; 0 leaves it to the file service.
+    """
 
     agent_id: str
     conversation_id: str
@@ -94,16 +124,21 @@ class Caller:
     step_id: str
     model: str
     timezone: str
+    agent_type: str = "letta_v1_agent"
+    block_revisions: Mapping[str, int] = field(default_factory=dict)
+    max_files_open: int = 0
 
+    def after(self, edits: Iterable[MemoryEdit]) -> Caller:
+        """Returns the caller as later calls of the same reply see it.
 
-@dataclass(frozen=True, slots=True)
-class MemoryEdit:
-    """A memory block that a tool changed."""
-
-    block_id: str
-    label: str
-    revision: int
-    diff: str
+        The text that the model saw stays the old one, so a seen revision stays as it is;
+        but there is none of a block that the reply itself made or renamed.
+        """
+        made = {edit.label for edit in edits if edit.operation in _NEW_BLOCK}
+        if made.isdisjoint(self.block_revisions):
+            return self
+        kept = {label: seen for label, seen in self.block_revisions.items() if label not in made}
+        return replace(self, block_revisions=kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +148,7 @@ class Output:
     value: Any
     memory_edits: tuple[MemoryEdit, ...] = ()
     archival_changed: bool = False
+    files_changed: bool = False
 
 
 class ToolError(Exception):

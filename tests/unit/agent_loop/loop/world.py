@@ -21,6 +21,7 @@ from strata.agent_loop.domain.messages import (
 )
 from strata.agent_loop.domain.runs import Outcome, RunRequest
 from strata.agent_loop.domain.tools import (
+    FILE_TOOLS,
     CallFinished,
     CallStarted,
     MemoryEdit,
@@ -208,7 +209,8 @@ class Model:
 class Tools:
     """Tools that count how often they had an effect.
 
-    `keyed` has one effect per idempotency key, `reads` has none, `acts` acts each time.
+    `keyed` has one effect per idempotency key, `reads` has none, `acts` acts each time. Of the
+    tools in `failing` every call is refused. `batches` is what was asked for.
     """
 
     def __init__(self, fate: Fate, clock: ManualClock) -> None:
@@ -221,8 +223,17 @@ class Tools:
                 Tool(ToolSchema("edits", "", schema), ToolEffect.IDEMPOTENT),
                 Tool(ToolSchema("files", "", schema), ToolEffect.IDEMPOTENT),
                 Tool(ToolSchema("blocks", "", schema), ToolEffect.SIDE_EFFECT),
+                Tool(ToolSchema("memory_finish_edits", "", schema), ToolEffect.READ_ONLY, True),
+                *(
+                    Tool(ToolSchema(name, "", schema), ToolEffect.IDEMPOTENT, keyed=True)
+                    for name in FILE_TOOLS
+                ),
             )
         )
+        self.batches: list[ToolBatch] = []
+        self.failing: set[str] = set()
+        self.operation = "append"
+        self.on_call: Callable[[], None] = lambda: None
         self.acted: dict[str, int] = {}
         self.keys: set[str] = set()
         self.running = asyncio.Event()
@@ -236,6 +247,7 @@ class Tools:
         return self.toolset
 
     async def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:
+        self.batches.append(batch)
         for call in batch.calls:
             self._fate.step()
             yield CallStarted(call.id, call.name, call.arguments)
@@ -251,13 +263,17 @@ class Tools:
             if call.name in ("acts", "blocks"):
                 self.acted[key] = self.acted.get(key, 0) + 1
             self.keys.add(key)
+            self.on_call()
             if call.name == "edits":
                 self.on_edit()
             self._fate.step()
-            content = package(ToolStatus.OK, f"did {call.name}", self._clock.now(), "UTC")
-            edits = (MemoryEdit("block-1", "human", 2, "+x"),) if call.name == "edits" else ()
-            told = ToolReturn(call.id, call.name, ToolStatus.OK, content)
-            yield CallFinished(ToolResult(told, 1, edits, call.name == "files"))
+            status = ToolStatus.FAILED if call.name in self.failing else ToolStatus.OK
+            content = package(status, f"did {call.name}", self._clock.now(), "UTC")
+            edit = MemoryEdit("block-1", "human", 2, "+x", self.operation)
+            edits = (edit,) if call.name == "edits" else ()
+            told = ToolReturn(call.id, call.name, status, content)
+            opened = call.name == "open_files" and status is ToolStatus.OK
+            yield CallFinished(ToolResult(told, 1, edits, call.name == "files", opened))
 
 
 class Memory:
@@ -266,12 +282,14 @@ class Memory:
     def __init__(self, fate: Fate) -> None:
         self.text = "<memory_blocks>\nempty\n</memory_blocks>"
         self.compiled = 0
+        self.revisions: dict[str, int] = {}
+        self.has_folders = False
         self._fate = fate
 
     async def compile(self, agent: Agent, *, line_numbers: bool) -> MemorySection:
         self._fate.step()
         self.compiled += 1
-        return MemorySection(self.text, None)
+        return MemorySection(self.text, None, dict(self.revisions), self.has_folders)
 
 
 class Archival:

@@ -968,7 +968,9 @@ class EditBlockRequest(_message.Message):
     label: _builtins.str
     """The label to edit; may be empty for a patch with headers."""
     expected_revision: _builtins.int
-    """Fail if the block is not at this revision; 0 merges or applies to the newest."""
+    """Fail if the block is not at this revision; 0 merges or applies to the newest.
+    Not with a patch of several blocks.
+    """
     base_revision: _builtins.int
     """The revision that the editor saw. An edit that depends on the text around it
     (insert at a line, rethink) is merged with what others changed since; ABORTED

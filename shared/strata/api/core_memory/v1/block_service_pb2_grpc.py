@@ -145,7 +145,7 @@ class BlockServiceServicer:
 
     def UpdateBlock(self, request, context):
         """Changes the given fields of a block. NOT_FOUND (BLOCK_NOT_FOUND), ABORTED
-        (REVISION_MISMATCH), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED),
+        (REVISION_MISMATCH, EDIT_CONFLICT), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED),
         ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The API may change read-only
         blocks; agents may not.
         """
@@ -181,7 +181,7 @@ class BlockServiceServicer:
 
     def EditBlock(self, request, context):
         """Applies one memory verb as an agent does, with all its guardrails. NOT_FOUND
-        (BLOCK_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
+        (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
         BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE), ABORTED (REVISION_MISMATCH,
         EDIT_CONFLICT), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The message
         of the status is written for the model.

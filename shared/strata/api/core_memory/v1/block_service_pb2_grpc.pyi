@@ -33,7 +33,7 @@ class BlockServiceStub:
     """
     UpdateBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.UpdateBlockRequest, _block_service_pb2.UpdateBlockResponse]
     """Changes the given fields of a block. NOT_FOUND (BLOCK_NOT_FOUND), ABORTED
-    (REVISION_MISMATCH), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED),
+    (REVISION_MISMATCH, EDIT_CONFLICT), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED),
     ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The API may change read-only
     blocks; agents may not.
     """
@@ -53,7 +53,7 @@ class BlockServiceStub:
     """
     EditBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.EditBlockRequest, _block_service_pb2.EditBlockResponse]
     """Applies one memory verb as an agent does, with all its guardrails. NOT_FOUND
-    (BLOCK_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
+    (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
     BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE), ABORTED (REVISION_MISMATCH,
     EDIT_CONFLICT), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The message
     of the status is written for the model.
@@ -125,7 +125,7 @@ class BlockServiceServicer:
         context: _aio.ServicerContext[_block_service_pb2.UpdateBlockRequest, _abc.Awaitable[_block_service_pb2.UpdateBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.UpdateBlockResponse]:
         """Changes the given fields of a block. NOT_FOUND (BLOCK_NOT_FOUND), ABORTED
-        (REVISION_MISMATCH), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED),
+        (REVISION_MISMATCH, EDIT_CONFLICT), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED),
         ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The API may change read-only
         blocks; agents may not.
         """
@@ -165,7 +165,7 @@ class BlockServiceServicer:
         context: _aio.ServicerContext[_block_service_pb2.EditBlockRequest, _abc.Awaitable[_block_service_pb2.EditBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.EditBlockResponse]:
         """Applies one memory verb as an agent does, with all its guardrails. NOT_FOUND
-        (BLOCK_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
+        (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
         BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE), ABORTED (REVISION_MISMATCH,
         EDIT_CONFLICT), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The message
         of the status is written for the model.

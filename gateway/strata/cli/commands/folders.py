@@ -1,0 +1,152 @@
+"""``strata folders``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from strata.api.core_memory.v1 import file_service_pb2 as pb
+from strata.cli.asking import YesOption, ask
+from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.files.references import FolderArgument, folder_named
+from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
+from strata.cli.output import clipped, print_fields, print_json, print_listing, safe, when
+
+app = typer.Typer(
+    help="Make folders of files, and give them to agents.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+_DESCRIPTION_CHARS = 60
+
+
+@app.command("create")
+@online
+def create_folder(
+    connection: Connection,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
+    description: Annotated[
+        str, typer.Option("--description", help="What is in it; shown to the model.")
+    ] = "",
+    instructions: Annotated[
+        str, typer.Option("--instructions", help="How to use it; shown to the model.")
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Make an empty folder."""
+    request = pb.CreateFolderRequest(
+        request_id=new_request_id(), name=name, description=description, instructions=instructions
+    )
+
+    async def create(client: Client) -> pb.Folder:
+        return (await client.files.CreateFolder(request)).folder
+
+    folder = connection.run(create)
+    if as_json:
+        print_json(folder)
+    else:
+        print_fields(
+            [
+                ("name", folder.name),
+                ("id", folder.id),
+                ("description", folder.description),
+                ("instructions", folder.instructions),
+            ]
+        )
+
+
+@app.command("list")
+@online
+def list_folders(
+    connection: Connection,
+    agent: Annotated[str, typer.Option("--agent", help="Only those of this agent.")] = "",
+    limit: LimitOption = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List the folders of the project, or of an agent."""
+
+    async def read(client: Client) -> pb.ListFoldersResponse:
+        agent_id = await client.agent_id(agent) if agent else ""
+        request = pb.ListFoldersRequest(agent_id=agent_id)
+        return await first_of(client.files.ListFolders, request, "folders", limit)
+
+    found = connection.run(read)
+    print_listing(
+        found,
+        ["name", "files", "created", "description", "id"],
+        [
+            (
+                folder.name,
+                str(folder.file_count),
+                when(folder.create_time),
+                clipped(folder.description, _DESCRIPTION_CHARS),
+                folder.id,
+            )
+            for folder in found.folders
+        ],
+        empty="No folders. Make one with: strata folders create NAME",
+        as_json=as_json,
+    )
+
+
+@app.command("delete")
+@online
+def delete_folder(connection: Connection, folder: FolderArgument, yes: YesOption = False) -> None:
+    """Delete a folder with its files."""
+
+    async def delete(client: Client) -> str:
+        found = await folder_named(client, folder)
+        ask(
+            f"Delete {found.name} with its {found.file_count} files?",
+            yes=yes,
+            otherwise="Deleting cannot be undone.",
+        )
+        await client.files.DeleteFolder(pb.DeleteFolderRequest(folder_id=found.id))
+        return found.name
+
+    typer.echo(f"Deleted {safe(connection.run(delete))}.")
+
+
+@app.command("attach")
+@online
+def attach_folder(
+    connection: Connection,
+    agent: AgentArgument,
+    folder: FolderArgument,
+    open_count: Annotated[
+        int, typer.Option("--open", min=0, help="Open so many of its files at once.")
+    ] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a folder to an agent: it can open and search the files."""
+
+    async def attach(client: Client) -> pb.Folder:
+        request = pb.AttachFolderRequest(
+            agent_id=await client.agent_id(agent),
+            folder_id=(await folder_named(client, folder)).id,
+            open_count=open_count,
+        )
+        return (await client.files.AttachFolder(request)).folder
+
+    attached = connection.run(attach)
+    if as_json:
+        print_json(attached)
+    else:
+        files = "1 file" if attached.file_count == 1 else f"{attached.file_count} files"
+        typer.echo(f"{safe(agent)} has {safe(attached.name)} now, with {files}.")
+
+
+@app.command("detach")
+@online
+def detach_folder(connection: Connection, agent: AgentArgument, folder: FolderArgument) -> None:
+    """Take a folder from an agent; the files stay."""
+
+    async def detach(client: Client) -> str:
+        found = await folder_named(client, folder)
+        request = pb.DetachFolderRequest(agent_id=await client.agent_id(agent), folder_id=found.id)
+        await client.files.DetachFolder(request)
+        return found.name
+
+    typer.echo(f"{safe(agent)} no longer has {safe(connection.run(detach))}.")

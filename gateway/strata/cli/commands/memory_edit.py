@@ -1,0 +1,126 @@
+"""``strata memory edit``."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.cli.chat.prompt import is_interactive
+from strata.cli.client import Client, new_request_id
+from strata.cli.commands.memory_history import LabelArgument
+from strata.cli.diffs import diff_text, unified_diff
+from strata.cli.editor import EditorSettings
+from strata.cli.editor import edit as edit_text
+from strata.cli.failures import UsageError
+from strata.cli.memory.blocks import attached_block
+from strata.cli.options import AgentArgument, Connection, JsonOption, online
+from strata.cli.output import console, error_console, note, print_json, safe
+from strata.shared.errors import AbortedError
+
+_DIFF_LINES = 200
+
+
+@online
+def edit(
+    connection: Connection,
+    agent: AgentArgument,
+    label: LabelArgument,
+    value: Annotated[str | None, typer.Option("--value", help="The new text.")] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", help='File with the new text; "-" reads the input.')
+    ] = None,
+    reason: Annotated[
+        str, typer.Option("--reason", help="Kept with the new version.")
+    ] = "edited on the command line",
+    as_json: JsonOption = False,
+) -> None:
+    """Edit a memory block, in $EDITOR if no text is given.
+
+    What the agent changed meanwhile is merged.
+    Where both changed the same, nothing is written, and your text is kept in a file.
+    """
+    given = _given_text(value, file)
+
+    async def edit(client: Client) -> tuple[pb.Block, pb.UpdateBlockResponse]:
+        before = await attached_block(client, await client.agent_id(agent), label)
+        text = edit_text(before.value, EditorSettings()) if given is None else given
+        if text == before.value:
+            return before, pb.UpdateBlockResponse(block=before)
+        request = pb.UpdateBlockRequest(
+            request_id=new_request_id(),
+            block_id=before.id,
+            value=text,
+            base_revision=before.revision,
+            reason=reason,
+        )
+        try:
+            return before, await client.blocks.UpdateBlock(request)
+        except BaseException as error:
+            if isinstance(error, AbortedError):
+                await _show_both(client, before, text)
+            if file in (None, "-"):
+                _keep(text)
+            raise
+
+    before, response = connection.run(edit)
+    _print_edit(before, response, as_json=as_json)
+
+
+async def _show_both(client: Client, before: pb.Block, text: str) -> None:
+    request = pb.GetBlockRequest(block_id=before.id)
+    theirs = (await client.blocks.GetBlock(request)).block
+    sys.stdout.flush()
+    screen = error_console()
+    for title, changed in (("Changed by others", theirs.value), ("Changed by you", text)):
+        screen.print(f"{title}:", style="italic")
+        for line in diff_text(unified_diff(before.value, changed), limit=_DIFF_LINES):
+            screen.print(line, soft_wrap=True)
+
+
+def _given_text(value: str | None, file: str | None) -> str | None:
+
+    if value is not None and file is not None:
+        raise UsageError("Give --value or --file, not both.")
+    if file == "-":
+        return sys.stdin.read()
+    if file is not None:
+        try:
+            return Path(file).read_bytes().decode()
+        except OSError as error:
+            raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{file} is not UTF-8 text.") from error
+    if value is None and not is_interactive():
+        raise UsageError("There is no terminal to edit on. Give --value or --file.")
+    return value
+
+
+def _keep(text: str) -> None:
+
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="strata-memory-", suffix=".txt", delete=False, encoding="utf-8", newline=""
+    ) as kept:
+        kept.write(text)
+    note(f"Nothing was written. Your text is in {kept.name}")
+
+
+def _print_edit(before: pb.Block, response: pb.UpdateBlockResponse, *, as_json: bool) -> None:
+
+    after = response.block
+    if as_json:
+        print_json(after)
+        return
+    screen = console()
+    if after.revision == before.revision:
+        screen.print("Nothing changed.")
+        return
+    for line in diff_text(unified_diff(before.value, after.value), limit=_DIFF_LINES):
+        screen.print(line, soft_wrap=True)
+    now = f"{safe(after.label)} is now at revision {after.revision}"
+    merged = ", merged with what others had changed" if response.merged else ""
+    screen.print(f"{now}{merged}.", soft_wrap=True)

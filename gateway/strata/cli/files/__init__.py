@@ -1,0 +1,1 @@
+"""Folders and files on the command line."""

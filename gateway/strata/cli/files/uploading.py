@@ -1,0 +1,254 @@
+"""Uploads files, and follows them until they can be read and searched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.filesize import decimal
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from strata.api.core_memory.v1 import file_service_pb2 as pb
+from strata.cli.client import Client, new_request_id
+from strata.cli.failures import UsageError, error_lines
+from strata.cli.output import enum_name, safe
+from strata.shared.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+
+CHUNK_BYTES = 1 << 20
+
+_DONE = (pb.FILE_STATE_READY, pb.FILE_STATE_FAILED)
+_WATCHES = 5
+
+# What the server says of one file; all else ends the upload.
+_OF_ONE_FILE = (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    ResourceExhaustedError,
+)
+
+
+class ProgressView(Protocol):
+    """Shows how far the files are."""
+
+    def uploading(self, name: str, sent: int, size: int) -> None:
+        """So many bytes of a file are sent."""
+        ...
+
+    def preparing(self, file: pb.File) -> None:
+        """A file is being read or indexed, or that has ended."""
+        ...
+
+    def failed(self, name: str) -> None:
+        """A file was refused."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """What became of one file.
+
+    Attributes:
+        name: Its name in the folder.
+        file: The file as it was last seen; None if it was refused.
+        problem: Why it was refused or cannot be read; empty if all is well.
+    """
+
+    name: str
+    file: pb.File | None
+    problem: str = ""
+
+
+def checked_paths(paths: list[Path]) -> list[Path]:
+    """Returns the files to upload.
+
+    Raises:
+        UsageError: One is missing or no file, or two have the same name.
+    """
+    names: dict[str, Path] = {}
+    for path in paths:
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder; name the files in it, such as {path}/*")
+        if not path.is_file():
+            raise UsageError(f"There is no file {path}.")
+        if path.name in names:
+            raise UsageError(f"{path} and {names[path.name]} have the same name.")
+        names[path.name] = path
+    return paths
+
+
+async def upload(
+    client: Client, folder: pb.Folder, path: Path, view: ProgressView, *, replace: bool
+) -> Uploaded:
+    """Uploads one file."""
+    header = pb.UploadFileHeader(
+        request_id=new_request_id(), folder_id=folder.id, name=path.name, replace=replace
+    )
+    try:
+        response = await client.files.UploadFile(_pieces(header, path, view))
+    except _OF_ONE_FILE as error:
+        view.failed(path.name)
+        return Uploaded(path.name, None, error_lines(error)[0])
+    view.preparing(response.file)
+    return Uploaded(path.name, response.file, _problem(response.file))
+
+
+async def wait(client: Client, uploaded: Uploaded, view: ProgressView) -> Uploaded:
+    """Follows a file until it is ready or has failed.
+
+    Raises:
+        UnavailableError: The server does not tell any more.
+    """
+    file = uploaded.file
+    if file is None:
+        return uploaded
+    for attempt in range(_WATCHES):
+        if file.state in _DONE:
+            break
+        try:
+            async for update in client.files.WatchFile(pb.WatchFileRequest(file_id=file.id)):
+                file = update.file
+                view.preparing(file)
+        except UnavailableError:
+            # A server that goes down ends the stream; the file goes on elsewhere.
+            if attempt + 1 == _WATCHES:
+                raise
+    return Uploaded(uploaded.name, file, _problem(file))
+
+
+async def _pieces(
+    header: pb.UploadFileHeader, path: Path, view: ProgressView
+) -> AsyncIterator[pb.UploadFileRequest]:
+    yield pb.UploadFileRequest(header=header)
+    sent = 0
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        view.uploading(path.name, 0, size)
+        # A read of a chunk is short, and nothing else is under way.
+        while chunk := file.read(CHUNK_BYTES):
+            yield pb.UploadFileRequest(chunk=chunk)
+            sent += len(chunk)
+            view.uploading(path.name, sent, size)
+
+
+def stage_of(file: pb.File) -> str:
+    """Returns the state of a file, in words."""
+    if file.state == pb.FILE_STATE_PARSING:
+        return "being read"
+    return enum_name(pb.FileState, file.state, "FILE_STATE_")
+
+
+def state_of(file: pb.File) -> str:
+    """Returns the state of a file, and how far it is."""
+    if file.state == pb.FILE_STATE_INDEXING:
+        return f"indexing {file.index_progress:.0%}"
+    return stage_of(file)
+
+
+def _problem(file: pb.File) -> str:
+    if file.state == pb.FILE_STATE_FAILED:
+        return file.error or "It cannot be read."
+    return ""
+
+
+class Bars:
+    """A bar for each file, on a terminal.
+
+    Args:
+        console: The terminal.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[state]}"),
+            console=console,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def uploading(self, name: str, sent: int, size: int) -> None:
+        """Shows how much is sent."""
+        self._show(name, sent, size, f"uploading, {decimal(sent)} of {decimal(size)}")
+
+    def preparing(self, file: pb.File) -> None:
+        """Shows how much is indexed."""
+        done = 1.0 if file.state == pb.FILE_STATE_READY else file.index_progress
+        self._show(file.name, done, 1.0, state_of(file))
+
+    def failed(self, name: str) -> None:
+        """Shows that a file was refused."""
+        self._show(name, 0, 1, "refused")
+
+    def _show(self, name: str, done: float, total: float, state: str) -> None:
+        if name not in self._tasks:
+            # A name is not markup.
+            label = safe(name).replace("[", r"\[")
+            self._tasks[name] = self._progress.add_task(label, total=total, state=state)
+        task = self._tasks[name]
+        self._progress.update(task, completed=done, total=total or 1.0, state=state)
+
+
+class Lines:
+    """A line for each step, where there is no terminal.
+
+    Args:
+        tell: Takes a line.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._told: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        return
+
+    def uploading(self, name: str, sent: int, size: int) -> None:
+        """Tells that a file is being sent."""
+        self._say(name, f"uploading {decimal(size)}")
+
+    def preparing(self, file: pb.File) -> None:
+        """Tells each state once."""
+        self._say(file.name, stage_of(file))
+
+    def failed(self, name: str) -> None:
+        """Tells that a file was refused."""
+        self._say(name, "refused")
+
+    def _say(self, name: str, state: str) -> None:
+        if self._told.get(name) != state:
+            self._told[name] = state
+            self._tell(f"{name}: {state}")

@@ -1,0 +1,274 @@
+"""A folder of Markdown files, and what was in them when they were last in step."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from strata.cli.failures import UsageError
+from strata.cli.memory.markdown import (
+    Document,
+    DocumentError,
+    NoFrontMatterError,
+    parse,
+    render,
+)
+
+STATE_FILE = ".strata-memory.json"
+SUFFIX = ".md"
+THEIRS_SUFFIX = ".md.theirs"
+"""A label may hold dots, so that this must not end as a memory file does."""
+
+CHANGED_MEANWHILE = "the file was changed meanwhile, and is left as it is: pull"
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file as it was when it was last in step with its block.
+
+    Attributes:
+        file: Its name.
+        revision: Of the block.
+        sha256: Of the bytes that the block makes at that revision.
+    """
+
+    file: str
+    revision: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFile:
+    """A file that was read.
+
+    Attributes:
+        name: Its name.
+        data: Its bytes.
+        document: What it says, with the label that follows from its name; None if it
+            cannot be understood.
+        problem: Why not; empty if it can.
+        foreign: True if it is no memory file at all.
+    """
+
+    name: str
+    data: bytes
+    document: Document | None
+    problem: str = ""
+    foreign: bool = False
+
+
+class Files:
+    """The files of a folder, by name and by the block that they say they are.
+
+    Args:
+        files: The files.
+    """
+
+    def __init__(self, files: Sequence[MemoryFile]) -> None:
+        self.all = files
+        self._by_name = {file.name: file for file in files}
+        self._by_block: dict[str, list[MemoryFile]] = {}
+        for file in files:
+            if file.document is not None and file.document.block_id:
+                self._by_block.setdefault(file.document.block_id, []).append(file)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def claiming(self, block_id: str) -> Sequence[MemoryFile]:
+        """Returns the files that say they are this block."""
+        return self._by_block.get(block_id, ())
+
+    def of_block(self, block: Document, entry: Entry | None) -> MemoryFile | None:
+        """Returns the file of a block: one that says so, else one of the right name."""
+        named = self._by_name.get(file_name(block.label))
+        claiming = self.claiming(block.block_id)
+        if claiming:
+            return named if named in claiming else claiming[0]
+        if named is not None or entry is None:
+            return named
+        return self._unclaimed(entry.file)
+
+    def of_lost_block(self, block_id: str, entry: Entry) -> MemoryFile | None:
+        """Returns the file of a block that the agent has no more."""
+        claiming = self.claiming(block_id)
+        return claiming[0] if claiming else self._unclaimed(entry.file)
+
+    def _unclaimed(self, name: str) -> MemoryFile | None:
+        file = self._by_name.get(name)
+        claims = file is not None and file.document is not None and file.document.block_id
+        return None if claims else file
+
+
+class MemoryFolder:
+    """Markdown files of the blocks of one agent.
+
+    Args:
+        path: The folder; it need not exist until something is written.
+
+    Attributes:
+        path: The folder.
+        agent_id: Whose memory it holds; empty if that is not known.
+        entries: What is known of each file, by id of its block.
+
+    Raises:
+        UsageError: It is no folder, or its state cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.agent_id = ""
+        self.entries: dict[str, Entry] = {}
+        if path.exists() and not path.is_dir():
+            raise UsageError(f"{path} is not a folder.")
+        self._load()
+
+    def belong_to(self, agent_id: str) -> None:
+        """Makes the folder the one of an agent; what was known of another's files is dropped."""
+        if self.agent_id != agent_id:
+            self.entries.clear()
+        self.agent_id = agent_id
+
+    def read(self) -> list[MemoryFile]:
+        """Reads every Markdown file, by name."""
+        if not self.path.exists():
+            return []
+        return [
+            self._read(each)
+            for each in sorted(self.path.iterdir())
+            if each.name.endswith(SUFFIX) and not each.name.startswith(".") and each.is_file()
+        ]
+
+    def write(self, name: str, document: Document) -> None:
+        """Writes a file, whole or not at all; leaves alone one that is so already."""
+        data = render(document)
+        target = self.path / name
+        if not target.is_file() or target.read_bytes() != data:
+            self._put(name, data)
+
+    def in_step(self, document: Document) -> None:
+        """Remembers what the block of a document makes, and that no conflict is left."""
+        name = file_name(document.label)
+        digest = hashlib.sha256(render(document)).hexdigest()
+        self.entries[document.block_id] = Entry(name, document.revision, digest)
+
+    def write_theirs(self, document: Document) -> str:
+        """Writes a block beside the file that conflicts with it, and returns the name."""
+        name = f"{document.label}{THEIRS_SUFFIX}"
+        self._put(name, render(document))
+        return name
+
+    def drop_theirs(self, label: str) -> None:
+        """Removes what was written beside a file because of a conflict."""
+        (self.path / f"{label}{THEIRS_SUFFIX}").unlink(missing_ok=True)
+
+    def remove(self, name: str) -> None:
+        """Removes a file."""
+        (self.path / name).unlink(missing_ok=True)
+
+    def holds(self, file: MemoryFile) -> bool:
+        """Whether a file still holds what was read from it."""
+        try:
+            return (self.path / file.name).read_bytes() == file.data
+        except FileNotFoundError:
+            return False
+
+    def unchanged(self, file: MemoryFile, entry: Entry | None) -> bool:
+        """Whether a file holds what its block made when both were last in step."""
+        return entry is not None and hashlib.sha256(file.data).hexdigest() == entry.sha256
+
+    def twin(self, name: str) -> str:
+        """Returns the file that the disk takes for `name`, though it is written otherwise."""
+        if not (self.path / name).exists():
+            return ""
+        names = {each.name for each in self.path.iterdir()}
+        if name in names:
+            return ""
+        return next((each for each in names if each.casefold() == name.casefold()), "")
+
+    def save(self) -> None:
+        """Writes the state."""
+        if not self.path.exists() and not self.entries:
+            return
+        document = {
+            "format": _FORMAT,
+            "agent_id": self.agent_id,
+            "blocks": {key: asdict(entry) for key, entry in sorted(self.entries.items())},
+        }
+        data = (json.dumps(document, indent=2) + "\n").encode()
+        target = self.path / STATE_FILE
+        if not target.exists() or target.read_bytes() != data:
+            self._put(STATE_FILE, data)
+
+    def _load(self) -> None:
+        file = self.path / STATE_FILE
+        try:
+            document = json.loads(file.read_bytes())
+            entries = dict(_entries(document))
+            agent_id = document["agent_id"]
+        except FileNotFoundError:
+            return
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UsageError(
+                f"{file} is damaged. Remove it: the next pull makes it anew, and treats every "
+                "file as changed."
+            ) from error
+        self.agent_id, self.entries = agent_id, entries
+
+    def _read(self, path: Path) -> MemoryFile:
+        data = path.read_bytes()
+        label = path.name.removesuffix(SUFFIX)
+        try:
+            document = parse(data)
+        except NoFrontMatterError as error:
+            return MemoryFile(path.name, data, None, str(error), foreign=True)
+        except DocumentError as error:
+            return MemoryFile(path.name, data, None, str(error))
+        if not document.label:
+            document = replace(document, label=label)
+        if document.label != label:
+            problem = (
+                f'says that its label is "{document.label}". Name the file '
+                f"{file_name(document.label)}, or write label: {label}."
+            )
+            return MemoryFile(path.name, data, None, problem)
+        return MemoryFile(path.name, data, document)
+
+    def _put(self, name: str, data: bytes) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=self.path)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            # mkstemp keeps others out; these are files like any the person makes.
+            Path(temporary).chmod(0o666 & ~_umask())
+            Path(temporary).replace(self.path / name)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+def file_name(label: str) -> str:
+    """Returns the name of the file of a block; labels hold nothing that a name may not."""
+    return f"{label}{SUFFIX}"
+
+
+def _entries(document: Any) -> Iterator[tuple[str, Entry]]:
+    if document["format"] != _FORMAT:
+        raise ValueError("another format")
+    for key, value in document["blocks"].items():
+        yield key, Entry(str(value["file"]), int(value["revision"]), str(value["sha256"]))
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,212 @@
+"""A memory block as a Markdown file: what we know of it as YAML front matter, then its text.
+
+The file ends with one newline that is not part of the text. Everything else behind the
+front matter is the text, byte for byte: line ends, blanks and further ``---`` lines too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import yaml
+
+from strata.api.core_memory.v1 import block_service_pb2 as pb
+
+KEYS = ("label", "description", "limit", "read_only", "revision", "block_id")
+"""What the front matter may say, in the order in which it is written."""
+
+FIELDS = ("label", "description", "limit", "read_only", "value")
+"""What a person may change."""
+
+_FENCE = "---"
+_OPENING = re.compile(r"---[ \t]*(\r?\n|\Z)")
+_CLOSING = re.compile(r"^---[ \t]*(?:\r?\n|\r?\Z)", re.MULTILINE)
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_BOM = "\ufeff"
+# YAML turns them into newlines when it reads a text of several lines.
+_OTHER_BREAKS = frozenset("\r\x85\u2028\u2029\ufeff")
+_MAX_INT32, _MAX_INT64 = 2**31 - 1, 2**63 - 1
+
+
+class DocumentError(ValueError):
+    """A file is not a memory block; the message says why and what to do."""
+
+
+class NoFrontMatterError(DocumentError):
+    """A file has no front matter: it is something else than a memory block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A block as a file says it is; None for what the file does not say.
+
+    Attributes:
+        label: Title of the block.
+        value: Its text.
+        description: How it should influence the agent.
+        limit: Most characters.
+        read_only: True if agents may not change it.
+        revision: The revision that the text was written against; 0 if unknown.
+        block_id: The block; empty if the file was not pulled from one.
+    """
+
+    label: str
+    value: str
+    description: str | None = None
+    limit: int | None = None
+    read_only: bool | None = None
+    revision: int = 0
+    block_id: str = ""
+
+    def filled(self, other: Document) -> Document:
+        """Returns the document with what it does not say taken from another."""
+        return replace(
+            self,
+            description=other.description if self.description is None else self.description,
+            limit=other.limit if self.limit is None else self.limit,
+            read_only=other.read_only if self.read_only is None else self.read_only,
+        )
+
+    def same(self, other: Document) -> bool:
+        """Whether everything that a person may change is equal."""
+        return all(getattr(self, name) == getattr(other, name) for name in FIELDS)
+
+
+def document_of(block: pb.Block) -> Document:
+    """Returns a block as a document."""
+    return Document(
+        label=block.label,
+        value=block.value,
+        description=block.description,
+        limit=block.limit,
+        read_only=block.read_only,
+        revision=block.revision,
+        block_id=block.id,
+    )
+
+
+def document_of_version(version: pb.BlockVersion) -> Document:
+    """Returns a version of a block as a document."""
+    return Document(
+        label=version.label,
+        value=version.value,
+        description=version.description,
+        limit=version.limit,
+        read_only=version.read_only,
+        revision=version.revision,
+        block_id=version.block_id,
+    )
+
+
+def render(document: Document) -> bytes:
+    """Returns the file of a document."""
+    header = {
+        "label": document.label,
+        "description": document.description,
+        "limit": document.limit,
+        "read_only": document.read_only,
+        "revision": document.revision or None,
+        "block_id": document.block_id or None,
+    }
+    said = {name: value for name, value in header.items() if value is not None}
+    text = yaml.dump(said, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=float("inf"))
+    return f"{_FENCE}\n{text}{_FENCE}\n{document.value}\n".encode()
+
+
+def parse(data: bytes) -> Document:
+    """Returns the document of a file; its label is empty if the file does not say it.
+
+    Raises:
+        NoFrontMatterError: The file does not begin with ``---``.
+        DocumentError: It cannot be understood.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"is not UTF-8 text (byte {error.start}).") from error
+    header, body = _split(text.removeprefix(_BOM))
+    given = _header(header)
+    return Document(
+        label=given.get("label", ""),
+        value=body.removesuffix("\n"),
+        description=given.get("description"),
+        limit=_number(given, "limit", most=_MAX_INT32),
+        read_only=_flag(given, "read_only"),
+        revision=_number(given, "revision", most=_MAX_INT64) or 0,
+        block_id=given.get("block_id", ""),
+    )
+
+
+def _split(text: str) -> tuple[str, str]:
+    opening = _OPENING.match(text)
+    if opening is None:
+        raise NoFrontMatterError(
+            f'has no front matter. For a memory block, begin the file with two lines "{_FENCE}".'
+        )
+    closing = _CLOSING.search(text, opening.end())
+    if closing is None:
+        raise DocumentError(f'has no line "{_FENCE}" that ends the front matter.')
+    return text[opening.end() : closing.start()], text[closing.end() :]
+
+
+def _header(text: str) -> Mapping[str, str]:
+    try:
+        # Plain strings only: YAML would make a label "no" a truth value.
+        given: Any = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - builds no objects
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        # Counted in the file, where the line of the fence comes first.
+        place = f" in line {mark.line + 2}" if mark else ""
+        problem = getattr(error, "problem", None) or "it holds a character that YAML forbids"
+        raise DocumentError(f"has a front matter that is not YAML{place}: {problem}.") from error
+    if given in (None, ""):
+        return {}
+    if not isinstance(given, dict):
+        raise DocumentError('has a front matter without names: write "label: …" and so on.')
+    unknown = [str(name) for name in given if name not in KEYS]
+    if unknown:
+        raise DocumentError(
+            f"has {', '.join(unknown)} in its front matter, which is not known there. "
+            f"Known are {', '.join(KEYS)}."
+        )
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise DocumentError(f"has a list or a table as {name}; a plain value is needed.")
+    return given
+
+
+def _number(given: Mapping[str, str], name: str, *, most: int) -> int | None:
+    text = given.get(name, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(most)) or int(text) > most:
+        raise DocumentError(f"has {text!r} as {name}; a whole number is needed.")
+    return int(text)
+
+
+def _flag(given: Mapping[str, str], name: str) -> bool | None:
+    text = given.get(name, "")
+    if not text:
+        return None
+    if text.lower() not in _FLAGS:
+        raise DocumentError(f"has {text!r} as {name}; true or false is needed.")
+    return _FLAGS[text.lower()]
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as such."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = None
+    if _OTHER_BREAKS.intersection(text):
+        style = '"'
+    elif "\n" in text:
+        style = "|"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)

@@ -1,0 +1,127 @@
+"""Blocks, versions and changes, for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from rich.text import Text
+
+from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.cli.diffs import diff_text, unified_diff
+from strata.cli.memory.history import Names, Step
+from strata.cli.memory.markdown import document_of_version
+from strata.cli.memory.outcomes import difference
+from strata.cli.output import clipped, console, print_table, safe, when
+
+_DIFF_LINES = 60
+_REASON_CHARS = 200
+_REASON_CHARS_OF_ROW = 60
+
+
+def print_blocks(blocks: Sequence[pb.Block]) -> None:
+    """Prints blocks for a person."""
+    screen = console()
+    if not blocks:
+        screen.print(Text("The agent has no memory blocks.", style="dim"))
+    for number, block in enumerate(blocks):
+        if number:
+            screen.print()
+        heading = Text(safe(block.label), style="bold cyan")
+        flags = ", read-only" if block.read_only else ""
+        shared = f", shared by {len(block.agent_ids)} agents" if len(block.agent_ids) > 1 else ""
+        heading.append(
+            f"  {len(block.value):,} of {block.limit:,} characters, revision {block.revision}"
+            f"{flags}{shared}, changed {when(block.update_time)}",
+            style="dim",
+        )
+        screen.print(heading, soft_wrap=True)
+        if block.description:
+            screen.print(Text(safe(block.description), style="dim italic"), soft_wrap=True)
+        screen.print(
+            Text(safe(block.value)) if block.value else Text("(empty)", style="dim"), soft_wrap=True
+        )
+
+
+def print_log(steps: Sequence[Step], names: Names) -> None:
+    """Prints versions, one a line."""
+    columns = ["block", "revision", "when", "who", "did", "why", "model", "run"]
+    rows = [
+        (
+            version.label,
+            str(version.revision),
+            when(version.create_time),
+            names.who(version.origin, version.principal),
+            version.operation + (" (merged)" if version.base_revision else ""),
+            clipped(version.origin.reason, _REASON_CHARS_OF_ROW),
+            version.origin.model,
+            version.origin.run_id,
+        )
+        for version in (step.version for step in steps)
+    ]
+    kept = list(range(len(columns)))
+    if sys.stdout.isatty():
+        # A column in which nothing stands only takes the others' room.
+        kept = [at for at in kept if not rows or any(row[at] for row in rows)]
+    print_table(
+        [columns[at] for at in kept],
+        [[row[at] for at in kept] for row in rows],
+        empty="Nothing was written yet.",
+    )
+
+
+def print_steps(steps: Sequence[Step], names: Names) -> None:
+    """Prints versions with their diffs, as `git log -p` does."""
+    screen = console()
+    for number, step in enumerate(steps):
+        if number:
+            screen.print()
+        version = step.version
+        screen.print(Text(safe(_heading(version)), style="bold yellow"), soft_wrap=True)
+        for name, value in _facts(version, names):
+            if value:
+                screen.print(Text(safe(f"{name}: {value}")), soft_wrap=True)
+        for line in _changes(step):
+            screen.print(Text("  ") + line, soft_wrap=True)
+
+
+def print_changes(changes: Sequence[pb.BlockChange], *, dry_run: bool) -> None:
+    """Prints what a revert did to each block."""
+    screen = console()
+    if not changes:
+        screen.print(Text("There is nothing to undo.", style="dim"))
+    for change in changes:
+        block = change.block
+        would = f"{block.label} would be" if dry_run else f"{block.label} is now"
+        screen.print(Text(safe(f"{would} at revision {block.revision}."), style="bold"))
+        for line in diff_text(change.diff, limit=_DIFF_LINES):
+            screen.print(Text("  ") + line, soft_wrap=True)
+
+
+def _heading(version: pb.BlockVersion) -> str:
+    merged = f", merged with what came after {version.base_revision}" * bool(version.base_revision)
+    return f"{version.label} revision {version.revision}: {version.operation}{merged}"
+
+
+def _facts(version: pb.BlockVersion, names: Names) -> list[tuple[str, str]]:
+    origin = version.origin
+    return [
+        ("who", names.who(origin, version.principal)),
+        ("when", when(version.create_time)),
+        ("model", origin.model),
+        ("run", origin.run_id),
+        ("why", clipped(origin.reason, _REASON_CHARS)),
+    ]
+
+
+def _changes(step: Step) -> Iterable[Text]:
+    version = step.version
+    if step.before is None:
+        # The first version, or the oldest that was read.
+        diff = unified_diff("", version.value) if version.revision == 1 else ""
+        yield from diff_text(diff, limit=_DIFF_LINES)
+        return
+    shown = difference(document_of_version(step.before), document_of_version(version))
+    for field in shown.fields:
+        yield Text(safe(field), style="cyan")
+    yield from diff_text(shown.diff, limit=_DIFF_LINES)

@@ -1,0 +1,72 @@
+"""Points in time as a person writes them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from strata.cli.failures import UsageError
+
+_AGO = re.compile(r"(\d{1,6})\s*(s|min|m|h|d|w)(?:\s+ago)?")
+_CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
+_UNITS = {
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "min": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+}
+
+AsOfOption = Annotated[
+    str,
+    typer.Option(
+        "--as-of",
+        metavar="TIME",
+        help='As it was then: "2026-07-30 14:00", "14:00" today, or "2h" ago.',
+        show_default=False,
+    ),
+]
+
+
+def parse_time(text: str, now: datetime | None = None) -> datetime:
+    """Returns the point in time that is meant; without a zone it is the person's own.
+
+    Args:
+        text: ``2026-07-30``, ``2026-07-30 14:00``, ``2026-07-30T14:00:00Z``, ``14:00`` of
+            today, or a span before now: ``30s``, ``15m``, ``2h``, ``3d``, ``1w``.
+        now: Stands for the present.
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    present = (now or datetime.now(UTC)).astimezone()
+    given = text.strip()
+    try:
+        if ago := _AGO.fullmatch(given):
+            return present - int(ago[1]) * _UNITS[ago[2]]
+        if _CLOCK.fullmatch(given):
+            given = f"{present:%Y-%m-%d} {given.zfill(5) if given.count(':') == 1 else given}"
+        # A time without a zone is the one on the person's clock.
+        return datetime.fromisoformat(given).astimezone()
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(
+            f'{text!r} is no time. Write "2026-07-30 14:00", "14:00", or "2h" for two hours ago.'
+        ) from error
+
+
+def timestamp_of(text: str) -> Timestamp | None:
+    """Returns a time as the API takes it; None if there is no text.
+
+    Raises:
+        UsageError: It is not a time.
+    """
+    if not text:
+        return None
+    stamp = Timestamp()
+    stamp.FromDatetime(parse_time(text))
+    return stamp

@@ -1,0 +1,160 @@
+"""Chunks of files: what core memory asks of archival memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from hashlib import sha256
+from typing import Any
+
+from strata.api.archival.v1 import file_index_service_pb2 as pb
+from strata.api.archival.v1 import file_index_service_pb2_grpc as pb_grpc
+from strata.archival import convert_files as convert
+from strata.archival.convert import refuse
+from strata.archival.domain.chunks import FileChunk, FileChunkStore
+from strata.archival.search import FileChunkSearch
+from strata.shared.embedding import Embedder
+from strata.shared.errors import FieldViolation, StrataError
+
+Context = Any
+# What is held of a file before it is stored: so many chunks, or so many characters.
+_HELD_CHUNKS = 500
+_HELD_CHARS = 1_000_000
+
+
+class FileIndexServicer(pb_grpc.FileIndexServiceServicer):
+    """Keeps and finds chunks of files.
+
+    Args:
+        store: The chunks.
+        search: Finds them.
+        embedder: Counts tokens.
+        token_limit: Most tokens of one chunk.
+        wake: Tells the indexer that something was committed.
+    """
+
+    def __init__(
+        self,
+        store: FileChunkStore,
+        search: FileChunkSearch,
+        embedder: Embedder,
+        *,
+        token_limit: int,
+        wake: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._search = search
+        self._embedder = embedder
+        self._token_limit = token_limit
+        self._wake = wake
+
+    async def IndexFile(
+        self, request_iterator: AsyncIterator[pb.IndexFileRequest], context: Context
+    ) -> pb.IndexFileResponse:
+        """Stores the chunks of a file; they replace those it had, all at once."""
+        upload = _FileUpload(self._store, self._embedder, self._token_limit)
+        count = await upload.receive(request_iterator)
+        self._wake()
+        return pb.IndexFileResponse(chunk_count=count)
+
+    async def GetFileProgress(
+        self, request: pb.GetFileProgressRequest, context: Context
+    ) -> pb.GetFileProgressResponse:
+        """Says how far files are indexed."""
+        progress = await self._store.progress(convert.check_ids(request.file_ids, "file"))
+        return pb.GetFileProgressResponse(
+            files=[convert.progress_to_proto(each) for each in progress]
+        )
+
+    async def DropFiles(
+        self, request: pb.DropFilesRequest, context: Context
+    ) -> pb.DropFilesResponse:
+        """Forgets files and folders."""
+        deleted = await self._store.drop(
+            convert.check_ids(request.file_ids, "file", maximum=None),
+            convert.check_ids(request.folder_ids, "folder", maximum=None),
+        )
+        self._wake()
+        return pb.DropFilesResponse(deleted_chunks=deleted)
+
+    async def SearchFileChunks(
+        self, request: pb.SearchFileChunksRequest, context: Context
+    ) -> pb.SearchFileChunksResponse:
+        """Searches chunks by meaning and words."""
+        folders, query, limit = convert.to_search(request)
+        found = await self._search.search(folders, query, limit)
+        return pb.SearchFileChunksResponse(hits=[convert.hit_to_proto(item) for item in found])
+
+
+class _FileUpload:
+    """Takes the chunks of one file; nobody sees them before all are there."""
+
+    def __init__(self, store: FileChunkStore, embedder: Embedder, token_limit: int) -> None:
+        self._store = store
+        self._embedder = embedder
+        self._token_limit = token_limit
+        self._source = ("", "")
+        self._set_id = ""
+        self._count = 0
+        self._said = sha256()
+        self._held: list[FileChunk] = []
+        self._held_chars = 0
+
+    async def receive(self, messages: AsyncIterator[pb.IndexFileRequest]) -> int:
+        """Stores what the stream brings, and returns the number of chunks.
+
+        Raises:
+            InvalidArgumentError: Nothing came, or something wrong.
+            FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
+            AbortedError: ``EDIT_CONFLICT``: the file was dropped meanwhile.
+        """
+        try:
+            async for message in messages:
+                await self._take(message)
+            if not self._set_id:
+                refuse([FieldViolation("file_id", "must be sent in the first message")])
+            await self._store_held()
+            await self._store.serve(self._set_id, self._count, self._said.hexdigest())
+        except BaseException:
+            # If this fails, too, the indexer gives the set up after a while.
+            if self._set_id:
+                with contextlib.suppress(StrataError):
+                    await self._store.discard(self._set_id)
+            raise
+        return self._count
+
+    async def _take(self, message: pb.IndexFileRequest) -> None:
+        if not self._set_id:
+            self._source = convert.check_source(message.folder_id, message.file_id)
+            self._set_id = await self._store.begin(*self._source)
+        self._check_source(message)
+        # Counting the tokens of long chunks would hold up the event loop.
+        chunks = await asyncio.to_thread(
+            convert.to_chunks,
+            message.chunks,
+            self._count,
+            self._embedder.count_tokens,
+            self._token_limit,
+        )
+        self._count += len(chunks)
+        for chunk in chunks:
+            self._note(chunk)
+            if len(self._held) >= _HELD_CHUNKS or self._held_chars >= _HELD_CHARS:
+                await self._store_held()
+
+    def _check_source(self, message: pb.IndexFileRequest) -> None:
+        folder_id, file_id = self._source
+        if message.folder_id not in {"", folder_id} or message.file_id not in {"", file_id}:
+            refuse([FieldViolation("file_id", "must be that of the first message, or empty")])
+
+    def _note(self, chunk: FileChunk) -> None:
+        head = f"{chunk.start_line},{chunk.end_line},{len(chunk.text)}\0"
+        self._said.update((head + chunk.text).encode())
+        self._held.append(chunk)
+        self._held_chars += len(chunk.text)
+
+    async def _store_held(self) -> None:
+        held, self._held, self._held_chars = self._held, [], 0
+        if held:
+            await self._store.add(self._set_id, held)

@@ -1,0 +1,114 @@
+"""An upload of passages: many messages, one answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from hashlib import sha256
+
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.archival import convert
+from strata.archival.domain.passages import Archive, NewPassage, Place, Request, Uploaded
+from strata.archival.domain.store import PassageStore
+from strata.shared.errors import FieldViolation, InvalidArgumentError, UnavailableError
+
+MAX_UPLOAD_BATCH = 1_000
+
+
+class PassageUpload:
+    """Stores the passages of one stream.
+
+    A message is stored when the next one is there, so that the last one can be stored in
+    one transaction with the answer of the whole. When the request was answered before,
+    nothing is stored again: the stream is only read, to see whether it says the same.
+
+    Args:
+        store: Where to.
+        read: Checks passages and counts their tokens.
+        template: The archive to make for an agent that has none of its own.
+        wake: Tells the indexer that something was committed.
+    """
+
+    def __init__(
+        self,
+        store: PassageStore,
+        read: Callable[[Sequence[pb.NewPassage], str], Awaitable[list[NewPassage]]],
+        template: Callable[[Place], Archive],
+        wake: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._read = read
+        self._template = template
+        self._wake = wake
+        self._said = sha256(b"InsertPassages")
+        self._request_id = ""
+        self._place: Place | None = None
+        self._repeated = False
+        self._counts = Uploaded()
+
+    async def receive(self, messages: AsyncIterator[pb.InsertPassagesRequest]) -> Uploaded:
+        """Stores what the stream brings, and returns the counts.
+
+        Raises:
+            InvalidArgumentError: No passage came, or a wrong one.
+            FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
+            NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
+            AlreadyExistsError: ``REQUEST_ID_REUSED``.
+        """
+        held: list[NewPassage] = []
+        empty = True
+        async for message in messages:
+            if self._place is None:
+                self._place = await self._begin(message)
+            _check_size(message)
+            empty = empty and not message.passages
+            self._note(message)
+            if self._repeated or not message.passages:
+                continue
+            passages = await self._read(message.passages, "passages")
+            await self._store_held(self._place, held)
+            held = passages
+        if self._place is None or empty:
+            convert.refuse([FieldViolation("passages", "at least one must be sent")])
+        assert self._place is not None
+        return await self._finish(self._place, held)
+
+    async def _begin(self, message: pb.InsertPassagesRequest) -> Place:
+        place = convert.to_place(message.archive_id, message.agent_id)
+        self._request_id = convert.check_request_id(message.request_id)
+        self._repeated = await self._store.is_answered(self._request_id)
+        self._said.update(f"{place.archive_id}\0{place.agent_id}\0".encode())
+        return place
+
+    def _note(self, message: pb.InsertPassagesRequest) -> None:
+        # How the passages are dealt out to messages says nothing.
+        for passage in message.passages:
+            said = passage.SerializeToString(deterministic=True)
+            self._said.update(len(said).to_bytes(8) + said)
+
+    async def _store_held(self, place: Place, held: list[NewPassage]) -> None:
+        if held:
+            stored = await self._store.insert(place, held, self._template(place), "")
+            self._counts = self._counts.plus(stored)
+            self._wake()
+
+    async def _finish(self, place: Place, held: list[NewPassage]) -> Uploaded:
+        request = Request(self._request_id, self._said.hexdigest())
+        if self._repeated:
+            known = await self._store.upload_answer(request)
+            if known is None:
+                # Forgotten since the stream began, and nothing of it was kept.
+                raise UnavailableError("Send the upload again.", retry_after=0.0)
+            return known
+        counts = await self._store.finish_upload(
+            place, held, self._template(place), request, self._counts
+        )
+        self._wake()
+        return counts
+
+
+def _check_size(message: pb.InsertPassagesRequest) -> None:
+    if len(message.passages) > MAX_UPLOAD_BATCH:
+        raise InvalidArgumentError(
+            f"A message holds at most {MAX_UPLOAD_BATCH} passages.",
+            violations=[FieldViolation("passages", f"at most {MAX_UPLOAD_BATCH}")],
+        )

@@ -1,0 +1,131 @@
+"""The sets of chunks that the index has not caught up with, over all projects."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from sqlalchemy import text
+
+from strata.archival.domain.chunks import ChunkBatch, FileChunk, QueuedSet, SetState
+from strata.shared.db import Database
+
+# The longest waiting first. Whoever has a set holds its lock until his transaction ends, with
+# his process at the latest; others pass on to the next set. The list is made before the first
+# lock is tried, so that no more than one is taken.
+_CLAIM = text(
+    """
+    WITH waiting AS MATERIALIZED (
+        SELECT project_id, id, state FROM archival.chunk_sets
+        WHERE (state <> 'serving' OR indexed_count < chunk_count)
+          AND (state <> 'staged' OR queue_time < now() - CAST(:abandoned AS interval))
+        ORDER BY queue_time LIMIT :tries
+    )
+    SELECT * FROM waiting WHERE pg_try_advisory_xact_lock(hashtextextended(id, 1)) LIMIT 1
+    """
+)
+_NEXT = text(
+    """
+    SELECT s.folder_id, s.file_id, c.ordinal, c.text, c.start_line, c.end_line
+    FROM archival.chunk_sets s JOIN archival.file_chunks c
+      ON c.project_id = s.project_id AND c.set_id = s.id AND c.ordinal >= s.indexed_count
+    WHERE s.project_id = :project AND s.id = :set AND s.state = 'serving'
+    ORDER BY c.ordinal LIMIT :limit
+    """
+)
+# A set that was reset for a new index meanwhile stays as it was reset.
+_INDEXED = text(
+    """
+    UPDATE archival.chunk_sets SET indexed_count = :after, queue_time = now()
+    WHERE project_id = :project AND id = :set AND state = 'serving' AND indexed_count = :before
+    """
+)
+_PUT_BACK = text(
+    "UPDATE archival.chunk_sets SET queue_time = now() WHERE project_id = :project AND id = :set"
+)
+_ABANDON = text(
+    "UPDATE archival.chunk_sets SET state = 'dropped' WHERE project_id = :project AND id = :set"
+    " AND state = 'staged' AND queue_time < now() - CAST(:abandoned AS interval)"
+)
+# What is left of its chunks goes with it.
+_FORGET = text(
+    "DELETE FROM archival.chunk_sets"
+    " WHERE project_id = :project AND id = :set AND state = 'dropped'"
+)
+_ALL_AGAIN = text("UPDATE archival.chunk_sets SET indexed_count = 0 WHERE indexed_count > 0")
+_TRIES = 16
+
+
+class ChunkQueue:
+    """The indexer's view of the chunks.
+
+    Args:
+        database: Connects as the room's service role.
+        worker: Connects as its worker role, which sees ids and counts of every project.
+        abandoned_after: Without a new chunk for so long, an upload is given up.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        worker: Database,
+        abandoned_after: timedelta = timedelta(hours=1),
+    ) -> None:
+        self._database = database
+        self._worker = worker
+        self._abandoned = abandoned_after
+
+    @asynccontextmanager
+    async def claim(self) -> AsyncIterator[QueuedSet | None]:
+        """Gives the set that waits longest; no one else gets it while the block runs."""
+        async with self._worker.system_transaction(read_only=True) as connection:
+            found = await connection.execute(
+                _CLAIM, {"abandoned": self._abandoned, "tries": _TRIES}
+            )
+            row = found.one_or_none()
+            yield None if row is None else QueuedSet(row.project_id, row.id, SetState(row.state))
+
+    async def next(self, queued: QueuedSet, limit: int) -> ChunkBatch | None:
+        """Returns the next chunks to index; None if there are none any more."""
+        values = {"project": queued.project_id, "set": queued.id, "limit": limit}
+        async with self._database.transaction(
+            project_id=queued.project_id, read_only=True
+        ) as connection:
+            rows = (await connection.execute(_NEXT, values)).all()
+        if not rows:
+            return None
+        chunks = [FileChunk(row.ordinal, row.text, row.start_line, row.end_line) for row in rows]
+        return ChunkBatch(queued.id, rows[0].folder_id, rows[0].file_id, chunks)
+
+    async def indexed(self, queued: QueuedSet, batch: ChunkBatch) -> None:
+        """Notes that the index holds these chunks; the set goes to the end of the queue."""
+        values = {
+            "project": queued.project_id,
+            "set": queued.id,
+            "before": batch.chunks[0].ordinal,
+            "after": batch.chunks[-1].ordinal + 1,
+        }
+        async with self._database.transaction(project_id=queued.project_id) as connection:
+            await connection.execute(_INDEXED, values)
+
+    async def put_back(self, queued: QueuedSet) -> None:
+        """Moves a set to the end of the queue, so that its trouble does not stop the others."""
+        async with self._database.transaction(project_id=queued.project_id) as connection:
+            await connection.execute(_PUT_BACK, {"project": queued.project_id, "set": queued.id})
+
+    async def abandon(self, queued: QueuedSet) -> None:
+        """Drops a staged set whose upload has ended without a word."""
+        values = {"project": queued.project_id, "set": queued.id, "abandoned": self._abandoned}
+        async with self._database.transaction(project_id=queued.project_id) as connection:
+            await connection.execute(_ABANDON, values)
+
+    async def forgotten(self, queued: QueuedSet) -> None:
+        """Deletes a dropped set for good, after the index has forgotten it."""
+        async with self._database.transaction(project_id=queued.project_id) as connection:
+            await connection.execute(_FORGET, {"project": queued.project_id, "set": queued.id})
+
+    async def index_all_again(self) -> int:
+        """Marks every chunk of every project as not indexed, and returns how many sets."""
+        async with self._worker.system_transaction() as connection:
+            return int((await connection.execute(_ALL_AGAIN)).rowcount)

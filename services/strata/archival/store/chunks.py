@@ -1,0 +1,253 @@
+"""Chunks of files in PostgreSQL, which is the truth; the index is derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.archival.domain.chunks import FileChunk, FileProgress, StoredChunk, split_key
+from strata.archival.store.words import storable, wanted_sql
+from strata.shared.context import current_project
+from strata.shared.db import Database
+from strata.shared.errors import AbortedError, Reason
+from strata.shared.ids import new_id
+
+_CHUNK = "s.id AS set_id, s.file_id, c.ordinal, c.text, c.start_line, c.end_line"
+# A chunk belongs to a set that serves; every search says so.
+_SERVING = """
+    archival.chunk_sets s JOIN archival.file_chunks c
+        ON c.project_id = s.project_id AND c.set_id = s.id
+"""
+_IN_FOLDERS = """
+    s.project_id = :project AND s.state = 'serving'
+    AND s.folder_id = ANY(CAST(:folders AS text[]))
+"""
+# With very many matches only some are ranked: ranking costs more than finding.
+_MOST_RANKED = 20_000
+
+_BEGIN = text(
+    "INSERT INTO archival.chunk_sets (project_id, id, folder_id, file_id, state)"
+    " VALUES (:project, :set, :folder, :file, 'staged')"
+)
+# The lock on the set lets a deletion of the file come before or after, not in between.
+_ADD = text(
+    """
+    WITH target AS (
+        UPDATE archival.chunk_sets SET queue_time = now()
+        WHERE project_id = :project AND id = :set AND state = 'staged' RETURNING id
+    )
+    INSERT INTO archival.file_chunks (project_id, set_id, ordinal, text, start_line, end_line)
+    SELECT :project, target.id, r.ordinal, r.text, r.start_line, r.end_line
+    FROM target, unnest(CAST(:ordinals AS integer[]), CAST(:texts AS text[]),
+        CAST(:starts AS integer[]), CAST(:ends AS integer[])) r(ordinal, text, start_line, end_line)
+    """
+)
+# Two sets of one file take turns to serve.
+_LOCK_FILE = text(
+    """
+    SELECT pg_advisory_xact_lock(hashtextextended(:project || '/' || file_id, 0))
+    FROM archival.chunk_sets WHERE project_id = :project AND id = :set
+    """
+)
+_SAME = text(
+    """
+    SELECT 1 FROM archival.chunk_sets old JOIN archival.chunk_sets new
+        ON new.project_id = old.project_id AND new.file_id = old.file_id
+    WHERE old.project_id = :project AND new.id = :set AND new.state = 'staged'
+      AND old.state = 'serving' AND old.digest = :digest AND old.folder_id = new.folder_id
+    """
+)
+_RETIRE = text(
+    """
+    UPDATE archival.chunk_sets old SET state = 'dropped', queue_time = now()
+    FROM archival.chunk_sets new
+    WHERE new.project_id = :project AND new.id = :set AND new.state = 'staged'
+      AND old.project_id = :project AND old.file_id = new.file_id AND old.state = 'serving'
+    RETURNING old.id
+    """
+)
+_SERVE = text(
+    """
+    UPDATE archival.chunk_sets
+    SET state = 'serving', chunk_count = :count, digest = :digest, queue_time = now()
+    WHERE project_id = :project AND id = :set AND state = 'staged'
+    """
+)
+_DISCARD = text(
+    "UPDATE archival.chunk_sets SET state = 'dropped', queue_time = now()"
+    " WHERE project_id = :project AND id = :set AND state = 'staged' RETURNING id"
+)
+# Locked in the order of their making, as they are when one takes another's place.
+_DROP = text(
+    """
+    WITH meant AS (
+        SELECT id FROM archival.chunk_sets
+        WHERE project_id = :project AND state <> 'dropped'
+          AND (file_id = ANY(CAST(:files AS text[])) OR folder_id = ANY(CAST(:folders AS text[])))
+        ORDER BY id FOR UPDATE
+    )
+    UPDATE archival.chunk_sets s SET state = 'dropped', queue_time = now()
+    FROM meant WHERE s.project_id = :project AND s.id = meant.id RETURNING s.id
+    """
+)
+# The words go at once; the set stays until the index has forgotten it.
+_DELETE_CHUNKS = text(
+    "DELETE FROM archival.file_chunks"
+    " WHERE project_id = :project AND set_id = ANY(CAST(:sets AS text[]))"
+)
+_PROGRESS = text(
+    """
+    SELECT file_id, chunk_count, indexed_count FROM archival.chunk_sets
+    WHERE project_id = :project AND state = 'serving' AND file_id = ANY(CAST(:files AS text[]))
+    ORDER BY file_id
+    """
+)
+
+
+def _matching_sql(where: str) -> str:
+    return f"""
+        WITH wanted AS ({wanted_sql("english")}), found AS (
+            SELECT {_CHUNK}, c.search_vector, wanted.query
+            FROM wanted, {_SERVING}
+            WHERE {_IN_FOLDERS} {where} AND c.search_vector @@ wanted.query
+            LIMIT {_MOST_RANKED}
+        ), ranked AS (
+            SELECT set_id, file_id, ordinal, text, start_line, end_line,
+                   CAST(ts_rank_cd(search_vector, query) AS float8) AS rank
+            FROM found ORDER BY rank DESC, set_id, ordinal LIMIT :limit
+        )
+        SELECT {_CHUNK}, CAST(NULL AS float8) AS rank
+        FROM unnest(CAST(:sets AS text[]), CAST(:ordinals AS integer[])) k(set_id, ordinal),
+             {_SERVING}
+        WHERE {_IN_FOLDERS} AND s.id = k.set_id AND c.ordinal = k.ordinal
+        UNION ALL
+        SELECT * FROM ranked
+    """
+
+
+_MATCHING = {
+    True: text(_matching_sql("")),
+    False: text(
+        _matching_sql("AND s.indexed_count < s.chunk_count AND c.ordinal >= s.indexed_count")
+    ),
+}
+
+
+class PostgresFileChunkStore:
+    """Implements `FileChunkStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def begin(self, folder_id: str, file_id: str) -> str:
+        """Makes a staged set."""
+        set_id = new_id("chunks")
+        async with self._database.transaction() as connection:
+            await connection.execute(_BEGIN, {**_of(set_id), "folder": folder_id, "file": file_id})
+        return set_id
+
+    async def add(self, set_id: str, chunks: Sequence[FileChunk]) -> None:
+        """Stores chunks of a staged set."""
+        async with self._database.transaction() as connection:
+            added = await connection.execute(
+                _ADD,
+                {
+                    **_of(set_id),
+                    "ordinals": [chunk.ordinal for chunk in chunks],
+                    "texts": [chunk.text for chunk in chunks],
+                    "starts": [chunk.start_line for chunk in chunks],
+                    "ends": [chunk.end_line for chunk in chunks],
+                },
+            )
+            if added.rowcount != len(chunks):
+                raise _dropped()
+
+    async def serve(self, set_id: str, chunk_count: int, digest: str) -> None:
+        """Lets a staged set take the place of the former one."""
+        values = {**_of(set_id), "count": chunk_count, "digest": digest}
+        async with self._database.transaction() as connection:
+            await connection.execute(_LOCK_FILE, values)
+            if (await connection.execute(_SAME, values)).first() is not None:
+                await self._discard(connection, set_id)
+                return
+            retired = [row.id for row in await connection.execute(_RETIRE, values)]
+            if retired:
+                await _delete_chunks(connection, retired)
+            if not (await connection.execute(_SERVE, values)).rowcount:
+                raise _dropped()
+
+    async def discard(self, set_id: str) -> None:
+        """Forgets a staged set."""
+        async with self._database.transaction() as connection:
+            await self._discard(connection, set_id)
+
+    async def progress(self, file_ids: Sequence[str]) -> list[FileProgress]:
+        """Returns how far files are indexed."""
+        values = {"project": current_project(), "files": list(file_ids)}
+        async with self._database.transaction(read_only=True) as connection:
+            rows = await connection.execute(_PROGRESS, values)
+            return [FileProgress(row.file_id, row.chunk_count, row.indexed_count) for row in rows]
+
+    async def drop(self, file_ids: Sequence[str], folder_ids: Sequence[str]) -> int:
+        """Deletes the chunks of files and folders."""
+        values = {
+            "project": current_project(),
+            "files": list(file_ids),
+            "folders": list(folder_ids),
+        }
+        async with self._database.transaction() as connection:
+            dropped = [row.id for row in await connection.execute(_DROP, values)]
+            return await _delete_chunks(connection, dropped) if dropped else 0
+
+    async def matching(
+        self,
+        keys: Sequence[str],
+        words: str,
+        folder_ids: Sequence[str],
+        limit: int,
+        *,
+        all_words: bool,
+    ) -> tuple[list[StoredChunk], list[tuple[StoredChunk, float]]]:
+        """Returns chunks by key and by words, in one statement."""
+        pairs = [split_key(key) for key in keys]
+        values = {
+            "project": current_project(),
+            "folders": list(folder_ids),
+            "words": storable(words),
+            "limit": limit,
+            "sets": [set_id for set_id, _ in pairs],
+            "ordinals": [ordinal for _, ordinal in pairs],
+        }
+        async with self._database.transaction(read_only=True) as connection:
+            rows = (await connection.execute(_MATCHING[all_words], values)).all()
+        by_key = [_to_chunk(row) for row in rows if row.rank is None]
+        by_words = [(_to_chunk(row), row.rank) for row in rows if row.rank is not None]
+        return by_key, sorted(by_words, key=lambda found: (-found[1], found[0].key))
+
+    async def _discard(self, connection: AsyncConnection, set_id: str) -> None:
+        gone = [row.id for row in await connection.execute(_DISCARD, _of(set_id))]
+        if gone:
+            await _delete_chunks(connection, gone)
+
+
+async def _delete_chunks(connection: AsyncConnection, set_ids: Sequence[str]) -> int:
+    deleted = await connection.execute(
+        _DELETE_CHUNKS, {"project": current_project(), "sets": list(set_ids)}
+    )
+    return int(deleted.rowcount)
+
+
+def _of(set_id: str) -> dict[str, Any]:
+    return {"project": current_project(), "set": set_id}
+
+
+def _to_chunk(row: Row[Any]) -> StoredChunk:
+    chunk = FileChunk(row.ordinal, row.text, row.start_line, row.end_line)
+    return StoredChunk(row.set_id, row.file_id, chunk)
+
+
+def _dropped() -> AbortedError:
+    return AbortedError("The file was dropped while its chunks came.", reason=Reason.EDIT_CONFLICT)

@@ -1,0 +1,122 @@
+"""Answers of requests that may be repeated, kept with what they did."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.archival.domain.passages import Request
+from strata.archival.store.rows import from_json
+from strata.shared.context import current_project
+from strata.shared.db import Database
+from strata.shared.errors import AlreadyExistsError, Reason
+
+_FIND = text(
+    "SELECT digest, response FROM archival.receipts"
+    " WHERE project_id = :project AND request_id = :request"
+)
+# Waits for a transaction of the same request and then does nothing.
+_TAKE = text(
+    "INSERT INTO archival.receipts (project_id, request_id, digest, response)"
+    " VALUES (:project, :request, :digest, 'null') ON CONFLICT DO NOTHING"
+)
+_ANSWER = text(
+    "UPDATE archival.receipts SET response = CAST(:response AS jsonb)"
+    " WHERE project_id = :project AND request_id = :request"
+)
+_FORGET = text(
+    """
+    DELETE FROM archival.receipts WHERE (project_id, request_id) IN (
+        SELECT project_id, request_id FROM archival.receipts
+        WHERE create_time < now() - CAST(:age AS interval)
+        ORDER BY create_time LIMIT :count)
+    """
+)
+_BATCH = 1_000
+_PAUSE = timedelta(hours=1)
+
+
+async def answered(connection: AsyncConnection, request: Request) -> Any:
+    """Returns the answer that a request has got, None if it has not.
+
+    Raises:
+        AlreadyExistsError: ``REQUEST_ID_REUSED``: its id was used for something else.
+    """
+    found = await connection.execute(_FIND, {"project": current_project(), "request": request.id})
+    row = found.one_or_none()
+    if row is None:
+        return None
+    if row.digest != request.digest:
+        raise AlreadyExistsError(
+            f"The request_id {request.id!r} was used before for something else.",
+            reason=Reason.REQUEST_ID_REUSED,
+            metadata={"request_id": request.id},
+        )
+    return from_json(row.response)
+
+
+async def is_answered(connection: AsyncConnection, request_id: str) -> bool:
+    """Says whether a request of this id, whatever it said, has got its answer."""
+    found = await connection.execute(_FIND, {"project": current_project(), "request": request_id})
+    return found.one_or_none() is not None
+
+
+async def take(connection: AsyncConnection, request: Request) -> Any:
+    """Takes the id of a request for the transaction, or returns the answer it has got.
+
+    Raises:
+        AlreadyExistsError: ``REQUEST_ID_REUSED``: the id was used for something else.
+    """
+    if not request.id:
+        return None
+    values = {"project": current_project(), "request": request.id, "digest": request.digest}
+    if (await connection.execute(_TAKE, values)).rowcount:
+        return None
+    return await answered(connection, request)
+
+
+async def answer(connection: AsyncConnection, request: Request, response: Any) -> None:
+    """Stores the answer of a request that was taken."""
+    if request.id:
+        await connection.execute(
+            _ANSWER,
+            {
+                "project": current_project(),
+                "request": request.id,
+                "response": json.dumps(response, ensure_ascii=False),
+            },
+        )
+
+
+class ReceiptLog:
+    """The receipts of all projects, as the worker role may reach them.
+
+    Args:
+        worker: Connects as the worker role.
+        keep: For how long a repetition is recognised.
+    """
+
+    def __init__(self, worker: Database, keep: timedelta) -> None:
+        self._worker = worker
+        self._keep = keep
+
+    async def forget_old(self) -> int:
+        """Deletes receipts that are older than they are kept; returns how many."""
+        total = 0
+        while True:
+            async with self._worker.system_transaction() as connection:
+                result = await connection.execute(_FORGET, {"age": self._keep, "count": _BATCH})
+            total += result.rowcount
+            if result.rowcount < _BATCH:
+                return total
+
+    async def keep_forgetting(self) -> None:
+        """Forgets once an hour, for ever."""
+        while True:
+            await self.forget_old()
+            await asyncio.sleep(_PAUSE.total_seconds())

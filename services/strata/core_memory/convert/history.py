@@ -1,0 +1,148 @@
+"""Versions, blame and reverts between the wire and the domain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.core_memory.checks import Checks
+from strata.core_memory.convert.requests import (
+    MAX_NAME_CHARS,
+    MAX_REASON_CHARS,
+    actor,
+    optional_time,
+)
+from strata.core_memory.convert.responses import block_to_proto, change_to_proto, stamp
+from strata.core_memory.domain.blame import LineOrigin
+from strata.core_memory.domain.blocks import EditorKind, Origin, Version
+from strata.core_memory.domain.commands import Change, RevertBlock
+from strata.core_memory.domain.selection import Selection
+
+_MAX_REVISION = 2**62
+_KINDS = {
+    EditorKind.UNKNOWN: pb.EDITOR_KIND_UNSPECIFIED,
+    EditorKind.USER: pb.EDITOR_KIND_USER,
+    EditorKind.AGENT: pb.EDITOR_KIND_AGENT,
+    EditorKind.SLEEPTIME_AGENT: pb.EDITOR_KIND_SLEEPTIME_AGENT,
+}
+
+
+def to_versions(message: pb.ListBlockVersionsRequest) -> str:
+    """Returns the block of a ListBlockVersions request."""
+    checks = Checks()
+    checks.id(message.block_id, "block", "block_id")
+    checks.done()
+    return message.block_id
+
+
+def to_diff(message: pb.DiffBlockRequest) -> tuple[str, int, int]:
+    """Returns the block and the two revisions of a DiffBlock request."""
+    checks = Checks()
+    checks.id(message.block_id, "block", "block_id")
+    for field in ("from_revision", "to_revision"):
+        checks.number(getattr(message, field), field, least=0, most=_MAX_REVISION)
+    checks.done()
+    return message.block_id, message.from_revision, message.to_revision
+
+
+def to_blame(message: pb.BlameBlockRequest) -> tuple[str, int]:
+    """Returns the block and the revision of a BlameBlock request."""
+    checks = Checks()
+    checks.id(message.block_id, "block", "block_id")
+    checks.number(message.revision, "revision", least=0, most=_MAX_REVISION)
+    checks.done()
+    return message.block_id, message.revision
+
+
+def to_revert(message: pb.RevertBlockRequest) -> RevertBlock:
+    """Returns the command of a RevertBlock request."""
+    checks = Checks()
+    checks.id(message.block_id, "block", "block_id", optional=True)
+    checks.id(message.agent_id, "agent", "agent_id", optional=True)
+    checks.text(message.reason, "reason", most=MAX_REASON_CHARS)
+    _check_target(checks, message)
+    since = optional_time(checks, message, "since_time")
+    checks.done()
+    return RevertBlock(
+        actor=actor(reason=message.reason),
+        undo=Selection(message.block_id, message.run_id, message.agent_id, since),
+        revision=message.revision,
+        to_revision=message.to_revision,
+        validate_only=message.validate_only,
+    )
+
+
+def _check_target(checks: Checks, message: pb.RevertBlockRequest) -> None:
+    match message.WhichOneof("target"):
+        case None:
+            checks.fail("target", "is required: revision, to_revision, run_id or since_time")
+        case "run_id":
+            checks.text(message.run_id, "run_id", most=MAX_NAME_CHARS, required=True)
+        case "since_time":
+            if not (message.block_id or message.agent_id):
+                checks.fail("since_time", "needs block_id or agent_id")
+        case target:
+            checks.number(getattr(message, target), target, least=1, most=_MAX_REVISION)
+            if not message.block_id:
+                checks.fail("block_id", f"is required with {target}")
+            if message.agent_id:
+                checks.fail("agent_id", f"has no meaning with {target}, which names one edit")
+
+
+def version_to_proto(version: Version) -> pb.BlockVersion:
+    """Returns one entry of a block's history."""
+    authorship = version.authorship
+    return pb.BlockVersion(
+        block_id=version.block_id,
+        revision=version.revision,
+        value=version.value,
+        label=version.label,
+        operation=authorship.operation,
+        origin=_origin_to_proto(authorship.origin),
+        principal=authorship.principal,
+        create_time=stamp(authorship.time),
+        description=version.description,
+        limit=version.limit,
+        read_only=version.read_only,
+        metadata=dict(version.metadata),
+        base_revision=authorship.base_revision,
+    )
+
+
+def blame_to_proto(origins: Sequence[LineOrigin]) -> pb.BlameBlockResponse:
+    """Returns every line with the version that wrote it."""
+    lines = [_line_to_proto(number, each) for number, each in enumerate(origins, start=1)]
+    return pb.BlameBlockResponse(lines=lines)
+
+
+def reverted_to_proto(changes: Sequence[Change]) -> pb.RevertBlockResponse:
+    """Returns what a revert changed."""
+    return pb.RevertBlockResponse(
+        blocks=[block_to_proto(change.block) for change in changes],
+        changes=[change_to_proto(change) for change in changes],
+    )
+
+
+def _line_to_proto(number: int, line: LineOrigin) -> pb.BlameLine:
+    authorship = line.authorship
+    return pb.BlameLine(
+        line=number,
+        text=line.text,
+        revision=line.revision,
+        origin=_origin_to_proto(authorship.origin),
+        create_time=stamp(authorship.time),
+        principal=authorship.principal,
+        operation=authorship.operation,
+    )
+
+
+def _origin_to_proto(origin: Origin) -> pb.EditOrigin:
+    return pb.EditOrigin(
+        agent_id=origin.agent_id,
+        run_id=origin.run_id,
+        step_id=origin.step_id,
+        tool_call_id=origin.tool_call_id,
+        model=origin.model,
+        reason=origin.reason,
+        kind=_KINDS[origin.kind],
+    )

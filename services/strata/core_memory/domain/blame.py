@@ -1,0 +1,95 @@
+"""Which version wrote each line, found by going back through the versions."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from strata.core_memory.domain.blocks import Authorship, Version
+
+# Above this many pairs of lines a comparison may take seconds: then all that stands
+# between the first and the last difference counts as written anew.
+_MOST_PAIRS = 400_000
+
+
+@dataclass(frozen=True, slots=True)
+class LineOrigin:
+    """A line and the version that wrote it."""
+
+    text: str
+    revision: int
+    authorship: Authorship
+
+
+class Blame:
+    """Finds the origin of every line of one text.
+
+    `read` takes the versions newest first, the one with the text in question at the
+    beginning, until it says that it needs no more.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._writers: list[Version | None] = []
+        # Where the lines without a writer stand in the oldest version that was read.
+        self._open: dict[int, int] = {}
+        self._oldest: Version | None = None
+
+    def read(self, versions: Sequence[Version]) -> bool:
+        """Takes older versions; says whether every line has its writer."""
+        for version in versions:
+            if self._oldest is None:
+                self._lines = split_lines(version.value)
+                self._writers = [None] * len(self._lines)
+                self._open = {place: place for place in range(len(self._lines))}
+            elif self._open:
+                self._step(self._oldest, version)
+            self._oldest = version
+        return not self._open
+
+    def origins(self) -> list[LineOrigin]:
+        """Returns the lines; what nobody was found for is by the oldest version read."""
+        origins = []
+        for text, writer in zip(self._lines, self._writers, strict=True):
+            version = writer or self._oldest
+            assert version is not None
+            origins.append(LineOrigin(text, version.revision, version.authorship))
+        return origins
+
+    def _step(self, newer: Version, older: Version) -> None:
+        if newer.value == older.value:
+            return
+        kept = dict(_kept(split_lines(older.value), split_lines(newer.value)))
+        still_open: dict[int, int] = {}
+        for place, line in self._open.items():
+            if place in kept:
+                still_open[kept[place]] = line
+            else:
+                self._writers[line] = newer
+        self._open = still_open
+
+
+def split_lines(text: str) -> list[str]:
+    """Returns the lines of a text as they are numbered; an empty text has none."""
+    return text.split("\n") if text else []
+
+
+def _kept(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Yields the places of equal lines, in the new and in the old text."""
+    shorter = min(len(old), len(new))
+    head = 0
+    while head < shorter and old[head] == new[head]:
+        yield head, head
+        head += 1
+    tail = 0
+    while tail < shorter - head and old[-1 - tail] == new[-1 - tail]:
+        tail += 1
+        yield len(new) - tail, len(old) - tail
+    old_middle, new_middle = old[head : len(old) - tail], new[head : len(new) - tail]
+    if not old_middle or len(old_middle) * len(new_middle) > _MOST_PAIRS:
+        return
+    matcher = difflib.SequenceMatcher(None, old_middle, new_middle, autojunk=False)
+    for at_old, at_new, length in matcher.get_matching_blocks():
+        for step in range(length):
+            yield head + at_new + step, head + at_old + step

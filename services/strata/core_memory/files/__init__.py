@@ -1,0 +1,1 @@
+"""Folders of files that agents can open, search and read."""

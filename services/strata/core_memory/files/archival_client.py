@@ -1,0 +1,114 @@
+"""The archival room's index of files, as core memory calls it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import grpc
+
+from strata.api.archival.v1 import file_index_service_pb2 as pb
+from strata.api.archival.v1 import file_index_service_pb2_grpc as pb_grpc
+from strata.core_memory.files.domain.ports import Chunk, ChunkHit, Progress
+from strata.shared.auth import TokenSigner
+from strata.shared.context import Caller, RequestContext, use
+from strata.shared.errors import UnavailableError
+from strata.shared.ids import new_id
+
+PRINCIPAL = "core-memory-worker"
+_SCOPES = frozenset({"files"})
+_FILES_A_CALL = 500
+
+
+class ArchivalFileIndex:
+    """Calls the archival room; see `domain.ports.FileIndex`.
+
+    Background work has no caller whose token could be passed on: it signs its own, with a
+    key that no room but archival trusts.
+
+    Args:
+        channel: The channel to the archival room.
+        signer: Signs for background work; None refuses it.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, signer: TokenSigner | None) -> None:
+        self._stub = pb_grpc.FileIndexServiceStub(channel)
+        self._signer = signer
+
+    async def index(
+        self,
+        project_id: str,
+        folder_id: str,
+        file_id: str,
+        chunks: AsyncIterable[Sequence[Chunk]],
+    ) -> int:
+        """Puts the pieces of a file in the place of those there were; returns how many."""
+        with self._signed(project_id):
+            call = self._stub.IndexFile()
+            try:
+                first = pb.IndexFileRequest(folder_id=folder_id, file_id=file_id)
+                await call.write(first)
+                async for batch in chunks:
+                    await call.write(pb.IndexFileRequest(chunks=map(_to_proto, batch)))
+                await call.done_writing()
+            except asyncio.InvalidStateError:
+                # The room has answered already: with an error, which is raised below.
+                pass
+            except BaseException:
+                call.cancel()
+                raise
+            response = await call
+        return int(response.chunk_count)
+
+    async def progress(self, project_id: str, file_ids: Sequence[str]) -> Mapping[str, Progress]:
+        """Returns how far files are indexed; unknown ones are left out."""
+        found: dict[str, Progress] = {}
+        with self._signed(project_id):
+            for some in _portions(file_ids):
+                request = pb.GetFileProgressRequest(file_ids=some)
+                for each in (await self._stub.GetFileProgress(request)).files:
+                    found[each.file_id] = Progress(each.chunk_count, each.indexed_count)
+        return found
+
+    async def drop(
+        self, project_id: str, *, file_ids: Sequence[str] = (), folder_ids: Sequence[str] = ()
+    ) -> None:
+        """Forgets files, or all files of folders; unknown ones are no error."""
+        with self._signed(project_id):
+            for files in _portions(file_ids):
+                await self._stub.DropFiles(pb.DropFilesRequest(file_ids=files))
+            for folders in _portions(folder_ids):
+                await self._stub.DropFiles(pb.DropFilesRequest(folder_ids=folders))
+
+    async def search(self, folder_ids: Sequence[str], query: str, limit: int) -> list[ChunkHit]:
+        """Finds pieces by meaning and words, as the caller of the call being served."""
+        request = pb.SearchFileChunksRequest(folder_ids=folder_ids, query=query, limit=limit)
+        response = await self._stub.SearchFileChunks(request)
+        return [ChunkHit(hit.file_id, _from_proto(hit.chunk), hit.score) for hit in response.hits]
+
+    @contextmanager
+    def _signed(self, project_id: str) -> Iterator[None]:
+        if self._signer is None:
+            raise UnavailableError("Semantic search of files is not set up.")
+        token = self._signer.mint("", project_id, PRINCIPAL, _SCOPES)
+        caller = Caller("", project_id, PRINCIPAL, _SCOPES, token=token)
+        with use(RequestContext(caller=caller, request_id=new_id("request"))):
+            yield
+
+
+def _portions(ids: Sequence[str]) -> Iterable[Sequence[str]]:
+    return (ids[at : at + _FILES_A_CALL] for at in range(0, len(ids), _FILES_A_CALL))
+
+
+def _to_proto(chunk: Chunk) -> pb.FileChunk:
+    return pb.FileChunk(
+        ordinal=chunk.ordinal,
+        text=chunk.text,
+        start_line=chunk.start_line,
+        end_line=chunk.end_line,
+    )
+
+
+def _from_proto(chunk: pb.FileChunk) -> Chunk:
+    return Chunk(chunk.ordinal, chunk.text, chunk.start_line, chunk.end_line)

@@ -1,0 +1,127 @@
+"""Requests that open and search files as commands, and what comes of them as messages.
+
+What a model may get wrong (names, ranges, patterns) is left to the domain, which explains it in
+words for the model.
+"""
+
+from __future__ import annotations
+
+from strata.api.core_memory.v1 import file_service_pb2 as pb
+from strata.core_memory.checks import Checks
+from strata.core_memory.files.convert import open_file_to_proto
+from strata.core_memory.files.domain.grep import GrepPage, GrepQuery
+from strata.core_memory.files.domain.search import FileFindings, FileQuery
+from strata.core_memory.files.domain.windows import (
+    DEFAULT_MAX_OPEN,
+    Opened,
+    OpenWindows,
+    WindowRequest,
+)
+
+MAX_FILES_OPEN = 1_000
+# More than folder and file name together may have, so that a wrong name is only unknown.
+_MAX_FULL_NAME_CHARS = 1_000
+_MAX_NAMES = 1_000
+_ANY_LENGTH = 2**31
+_DEFAULT_CONTEXT_LINES = 1
+
+
+def to_open(message: pb.OpenFilesRequest) -> OpenWindows:
+    """Returns the command of an OpenFiles request."""
+    checks = Checks()
+    checks.id(message.agent_id, "agent", "agent_id")
+    checks.number(message.max_files_open, "max_files_open", least=0, most=MAX_FILES_OPEN)
+    for index, window in enumerate(message.windows):
+        field = f"windows[{index}].file_name"
+        checks.text(window.file_name, field, most=_MAX_FULL_NAME_CHARS)
+    checks.done()
+    return OpenWindows(
+        agent_id=message.agent_id,
+        requests=tuple(
+            WindowRequest(
+                file_name=window.file_name,
+                offset=window.offset if window.HasField("offset") else None,
+                length=window.length if window.HasField("length") else None,
+            )
+            for window in message.windows
+        ),
+        close_all_others=message.close_all_others,
+        max_open=message.max_files_open or DEFAULT_MAX_OPEN,
+    )
+
+
+def to_close(message: pb.CloseFilesRequest) -> tuple[str, tuple[str, ...]]:
+    """Returns the agent and the names of a CloseFiles request."""
+    checks = Checks()
+    checks.id(message.agent_id, "agent", "agent_id")
+    if len(message.file_names) > _MAX_NAMES:
+        checks.fail("file_names", f"at most {_MAX_NAMES} are allowed")
+    for index, name in enumerate(message.file_names[:_MAX_NAMES]):
+        checks.text(name, f"file_names[{index}]", most=_MAX_FULL_NAME_CHARS)
+    checks.done()
+    return message.agent_id, tuple(message.file_names)
+
+
+def to_grep(message: pb.GrepFilesRequest) -> GrepQuery:
+    """Returns the query of a GrepFiles request."""
+    checks = Checks()
+    checks.id(message.agent_id, "agent", "agent_id")
+    checks.text(message.pattern, "pattern", most=_ANY_LENGTH)
+    checks.text(message.include, "include", most=_ANY_LENGTH)
+    checks.done()
+    has_context = message.HasField("context_lines")
+    return GrepQuery(
+        agent_id=message.agent_id,
+        pattern=message.pattern,
+        include=message.include,
+        context_lines=message.context_lines if has_context else _DEFAULT_CONTEXT_LINES,
+        offset=message.offset,
+    )
+
+
+def to_search(message: pb.SearchFilesRequest) -> FileQuery:
+    """Returns the query of a SearchFiles request."""
+    checks = Checks()
+    checks.id(message.agent_id, "agent", "agent_id")
+    checks.text(message.query, "query", most=_ANY_LENGTH)
+    checks.done()
+    return FileQuery(message.agent_id, message.query, message.limit)
+
+
+def opened_to_proto(opened: Opened) -> pb.OpenFilesResponse:
+    """Returns the windows that are open, and the words for the model."""
+    return pb.OpenFilesResponse(
+        open_files=[open_file_to_proto(window) for window in opened.windows],
+        message=opened.message,
+    )
+
+
+def grep_to_proto(page: GrepPage) -> pb.GrepFilesResponse:
+    """Returns a page of matches."""
+    return pb.GrepFilesResponse(
+        matches=[
+            pb.GrepMatch(file_name=match.file_name, line=match.line, lines=match.lines)
+            for match in page.matches
+        ],
+        total_matches=page.total,
+        message=page.message,
+        truncated=page.truncated,
+    )
+
+
+def search_to_proto(found: FileFindings) -> pb.SearchFilesResponse:
+    """Returns the found pieces."""
+    return pb.SearchFilesResponse(
+        hits=[
+            pb.FileHit(
+                file_name=hit.file_name,
+                start_line=hit.start_line,
+                end_line=hit.end_line,
+                text=hit.text,
+                score=hit.score,
+            )
+            for hit in found.hits
+        ],
+        message=found.message,
+        unindexed_files=found.unindexed_files,
+    )

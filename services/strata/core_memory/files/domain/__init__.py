@@ -1,0 +1,1 @@
+"""What folders and files are, without a database and without a wire."""

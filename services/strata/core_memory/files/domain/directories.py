@@ -1,0 +1,148 @@
+"""The ``<directories>`` element of the prompt, byte for byte (blueprint §0.3.1, observed §11)."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from strata.core_memory.domain.compilation import FileLimits
+from strata.core_memory.domain.escaping import escape
+from strata.core_memory.files.domain.files import ContentState
+from strata.core_memory.files.domain.windows import Window
+
+CLOSED_SHOWN = 50
+"""Closed files of a folder that are shown: thousands would flood the prompt."""
+
+TRUNCATED = (
+    "...[TRUNCATED]\n# NOTE: This block is truncated, use functions to view the full content."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderView:
+    """A folder as an agent sees it.
+
+    Attributes:
+        name: Its name.
+        description: What is in it; may be empty.
+        instructions: How to use it; may be empty.
+        windows: The open files.
+        closed: Names, ``FOLDER/FILE``, of closed files that are shown.
+        more: How many files are not shown.
+    """
+
+    name: str
+    description: str
+    instructions: str
+    windows: Sequence[Window]
+    closed: Sequence[str]
+    more: int
+
+
+def render_directories(
+    folders: Sequence[FolderView],
+    texts: Mapping[str, str],
+    labels: Sequence[str],
+    limits: FileLimits,
+) -> str:
+    """Returns the ``<directories>`` element; empty without folders.
+
+    Args:
+        folders: The agent's folders in order of attachment.
+        texts: By id of file, the text from the first line of its window on, at least as
+            much of it as the limit allows to show.
+        labels: Labels of the agent's blocks, which are tags of the prompt too.
+        limits: How much is shown.
+    """
+    if not folders:
+        return ""
+    open_count = sum(len(folder.windows) for folder in folders)
+    shown = "\n\n".join(_directory(folder, texts, labels, limits) for folder in folders)
+    return (
+        "<directories>\n"
+        "<file_limits>\n"
+        f"- current_files_open={open_count}\n"
+        f"- max_files_open={limits.max_open}\n"
+        "</file_limits>\n\n"
+        f"{shown}\n"
+        "</directories>"
+    )
+
+
+def window_view(window: Window, text: str, limit: int) -> str:
+    """Returns what a window shows: a line that says where it is, then numbered lines.
+
+    Args:
+        window: The window.
+        text: The file's text from the window's first line on, as much of it as `limit` or more.
+        limit: Most characters; the mark that the text is cut is among them.
+    """
+    file = window.file
+    if file.content is ContentState.STORED:
+        return "[This file is still being read]"
+    if file.content is ContentState.FAILED:
+        return f"[This file could not be read: {file.error}]"
+    if not window.is_whole and window.start > file.line_count:
+        return f"[This file has only {file.line_count} lines now: open it again]"
+    where = f"lines {window.start} to {window.last_line}"
+    if window.is_whole:
+        where = "file start"
+    shown = [f"[Viewing {where} (out of {file.line_count} lines)]"]
+    shown += [
+        f"{number}: {line}"
+        for number, line in enumerate(_lines(text[:limit], window), start=window.start)
+    ]
+    view = "\n".join(shown)
+    return view if len(view) <= limit else view[: max(0, limit - len(TRUNCATED))] + TRUNCATED
+
+
+def _lines(text: str, window: Window) -> list[str]:
+    count = window.last_line - window.start + 1
+    return text.split("\n", count)[:count] if count > 0 else []
+
+
+def _directory(
+    folder: FolderView, texts: Mapping[str, str], labels: Sequence[str], limits: FileLimits
+) -> str:
+    parts = [f'<directory name="{_attribute(folder.name)}">\n']
+    for tag in ("description", "instructions"):
+        text = getattr(folder, tag)
+        if text:
+            parts.append(f"<{tag}>{escape(text, labels)}</{tag}>\n")
+    parts.append("\n")
+    views = dict.fromkeys(folder.closed, "")
+    views.update(
+        (window.file.name, window_view(window, texts.get(window.file.id, ""), limits.view_chars))
+        for window in folder.windows
+    )
+    parts += [
+        _file(name, views[name], limits.view_chars, labels) + "\n\n" for name in sorted(views)
+    ]
+    if folder.more:
+        parts.append(
+            f"{folder.more} more files are in this directory: use grep_files or "
+            "semantic_search_files to find them.\n"
+        )
+    parts.append("</directory>")
+    return "".join(parts)
+
+
+def _file(name: str, view: str, limit: int, labels: Sequence[str]) -> str:
+    status = "open" if view else "closed"
+    return (
+        f'<file status="{status}" name="{_attribute(name)}">\n'
+        "<metadata>\n"
+        "- read_only=true\n"
+        f"- chars_current={len(view)}\n"
+        f"- chars_limit={limit}\n"
+        "</metadata>\n"
+        "<value>\n"
+        f"{escape(view, labels)}\n"
+        "</value>\n"
+        "</file>"
+    )
+
+
+def _attribute(text: str) -> str:
+    return html.escape(text).replace("&#x27;", "'")

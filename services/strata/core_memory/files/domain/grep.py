@@ -1,0 +1,183 @@
+"""Searching files by pattern: what may be asked, and what is found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from strata.shared.errors import FieldViolation, InvalidArgumentError
+
+MAX_PATTERN_CHARS = 1_000
+MAX_CONTEXT_LINES = 20
+MAX_OFFSET = 1_000_000
+MATCHES_A_PAGE = 20
+MAX_MATCHES = 1_000
+MAX_FILE_CHARS = 50 * 1024 * 1024
+MAX_TOTAL_CHARS = 200 * 1024 * 1024
+MAX_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class GrepQuery:
+    """A search by pattern.
+
+    Attributes:
+        agent_id: The agent whose files are searched.
+        pattern: Regular expression.
+        include: Glob, regular expression or part of the names to search in; empty for all.
+        context_lines: Lines shown before and after a match.
+        offset: Matches to skip.
+    """
+
+    agent_id: str
+    pattern: str
+    include: str = ""
+    context_lines: int = 1
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GrepFile:
+    """A file that may be searched.
+
+    Attributes:
+        id: The file.
+        name: ``FOLDER/FILE``.
+        content_key: Its content.
+        readable: Its text is there.
+        char_count: Characters of its text.
+        is_open: The agent has a window into it.
+    """
+
+    id: str
+    name: str
+    content_key: str
+    readable: bool
+    char_count: int
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PageText:
+    """Some whole lines of a file, with line feeds between them."""
+
+    file_index: int
+    first_line: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LineRange:
+    """Lines of a content, first and last from 1."""
+
+    content_key: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrepMatch:
+    """A matching line.
+
+    Attributes:
+        file_name: ``FOLDER/FILE``.
+        line: Its number, from 1.
+        lines: It and the lines around it, numbered, as they are shown.
+    """
+
+    file_name: str
+    line: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GrepPage:
+    """Some matches, how many there are, and what the model is told.
+
+    Attributes:
+        truncated: A limit cut the search short.
+    """
+
+    matches: tuple[GrepMatch, ...]
+    total: int
+    message: str
+    truncated: bool = False
+
+
+@dataclass(slots=True)
+class Survey:
+    """What a search found so far.
+
+    Attributes:
+        hits: Files, by index, and lines that match, in order.
+        too_large: Files that were left out because they are too large.
+        unread: Files whose text is not there.
+        stopped: Why the search ended before the last file; empty if it did not.
+    """
+
+    hits: list[tuple[int, int]] = field(default_factory=list)
+    too_large: int = 0
+    unread: int = 0
+    stopped: str = ""
+
+    @property
+    def is_full(self) -> bool:
+        """True if no more matches are counted."""
+        return len(self.hits) >= MAX_MATCHES
+
+
+class TextStore(Protocol):
+    """Where files and their texts are read."""
+
+    async def grep_files(self, agent_id: str, after: str, count: int) -> list[GrepFile]:
+        """Returns files of an agent's folders by folder and name, after ``FOLDER/FILE``."""
+        ...
+
+    async def grep_pages(
+        self, content_keys: Sequence[str], after: tuple[int, int], count: int
+    ) -> list[tuple[int, int, int, str]]:
+        """Returns pages of contents in order: index of the content, page, first line, text.
+
+        Args:
+            content_keys: The contents.
+            after: Index and page after which to begin.
+            count: Pages at most.
+        """
+        ...
+
+    async def lines(self, ranges: Sequence[LineRange]) -> Mapping[tuple[str, int], str]:
+        """Returns lines by content and number."""
+        ...
+
+
+def check_query(query: GrepQuery) -> None:
+    """Refuses what is wrong whatever files there are.
+
+    Raises:
+        InvalidArgumentError: The message says what, for the model.
+    """
+    if not query.pattern.strip():
+        raise wrong_field("pattern", "Empty search pattern provided")
+    if len(query.pattern) > MAX_PATTERN_CHARS:
+        raise wrong_field(
+            "pattern",
+            f"Pattern too long: {len(query.pattern)} characters (max {MAX_PATTERN_CHARS})",
+        )
+    if len(query.include) > MAX_PATTERN_CHARS:
+        raise wrong_field(
+            "include",
+            f"Include pattern too long: {len(query.include)} characters (max {MAX_PATTERN_CHARS})",
+        )
+    if not 0 <= query.context_lines <= MAX_CONTEXT_LINES:
+        raise wrong_field(
+            "context_lines",
+            f"context_lines must be from 0 to {MAX_CONTEXT_LINES}, got {query.context_lines}",
+        )
+    if not 0 <= query.offset <= MAX_OFFSET:
+        raise wrong_field("offset", f"offset must be from 0 to {MAX_OFFSET}, got {query.offset}")
+
+
+def wrong_field(field_name: str, message: str) -> InvalidArgumentError:
+    """Returns the error of a wrong field whose message is written for the model."""
+    return InvalidArgumentError(message, violations=[FieldViolation(field_name, message)])

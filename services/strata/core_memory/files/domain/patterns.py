@@ -1,0 +1,186 @@
+"""Patterns over the lines of files and over their names.
+
+They are regular expressions of RE2, which matches in time linear in the text whatever the
+pattern (docs/decisions/0052). Each line is searched by itself, without regard to case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import re2  # type: ignore[import-untyped]
+
+from strata.core_memory.files.domain.grep import wrong_field
+
+_MAX_PROGRAM = 20_000
+_MAX_MEMORY = 8 * 1024 * 1024
+# How much is searched before the time is looked at: a pattern at the limit of what is
+# allowed takes some seconds for that much.
+_PIECE_BYTES = 16 * 1024
+_GLOB_PARTS = re.compile(r"\[!?[^\[\]]+\]|\*|\?|.", re.DOTALL)
+
+
+class LinePattern:
+    """A pattern, and the lines that match it.
+
+    Raises:
+        InvalidArgumentError: It is no regular expression of RE2.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        # Anchors of lines are those of the text: then many lines are searched in one go.
+        self._whole = _compiled(f"(?m){pattern}", pattern, "pattern", "regex")
+        self._line = _compiled(pattern, pattern, "pattern", "regex")
+        self._by_line = _depends_on_ends(pattern)
+
+    def lines(self, text: str, *, limit: int, expired: Callable[[], bool]) -> list[int]:
+        """Returns the matching lines of a text, from 0.
+
+        Args:
+            text: Lines with line feeds between them.
+            limit: Lines at most.
+            expired: Asked now and then; True ends the search.
+        """
+        found: list[int] = []
+        data = text.encode()
+        number = 0
+        for start, end in _pieces(data):
+            if expired() or len(found) >= limit:
+                break
+            search = self._each_line if self._by_line else self._many_lines
+            found += [number + line for line in search(data, start, end, limit - len(found))]
+            number += data.count(b"\n", start, end) + 1
+        return found
+
+    def span(self, line: str) -> tuple[int, int]:
+        """Returns where a matching line matches."""
+        match = self._line.search(line)
+        return match.span() if match is not None else (0, 0)
+
+    def _each_line(self, data: bytes, start: int, end: int, limit: int) -> Iterator[int]:
+        lines = data[start:end].split(b"\n")
+        matching = (number for number, line in enumerate(lines) if self._line.search(line))
+        yield from (number for number, _ in zip(matching, range(limit), strict=False))
+
+    def _many_lines(self, data: bytes, start: int, end: int, limit: int) -> Iterator[int]:
+        number, counted = 0, start
+        while limit > 0:
+            match = self._whole.search(data, start, end)
+            if match is None:
+                return
+            at = match.start()
+            number += data.count(b"\n", counted, at)
+            yield number
+            limit -= 1
+            counted = data.find(b"\n", at, end)
+            if counted < 0:
+                return
+            start = counted + 1
+
+
+def name_filter(include: str) -> Callable[[str], bool]:
+    """Returns what tells which files to search.
+
+    A glob such as ``*.py`` or ``docs/*.md`` is compared with the whole ``FOLDER/FILE`` or the
+    file's own name; a regular expression may match anywhere in ``FOLDER/FILE``. A part of the
+    name as it is always does.
+
+    Raises:
+        InvalidArgumentError: It is neither.
+    """
+    if not include:
+        return lambda _: True
+    literal = include.casefold()
+    if re.search(r"[\\^$|(){}+]|\.\*", include) is None:
+        glob = _compiled(_glob_expression(include), include, "include", "include")
+
+        def matches_glob(name: str) -> bool:
+            return (
+                literal in name.casefold()
+                or glob.fullmatch(name) is not None
+                or glob.fullmatch(name.rpartition("/")[2]) is not None
+            )
+
+        return matches_glob
+    expression = _compiled(include, include, "include", "include")
+
+    def matches(name: str) -> bool:
+        return literal in name.casefold() or expression.search(name) is not None
+
+    return matches
+
+
+def _pieces(data: bytes) -> Iterator[tuple[int, int]]:
+    """Cuts text between lines; the line feed between two pieces belongs to neither."""
+    start = 0
+    while True:
+        end = data.find(b"\n", start + _PIECE_BYTES)
+        if end < 0:
+            yield start, len(data)
+            return
+        yield start, end
+        start = end + 1
+
+
+def _depends_on_ends(pattern: str) -> bool:
+    # These see the end of the text where the line ends; guessing wrong costs only time.
+    return any(mark in pattern for mark in (r"\A", r"\z", r"\C")) or bool(
+        re.search(r"\(\?[a-zA-Z]*-[a-zA-Z]*m", pattern)
+    )
+
+
+def _glob_expression(glob: str) -> str:
+    return "".join(_glob_part(part) for part in _GLOB_PARTS.findall(glob))
+
+
+def _glob_part(part: str) -> str:
+    if len(part) > 1:
+        inner = part[1:-1].replace("\\", "\\\\")
+        return f"[^{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
+    escaped: str = {"*": ".*", "?": "."}.get(part) or re2.escape(part)
+    return escaped
+
+
+def _compiled(expression: str, original: str, field_name: str, kind: str) -> Any:
+    options = re2.Options()
+    options.case_sensitive = False
+    options.never_nl = True
+    options.never_capture = True
+    options.log_errors = False
+    options.max_mem = _MAX_MEMORY
+    try:
+        compiled = re2.compile(expression, options)
+        # The library would keep the last 128 patterns with their automata, up to 1 GiB.
+        re2.purge()
+    except re2.error as error:
+        told = error.args[0] if error.args else ""
+        detail = told.decode(errors="replace") if isinstance(told, bytes) else str(told)
+        raise wrong_field(
+            field_name, f"Invalid {kind} pattern: {_explained(detail, original)}"
+        ) from None
+    except UnicodeEncodeError:
+        raise wrong_field(field_name, f"Invalid {kind} pattern: it is not valid text") from None
+    if compiled.programsize > _MAX_PROGRAM:
+        raise wrong_field(
+            field_name, f"Invalid {kind} pattern: it is too complex; repeat less or shorten it"
+        )
+    return compiled
+
+
+def _explained(detail: str, original: str) -> str:
+    """Says in plain words what RE2 has no word for."""
+    detail = detail.replace("(?m)", "")
+    if re.search(r"invalid perl operator: \(\?<?[=!]", detail):
+        return (
+            "lookahead and lookbehind such as (?=...) and (?<!...) are not supported; "
+            "search for the text itself and look at the lines around it"
+        )
+    if re.search(r"invalid escape sequence: \\[1-9]", detail) or "(?P=" in original:
+        return "backreferences such as \\1 are not supported; write out what is to be repeated"
+    if "invalid repetition size" in detail:
+        return "repetitions, nested ones multiplied, can be at most 1000"
+    if "pattern too large" in detail:
+        return "it is too complex; repeat less or shorten it"
+    return detail

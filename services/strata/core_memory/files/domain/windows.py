@@ -1,0 +1,169 @@
+"""Windows of agents into files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, TypeAlias
+
+from strata.core_memory.domain.core_memory import Receipt
+from strata.core_memory.files.domain.files import WHOLE_FILE, ContentState, OpenFile
+
+DEFAULT_MAX_OPEN = 5
+"""Files that an agent may have open at once when nobody says how many (blueprint §19)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRequest:
+    """One file to open.
+
+    Attributes:
+        file_name: ``FOLDER/FILE``.
+        offset: First line, from 0; None for the beginning.
+        length: Number of lines; None for all that follow.
+    """
+
+    file_name: str
+    offset: int | None = None
+    length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWindows:
+    """Opens files for an agent.
+
+    Attributes:
+        agent_id: The agent.
+        requests: What to open.
+        close_all_others: Close every other window.
+        max_open: Windows that may be open at once.
+    """
+
+    agent_id: str
+    requests: tuple[WindowRequest, ...]
+    close_all_others: bool = False
+    max_open: int = DEFAULT_MAX_OPEN
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedFile:
+    """A file of an attached folder, as far as opening it is concerned.
+
+    Attributes:
+        id: The file.
+        name: ``FOLDER/FILE``.
+        content: How far its bytes are read.
+        error: Why they could not be.
+        line_count: Lines of its text.
+    """
+
+    id: str
+    name: str
+    content: ContentState
+    error: str
+    line_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """An open window as it is stored.
+
+    Attributes:
+        file: The file.
+        start: First line, from 1.
+        end: Last line; 0 for the end of the file, wherever that may come to be.
+        last_access_time: When it was last used, UTC.
+    """
+
+    file: AttachedFile
+    start: int
+    end: int
+    last_access_time: datetime
+
+    @property
+    def is_whole(self) -> bool:
+        """True if it shows the whole file."""
+        return (self.start, self.end) == WHOLE_FILE
+
+    @property
+    def last_line(self) -> int:
+        """The last line that it shows, of the file as it is now."""
+        return min(self.end or self.file.line_count, self.file.line_count)
+
+    @property
+    def has_text(self) -> bool:
+        """True if there is a line to be seen through it."""
+        return self.file.content is ContentState.TEXT and self.start <= self.last_line
+
+    def as_open_file(self) -> OpenFile:
+        """Returns the window as callers of the API see it."""
+        return OpenFile(
+            self.file.id, self.file.name, self.start, self.last_line, self.last_access_time
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What becomes of an agent's windows.
+
+    Attributes:
+        windows: All windows open afterwards, by name of file.
+        opened: Those of them that were asked for.
+        closed: Files whose windows are closed.
+        message: What the model is told.
+    """
+
+    windows: tuple[Window, ...]
+    opened: tuple[Window, ...]
+    closed: tuple[str, ...]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The windows open after a command, by name of file, and what the model is told."""
+
+    windows: tuple[OpenFile, ...]
+    message: str = ""
+
+
+Decide: TypeAlias = Callable[[Mapping[str, AttachedFile], Sequence[Window]], Opening]
+"""Says what becomes of the windows, given the attached files of some names and what is open."""
+
+
+class WindowStore(Protocol):
+    """The windows of agents of the calling project."""
+
+    async def change(
+        self, agent_id: str, names: Sequence[str], receipt: Receipt[Opened], decide: Decide
+    ) -> Opened:
+        """Changes an agent's windows in one transaction, one agent's changes after another.
+
+        Args:
+            agent_id: The agent.
+            names: Files that are looked up for `decide`.
+            receipt: Makes a repetition get the first answer.
+            decide: What becomes of the windows; what it raises ends the transaction.
+
+        Raises:
+            ReplayedError: The request was done before.
+            AlreadyExistsError: Its id was used for something else (``REQUEST_ID_REUSED``).
+        """
+        ...
+
+    async def names(self, agent_id: str) -> list[str]:
+        """Returns the names of all files of the agent's folders."""
+        ...
+
+    async def first_names(self, agent_id: str, folder_id: str, count: int) -> list[str]:
+        """Returns the first names of files of an attached folder that can be read."""
+        ...
+
+
+class UnknownFileError(Exception):
+    """No file of that name is attached to the agent."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name

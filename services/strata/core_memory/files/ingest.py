@@ -1,0 +1,252 @@
+"""The worker that prepares files: reads what was uploaded, has it indexed, tells what went.
+
+It is woken right after an upload in this process, and looks by itself every so often for
+what other replicas or a crash left behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from strata.core_memory.files.indexing import FileIndexing
+from strata.core_memory.files.leases import LeaseLostError, while_held
+from strata.core_memory.files.reading.formats import Format
+from strata.core_memory.files.reading.pages import Page, UnreadableFileError
+from strata.core_memory.files.reading.reader import FileReader, ReadingBrokeOffError
+from strata.core_memory.files.store.contents import ContentStore, TextPage
+from strata.core_memory.files.store.queue import ClaimedContent, FileQueue
+from strata.shared.errors import StrataError
+from strata.shared.logs import get_logger
+
+MAX_ATTEMPTS = 3
+# About a megabyte of text in one statement.
+_PAGES_AT_ONCE = 8
+_IN_MEMORY_BYTES = 1024 * 1024
+_LONGEST_PAUSE_S = 30.0
+_UPLOADS_EVERY_S = 600.0
+# No upload lasts as long: the server ends every stream after a quarter of it.
+_UPLOAD_AGE_S = 3600.0
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestOptions:
+    """How files are prepared; times in seconds.
+
+    Attributes:
+        readers: Files that are read at once.
+        lease: For how long a file is ours without a sign of life.
+        poll: Pause between looks for work.
+    """
+
+    readers: int = 2
+    lease: float = 60.0
+    poll: float = 1.0
+
+
+class Reading:
+    """Reads contents, one at a time.
+
+    A text is seen when all of it is there: pages are written first, the state changes last,
+    and the next attempt begins by removing the pages of the one before.
+
+    Args:
+        queue: Says what is to be read.
+        contents: Where bytes and pages are.
+        reader: Turns the one into the other.
+        lease: See `IngestOptions`.
+    """
+
+    def __init__(
+        self, queue: FileQueue, contents: ContentStore, reader: FileReader, lease: float
+    ) -> None:
+        self._queue = queue
+        self._contents = contents
+        self._reader = reader
+        self._lease = lease
+
+    async def read_next(self) -> bool:
+        """Reads the content that waits longest; returns whether there was one.
+
+        Raises:
+            UnavailableError: The database cannot be reached; nothing is lost.
+        """
+        claim = await self._queue.claim_content(self._lease)
+        if claim is None:
+            return False
+        try:
+            await self._attempt(claim)
+        except LeaseLostError:
+            _log.info("reading a file was given up", project_id=claim.project_id)
+        except (StrataError, asyncio.CancelledError):
+            # Not the file's fault: the next one need not wait for the lease to run out.
+            with contextlib.suppress(StrataError):
+                await asyncio.shield(self._queue.release_content(claim, counted=False))
+            raise
+        return True
+
+    async def _attempt(self, claim: ClaimedContent) -> None:
+        if claim.attempt > MAX_ATTEMPTS:
+            await self._give_up(
+                claim, f"Reading the file broke off {MAX_ATTEMPTS} times; it may be damaged."
+            )
+            return
+        try:
+            await while_held(
+                self._read(claim),
+                lambda: self._queue.hold_content(claim, self._lease),
+                self._lease,
+            )
+        except UnreadableFileError as error:
+            await self._give_up(claim, error.message)
+        except ReadingBrokeOffError as error:
+            await self._queue.release_content(claim, counted=True)
+            _log.warning("reading a file broke off", attempt=claim.attempt, why=str(error))
+
+    async def _give_up(self, claim: ClaimedContent, why: str) -> None:
+        await self._contents.unreadable(claim.project_id, claim.content, why, attempt=claim.attempt)
+        _log.info("a file cannot be read", project_id=claim.project_id, why=why)
+
+    async def _read(self, claim: ClaimedContent) -> None:
+        found = await self._queue.format_of(claim)
+        if found is None:
+            raise LeaseLostError
+        file_format, size = Format(found[0]), found[1]
+        lines, chars = 0, -1
+        if size:
+            with _spool(file_format, size) as file:
+                async for part in self._contents.parts(claim.project_id, claim.content):
+                    await asyncio.to_thread(file.write, part)
+                lines, chars = await self._write_pages(claim, file, file_format)
+        is_done = await self._contents.readable(
+            claim.project_id,
+            claim.content,
+            attempt=claim.attempt,
+            line_count=lines,
+            char_count=max(chars, 0),
+        )
+        if not is_done:
+            raise LeaseLostError
+
+    async def _write_pages(
+        self, claim: ClaimedContent, file: BinaryIO, file_format: Format
+    ) -> tuple[int, int]:
+        """Returns lines and characters, the line feeds between lines included."""
+        lines, chars = 0, -1
+        batch: list[Page] = []
+        async with aclosing(self._reader.pages(file, file_format)) as pages:
+            async for page in pages:
+                batch.append(page)
+                lines += page.line_count
+                chars += len(page.text) + 1
+                if len(batch) == _PAGES_AT_ONCE:
+                    await self._put(claim, batch)
+                    batch = []
+        if batch:
+            await self._put(claim, batch)
+        return lines, chars
+
+    async def _put(self, claim: ClaimedContent, pages: Sequence[Page]) -> None:
+        rows = [
+            TextPage(page.number, page.first_line, page.line_count, page.text) for page in pages
+        ]
+        if not await self._contents.put_pages(
+            claim.project_id, claim.content, rows, attempt=claim.attempt
+        ):
+            raise LeaseLostError
+
+
+class Ingest:
+    """Prepares files, for ever.
+
+    Args:
+        reading: Reads them.
+        indexing: Has them indexed.
+        queue: For what uploads left behind.
+        options: How.
+    """
+
+    def __init__(
+        self,
+        reading: Reading,
+        indexing: FileIndexing,
+        queue: FileQueue,
+        options: IngestOptions | None = None,
+    ) -> None:
+        self._reading = reading
+        self._indexing = indexing
+        self._queue = queue
+        self._options = options or IngestOptions()
+        self._uploaded = asyncio.Event()
+        self._read = asyncio.Event()
+        self._deleted = asyncio.Event()
+
+    def wake(self) -> None:
+        """Tells that something was uploaded or deleted."""
+        self._uploaded.set()
+        self._read.set()
+        self._deleted.set()
+
+    async def run(self) -> None:
+        """Prepares files until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._options.readers):
+                group.create_task(self._keep(self._read_next, self._uploaded))
+            group.create_task(self._keep(self._indexing.send_next, self._read))
+            group.create_task(self._keep(self._indexing.follow, asyncio.Event()))
+            group.create_task(self._keep(self._indexing.drop_next, self._deleted))
+            group.create_task(self._keep(self._forget_uploads, asyncio.Event(), _UPLOADS_EVERY_S))
+
+    async def _read_next(self) -> bool:
+        found = await self._reading.read_next()
+        if found:
+            self._read.set()
+            # Where there is one file there may be more, for the other readers too.
+            self._uploaded.set()
+        return found
+
+    async def _forget_uploads(self) -> bool:
+        count = await self._queue.forget_uploads(_UPLOAD_AGE_S)
+        if count:
+            _log.info("parts of abandoned uploads were removed", parts=count)
+        return False
+
+    async def _keep(
+        self, work: Callable[[], Awaitable[bool]], wake: asyncio.Event, poll: float | None = None
+    ) -> None:
+        """Works while there is work, then waits to be woken or for a while."""
+        poll = poll or self._options.poll
+        pause = poll
+        while True:
+            wake.clear()
+            try:
+                if await work():
+                    pause = poll
+                    continue
+            except StrataError as error:
+                _log.warning(
+                    "preparing files waits",
+                    reason=error.reason.value,
+                    message=error.message,
+                    pause=pause,
+                )
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE_S)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(poll):
+                    await wake.wait()
+
+
+def _spool(file_format: Format, size: int) -> BinaryIO:
+    """A place for the bytes; converters need a file of the system, which has no name."""
+    if size <= _IN_MEMORY_BYTES and not file_format.is_converted:
+        return io.BytesIO()
+    return tempfile.TemporaryFile(prefix="strata-")

@@ -1,0 +1,172 @@
+"""Which files can be read, told from name, media type and the first bytes."""
+
+from __future__ import annotations
+
+import codecs
+from enum import StrEnum
+from pathlib import PurePosixPath
+
+from charset_normalizer import from_bytes
+
+HEAD_BYTES = 16 * 1024
+"""How much of a file is looked at; more is ignored."""
+
+READABLE = "text, Markdown, source code, CSV, HTML, PDF and DOCX"
+"""The kinds that can be read, for messages."""
+
+_DOCX = "application/vnd.openxmlformats-officedocument.wordprocessingml.document"
+_BY_MEDIA_TYPE = {
+    "text/html": "html",
+    "application/xhtml+xml": "html",
+    "text/markdown": "markdown",
+    "text/csv": "csv",
+    "text/tab-separated-values": "csv",
+}
+_BY_SUFFIX = {
+    **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
+    **dict.fromkeys((".md", ".markdown", ".mdown", ".mkd"), "markdown"),
+    **dict.fromkeys((".csv", ".tsv"), "csv"),
+    **dict.fromkeys((".txt", ".text", ".log"), "text"),
+}
+_CODE_SUFFIXES = frozenset(
+    (
+        *(".bash", ".bat", ".c", ".cc", ".cfg", ".clj", ".cmake", ".conf", ".cpp"),
+        *(".cs", ".css", ".cxx", ".dart", ".diff", ".dockerfile", ".el", ".elm", ".erl"),
+        *(".ex", ".exs", ".f90", ".fs", ".go", ".gradle", ".graphql", ".groovy", ".h"),
+        *(".hpp", ".hrl", ".hs", ".ini", ".ipynb", ".java", ".jl", ".js", ".json"),
+        *(".jsonl", ".jsx", ".kt", ".kts", ".less", ".lisp", ".lua", ".m", ".mjs"),
+        *(".ml", ".mm", ".nim", ".nix", ".patch", ".php", ".pl", ".pm", ".proto"),
+        *(".ps1", ".py", ".pyi", ".r", ".rb", ".rs", ".rst", ".s", ".sass"),
+        *(".scala", ".scm", ".scss", ".sh", ".sol", ".sql", ".swift", ".tcl", ".tex"),
+        *(".tf", ".toml", ".ts", ".tsx", ".vb", ".vim", ".vue", ".xml", ".yaml"),
+        *(".yml", ".zig", ".zsh"),
+    )
+)
+# What begins like this is no text, even where some decoder would accept it.
+_BINARY = (
+    *(b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"BM", b"II*\x00", b"MM\x00*", b"RIFF"),
+    *(b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00"),
+    *(b"7z\xbc\xaf", b"Rar!\x1a", b"\x28\xb5\x2f\xfd", b"\x7fELF", b"MZ", b"\xca\xfe\xba\xbe"),
+    *(b"\xd0\xcf\x11\xe0", b"SQLite format 3\x00", b"OggS", b"ID3", b"fLaC", b"wOFF", b"wOF2"),
+    *(b"\xcf\xfa\xed\xfe", b"\xfe\xed\xfa\xce", b"\xfe\xed\xfa\xcf", b"\x00asm", b"%!PS-Adobe"),
+)
+# Two of them are letters that a text may begin with.
+_AMBIGUOUS = frozenset((b"BM", b"MZ", b"ID3", b"RIFF", b"OggS", b"GIF8", b"BZh"))
+_PDF_WITHIN = 1024
+_BOMS = (
+    # UTF-32 first: its little-endian mark begins with that of UTF-16.
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+# Of the control characters a text has these; the last two are a terminal's.
+_CONTROLS = frozenset("\t\n\v\f\r\b\x1b")
+_MOST_CONTROLS = 0.01
+_TELLING_BYTES = 256
+# Without a mark these are never meant; short texts look like them.
+_NEVER_GUESSED = ["utf_7", "utf_16", "utf_16_be", "utf_16_le", "utf_32", "utf_32_be", "utf_32_le"]
+
+
+class Format(StrEnum):
+    """A way to read a file."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    CODE = "code"
+    CSV = "csv"
+    HTML = "html"
+    PDF = "pdf"
+    DOCX = "docx"
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether reading it is more than decoding it."""
+        return self in (Format.HTML, Format.PDF, Format.DOCX)
+
+
+def kind_of(name: str, media_type: str, head: bytes) -> Format | None:
+    """Returns how a file is to be read, None if it cannot be.
+
+    What the bytes are counts more than what the name says: an image named ``notes.txt``
+    cannot be read, a text named ``notes.png`` can.
+
+    Args:
+        name: Its name.
+        media_type: Its MIME type as the client gave it; may be empty.
+        head: Its first bytes, `HEAD_BYTES` of them where there are as many.
+    """
+    suffix = PurePosixPath(name.lower()).suffix
+    media_type = media_type.partition(";")[0].strip().lower()
+    head = head[:HEAD_BYTES]
+    if b"%PDF-" in head[:_PDF_WITHIN]:
+        return Format.PDF
+    if head.startswith(b"PK\x03\x04") and (suffix == ".docx" or media_type == _DOCX):
+        return Format.DOCX
+    if not head:
+        return _kind_of_text(suffix, media_type)
+    if suffix in (".pdf", ".docx") or not _is_text(head):
+        return None
+    return _kind_of_text(suffix, media_type)
+
+
+def encoding_of(head: bytes) -> str | None:
+    """Returns the encoding of a text, None if it is no text.
+
+    A byte order mark decides; without one it is UTF-8 if it can be, else what the
+    frequencies of the characters speak for.
+
+    Args:
+        head: The beginning of the text; a character may be cut off at its end.
+    """
+    for mark, encoding in _BOMS:
+        if head.startswith(mark):
+            return encoding
+    if b"\x00" in head:
+        return None
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return guess_encoding(head)
+    return "utf-8"
+
+
+def guess_encoding(sample: bytes) -> str | None:
+    """Returns the encoding that a text, which is not UTF-8, is most likely in; None if none is.
+
+    A few foreign letters in a short text tell nothing: they are taken for Western ones.
+    """
+    foreign = sum(1 for each in sample if each > 0x7F)
+    if len(sample) < _TELLING_BYTES and foreign * 4 < len(sample):
+        try:
+            sample.decode("cp1252")
+        except UnicodeDecodeError:
+            pass
+        else:
+            return "cp1252"
+    best = from_bytes(sample, cp_exclusion=_NEVER_GUESSED).best()
+    return best.encoding if best is not None else None
+
+
+def _is_text(head: bytes) -> bool:
+    known = next((magic for magic in _BINARY if head.startswith(magic)), None)
+    if known is not None and known not in _AMBIGUOUS:
+        return False
+    encoding = encoding_of(head)
+    if encoding is None:
+        return False
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(head)
+    except UnicodeDecodeError:
+        return False
+    controls = sum(1 for each in text if each < " " and each not in _CONTROLS)
+    return "\x00" not in text and controls <= len(text) * _MOST_CONTROLS
+
+
+def _kind_of_text(suffix: str, media_type: str) -> Format:
+    """An empty file is a text without lines, whatever it is called."""
+    kind = _BY_SUFFIX.get(suffix) or _BY_MEDIA_TYPE.get(media_type)
+    if kind is not None:
+        return Format(kind)
+    return Format.CODE if suffix in _CODE_SUFFIXES else Format.TEXT

@@ -1,0 +1,194 @@
+"""Reads files: text in this process, everything that needs a converter in a child of its own.
+
+Decoding text is bounded in memory and time whatever the bytes are, and costs less than
+starting a process: thousands of small files are read in one go. Converters are neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import strata
+from strata.core_memory.files.reading import frames
+from strata.core_memory.files.reading.decoding import text_of
+from strata.core_memory.files.reading.formats import Format
+from strata.core_memory.files.reading.pages import Page, UnreadableFileError, pages_of
+from strata.shared.logs import get_logger
+
+_CHILD = "strata.core_memory.files.reading.child"
+_COMPLAINT_BYTES = 4096
+# What is said where memory runs out below Python, which cannot catch it.
+_OUT_OF_MEMORY = ("allocate memory", "MemoryError", "bad_alloc")
+_log = get_logger(__name__)
+
+
+class ReadingBrokeOffError(Exception):
+    """The child process ended without an answer: killed from outside, or by a crash.
+
+    It is worth another attempt.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingLimits:
+    """What reading one file may take.
+
+    Attributes:
+        seconds: Time to wait for the child, and the processor time that it gets.
+        memory_bytes: Address space of the child.
+    """
+
+    seconds: float = 300.0
+    memory_bytes: int = 1024 * 1024 * 1024
+
+
+class FileReader:
+    """Turns files into pages of text.
+
+    Args:
+        limits: For each file that needs a converter.
+    """
+
+    def __init__(self, limits: ReadingLimits | None = None) -> None:
+        self._limits = limits or ReadingLimits()
+
+    async def pages(self, file: BinaryIO, file_format: Format) -> AsyncGenerator[Page, None]:
+        """Yields the pages of a file as they are read; close it if you leave it early.
+
+        Args:
+            file: The bytes. To be converted they must be in a file of the system.
+            file_format: How to read them.
+
+        Raises:
+            UnreadableFileError: It cannot be read.
+            ReadingBrokeOffError: The child process died.
+        """
+        if file_format.is_converted:
+            async with _Child.started(file, file_format, self._limits) as child:
+                async for page in child.pages():
+                    yield page
+            return
+        reading = pages_of(text_of(file))
+        while True:
+            read = await asyncio.to_thread(lambda: next(reading, None))
+            if read is None:
+                return
+            yield read
+
+
+class _Child:
+    """A child process, and what it says."""
+
+    def __init__(self, process: asyncio.subprocess.Process, limits: ReadingLimits) -> None:
+        self._process = process
+        self._limits = limits
+        # Only waiting for the child counts, not what is done with its pages.
+        self._left = limits.seconds
+        self._complaints = asyncio.create_task(self._listen())
+
+    @classmethod
+    @asynccontextmanager
+    async def started(
+        cls, file: BinaryIO, file_format: Format, limits: ReadingLimits
+    ) -> AsyncIterator[_Child]:
+        file.flush()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-s", "-P", "-B", "-X", "utf8", "-m", _CHILD),
+            *(file_format.value, str(os.getpid())),
+            *(str(max(1, round(limits.seconds))), str(limits.memory_bytes)),
+            stdin=file,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=_environment(),
+        )
+        child = cls(process, limits)
+        try:
+            yield child
+        finally:
+            await asyncio.shield(child.end())
+
+    async def pages(self) -> AsyncIterator[Page]:
+        while True:
+            kind, body = await self._frame()
+            if kind == frames.PAGE:
+                yield self._page(body)
+            elif kind == frames.END:
+                return
+            elif kind == frames.UNREADABLE:
+                raise UnreadableFileError(body.decode("utf-8", "replace"))
+            else:
+                raise ReadingBrokeOffError("what the child says is no frame")
+
+    async def end(self) -> None:
+        """Ends the child, whatever it is doing."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+        self._complaints.cancel()
+        await asyncio.gather(self._complaints, return_exceptions=True)
+
+    async def _frame(self) -> tuple[bytes, bytes]:
+        assert self._process.stdout is not None
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with asyncio.timeout(self._left):
+                header = await self._process.stdout.readexactly(frames.HEADER.size)
+                kind, size = frames.HEADER.unpack(header)
+                if size > frames.MAX_BODY_BYTES:
+                    raise ReadingBrokeOffError("what the child says is no frame")
+                return kind, await self._process.stdout.readexactly(size)
+        except TimeoutError:
+            raise self._too_slow() from None
+        except asyncio.IncompleteReadError:
+            raise await self._why_it_died() from None
+        finally:
+            self._left = max(0.0, self._left - (loop.time() - began))
+
+    def _page(self, body: bytes) -> Page:
+        try:
+            return frames.decode_page(body)
+        except ValueError as error:
+            raise ReadingBrokeOffError("what the child says is no page") from error
+
+    def _too_slow(self) -> UnreadableFileError:
+        return UnreadableFileError(
+            f"Reading the file took longer than {self._limits.seconds:g} seconds."
+        )
+
+    async def _why_it_died(self) -> Exception:
+        code = await self._process.wait()
+        said = await self._complaints
+        if hasattr(signal, "SIGXCPU") and code == -signal.SIGXCPU:
+            return self._too_slow()
+        if any(words in said for words in _OUT_OF_MEMORY):
+            return UnreadableFileError("Reading the file needs too much memory.")
+        _log.warning("the child process of a file broke off", code=code, said=said)
+        return ReadingBrokeOffError(f"the child process ended with code {code}")
+
+    async def _listen(self) -> str:
+        """Keeps the end of what the child complains about; lets it never wait for us."""
+        assert self._process.stderr is not None
+        said = b""
+        while data := await self._process.stderr.read(_COMPLAINT_BYTES):
+            said = (said + data)[-_COMPLAINT_BYTES:]
+        return said.decode("utf-8", "replace")
+
+
+def _environment() -> dict[str, str]:
+    """Nothing of ours: no key and no address reaches a process that reads strangers' files."""
+    return {
+        "PYTHONPATH": os.pathsep.join(str(Path(part).parent) for part in strata.__path__),
+        # Each thread of theirs would reserve address space.
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }

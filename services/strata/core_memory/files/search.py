@@ -1,0 +1,71 @@
+"""Searching an agent's files by meaning, with the archival room's index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strata.core_memory.files.domain.ports import ChunkHit, FileIndex
+from strata.core_memory.files.domain.search import (
+    MAX_FOLDERS,
+    MAX_LIMIT,
+    FileFindings,
+    FileHit,
+    FileQuery,
+    ScopeStore,
+    checked_limit,
+    message_of,
+)
+from strata.shared.clock import Clock
+
+# Of what is found some may be deleted already.
+_SPARE = 5
+
+
+class FileSearch:
+    """Searches files by meaning."""
+
+    def __init__(self, store: ScopeStore, index: FileIndex, clock: Clock) -> None:
+        self._store = store
+        self._index = index
+        self._clock = clock
+
+    async def search(self, query: FileQuery) -> FileFindings:
+        """Returns the best pieces of the agent's files.
+
+        Open files with hits are closed later than others.
+
+        Raises:
+            InvalidArgumentError: The query makes no sense; the message is for the model.
+            UnavailableError: The archival room cannot be reached.
+        """
+        limit = checked_limit(query)
+        scope = await self._store.scope(query.agent_id, MAX_FOLDERS)
+        if not scope.folder_ids:
+            return FileFindings((), "No files are currently attached to search", 0)
+        wanted = min(limit + _SPARE, MAX_LIMIT)
+        found = await self._index.search(scope.folder_ids, query.query, wanted)
+        hits = await self._named(query.agent_id, found, limit)
+        return FileFindings(
+            hits, message_of(query, hits, scope.unindexed_files), scope.unindexed_files
+        )
+
+    async def _named(
+        self, agent_id: str, found: Sequence[ChunkHit], limit: int
+    ) -> tuple[FileHit, ...]:
+        if not found:
+            return ()
+        names = await self._store.names_of(agent_id, sorted({hit.file_id for hit in found}))
+        kept = [hit for hit in found if hit.file_id in names][:limit]
+        if kept:
+            used = sorted({hit.file_id for hit in kept})
+            await self._store.touch(agent_id, used, self._clock.now())
+        return tuple(
+            FileHit(
+                file_name=names[hit.file_id],
+                start_line=hit.chunk.start_line,
+                end_line=hit.chunk.end_line,
+                text=hit.chunk.text,
+                score=hit.score,
+            )
+            for hit in kept
+        )

@@ -1,0 +1,1 @@
+"""Folders, files and their contents in PostgreSQL."""

@@ -1,0 +1,264 @@
+"""The bytes of files and the text that was read from them, by content.
+
+Locks are taken in one order by everybody who changes files: folders (by id), files, contents
+(by key). So nobody waits for somebody who waits for him.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.shared.db import Database
+
+_PART = text(
+    "SELECT data FROM core_memory.content_parts"
+    " WHERE project_id = :project AND content_hash = :content AND part = :part"
+)
+_PAGE = text(
+    """
+    SELECT page, first_line, line_count, text FROM core_memory.content_pages
+    WHERE project_id = :project AND content_hash = :content AND page > :after
+    ORDER BY page LIMIT :count
+    """
+)
+_PUT_PAGES = text(
+    """
+    INSERT INTO core_memory.content_pages
+        (project_id, content_hash, page, first_line, line_count, text)
+    SELECT :project, :content, p.page, p.first_line, p.line_count, p.text
+    FROM unnest(CAST(:pages AS int[]), CAST(:first_lines AS int[]), CAST(:line_counts AS int[]),
+                CAST(:texts AS text[])) AS p(page, first_line, line_count, text)
+    """
+)
+_DROP_PAGES = text(
+    "DELETE FROM core_memory.content_pages WHERE project_id = :project AND content_hash = :content"
+)
+_LOCK_FOLDERS = text(
+    """
+    SELECT d.id FROM core_memory.folders d
+    WHERE d.project_id = :project AND d.id IN (
+        SELECT f.folder_id FROM core_memory.files f
+        WHERE f.project_id = :project AND f.content_hash = :content)
+    ORDER BY d.id FOR NO KEY UPDATE
+    """
+)
+# Who has claimed a content since has raised its attempts: the one before writes nothing more.
+_LOCK_CLAIMED = text(
+    """
+    SELECT true FROM core_memory.contents
+    WHERE project_id = :project AND content_hash = :content
+      AND state = 'stored' AND attempts = :attempt
+    FOR NO KEY UPDATE
+    """
+)
+_READ = text(
+    """
+    UPDATE core_memory.contents
+    SET state = 'text', error = '', line_count = :lines, char_count = :chars, lease_until = NULL
+    WHERE project_id = :project AND content_hash = :content
+    """
+)
+_UNREADABLE = text(
+    """
+    UPDATE core_memory.contents SET state = 'failed', error = :error, lease_until = NULL
+    WHERE project_id = :project AND content_hash = :content
+    """
+)
+# A statement after the content's own, so that it sees the files that were added until then.
+_FILES_FOLLOW = text(
+    """
+    WITH changed AS (
+        UPDATE core_memory.files
+        SET state = :state, error = :error, attempts = 0,
+            chunk_count = 0, indexed_count = 0, update_time = clock_timestamp()
+        WHERE project_id = :project AND content_hash = :content AND state IN ('parsing', 'failed')
+        RETURNING folder_id
+    )
+    UPDATE core_memory.folders SET revision = revision + 1
+    WHERE project_id = :project AND id IN (SELECT folder_id FROM changed)
+    """
+)
+_LOCK_ORPHANS = text(
+    """
+    SELECT content_hash FROM core_memory.contents
+    WHERE project_id = :project AND content_hash = ANY(CAST(:contents AS text[]))
+    ORDER BY content_hash FOR UPDATE
+    """
+)
+_DELETE_ORPHANS = text(
+    """
+    WITH gone AS (
+        DELETE FROM core_memory.contents c
+        WHERE c.project_id = :project AND c.content_hash = ANY(CAST(:contents AS text[]))
+          AND NOT EXISTS (SELECT 1 FROM core_memory.files f
+                          WHERE f.project_id = c.project_id AND f.content_hash = c.content_hash)
+        RETURNING c.content_hash
+    )
+    DELETE FROM core_memory.content_parts p USING gone
+    WHERE p.project_id = :project AND p.content_hash = gone.content_hash
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TextPage:
+    """Some whole lines of a content.
+
+    Attributes:
+        page: Place in the content, from 0.
+        first_line: Number of its first line, from 1.
+        line_count: How many lines it holds.
+        text: The lines, joined by line feeds, without one at the end.
+    """
+
+    page: int
+    first_line: int
+    line_count: int
+    text: str
+
+
+class ContentStore:
+    """Contents of any project, for the worker that reads them.
+
+    Args:
+        database: Connects as the room's service role.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def parts(self, project_id: str, content: str) -> AsyncIterator[bytes]:
+        """Gives the bytes part by part, each in a transaction of its own."""
+        part = 0
+        while True:
+            bound = {"project": project_id, "content": content, "part": part}
+            async with self._transaction(project_id, read_only=True) as connection:
+                data = (await connection.execute(_PART, bound)).scalar()
+            if data is None:
+                return
+            yield data
+            part += 1
+
+    async def pages(
+        self, project_id: str, content: str, *, after: int = -1, count: int = 1
+    ) -> AsyncIterator[TextPage]:
+        """Gives the text page by page.
+
+        Args:
+            project_id: The project.
+            content: The content.
+            after: Begin after this page.
+            count: Pages that are fetched at once.
+        """
+        while True:
+            bound = {"project": project_id, "content": content, "after": after, "count": count}
+            async with self._transaction(project_id, read_only=True) as connection:
+                rows = (await connection.execute(_PAGE, bound)).all()
+            for row in rows:
+                yield TextPage(row.page, row.first_line, row.line_count, row.text)
+            if len(rows) < count:
+                return
+            after = rows[-1].page
+
+    async def put_pages(
+        self, project_id: str, content: str, pages: Sequence[TextPage], *, attempt: int
+    ) -> bool:
+        """Stores some pages; nobody sees them until `readable`.
+
+        The first page removes what an earlier attempt at reading left.
+
+        Args:
+            project_id: The project.
+            content: The content.
+            pages: The pages, in order.
+            attempt: The attempt that the content was claimed for.
+
+        Returns:
+            False if the content is gone, or claimed by somebody else.
+        """
+        bound = {"project": project_id, "content": content}
+        async with self._transaction(project_id) as connection:
+            if not await _is_claimed(connection, bound, attempt):
+                return False
+            if pages[0].page == 0:
+                await connection.execute(_DROP_PAGES, bound)
+            await connection.execute(
+                _PUT_PAGES,
+                {
+                    **bound,
+                    "pages": [page.page for page in pages],
+                    "first_lines": [page.first_line for page in pages],
+                    "line_counts": [page.line_count for page in pages],
+                    "texts": [page.text for page in pages],
+                },
+            )
+        return True
+
+    async def readable(
+        self, project_id: str, content: str, *, attempt: int, line_count: int, char_count: int
+    ) -> bool:
+        """Notes that all pages are there; its files are readable from now on.
+
+        Returns:
+            False if the content is gone, or claimed by somebody else.
+        """
+        return await self._end(
+            project_id,
+            content,
+            attempt,
+            (_READ, {"lines": line_count, "chars": char_count}),
+            {"state": "indexing", "error": ""},
+        )
+
+    async def unreadable(self, project_id: str, content: str, error: str, *, attempt: int) -> bool:
+        """Notes that the content cannot be read; see `readable`."""
+        return await self._end(
+            project_id,
+            content,
+            attempt,
+            (_UNREADABLE, {"error": error}),
+            {"state": "failed", "error": error},
+        )
+
+    async def _end(
+        self,
+        project_id: str,
+        content: str,
+        attempt: int,
+        change: tuple[Any, dict[str, Any]],
+        files: dict[str, str],
+    ) -> bool:
+        bound = {"project": project_id, "content": content}
+        async with self._transaction(project_id) as connection:
+            await connection.execute(_LOCK_FOLDERS, bound)
+            if not await _is_claimed(connection, bound, attempt):
+                return False
+            # Of an attempt that broke off there may be pages: a text without lines has none.
+            if files["state"] == "failed" or not change[1].get("lines"):
+                await connection.execute(_DROP_PAGES, bound)
+            await connection.execute(change[0], {**bound, **change[1]})
+            await connection.execute(_FILES_FOLLOW, {**bound, **files})
+        return True
+
+    def _transaction(self, project_id: str, *, read_only: bool = False) -> Any:
+        return self._database.transaction(project_id=project_id, read_only=read_only)
+
+
+async def _is_claimed(connection: AsyncConnection, content: dict[str, str], attempt: int) -> bool:
+    found = await connection.execute(_LOCK_CLAIMED, {**content, "attempt": attempt})
+    return found.scalar() is not None
+
+
+async def drop_orphans(
+    connection: AsyncConnection, project_id: str, contents: Sequence[str]
+) -> None:
+    """Deletes those of the contents that no file has any more, with parts and pages."""
+    bound = {"project": project_id, "contents": list(contents)}
+    # Who is adding a file of such a content holds the lock until the file can be seen.
+    await connection.execute(_LOCK_ORPHANS, bound)
+    await connection.execute(_DELETE_ORPHANS, bound)

@@ -1,0 +1,132 @@
+"""Files in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, TextClause, text
+
+from strata.core_memory.files.domain.files import File, OpenFile, file_not_found
+from strata.core_memory.files.store.contents import drop_orphans
+from strata.core_memory.files.store.rows import FILE, FILE_TABLES, to_file
+from strata.shared.context import current_project
+from strata.shared.db import Database
+
+_GET = text(f"SELECT {FILE} FROM {FILE_TABLES} WHERE f.project_id = :project AND f.id = :file")
+_LIST = text(
+    f"""
+    SELECT {FILE} FROM {FILE_TABLES}
+    WHERE f.project_id = :project AND f.folder_id = :folder AND f.name > :after
+    ORDER BY f.name LIMIT :count
+    """
+)
+_LIST_OF_AGENT = text(
+    f"""
+    SELECT {FILE} FROM {FILE_TABLES}
+    JOIN core_memory.folder_attachments a
+      ON a.project_id = d.project_id AND a.folder_id = d.id AND a.agent_id = :agent
+    WHERE f.project_id = :project
+      AND (d.name, f.name) > (CAST(:after_folder AS text), CAST(:after AS text))
+    ORDER BY d.name, f.name LIMIT :count
+    """
+)
+_OPEN_OF_AGENT = text(
+    """
+    SELECT o.file_id, d.name || '/' || f.name AS file_name, o.start_line,
+           CASE WHEN o.end_line = 0 THEN c.line_count
+                ELSE least(o.end_line, c.line_count) END AS end_line,
+           o.last_access_time
+    FROM core_memory.open_files o
+    JOIN core_memory.files f ON f.project_id = o.project_id AND f.id = o.file_id
+    JOIN core_memory.folders d ON d.project_id = f.project_id AND d.id = f.folder_id
+    JOIN core_memory.contents c
+      ON c.project_id = f.project_id AND c.content_hash = f.content_hash
+    WHERE o.project_id = :project AND o.agent_id = :agent
+    ORDER BY d.name, f.name
+    """
+)
+_LOCK_FOLDER = text(
+    """
+    SELECT id FROM core_memory.folders
+    WHERE project_id = :project AND id = (
+        SELECT folder_id FROM core_memory.files WHERE project_id = :project AND id = :file)
+    FOR NO KEY UPDATE
+    """
+)
+_DELETE = text(
+    """
+    WITH gone AS (
+        DELETE FROM core_memory.files WHERE project_id = :project AND id = :file
+        RETURNING folder_id, content_hash, lease_until
+    ), dropped AS (
+        INSERT INTO core_memory.dropped_files (project_id, id, due_time, keep_until)
+        SELECT :project, :file, clock_timestamp(), greatest(clock_timestamp(), lease_until)
+        FROM gone
+    ), counted AS (
+        UPDATE core_memory.folders d
+        SET revision = d.revision + 1, file_count = d.file_count - 1
+        FROM gone WHERE d.project_id = :project AND d.id = gone.folder_id
+    )
+    SELECT content_hash FROM gone
+    """
+)
+
+
+class PostgresFileStore:
+    """Files of the calling project; see `domain.ports.FileStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, file_id: str) -> File | None:
+        """Returns a file."""
+        rows = await self._read(_GET, file=file_id)
+        return to_file(rows[0]) if rows else None
+
+    async def of_folder(self, folder_id: str, after: str, count: int) -> list[File]:
+        """Returns files of a folder by name, after a name."""
+        rows = await self._read(_LIST, folder=folder_id, after=after, count=count)
+        return [to_file(row) for row in rows]
+
+    async def of_agent(self, agent_id: str, after: tuple[str, str], count: int) -> list[File]:
+        """Returns files of an agent by folder and name, after such a pair."""
+        folder, name = after
+        rows = await self._read(
+            _LIST_OF_AGENT, agent=agent_id, after_folder=folder, after=name, count=count
+        )
+        return [to_file(row) for row in rows]
+
+    async def open_of_agent(self, agent_id: str) -> list[OpenFile]:
+        """Returns the windows that an agent has open, by name."""
+        rows = await self._read(_OPEN_OF_AGENT, agent=agent_id)
+        return [
+            OpenFile(
+                file_id=row.file_id,
+                file_name=row.file_name,
+                start_line=row.start_line,
+                end_line=row.end_line,
+                last_access_time=row.last_access_time,
+            )
+            for row in rows
+        ]
+
+    async def delete(self, file_id: str) -> None:
+        """Deletes a file and all that only it needs.
+
+        Raises:
+            NotFoundError: There is none (``FILE_NOT_FOUND``).
+        """
+        project = current_project()
+        bound = {"project": project, "file": file_id}
+        async with self._database.transaction() as connection:
+            await connection.execute(_LOCK_FOLDER, bound)
+            content = (await connection.execute(_DELETE, bound)).scalar()
+            if content is None:
+                raise file_not_found(file_id)
+            await drop_orphans(connection, project, [content])
+
+    async def _read(self, statement: TextClause, **parameters: Any) -> Sequence[Row[Any]]:
+        bound = {"project": current_project(), **parameters}
+        async with self._database.transaction(read_only=True) as connection:
+            return (await connection.execute(statement, bound)).all()

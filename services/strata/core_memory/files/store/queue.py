@@ -1,0 +1,346 @@
+"""What is to be done with files, over all projects, and who does it.
+
+Whoever takes something up holds it for a while (a lease) and counts the attempt. The
+attempt is his name as well: when the lease has run out and another one has taken over,
+what he still writes finds another number, and comes to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+
+from strata.core_memory.files.domain.ports import Progress
+from strata.shared.db import Database
+
+_CLAIM_CONTENT = text(
+    """
+    UPDATE core_memory.contents c
+    SET lease_until = clock_timestamp() + make_interval(secs => :lease), attempts = c.attempts + 1
+    FROM (
+        SELECT project_id, content_hash FROM core_memory.contents
+        WHERE state = 'stored' AND (lease_until IS NULL OR lease_until < clock_timestamp())
+        ORDER BY create_time LIMIT 1 FOR UPDATE SKIP LOCKED
+    ) found
+    WHERE c.project_id = found.project_id AND c.content_hash = found.content_hash
+    RETURNING c.project_id, c.content_hash, c.attempts
+    """
+)
+_HOLD_CONTENT = text(
+    """
+    UPDATE core_memory.contents
+    SET lease_until = clock_timestamp() + make_interval(secs => :lease)
+    WHERE project_id = :project AND content_hash = :id AND state = 'stored' AND attempts = :attempt
+    """
+)
+_RELEASE_CONTENT = text(
+    """
+    UPDATE core_memory.contents SET lease_until = NULL, attempts = attempts - :uncounted
+    WHERE project_id = :project AND content_hash = :id AND state = 'stored' AND attempts = :attempt
+    """
+)
+_FORMAT = text(
+    "SELECT format, size_bytes FROM core_memory.contents"
+    " WHERE project_id = :project AND content_hash = :id"
+)
+# Files without pieces in the index yet; those with some wait for it, see _WAITING.
+_CLAIM_FILE = text(
+    """
+    UPDATE core_memory.files f
+    SET lease_until = clock_timestamp() + make_interval(secs => :lease), attempts = f.attempts + 1
+    FROM (
+        SELECT project_id, id FROM core_memory.files
+        WHERE state = 'indexing' AND chunk_count = 0
+          AND (lease_until IS NULL OR lease_until < clock_timestamp())
+        ORDER BY update_time LIMIT 1 FOR UPDATE SKIP LOCKED
+    ) found
+    WHERE f.project_id = found.project_id AND f.id = found.id
+    RETURNING f.project_id, f.id, f.folder_id, f.content_hash, f.attempts
+    """
+)
+_HOLD_FILE = text(
+    """
+    UPDATE core_memory.files
+    SET lease_until = clock_timestamp() + make_interval(secs => :lease)
+    WHERE project_id = :project AND id = :id AND content_hash = :content AND attempts = :attempt
+      AND state = 'indexing'
+    """
+)
+_SENT = text(
+    """
+    UPDATE core_memory.files
+    SET chunk_count = :chunks, indexed_count = 0, error = '', lease_until = NULL, attempts = 0,
+        state = CASE WHEN :chunks = 0 THEN 'ready' ELSE state END,
+        update_time = clock_timestamp()
+    WHERE project_id = :project AND id = :id AND content_hash = :content AND attempts = :attempt
+      AND state = 'indexing'
+    """
+)
+# The file has become another one meanwhile, and the index may hold what it was.
+_SEND_AGAIN = text(
+    """
+    UPDATE core_memory.files
+    SET chunk_count = 0, indexed_count = 0, lease_until = NULL,
+        state = CASE WHEN state = 'ready' THEN 'indexing' ELSE state END
+    WHERE project_id = :project AND id = :id
+    """
+)
+_POSTPONE = text(
+    """
+    UPDATE core_memory.files
+    SET lease_until = clock_timestamp() + make_interval(secs => :pause), error = :error
+    WHERE project_id = :project AND id = :id AND content_hash = :content AND attempts = :attempt
+      AND state = 'indexing'
+    """
+)
+_WAITING = text(
+    """
+    SELECT project_id, id, content_hash FROM core_memory.files
+    WHERE state = 'indexing' AND chunk_count > 0
+      AND (project_id, id) > (CAST(:project AS text), CAST(:id AS text))
+    ORDER BY project_id, id LIMIT :count
+    """
+)
+_PROGRESS = text(
+    """
+    UPDATE core_memory.files f
+    SET chunk_count = d.chunks, indexed_count = d.indexed, lease_until = NULL,
+        state = CASE WHEN d.chunks > 0 AND d.indexed >= d.chunks THEN 'ready' ELSE f.state END
+    FROM unnest(CAST(:ids AS text[]), CAST(:contents AS text[]), CAST(:chunks AS int[]),
+                CAST(:indexed AS int[])) AS d(id, content_hash, chunks, indexed)
+    WHERE f.project_id = :project AND f.id = d.id AND f.content_hash = d.content_hash
+      AND f.state = 'indexing' AND f.chunk_count > 0
+      AND (f.chunk_count <> d.chunks OR f.indexed_count <> d.indexed OR d.indexed >= d.chunks)
+    """
+)
+_UNINDEXABLE = text(
+    "SELECT DISTINCT project_id FROM core_memory.files WHERE state = 'indexing' AND chunk_count = 0"
+)
+_EXPLAIN = text(
+    """
+    UPDATE core_memory.files SET error = :error
+    WHERE project_id = :project AND state = 'indexing' AND chunk_count = 0 AND error <> :error
+    """
+)
+# Told once when they are due, and again when nobody can be sending pieces any more.
+_CLAIM_DROPPED = text(
+    """
+    UPDATE core_memory.dropped_files d
+    SET due_time = clock_timestamp() + make_interval(secs => :lease)
+    FROM (
+        SELECT project_id, id FROM core_memory.dropped_files WHERE due_time <= clock_timestamp()
+        ORDER BY due_time LIMIT :count FOR UPDATE SKIP LOCKED
+    ) found
+    WHERE d.project_id = found.project_id AND d.id = found.id
+    RETURNING d.project_id, d.id, d.keep_until <= clock_timestamp() AS is_last
+    """
+)
+_DROPPED = text(
+    """
+    WITH told AS (
+        SELECT * FROM unnest(CAST(:projects AS text[]), CAST(:ids AS text[]),
+                             CAST(:last AS boolean[])) AS t(project_id, id, is_last)
+    ), done AS (
+        DELETE FROM core_memory.dropped_files d USING told t
+        WHERE d.project_id = t.project_id AND d.id = t.id AND t.is_last
+    )
+    UPDATE core_memory.dropped_files d SET due_time = d.keep_until FROM told t
+    WHERE d.project_id = t.project_id AND d.id = t.id AND NOT t.is_last
+    """
+)
+_ABANDONED = text(
+    """
+    DELETE FROM core_memory.content_parts
+    WHERE content_hash LIKE 'upload-%'
+      AND create_time < clock_timestamp() - make_interval(secs => :age)
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedContent:
+    """A content to be read.
+
+    Attributes:
+        project_id: The project.
+        content: Its key.
+        attempt: The how-manieth attempt this is, from 1.
+    """
+
+    project_id: str
+    content: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedFile:
+    """A file whose pieces are to be sent to the index."""
+
+    project_id: str
+    file_id: str
+    folder_id: str
+    content: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingFile:
+    """A file whose pieces the index has, and has not finished with."""
+
+    project_id: str
+    file_id: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedFile:
+    """A file or folder that the index is to forget; `is_last` if it need not be told again."""
+
+    project_id: str
+    id: str
+    is_last: bool
+
+
+class FileQueue:
+    """The work that files make.
+
+    Args:
+        database: Connects as the room's service role.
+        worker: Connects as its worker role, which sees of every project what there is to do.
+    """
+
+    def __init__(self, database: Database, worker: Database) -> None:
+        self._database = database
+        self._worker = worker
+
+    async def claim_content(self, lease: float) -> ClaimedContent | None:
+        """Takes up the content that waits longest, for `lease` seconds."""
+        row = await self._claim(_CLAIM_CONTENT, lease=lease)
+        return ClaimedContent(row.project_id, row.content_hash, row.attempts) if row else None
+
+    async def format_of(self, claim: ClaimedContent) -> tuple[str, int] | None:
+        """Returns how a content is to be read and its size in bytes; None if it is gone."""
+        bound = {"project": claim.project_id, "id": claim.content}
+        async with self._of(claim.project_id, read_only=True) as connection:
+            row = (await connection.execute(_FORMAT, bound)).first()
+        return (row.format, row.size_bytes) if row else None
+
+    async def hold_content(self, claim: ClaimedContent, lease: float) -> bool:
+        """Holds a content for longer; False if it is no longer ours."""
+        return await self._change(claim.project_id, _HOLD_CONTENT, **_key(claim), lease=lease)
+
+    async def release_content(self, claim: ClaimedContent, *, counted: bool) -> None:
+        """Lets go of a content; an attempt that was not at fault is not counted."""
+        uncounted = 0 if counted else 1
+        await self._change(claim.project_id, _RELEASE_CONTENT, **_key(claim), uncounted=uncounted)
+
+    async def claim_file(self, lease: float) -> ClaimedFile | None:
+        """Takes up the readable file that waits longest for the index, for `lease` seconds."""
+        row = await self._claim(_CLAIM_FILE, lease=lease)
+        if row is None:
+            return None
+        return ClaimedFile(row.project_id, row.id, row.folder_id, row.content_hash, row.attempts)
+
+    async def hold_file(self, claim: ClaimedFile, lease: float) -> bool:
+        """Holds a file for longer; False if it is no longer ours, or no longer the same."""
+        return await self._change(claim.project_id, _HOLD_FILE, **_file_key(claim), lease=lease)
+
+    async def sent(self, claim: ClaimedFile, chunks: int) -> None:
+        """Notes that the index has the pieces of a file.
+
+        If the file has become another one meanwhile, that one is sent again.
+        """
+        if not await self._change(claim.project_id, _SENT, **_file_key(claim), chunks=chunks):
+            await self.send_again(claim.project_id, claim.file_id)
+
+    async def send_again(self, project_id: str, file_id: str) -> None:
+        """Notes that the index has not, or not surely, the pieces of a file."""
+        await self._change(project_id, _SEND_AGAIN, project=project_id, id=file_id)
+
+    async def postpone(self, claim: ClaimedFile, pause: float, error: str) -> None:
+        """Lets go of a file for `pause` seconds, and says why on it."""
+        more = {"pause": pause, "error": error}
+        await self._change(claim.project_id, _POSTPONE, **_file_key(claim), **more)
+
+    async def waiting(self, after: tuple[str, str], count: int) -> list[WaitingFile]:
+        """Returns files that wait for the index, by project and id, after such a pair."""
+        bound = {"project": after[0], "id": after[1], "count": count}
+        async with self._worker.system_transaction(read_only=True) as connection:
+            rows = await connection.execute(_WAITING, bound)
+            return [WaitingFile(row.project_id, row.id, row.content_hash) for row in rows]
+
+    async def progress(
+        self, project_id: str, files: Sequence[WaitingFile], progress: Mapping[str, Progress]
+    ) -> bool:
+        """Notes how far files are; True if anything has changed."""
+        known = [(file, progress[file.file_id]) for file in files if file.file_id in progress]
+        if not known:
+            return False
+        return await self._change(
+            project_id,
+            _PROGRESS,
+            project=project_id,
+            ids=[file.file_id for file, _ in known],
+            contents=[file.content for file, _ in known],
+            chunks=[each.chunk_count for _, each in known],
+            indexed=[each.indexed_count for _, each in known],
+        )
+
+    async def explain(self, error: str) -> int:
+        """Says on every file that waits to be sent why it waits; returns how many it told."""
+        async with self._worker.system_transaction(read_only=True) as connection:
+            projects = [row.project_id for row in await connection.execute(_UNINDEXABLE)]
+        told = 0
+        for project in projects:
+            async with self._of(project) as connection:
+                bound = {"project": project, "error": error}
+                told += (await connection.execute(_EXPLAIN, bound)).rowcount
+        return told
+
+    async def claim_dropped(self, lease: float, count: int) -> list[DroppedFile]:
+        """Takes up files and folders that the index is to forget."""
+        async with self._worker.system_transaction() as connection:
+            rows = await connection.execute(_CLAIM_DROPPED, {"lease": lease, "count": count})
+            return [DroppedFile(row.project_id, row.id, row.is_last) for row in rows]
+
+    async def dropped(self, files: Sequence[DroppedFile]) -> None:
+        """Notes that the index was told."""
+        bound = {
+            "projects": [file.project_id for file in files],
+            "ids": [file.id for file in files],
+            "last": [file.is_last for file in files],
+        }
+        async with self._worker.system_transaction() as connection:
+            await connection.execute(_DROPPED, bound)
+
+    async def forget_uploads(self, age: float) -> int:
+        """Removes the parts of uploads that are older than `age` seconds; returns how many."""
+        async with self._worker.system_transaction() as connection:
+            return int((await connection.execute(_ABANDONED, {"age": age})).rowcount)
+
+    async def _claim(self, statement: Any, **bound: Any) -> Any:
+        async with self._worker.system_transaction() as connection:
+            return (await connection.execute(statement, bound)).first()
+
+    async def _change(self, project_id: str, statement: Any, **bound: Any) -> bool:
+        async with self._of(project_id) as connection:
+            return int((await connection.execute(statement, bound)).rowcount) > 0
+
+    def _of(self, project_id: str, *, read_only: bool = False) -> Any:
+        return self._database.transaction(project_id=project_id, read_only=read_only)
+
+
+def _key(claim: ClaimedContent) -> dict[str, Any]:
+    return {"project": claim.project_id, "id": claim.content, "attempt": claim.attempt}
+
+
+def _file_key(claim: ClaimedFile) -> dict[str, Any]:
+    return {
+        "project": claim.project_id,
+        "id": claim.file_id,
+        "content": claim.content,
+        "attempt": claim.attempt,
+    }

@@ -1,0 +1,57 @@
+"""Rows as folders and files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Row
+
+from strata.core_memory.files.domain.files import File, FileState, Folder
+
+FOLDER = "d.id, d.name, d.description, d.instructions, d.file_count, d.create_time"
+"""What `to_folder` needs of a folder ``d``."""
+
+FILE = """
+    f.id, f.folder_id, d.name AS folder_name, f.name, f.media_type, f.content_hash,
+    c.size_bytes, CASE WHEN c.state = 'text' THEN c.line_count ELSE 0 END AS line_count,
+    f.state, f.error, f.chunk_count, f.indexed_count, f.create_time
+"""
+"""What `to_file` needs of a file ``f`` in `FILE_TABLES`."""
+
+FILE_TABLES = """
+    core_memory.files f
+    JOIN core_memory.folders d ON d.project_id = f.project_id AND d.id = f.folder_id
+    JOIN core_memory.contents c
+      ON c.project_id = f.project_id AND c.content_hash = f.content_hash
+"""
+
+
+def to_folder(row: Row[Any]) -> Folder:
+    """Returns the folder of a row of `FOLDER`."""
+    return Folder(
+        id=row.id,
+        name=row.name,
+        description=row.description,
+        instructions=row.instructions,
+        file_count=row.file_count,
+        create_time=row.create_time,
+    )
+
+
+def to_file(row: Row[Any]) -> File:
+    """Returns the file of a row of `FILE`."""
+    return File(
+        id=row.id,
+        folder_id=row.folder_id,
+        folder_name=row.folder_name,
+        name=row.name,
+        media_type=row.media_type,
+        content_key=row.content_hash,
+        size_bytes=row.size_bytes,
+        line_count=row.line_count,
+        state=FileState(row.state),
+        error=row.error,
+        chunk_count=row.chunk_count,
+        indexed_count=row.indexed_count,
+        create_time=row.create_time,
+    )

@@ -1,0 +1,120 @@
+"""The text of agents' files, for searching, in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Row, TextClause, text
+
+from strata.core_memory.files.domain.grep import GrepFile, LineRange
+from strata.shared.context import current_project
+from strata.shared.db import Database
+
+# Each folder gives its next files by index; the rest is looked up for those that are returned.
+_FILES = text(
+    """
+    WITH next AS (
+        SELECT d.name AS folder, f.id, f.name, f.content_hash
+        FROM core_memory.folder_attachments a
+        JOIN core_memory.folders d ON d.project_id = a.project_id AND d.id = a.folder_id
+        CROSS JOIN LATERAL (
+            SELECT id, name, content_hash FROM core_memory.files
+            WHERE project_id = d.project_id AND folder_id = d.id
+              AND (d.name > CAST(:after_folder AS text) OR name > CAST(:after_file AS text))
+            ORDER BY name LIMIT :count) f
+        WHERE a.project_id = :project AND a.agent_id = :agent
+          AND d.name >= CAST(:after_folder AS text)
+        ORDER BY d.name, f.name LIMIT :count
+    )
+    SELECT n.id, n.folder || '/' || n.name AS name, n.content_hash,
+           c.state = 'text' AS readable, c.char_count, o.file_id IS NOT NULL AS is_open
+    FROM next n
+    JOIN core_memory.contents c ON c.project_id = :project AND c.content_hash = n.content_hash
+    LEFT JOIN core_memory.open_files o
+      ON o.project_id = :project AND o.agent_id = :agent AND o.file_id = n.id
+    ORDER BY n.folder, n.name
+    """
+)
+_PAGES = text(
+    """
+    SELECT w.ordinal, p.page, p.first_line, p.text
+    FROM unnest(CAST(:contents AS text[])) WITH ORDINALITY AS w(content, ordinal)
+    CROSS JOIN LATERAL (
+        SELECT page, first_line, text FROM core_memory.content_pages
+        WHERE project_id = :project AND content_hash = w.content
+          AND (w.ordinal > CAST(:after AS int) OR page > CAST(:after_page AS int))
+        ORDER BY page LIMIT :count) p
+    WHERE w.ordinal >= CAST(:after AS int)
+    ORDER BY w.ordinal, p.page LIMIT :count
+    """
+)
+# Of each page that a range touches, only the lines of the range.
+_LINES = text(
+    """
+    SELECT r.content, greatest(r.first, p.first_line) AS first_line,
+           array_to_string(
+               (string_to_array(p.text, chr(10)))[
+                   greatest(r.first - p.first_line, 0) + 1 : r.last - p.first_line + 1],
+               chr(10)) AS text
+    FROM unnest(CAST(:contents AS text[]), CAST(:firsts AS int[]), CAST(:lasts AS int[]))
+         AS r(content, first, last)
+    JOIN core_memory.content_pages p
+      ON p.project_id = :project AND p.content_hash = r.content
+     AND p.first_line <= r.last AND p.first_line + p.line_count > r.first
+    """
+)
+
+
+class PostgresTextStore:
+    """Texts of files; see `domain.grep.TextStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def grep_files(self, agent_id: str, after: str, count: int) -> list[GrepFile]:
+        """Returns files of an agent's folders by folder and name, after ``FOLDER/FILE``."""
+        folder, _, file = after.partition("/")
+        rows = await self._read(
+            _FILES, agent=agent_id, after_folder=folder, after_file=file, count=count
+        )
+        return [
+            GrepFile(
+                id=row.id,
+                name=row.name,
+                content_key=row.content_hash,
+                readable=row.readable,
+                char_count=row.char_count,
+                is_open=row.is_open,
+            )
+            for row in rows
+        ]
+
+    async def grep_pages(
+        self, content_keys: Sequence[str], after: tuple[int, int], count: int
+    ) -> list[tuple[int, int, int, str]]:
+        """Returns pages of contents in order: index of the content, page, first line, text."""
+        index, page = after
+        rows = await self._read(
+            _PAGES, contents=list(content_keys), after=index + 1, after_page=page, count=count
+        )
+        return [(row.ordinal - 1, row.page, row.first_line, row.text) for row in rows]
+
+    async def lines(self, ranges: Sequence[LineRange]) -> Mapping[tuple[str, int], str]:
+        """Returns lines by content and number."""
+        rows = await self._read(
+            _LINES,
+            contents=[each.content_key for each in ranges],
+            firsts=[each.first for each in ranges],
+            lasts=[each.last for each in ranges],
+        )
+        return {
+            (row.content, number): line
+            for row in rows
+            for number, line in enumerate(row.text.split("\n"), start=row.first_line)
+        }
+
+    async def _read(self, statement: TextClause, **parameters: Any) -> Sequence[Row[Any]]:
+        bound = {"project": current_project(), **parameters}
+        async with self._database.transaction(read_only=True) as connection:
+            return (await connection.execute(statement, bound)).all()

@@ -1,0 +1,198 @@
+"""Uploads in PostgreSQL.
+
+The parts of an upload are committed as they come, under its id: no transaction, and no
+connection, waits for a client that is slow. The file is made in one transaction at the end, in
+which the parts only get another key. What never gets so far is invisible, and is removed at
+once or, if the process died, by the worker.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Row, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.core_memory.domain.core_memory import Receipt
+from strata.core_memory.files.domain.files import (
+    File,
+    NewFile,
+    file_name_taken,
+    folder_not_found,
+)
+from strata.core_memory.files.store.contents import drop_orphans
+from strata.core_memory.files.store.rows import FILE, FILE_TABLES, to_file
+from strata.core_memory.files.store.transactions import once
+from strata.shared.clock import Clock
+from strata.shared.context import current_project
+from strata.shared.db import Database
+from strata.shared.errors import UnavailableError
+from strata.shared.ids import new_id
+
+_PUT = text(
+    """
+    INSERT INTO core_memory.content_parts (project_id, content_hash, part, data)
+    VALUES (:project, :upload, :part, CAST(:data AS bytea))
+    """
+)
+_DISCARD = text(
+    "DELETE FROM core_memory.content_parts WHERE project_id = :project AND content_hash = :upload"
+)
+_LOCK_FOLDER = text(
+    "SELECT id FROM core_memory.folders"
+    " WHERE project_id = :project AND id = :folder FOR NO KEY UPDATE"
+)
+_NAMED = text(
+    """
+    SELECT id, content_hash, state FROM core_memory.files
+    WHERE project_id = :project AND folder_id = :folder AND name = :name FOR UPDATE
+    """
+)
+# Both at once and in order, so that two who swap contents do not wait for each other.
+_LOCK_CONTENTS = text(
+    """
+    SELECT content_hash FROM core_memory.contents
+    WHERE project_id = :project AND content_hash IN (:content, :old)
+    ORDER BY content_hash FOR UPDATE
+    """
+)
+# Bytes that could not be read get another chance when somebody sends them again.
+_CONTENT = text(
+    """
+    INSERT INTO core_memory.contents AS c
+        (project_id, content_hash, size_bytes, media_type, format, state, create_time)
+    VALUES (:project, :content, :size, :media_type, :format, 'stored', :time)
+    ON CONFLICT (project_id, content_hash) DO UPDATE SET
+        state = CASE WHEN c.state = 'failed' THEN 'stored' ELSE c.state END,
+        attempts = CASE WHEN c.state = 'failed' THEN 0 ELSE c.attempts END,
+        error = ''
+    RETURNING state, xmax = 0 AS is_new
+    """
+)
+_KEEP = text(
+    """
+    UPDATE core_memory.content_parts SET content_hash = :content
+    WHERE project_id = :project AND content_hash = :upload
+    """
+)
+_ADD = text(
+    """
+    INSERT INTO core_memory.files
+        (project_id, id, folder_id, name, media_type, content_hash, state, create_time, update_time)
+    VALUES (:project, :file, :folder, :name, :media_type, :content, :state, :time, :time)
+    """
+)
+# The lease stays: who still sends pieces of the old text must be done before the new one's go.
+_REPLACE = text(
+    """
+    UPDATE core_memory.files
+    SET media_type = :media_type, content_hash = :content, state = :state, error = '',
+        chunk_count = 0, indexed_count = 0, attempts = 0, create_time = :time, update_time = :time
+    WHERE project_id = :project AND id = :file
+    """
+)
+_COUNT = text(
+    """
+    UPDATE core_memory.folders
+    SET revision = revision + 1, file_count = file_count + CAST(:more AS integer)
+    WHERE project_id = :project AND id = :folder
+    """
+)
+_GET = text(f"SELECT {FILE} FROM {FILE_TABLES} WHERE f.project_id = :project AND f.id = :file")
+
+
+class PostgresUploadStore:
+    """Uploads of the calling project; see `domain.ports.UploadStore`."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def put(self, upload_id: str, part: int, data: bytes) -> None:
+        """Stores one part."""
+        bound = {"project": current_project(), "upload": upload_id, "part": part, "data": data}
+        async with self._database.transaction() as connection:
+            await connection.execute(_PUT, bound)
+
+    async def discard(self, upload_id: str) -> None:
+        """Removes the parts of an upload."""
+        async with self._database.transaction() as connection:
+            await connection.execute(_DISCARD, {"project": current_project(), "upload": upload_id})
+
+    async def finish(self, receipt: Receipt[File], file: NewFile) -> File:
+        """Makes a file of the parts, all or nothing.
+
+        Raises:
+            ReplayedError: The request was done before.
+            NotFoundError: There is no such folder (``FILE_NOT_FOUND``).
+            AlreadyExistsError: ``NAME_TAKEN`` or ``REQUEST_ID_REUSED``.
+            UnavailableError: The parts were removed meanwhile; the upload took too long.
+        """
+
+        async def work(connection: AsyncConnection) -> File:
+            return await _Finish(connection, file, self._clock).run()
+
+        return await once(self._database, receipt, work)
+
+
+class _Finish:
+    """The transaction that makes a file."""
+
+    def __init__(self, connection: AsyncConnection, file: NewFile, clock: Clock) -> None:
+        self._connection = connection
+        self._file = file
+        self._bound = {
+            "project": current_project(),
+            "folder": file.folder_id,
+            "name": file.name,
+            "content": file.content_key,
+            "upload": file.upload_id,
+            "media_type": file.media_type,
+            "format": file.format,
+            "size": file.size_bytes,
+            "time": clock.now(),
+        }
+
+    async def run(self) -> File:
+        """Makes it, or finds that it is there."""
+        if (await self._run(_LOCK_FOLDER)).first() is None:
+            raise folder_not_found(self._file.folder_id)
+        old = (await self._run(_NAMED)).first()
+        if old is None:
+            file_id = new_id("file")
+            await self._run(_ADD, file=file_id, state=await self._content(""))
+        else:
+            file_id = old.id
+            if not await self._take_the_place(old):
+                return await self._made(file_id)
+        await self._run(_COUNT, more=int(old is None))
+        if old is not None and old.content_hash != self._file.content_key:
+            await drop_orphans(self._connection, current_project(), [old.content_hash])
+        return await self._made(file_id)
+
+    async def _take_the_place(self, old: Row[Any]) -> bool:
+        """Puts the new bytes in the place of the old; False if they are the same already."""
+        same = old.content_hash == self._file.content_key
+        if same and old.state != "failed":
+            await self._run(_DISCARD)
+            return False
+        if not (same or self._file.replace):
+            raise file_name_taken(self._file.name)
+        await self._run(_REPLACE, file=old.id, state=await self._content(old.content_hash))
+        return True
+
+    async def _content(self, old: str) -> str:
+        """Makes sure of the content, and returns the state of a file that has it."""
+        await self._run(_LOCK_CONTENTS, old=old)
+        content = (await self._run(_CONTENT)).one()
+        if not content.is_new:
+            await self._run(_DISCARD)
+        elif (await self._run(_KEEP)).rowcount != self._file.part_count:
+            raise UnavailableError("The upload took too long; send the file again.")
+        return "indexing" if content.state == "text" else "parsing"
+
+    async def _made(self, file_id: str) -> File:
+        return to_file((await self._run(_GET, file=file_id)).one())
+
+    async def _run(self, statement: Any, **more: Any) -> Any:
+        return await self._connection.execute(statement, {**self._bound, **more})

@@ -1,0 +1,125 @@
+"""What agents see of their folders, in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from sqlalchemy import Row, TextClause, text
+
+from strata.core_memory.files.domain.directories import CLOSED_SHOWN, FolderView
+from strata.core_memory.files.domain.files import ContentState
+from strata.core_memory.files.domain.windows import AttachedFile, Window
+from strata.core_memory.files.reading.pages import PAGE_CHARS
+from strata.shared.context import current_project
+from strata.shared.db import Database
+
+# The open files of each folder and its first closed ones, in one statement.
+_FOLDERS = text(
+    """
+    SELECT d.id AS folder_id, d.name AS folder_name, d.description, d.instructions,
+           d.file_count, f.*
+    FROM core_memory.folder_attachments a
+    JOIN core_memory.folders d ON d.project_id = a.project_id AND d.id = a.folder_id
+    LEFT JOIN LATERAL (
+        (SELECT f.id, f.name, o.start_line, o.end_line, o.last_access_time,
+                c.state, c.error, c.line_count
+         FROM core_memory.open_files o
+         JOIN core_memory.files f ON f.project_id = o.project_id AND f.id = o.file_id
+         JOIN core_memory.contents c
+           ON c.project_id = f.project_id AND c.content_hash = f.content_hash
+         WHERE o.project_id = a.project_id AND o.agent_id = a.agent_id AND f.folder_id = d.id)
+        UNION ALL
+        (SELECT f.id, f.name, NULL, NULL, NULL, NULL, NULL, NULL
+         FROM core_memory.files f
+         WHERE f.project_id = a.project_id AND f.folder_id = d.id AND NOT EXISTS (
+             SELECT 1 FROM core_memory.open_files o
+             WHERE o.project_id = f.project_id AND o.agent_id = a.agent_id AND o.file_id = f.id)
+         ORDER BY f.name LIMIT :shown)
+    ) f ON true
+    WHERE a.project_id = :project AND a.agent_id = :agent
+    ORDER BY a.position, f.name
+    """
+)
+# From the first line of the window. The last page goes whole: to cut it by characters costs
+# PostgreSQL many times what it costs to send it.
+_TEXTS = text(
+    """
+    SELECT f.id, p.page,
+           CASE WHEN p.first_line >= w.start THEN p.text
+                ELSE array_to_string(
+                    (string_to_array(p.text, chr(10)))[w.start - p.first_line + 1 : ], chr(10))
+           END AS text
+    FROM unnest(CAST(:files AS text[]), CAST(:starts AS int[]), CAST(:ends AS int[]),
+                CAST(:pages AS int[])) AS w(file, start, stop, pages)
+    JOIN core_memory.files f ON f.project_id = :project AND f.id = w.file
+    CROSS JOIN LATERAL (
+        SELECT page FROM core_memory.content_pages
+        WHERE project_id = f.project_id AND content_hash = f.content_hash
+          AND first_line <= w.start
+        ORDER BY first_line DESC LIMIT 1) first
+    JOIN core_memory.content_pages p
+      ON p.project_id = f.project_id AND p.content_hash = f.content_hash
+     AND p.page >= first.page AND p.page < first.page + w.pages AND p.first_line <= w.stop
+    ORDER BY f.id, p.page
+    """
+)
+
+
+class PostgresViewStore:
+    """Folders as agents see them; see `directories.ViewStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def folders(self, agent_id: str) -> list[FolderView]:
+        """Returns the agent's folders in order of attachment."""
+        rows = await self._read(_FOLDERS, agent=agent_id, shown=CLOSED_SHOWN)
+        return [_to_folder(list(group)) for _, group in groupby(rows, attrgetter("folder_id"))]
+
+    async def texts(self, windows: Sequence[Window], chars: int) -> Mapping[str, str]:
+        """Returns the texts from the windows' first lines on, by id of file."""
+        rows = await self._read(
+            _TEXTS,
+            files=[window.file.id for window in windows],
+            starts=[window.start for window in windows],
+            ends=[window.last_line for window in windows],
+            pages=[chars // PAGE_CHARS + _first_pages(window) for window in windows],
+        )
+        pieces = defaultdict(list)
+        for row in rows:
+            pieces[row.id].append(row.text)
+        return {file_id: "\n".join(texts) for file_id, texts in pieces.items()}
+
+    async def _read(self, statement: TextClause, **parameters: Any) -> Sequence[Row[Any]]:
+        bound = {"project": current_project(), **parameters}
+        async with self._database.transaction(read_only=True) as connection:
+            return (await connection.execute(statement, bound)).all()
+
+
+def _first_pages(window: Window) -> int:
+    # A window that begins within a page shows only some lines of it.
+    return 1 if window.start == 1 else 2
+
+
+def _to_folder(rows: Sequence[Row[Any]]) -> FolderView:
+    first = rows[0]
+    files = [row for row in rows if row.id is not None]
+    closed = [f"{first.folder_name}/{row.name}" for row in files if row.start_line is None]
+    return FolderView(
+        name=first.folder_name,
+        description=first.description,
+        instructions=first.instructions,
+        windows=[_to_window(row) for row in files if row.start_line is not None],
+        closed=closed,
+        more=max(0, first.file_count - len(files)),
+    )
+
+
+def _to_window(row: Row[Any]) -> Window:
+    name = f"{row.folder_name}/{row.name}"
+    file = AttachedFile(row.id, name, ContentState(row.state), row.error, row.line_count)
+    return Window(file, row.start_line, row.end_line, row.last_access_time)

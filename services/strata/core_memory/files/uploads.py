@@ -1,0 +1,197 @@
+"""Receiving a file: its bytes come in pieces, and are stored as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import mimetypes
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from strata.core_memory.domain.core_memory import Receipt
+from strata.core_memory.files.domain.files import (
+    PART_BYTES,
+    File,
+    NewFile,
+    content_key,
+    file_too_large,
+    folder_not_found,
+)
+from strata.core_memory.files.domain.ports import FolderStore, UploadStore
+from strata.core_memory.files.reading.formats import HEAD_BYTES, READABLE, Format, kind_of
+from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
+from strata.shared.ids import new_id
+from strata.shared.logs import get_logger
+
+_WRITERS = 4
+_MEDIA_TYPES = {
+    Format.TEXT: "text/plain",
+    Format.MARKDOWN: "text/markdown",
+    Format.CODE: "text/plain",
+    Format.CSV: "text/csv",
+    Format.HTML: "text/html",
+    Format.PDF: "application/pdf",
+    Format.DOCX: "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+}
+# Python's own table; the system's would differ from host to host.
+_NAMES = mimetypes.MimeTypes()
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What is said of a file before its bytes."""
+
+    folder_id: str
+    name: str
+    media_type: str
+    replace: bool
+
+
+class Uploads:
+    """Receives files.
+
+    Args:
+        store: Where the bytes go.
+        folders: Where folders are.
+        limit: Most bytes of a file.
+        wake: Called when there is something to be read.
+    """
+
+    def __init__(
+        self, store: UploadStore, folders: FolderStore, *, limit: int, wake: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._folders = folders
+        self.limit = limit
+        self._wake = wake
+        # Uploads share the connections with calls that a person waits for.
+        self._writers = asyncio.Semaphore(_WRITERS)
+
+    async def receive(
+        self,
+        header: Header,
+        chunks: AsyncIterator[bytes],
+        receipt: Callable[[str], Receipt[File]],
+    ) -> File:
+        """Stores a file.
+
+        Args:
+            header: What is said of it.
+            chunks: Its bytes.
+            receipt: Makes the receipt of the request from the hash of the bytes.
+
+        Raises:
+            ReplayedError: The request was done before.
+            NotFoundError: There is no such folder (``FILE_NOT_FOUND``).
+            AlreadyExistsError: ``NAME_TAKEN`` or ``REQUEST_ID_REUSED``.
+            InvalidArgumentError: A kind of file that cannot be read.
+            ResourceExhaustedError: Too many bytes (``MESSAGE_TOO_LARGE``).
+        """
+        if await self._folders.get(header.folder_id) is None:
+            raise folder_not_found(header.folder_id)
+        incoming = _Incoming(self._store, self._writers, header, self.limit)
+        try:
+            await incoming.read(chunks)
+            file = await self._store.finish(receipt(incoming.sha256), incoming.file())
+        except BaseException:
+            await incoming.abandon()
+            raise
+        self._wake()
+        return file
+
+
+class _Incoming:
+    """The bytes of one file so far; holds less than a part and a chunk of them."""
+
+    def __init__(
+        self, store: UploadStore, writers: asyncio.Semaphore, header: Header, limit: int
+    ) -> None:
+        self._store = store
+        self._writers = writers
+        self._header = header
+        self._limit = limit
+        self._id = new_id("upload")
+        self._hash = hashlib.sha256()
+        self._buffer = bytearray()
+        self._parts = 0
+        self._size = 0
+        self._format: Format | None = None
+
+    @property
+    def sha256(self) -> str:
+        """The hash of all bytes so far, in hex."""
+        return self._hash.hexdigest()
+
+    async def read(self, chunks: AsyncIterator[bytes]) -> None:
+        """Stores all bytes."""
+        async for chunk in chunks:
+            self._size += len(chunk)
+            if self._size > self._limit:
+                raise file_too_large(self._limit)
+            self._hash.update(chunk)
+            self._buffer += chunk
+            if len(self._buffer) >= HEAD_BYTES:
+                await self._look()
+            while len(self._buffer) >= PART_BYTES:
+                await self._put(PART_BYTES)
+        await self._look()
+        if self._buffer:
+            await self._put(len(self._buffer))
+
+    def file(self) -> NewFile:
+        """Returns the file that the stored parts make."""
+        assert self._format is not None
+        return NewFile(
+            upload_id=self._id,
+            part_count=self._parts,
+            folder_id=self._header.folder_id,
+            name=self._header.name,
+            media_type=self._header.media_type or self._guess(),
+            format=self._format.value,
+            content_key=content_key(
+                self.sha256, self._format.value, converted=self._format.is_converted
+            ),
+            size_bytes=self._size,
+            replace=self._header.replace,
+        )
+
+    def _guess(self) -> str:
+        assert self._format is not None
+        guessed, encoding = _NAMES.guess_type(self._header.name)
+        # A name may say what the bytes are not; only of source code it tells more than they do.
+        if self._format is Format.CODE and guessed and not encoding:
+            return guessed
+        return _MEDIA_TYPES[self._format]
+
+    async def abandon(self) -> None:
+        """Removes what is stored; a failure is left to the worker."""
+        if self._parts == 0:
+            return
+        try:
+            # The caller may be gone, and this task with him.
+            await asyncio.shield(self._store.discard(self._id))
+        except StrataError as error:
+            _log.warning("an upload is left for the worker", reason=error.reason.value)
+
+    async def _look(self) -> None:
+        """Tells, once, from the first bytes whether the file can be read."""
+        if self._format is not None:
+            return
+        name, head = self._header.name, bytes(self._buffer[:HEAD_BYTES])
+        # Guessing an encoding takes a while.
+        self._format = await asyncio.to_thread(kind_of, name, self._header.media_type, head)
+        if self._format is None:
+            raise InvalidArgumentError(
+                f"The file {name!r} cannot be read. What can be read: {READABLE}.",
+                violations=[FieldViolation("header.name", f"must be one of {READABLE}")],
+            )
+
+    async def _put(self, count: int) -> None:
+        data = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        # Counted first: a part that is cancelled on its way may have arrived.
+        part, self._parts = self._parts, self._parts + 1
+        async with self._writers:
+            await self._store.put(self._id, part, data)

@@ -1,0 +1,61 @@
+"""Deleted blocks that stay, who edited a version, and past attachments.
+
+Revision ID: 0002
+"""
+
+from alembic import op
+
+from strata.shared.db import tenant_policy_sql
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Adds what is needed to look back, and to undo."""
+    op.execute("ALTER TABLE blocks ADD COLUMN delete_time timestamptz")
+    # Deleted blocks add up; listing what is there must not read through them.
+    op.execute("CREATE INDEX blocks_present ON blocks (project_id, id) WHERE delete_time IS NULL")
+    op.execute(
+        """
+        ALTER TABLE block_versions
+            ADD COLUMN editor_kind text NOT NULL DEFAULT '',
+            ADD COLUMN base_revision bigint NOT NULL DEFAULT 0,
+            ADD COLUMN undoes text NOT NULL DEFAULT ''
+        """
+    )
+    op.execute(
+        "CREATE INDEX block_versions_that_undo ON block_versions (project_id, block_id)"
+        " WHERE undoes <> ''"
+    )
+    op.execute(
+        "CREATE INDEX block_versions_by_run ON block_versions (project_id, run_id)"
+        " WHERE run_id <> ''"
+    )
+    op.execute(
+        "CREATE INDEX block_versions_by_agent ON block_versions (project_id, agent_id, create_time)"
+        " WHERE agent_id <> ''"
+    )
+    # What an agent saw once. The label of that time is in the block's version.
+    op.execute(
+        """
+        CREATE TABLE attachment_history (
+            project_id text COLLATE "C" NOT NULL,
+            agent_id text COLLATE "C" NOT NULL,
+            block_id text COLLATE "C" NOT NULL,
+            label text COLLATE "C" NOT NULL,
+            position bigint NOT NULL,
+            attach_time timestamptz NOT NULL,
+            detach_time timestamptz NOT NULL,
+            PRIMARY KEY (project_id, agent_id, position),
+            CONSTRAINT attachment_history_block FOREIGN KEY (project_id, block_id)
+                REFERENCES blocks (project_id, id) ON DELETE CASCADE
+        )
+        """
+    )
+    op.execute(
+        "CREATE INDEX attachment_history_by_block ON attachment_history (project_id, block_id)"
+    )
+    op.execute(tenant_policy_sql("attachment_history"))

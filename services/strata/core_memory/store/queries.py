@@ -1,0 +1,151 @@
+"""The statements that read blocks, now and as they were."""
+
+from __future__ import annotations
+
+from sqlalchemy import TextClause, text
+
+from strata.core_memory.files.store.fingerprint import DIRECTORIES_FINGERPRINT
+from strata.core_memory.store.rows import BLOCK
+
+# Equal fingerprints mean equal blocks in equal order, and the same windows into the same
+# files: then values and agents stay where they are. Without blocks there is one empty row.
+MEMORY = text(
+    f"""
+    WITH attached AS (
+        SELECT b.*, x.position FROM core_memory.attachments x
+        JOIN core_memory.blocks b ON b.project_id = x.project_id AND b.id = x.block_id
+        WHERE x.project_id = :project AND x.agent_id = :agent
+    ), seen AS (
+        SELECT coalesce(md5(string_agg(id || '@' || revision, ',' ORDER BY position)), '0')
+                   AS blocks,
+               ({DIRECTORIES_FINGERPRINT}) AS directories
+        FROM attached
+    ), named AS (
+        SELECT blocks || CASE directories WHEN '' THEN '' ELSE '+' || md5(directories) END
+                   AS fingerprint,
+               directories <> '' AS has_folders
+        FROM seen
+    )
+    SELECT id, label, description, char_limit, read_only, revision, metadata, create_time,
+           update_time, delete_time, char_count,
+           fingerprint, has_folders,
+           CASE WHEN fingerprint = :known THEN '' ELSE value END AS value,
+           CASE WHEN fingerprint = :known THEN CAST('{{}}' AS text[]) ELSE (
+               SELECT coalesce(array_agg(n.agent_id ORDER BY n.position), '{{}}')
+                 FROM core_memory.attachments n
+                WHERE n.project_id = :project AND n.block_id = attached.id) END AS agent_ids
+    FROM named LEFT JOIN attached ON true
+    ORDER BY position
+    """
+)
+BLOCK_BY_ID = text(
+    f"SELECT {BLOCK} FROM core_memory.blocks b WHERE b.project_id = :project AND b.id = :block"
+)
+LABELLED = text(
+    f"""
+    WITH b AS (
+        SELECT l.* FROM core_memory.attachments x
+        JOIN core_memory.blocks l ON l.project_id = x.project_id AND l.id = x.block_id
+        WHERE x.project_id = :project AND x.agent_id = :agent AND x.label = :label)
+    SELECT {BLOCK},
+           (SELECT coalesce(array_agg(x.label ORDER BY x.position), '{{}}')
+              FROM core_memory.attachments x
+             WHERE x.project_id = :project AND x.agent_id = :agent) AS labels
+    FROM (SELECT 1) AS one LEFT JOIN b ON true
+    """
+)
+KNOWN_AGENT = text(
+    "SELECT 1 FROM core_memory.prepared_agents WHERE project_id = :project AND agent_id = :agent"
+)
+
+# Everything of a block `b` that was made of a version.
+_PAST_BLOCK = """
+    b.id, b.label, b.value, b.description, b.char_limit, b.read_only, b.revision, b.metadata,
+    b.create_time, b.update_time, CAST(NULL AS timestamptz) AS delete_time,
+    (SELECT coalesce(array_agg(m.agent_id ORDER BY m.position), '{}') FROM (
+        SELECT x.agent_id, x.position FROM core_memory.attachments x
+         WHERE x.project_id = :project AND x.block_id = b.id AND x.create_time <= :time
+        UNION ALL
+        SELECT h.agent_id, h.position FROM core_memory.attachment_history h
+         WHERE h.project_id = :project AND h.block_id = b.id
+           AND h.attach_time <= :time AND h.detach_time > :time) m) AS agent_ids
+"""
+
+
+def _past(members: str) -> str:
+    """Returns the CTE ``b``: the blocks of ``members``, as they were, unless deleted then."""
+    return f"""
+    b AS (
+        SELECT v.project_id, v.block_id AS id, v.label, v.value, v.description, v.char_limit,
+               v.read_only, v.revision, v.metadata, l.create_time, v.create_time AS update_time,
+               m.position
+        FROM {members} m
+        JOIN core_memory.blocks l ON l.project_id = :project AND l.id = m.block_id
+        CROSS JOIN LATERAL (
+            SELECT * FROM core_memory.block_versions
+            WHERE project_id = :project AND block_id = m.block_id AND create_time <= :time
+            ORDER BY revision DESC LIMIT 1) v
+        WHERE v.operation <> 'delete')
+    """
+
+
+AS_OF = text(
+    f"""
+    WITH {_past("(SELECT CAST(:block AS text) AS block_id, 0 AS position)")}
+    SELECT {_PAST_BLOCK} FROM b
+    """
+)
+AGENT_BLOCKS = text(
+    f"""
+    SELECT {BLOCK}, x.position FROM core_memory.attachments x
+    JOIN core_memory.blocks b ON b.project_id = x.project_id AND b.id = x.block_id
+    WHERE x.project_id = :project AND x.agent_id = :agent
+      AND (CAST(:label AS text) = '' OR x.label = :label)
+      AND x.position > CAST(:after AS bigint)
+    ORDER BY x.position LIMIT :count
+    """
+)
+AGENT_BLOCKS_AS_OF = text(
+    f"""
+    WITH members AS (
+        SELECT block_id, position FROM core_memory.attachments
+        WHERE project_id = :project AND agent_id = :agent AND create_time <= :time
+        UNION ALL
+        SELECT block_id, position FROM core_memory.attachment_history
+        WHERE project_id = :project AND agent_id = :agent
+          AND attach_time <= :time AND detach_time > :time
+    ), {_past("members")}
+    SELECT {_PAST_BLOCK}, b.position FROM b
+    WHERE (CAST(:label AS text) = '' OR b.label = :label)
+      AND b.position > CAST(:after AS bigint)
+    ORDER BY b.position LIMIT :count
+    """
+)
+VERSIONS = text(
+    """
+    SELECT * FROM core_memory.block_versions
+    WHERE project_id = :project AND block_id = :block
+      AND (CAST(:before AS bigint) = 0 OR revision < CAST(:before AS bigint))
+    ORDER BY revision DESC LIMIT :count
+    """
+)
+VALUES = text(
+    """
+    SELECT revision, value FROM core_memory.block_versions
+    WHERE project_id = :project AND block_id = :block
+      AND revision = ANY(CAST(:revisions AS bigint[]))
+    """
+)
+
+
+def project_blocks_statement(*, labelled: bool, deleted: bool) -> TextClause:
+    """Returns the statement that lists blocks of a project, which uses the fitting index."""
+    conditions = ["b.project_id = :project", "b.id > :after"]
+    if labelled:
+        conditions.append("b.label = :label")
+    if not deleted:
+        conditions.append("b.delete_time IS NULL")
+    return text(
+        f"SELECT {BLOCK} FROM core_memory.blocks b WHERE {' AND '.join(conditions)}"
+        " ORDER BY b.id LIMIT :count"
+    )

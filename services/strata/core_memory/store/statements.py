@@ -1,0 +1,199 @@
+"""The statements of a mutation; `unit` says what each is for."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+
+from strata.core_memory.store.rows import (
+    BLOCK,
+    BLOCK_COLUMNS,
+    RECORD,
+    VERSION_COLUMNS,
+    VERSION_VALUES,
+)
+
+_NOTED = """
+    noted AS (
+        INSERT INTO core_memory.requests (project_id, request_id, digest, response)
+        SELECT :project, :request, CAST(:digest AS bytea), CAST(:response AS bytea)
+        WHERE CAST(:request AS text) <> '')
+"""
+_GIVEN = f"given AS (SELECT * FROM jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD}))"
+_INSERT_BLOCKS = f"""
+    INSERT INTO core_memory.blocks ({BLOCK_COLUMNS})
+    SELECT :project, id, label, value, description, char_limit, read_only, revision, metadata,
+           :made_for, create_time, update_time
+    FROM given
+"""
+_INSERT_VERSIONS = f"""
+    INSERT INTO core_memory.block_versions ({VERSION_COLUMNS})
+    SELECT {VERSION_VALUES} FROM given
+"""
+# Of the rows that a statement takes out of the attachments.
+_REMEMBER = """
+    INSERT INTO core_memory.attachment_history
+        (project_id, agent_id, block_id, label, position, attach_time, detach_time)
+    SELECT project_id, agent_id, block_id, label, position, create_time,
+           greatest(create_time, detach_time)
+    FROM gone
+"""
+
+SEEN = text(
+    "SELECT digest, response FROM core_memory.requests"
+    " WHERE project_id = :project AND request_id = :request"
+)
+# The request and the lock in one statement. The lock is in a part of its own because
+# an outer join cannot be locked; it gives the newest row, after waiting for it.
+LOCK_BLOCK = text(
+    f"""
+    WITH b AS (
+        SELECT * FROM core_memory.blocks
+        WHERE project_id = :project AND id = :block AND delete_time IS NULL
+        FOR NO KEY UPDATE)
+    SELECT s.digest, s.response, {BLOCK}
+    FROM (SELECT 1) AS one
+    LEFT JOIN core_memory.requests s ON s.project_id = :project AND s.request_id = :request
+    LEFT JOIN b ON true
+    """
+)
+# Locked in order of id, so that two who lock several never wait for each other.
+LOCK_BLOCKS = text(
+    f"""
+    WITH b AS (
+        SELECT * FROM core_memory.blocks
+        WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))
+        ORDER BY id
+        FOR NO KEY UPDATE)
+    SELECT s.digest, s.response, {BLOCK}
+    FROM (SELECT 1) AS one
+    LEFT JOIN core_memory.requests s ON s.project_id = :project AND s.request_id = :request
+    LEFT JOIN b ON true
+    """
+)
+# The block's own state is asked again after waiting for it; the attachment's is not.
+LOCK_LABELLED = text(
+    f"""
+    WITH b AS (
+        SELECT l.* FROM core_memory.attachments x
+        JOIN core_memory.blocks l ON l.project_id = x.project_id AND l.id = x.block_id
+        WHERE x.project_id = :project AND x.agent_id = :agent
+          AND x.label = ANY(CAST(:labels AS text[])) AND l.delete_time IS NULL
+        ORDER BY l.id
+        FOR NO KEY UPDATE OF l)
+    SELECT s.digest, s.response, {BLOCK},
+           (SELECT coalesce(array_agg(x.label ORDER BY x.position), '{{}}')
+              FROM core_memory.attachments x
+             WHERE x.project_id = :project AND x.agent_id = :agent) AS labels
+    FROM (SELECT 1) AS one
+    LEFT JOIN core_memory.requests s ON s.project_id = :project AND s.request_id = :request
+    LEFT JOIN b ON true
+    """
+)
+INSERT = text(
+    f"""
+    WITH {_GIVEN}, {_NOTED}, made AS ({_INSERT_BLOCKS}), attached AS (
+        INSERT INTO core_memory.attachments (project_id, agent_id, block_id, label, create_time)
+        SELECT :project, :agent, id, label, create_time FROM given
+        WHERE CAST(:agent AS text) <> '')
+    {_INSERT_VERSIONS}
+    """
+)
+INSERT_ALL = text(f"WITH {_GIVEN}, made AS ({_INSERT_BLOCKS}) {_INSERT_VERSIONS}")
+UPDATE = text(
+    f"""
+    WITH {_GIVEN}, {_NOTED}, changed AS (
+        UPDATE core_memory.blocks b SET
+            label = g.label, value = g.value, description = g.description,
+            char_limit = g.char_limit, read_only = g.read_only, revision = g.revision,
+            metadata = g.metadata, update_time = g.update_time, delete_time = g.delete_time,
+            made_for = CASE WHEN b.delete_time IS NULL THEN b.made_for ELSE '' END
+        FROM given g WHERE b.project_id = :project AND b.id = g.id
+    ), gone AS (
+        DELETE FROM core_memory.attachments x USING given g
+        WHERE g.delete_time IS NOT NULL AND x.project_id = :project AND x.block_id = g.id
+        RETURNING x.*, g.delete_time AS detach_time
+    ), remembered AS ({_REMEMBER})
+    {_INSERT_VERSIONS}
+    """
+)
+PURGE = text("DELETE FROM core_memory.blocks WHERE project_id = :project AND id = :block")
+ATTACH = text(
+    """
+    INSERT INTO core_memory.attachments (project_id, agent_id, block_id, label, create_time)
+    SELECT :project, :agent, r.id, r.label, :time
+    FROM unnest(CAST(:ids AS text[]), CAST(:labels AS text[])) WITH ORDINALITY r(id, label, ordinal)
+    ORDER BY r.ordinal
+    ON CONFLICT (project_id, agent_id, block_id) DO NOTHING
+    """
+)
+DETACH = text(
+    f"""
+    WITH gone AS (
+        DELETE FROM core_memory.attachments
+        WHERE project_id = :project AND agent_id = :agent AND block_id = :block
+        RETURNING *, CAST(:time AS timestamptz) AS detach_time)
+    {_REMEMBER}
+    """
+)
+BEGIN_AGENT = text(
+    "INSERT INTO core_memory.prepared_agents (project_id, agent_id) VALUES (:project, :agent)"
+    " ON CONFLICT DO NOTHING"
+)
+LABELS = text(
+    "SELECT id, label FROM core_memory.blocks"
+    " WHERE project_id = :project AND id = ANY(CAST(:ids AS text[])) AND delete_time IS NULL"
+    " ORDER BY id FOR SHARE"
+)
+ATTACHED = text(
+    f"""
+    SELECT {BLOCK} FROM core_memory.attachments x
+    JOIN core_memory.blocks b ON b.project_id = x.project_id AND b.id = x.block_id
+    WHERE x.project_id = :project AND x.agent_id = :agent
+    ORDER BY x.position
+    """
+)
+# Locked first, so that the next statement sees what others attached meanwhile.
+LOCK_MADE_FOR = text(
+    "SELECT id FROM core_memory.blocks WHERE project_id = :project AND made_for = :agent"
+    " AND delete_time IS NULL ORDER BY id FOR NO KEY UPDATE"
+)
+DETACH_ALL = text(
+    f"""
+    WITH forgotten AS (
+        DELETE FROM core_memory.prepared_agents
+        WHERE project_id = :project AND agent_id = :agent
+    ), gone AS (
+        DELETE FROM core_memory.attachments
+        WHERE project_id = :project AND agent_id = :agent
+        RETURNING *, CAST(:time AS timestamptz) AS detach_time
+    )
+    {_REMEMBER}
+    RETURNING block_id
+    """
+)
+MADE_FOR = text(
+    f"""
+    SELECT {BLOCK} FROM core_memory.blocks b
+    WHERE b.project_id = :project AND b.made_for = :agent AND b.delete_time IS NULL
+      AND NOT EXISTS (
+        SELECT 1 FROM core_memory.attachments x
+        WHERE x.project_id = b.project_id AND x.block_id = b.id)
+    """
+)
+VALUE_AT = text(
+    "SELECT value FROM core_memory.block_versions"
+    " WHERE project_id = :project AND block_id = :block AND revision = :revision"
+)
+REVERTS = text(
+    "SELECT block_id, revision, undoes FROM core_memory.block_versions"
+    " WHERE project_id = :project AND block_id = ANY(CAST(:ids AS text[])) AND undoes <> ''"
+)
+VERSIONS_AT = text(
+    "SELECT * FROM core_memory.block_versions"
+    " WHERE project_id = :project AND block_id = :block"
+    " AND revision = ANY(CAST(:revisions AS bigint[]))"
+)
+KNOWN_AGENT = text(
+    "SELECT 1 FROM core_memory.prepared_agents WHERE project_id = :project AND agent_id = :agent"
+)
+NOTE = text(f"WITH {_NOTED} SELECT 1")

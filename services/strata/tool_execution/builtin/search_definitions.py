@@ -1,0 +1,72 @@
+"""The tools of recall and archival memory (blueprint §13.2)."""
+
+from __future__ import annotations
+
+from strata.tool_execution.builtin.schemas import integer, parameters, text, texts
+from strata.tool_execution.domain.tools import Effect, Tool, ToolType
+
+CONVERSATION_SEARCH = Tool(
+    name="conversation_search",
+    description=(
+        "Search everything that was said in earlier conversations with this user, also what is"
+        " no longer in view. Use it when the user refers to something you cannot see. Returns"
+        " the best matching messages with their time and speaker."
+    ),
+    type=ToolType.CORE,
+    effect=Effect.READ_ONLY,
+    parallel=True,
+    parameters=parameters(
+        ["query"],
+        query=text('What to look for. Words in "quotes" must stand together.'),
+        roles={
+            "type": "array",
+            "items": {"type": "string", "enum": ["assistant", "user", "tool"]},
+            "description": "Only messages of these speakers.",
+        },
+        limit=integer("How many results to return (default 5).", minimum=1, maximum=100),
+        start_date=text("Only from this date on: YYYY-MM-DD or YYYY-MM-DDTHH:MM."),
+        end_date=text("Only up to this date, a whole day included: the same forms."),
+    ),
+)
+
+ARCHIVAL_MEMORY_INSERT = Tool(
+    name="archival_memory_insert",
+    description=(
+        "Put a fact away in archival memory, which has no size limit and is searched by meaning."
+        " Write one self-contained statement, with names and dates spelled out. Use it for"
+        " details that need not be in view all the time."
+    ),
+    type=ToolType.CORE,
+    effect=Effect.IDEMPOTENT,
+    parameters=parameters(
+        ["content"],
+        content=text("The fact to keep."),
+        tags=texts("Short labels to find it by."),
+    ),
+)
+
+ARCHIVAL_MEMORY_SEARCH = Tool(
+    name="archival_memory_search",
+    description=(
+        "Search archival memory by meaning and by words. Use it when memory blocks and the"
+        " messages in view do not hold what you need."
+    ),
+    type=ToolType.CORE,
+    effect=Effect.READ_ONLY,
+    parallel=True,
+    parameters=parameters(
+        ["query"],
+        query=text("A question or words."),
+        tags=texts("Only facts with these tags."),
+        tag_match_mode={
+            "type": "string",
+            "enum": ["any", "all"],
+            "description": "Whether one tag is enough (any, the default) or all must match.",
+        },
+        top_k=integer("How many results to return (default 5).", minimum=1, maximum=100),
+        start_datetime=text("Only facts stored from this time on: YYYY-MM-DD or YYYY-MM-DDTHH:MM."),
+        end_datetime=text("Only facts stored up to this time, a whole day included."),
+    ),
+)
+
+SEARCH_TOOLS = (ARCHIVAL_MEMORY_INSERT, ARCHIVAL_MEMORY_SEARCH, CONVERSATION_SEARCH)

@@ -1,0 +1,62 @@
+"""Questions go before documents, on the real model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import count
+
+from strata.archival.courtesy import QuestionsFirst
+from strata.shared.embedding import Embedder
+from strata.shared.embedding.base import Kind
+from strata.shared.ids import new_id
+
+
+class Recording:
+    """An embedder that notes what it was asked, in order."""
+
+    def __init__(self, inner: Embedder) -> None:
+        self._inner = inner
+        self.log: list[str] = []
+        self.model_id, self.dim = inner.model_id, inner.dim
+        self.max_tokens, self.normalized = inner.max_tokens, inner.normalized
+        self.count_tokens = inner.count_tokens
+
+    async def embed(self, texts: Sequence[str], kind: Kind) -> list[list[float]]:
+        self.log += [kind] * len(texts)
+        return await self._inner.embed(texts, kind)
+
+
+async def test_a_question_waits_for_one_document_at_most(embedder: Embedder) -> None:
+    recording = Recording(embedder)
+    polite = QuestionsFirst(recording)
+    texts = [f"document {number} {new_id('x')}" for number in range(40)]
+    documents = asyncio.create_task(polite.embed(texts, "document"))
+    while not recording.log:
+        await asyncio.sleep(0)
+    before = len(recording.log)
+    await polite.embed([new_id("question")], "query")
+    assert recording.log[before] == "query"
+    assert recording.log[before:].count("document") == 0
+    assert not documents.done()
+    assert await documents == await embedder.embed(texts, "document")
+
+
+async def test_documents_are_done_though_questions_never_end(embedder: Embedder) -> None:
+    recording = Recording(embedder)
+    polite = QuestionsFirst(recording)
+
+    async def ask_on(numbers: count[int]) -> None:
+        for number in numbers:
+            await polite.embed([f"question {number}"], "query")
+
+    asking = [asyncio.create_task(ask_on(count(start, 2))) for start in range(2)]
+    try:
+        async with asyncio.timeout(60):
+            texts = [f"document {number} {new_id('x')}" for number in range(5)]
+            assert len(await polite.embed(texts, "document")) == 5
+    finally:
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+    assert recording.log.count("query") > 5

@@ -1,0 +1,197 @@
+"""Search in files over PostgreSQL, the real embedding model and the real engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+
+from archival_support import CHUNK_BATCH, Finder, caller, new_chunks
+from strata.archival.domain.chunks import FoundChunk
+from strata.archival.index import FILE_CHUNKS
+from strata.embedded.vectors import EmbeddedVectors
+from strata.shared import context
+from strata.shared.ids import new_id
+from strata.shared.vectors import Where
+from strata.shared.vectors.qdrant import QdrantIndex, connect
+
+World = tuple[Finder, EmbeddedVectors]
+
+
+def texts(found: list[FoundChunk]) -> list[str]:
+    return [item.stored.chunk.text for item in found]
+
+
+async def in_the_index(engine: EmbeddedVectors, where: Where | None = None) -> int:
+    vectors = QdrantIndex(connect(engine.url, engine.api_key))
+    try:
+        return await vectors.count(FILE_CHUNKS, context.current_project(), where)
+    finally:
+        await vectors.close()
+
+
+async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
+    async with asyncio.timeout(seconds):
+        while not await holds():
+            await asyncio.sleep(0.1)
+
+
+async def test_a_chunk_is_found_by_what_it_means_in_its_folder_alone(finder: World) -> None:
+    world, _ = finder
+    music, cars = new_id("folder"), new_id("folder")
+    file = new_id("file")
+    await world.stores.index_file(music, file, "He plays the violin.", "She prefers silence.")
+    await world.stores.index_file(cars, new_id("file"), "The car is blue.")
+    await world.index_all()
+    best = (await world.find_chunks([music], "Which musical instrument does he know?"))[0].stored
+    assert (best.file_id, best.chunk) == (file, new_chunks("He plays the violin.")[0])
+    assert texts(await world.find_chunks([cars], "Which musical instrument?")) == [
+        "The car is blue."
+    ]
+    both = await world.find_chunks([music, cars], "an instrument", limit=2)
+    assert len(both) == 2
+    assert both[0].score > both[1].score
+
+
+async def test_what_waits_for_the_index_is_found_by_its_words(finder: World) -> None:
+    world, _ = finder
+    folder, file = new_id("folder"), new_id("file")
+    lines = [f"Paragraph {number} is about the harbour." for number in range(CHUNK_BATCH + 1)]
+    await world.stores.index_file(folder, file, *lines, "The password is tulip-42.")
+    assert texts(await world.find_chunks([folder], "what is the password")) == [
+        "The password is tulip-42."
+    ]
+    await world.indexer.index_pending()
+    assert await world.stores.progress(file) == (CHUNK_BATCH, CHUNK_BATCH + 2)
+    assert "The password is tulip-42." in texts(
+        await world.find_chunks([folder], "what is the password")
+    )
+    await world.index_all()
+    assert await world.stores.progress(file) == (CHUNK_BATCH + 2, CHUNK_BATCH + 2)
+    assert texts(await world.find_chunks([folder], "secret word to log in"))[0].startswith("The p")
+
+
+async def test_a_replaced_file_is_found_by_its_new_text_only(finder: World) -> None:
+    world, engine = finder
+    folder, file = new_id("folder"), new_id("file")
+    await world.stores.index_file(folder, file, "Lunch is at noon.", "Dinner is at seven.")
+    await world.index_all()
+    await world.stores.index_file(folder, file, "Lunch is at one.")
+    # The index still has the former text; PostgreSQL has the last word.
+    assert texts(await world.find_chunks([folder], "when is lunch")) == ["Lunch is at one."]
+    await world.index_all()
+    assert texts(await world.find_chunks([folder], "when do we eat")) == ["Lunch is at one."]
+    assert await in_the_index(engine) == 1
+
+
+async def test_agents_passages_are_indexed_before_files(finder: World) -> None:
+    world, _ = finder
+    agent, file = new_id("agent"), new_id("file")
+    await world.stores.index_file(new_id("folder"), file, *("word " * n for n in range(1, 10)))
+    await world.indexer.index_pending()
+    await world.stores.insert(agent, "something to remember")
+    await world.indexer.index_pending()
+    assert await world.stores.progress(file) == (CHUNK_BATCH, 9)
+    assert await world.stores.pending.find(1) == {}
+    await world.index_all()
+    assert await world.stores.progress(file) == (9, 9)
+
+
+async def test_a_file_dropped_while_it_is_indexed_leaves_the_index(finder: World) -> None:
+    world, engine = finder
+    folder, file, kept = new_id("folder"), new_id("file"), new_id("file")
+    await world.stores.index_file(folder, file, *(f"secret {number}" for number in range(9)))
+    await world.stores.index_file(folder, kept, "to be kept")
+    running = asyncio.create_task(world.indexer.run())
+    try:
+        await until(lambda: _begun(world, file))
+        assert await world.stores.chunks.drop([file], []) == 9
+        assert texts(await world.find_chunks([folder], "secret")) in ([], ["to be kept"])
+
+        async def idle() -> bool:
+            return await in_the_index(engine) == 1 and await world.stores.progress(kept) == (1, 1)
+
+        await until(idle)
+    finally:
+        running.cancel()
+    assert texts(await world.find_chunks([folder], "secret")) == ["to be kept"]
+
+
+async def test_a_drop_between_writing_and_noting_is_forgotten_too(finder: World) -> None:
+    world, engine = finder
+    folder, file = new_id("folder"), new_id("file")
+    set_id = await world.stores.index_file(folder, file, "one", "two")
+    async with world.stores.queue.claim() as queued:
+        assert queued is not None
+        batch = await world.stores.queue.next(queued, 2)
+        assert batch is not None
+        await world.stores.chunks.drop([], [folder])
+        # Another replica must not forget the set before this one has written it.
+        assert await world.indexer.index_pending() is False
+        await world.chunk_index.write(context.current_project(), batch)
+        await world.stores.queue.indexed(queued, batch)
+    assert await in_the_index(engine, Where(eq={"set_id": set_id})) == 2
+    await world.index_all()
+    assert await in_the_index(engine) == 0
+
+
+async def test_another_projects_files_are_never_found(finder: World) -> None:
+    world, _ = finder
+    folder = new_id("folder")
+    await world.stores.index_file(folder, new_id("file"), "the launch code is 1234")
+    await world.index_all()
+    with context.use(caller(new_id("project"))):
+        assert await world.find_chunks([folder], "launch code") == []
+        await world.stores.index_file(folder, new_id("file"), "nothing to see")
+        await world.index_all()
+        assert texts(await world.find_chunks([folder], "launch code")) == ["nothing to see"]
+
+
+async def test_without_the_engine_words_still_find_and_indexing_goes_on_after(
+    finder: World,
+) -> None:
+    world, engine = finder
+    folder, file = new_id("folder"), new_id("file")
+    await world.stores.index_file(folder, file, *(f"The cat number {n}." for n in range(10)))
+    await world.indexer.index_pending()
+    assert engine.pid is not None
+    os.kill(engine.pid, signal.SIGKILL)
+    assert len(await world.find_chunks([folder], "cat", limit=50)) == 10
+    running = asyncio.create_task(world.indexer.run())
+    try:
+
+        async def complete() -> bool:
+            return await world.stores.progress(file) == (10, 10)
+
+        await until(complete)
+    finally:
+        running.cancel()
+    assert await in_the_index(engine) == 10
+
+
+async def test_a_dropped_collection_is_built_anew(finder: World) -> None:
+    world, engine = finder
+    folder, file = new_id("folder"), new_id("file")
+    await world.stores.index_file(folder, file, "The river is called Spree.")
+    await world.index_all()
+    client = connect(engine.url, engine.api_key)
+    for collection in (await client.get_collections()).collections:
+        if collection.name.startswith("file-chunks"):
+            await client.delete_collection(collection.name)
+    await client.close()
+    assert texts(await world.find_chunks([folder], "river")) == ["The river is called Spree."]
+    running = asyncio.create_task(world.indexer.run())
+    try:
+
+        async def found() -> bool:
+            return bool(await world.find_chunks([folder], "stream of water"))
+
+        await until(found, 30)
+    finally:
+        running.cancel()
+
+
+async def _begun(world: Finder, file: str) -> bool:
+    progress = await world.stores.progress(file)
+    return progress is not None and progress[0] > 0

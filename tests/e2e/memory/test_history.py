@@ -1,0 +1,320 @@
+"""``strata memory log``, ``diff``, ``blame``, ``revert``, ``restore``, ``lint`` on real edits."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from doubles.script import call, say
+from e2e.cli.pty_program import on_terminal
+from e2e.memory.conftest import Run
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
+from world import World, eventually
+
+_PATIENT_EDITOR = """\
+import pathlib, sys, time
+pathlib.Path({opened!r}).touch()
+while not pathlib.Path({go!r}).exists():
+    time.sleep(0.02)
+file = pathlib.Path(sys.argv[1])
+file.write_text(file.read_text().replace("e", "E") + "\\n")
+"""
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def insert(world: World, agent: agent_pb.Agent, text: str) -> str:
+    """The agent inserts a line into its block in a turn; returns the run."""
+    world.model.script(call("memory_insert", {"label": "human", "new_str": text}), say("Noted."))
+    return (await world.send(agent, f"Remember: {text}")).run_id
+
+
+async def write(world: World, agent: agent_pb.Agent, value: str, label: str = "human") -> None:
+    block = await world.block(agent, label)
+    await world.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value=value))
+
+
+async def test_the_log_tells_who_did_what_in_which_run(
+    strata: Run, world: World, ann: agent_pb.Agent
+) -> None:
+    run_id = await insert(world, ann, "Likes olives.")
+    edited = await strata(
+        "memory", "edit", ann.name, "human", "--value", "Likes olives.\nLives in Rome.",
+        "--reason", "she told me",
+    )  # fmt: skip
+    assert edited.code == 0, edited
+    done = await strata("memory", "log", ann.name, "human")
+    header, *rows = [line.split("\t") for line in done.out.splitlines()]
+    assert header == ["BLOCK", "REVISION", "WHEN", "WHO", "DID", "WHY", "MODEL", "RUN"]
+    update, insertion, *_ = rows
+    assert (update[0], update[4], update[5]) == ("human", "update", "she told me")
+    assert update[3] == "you"
+    assert insertion[3:5] == [f"agent {ann.name}", "insert"]
+    assert insertion[6:] == ["openai/test-model", run_id]
+    with_diffs = await strata("memory", "log", ann.name, "human", "-p", "-n", "2")
+    first, second = with_diffs.out.split("\n\n")
+    assert "why: she told me\n  + Lives in Rome." in first
+    assert f"run: {run_id}\n  + Likes olives." in second
+    document = json.loads((await strata("memory", "log", ann.name, "human", "--json")).out)
+    assert document["versions"][0]["value"] == "Likes olives.\nLives in Rome."
+
+
+async def test_another_persons_edit_is_under_their_key(
+    strata: Run, world: World, ann: agent_pb.Agent
+) -> None:
+    made = await world.admin.CreateApiKey(
+        admin_pb.CreateApiKeyRequest(project_id=world.project_id, name="other")
+    )
+    other = world.client(made.secret)
+    block = await world.block(ann, "human")
+    await other.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value="theirs"))
+    await other.channel.close()
+    done = await strata("memory", "log", ann.name, "human")
+    assert done.out.splitlines()[1].split("\t")[3] == f"user {made.api_key.id}"
+
+
+async def test_the_log_of_all_blocks_is_newest_first(
+    strata: Run, world: World, ann: agent_pb.Agent
+) -> None:
+    await write(world, ann, "first", "human")
+    await write(world, ann, "second", "persona")
+    await write(world, ann, "third", "human")
+    done = await strata("memory", "log", ann.name, "-n", "3")
+    assert [line.split("\t")[0] for line in done.out.splitlines()[1:]] == [
+        "human",
+        "persona",
+        "human",
+    ]
+
+
+async def test_a_diff_is_of_the_last_change_or_of_any_two_revisions(
+    strata: Run, world: World, ann: agent_pb.Agent
+) -> None:
+    start = (await world.block(ann, "human")).revision
+    for text in ("one", "one\ntwo", "one\ntwo\nthree"):
+        await write(world, ann, text)
+    last = await strata("memory", "diff", ann.name, "human")
+    assert "+three" in last.out.splitlines()
+    assert "+two" not in last.out.splitlines()
+    wide = await strata("memory", "diff", ann.name, "human", str(start + 1), str(start + 3))
+    assert {"+two", "+three"} <= set(wide.out.splitlines())
+    unknown = await strata("memory", "diff", ann.name, "human", "1", "99")
+    assert unknown.code == 1
+    assert "[VERSION_NOT_FOUND]" in unknown.err
+
+
+async def test_blame_names_the_writer_of_each_line(
+    strata: Run, world: World, ann: agent_pb.Agent
+) -> None:
+    await insert(world, ann, "Likes olives.")
+    agents = (await world.block(ann, "human")).revision
+    await write(world, ann, "Likes olives.\nLives in Rome.")
+    done = await strata("memory", "blame", ann.name, "human")
+    first, second = done.out.splitlines()
+    assert first.startswith(f"{agents}  agent {ann.name}")
+    assert first.endswith("1: Likes olives.")
+    assert second.startswith(f"{agents + 1}  you ")
+    assert second.endswith("2: Lives in Rome.")
+    then = await strata("memory", "blame", ann.name, "human", "--revision", str(agents))
+    assert then.out.splitlines()[0].endswith("1: Likes olives.")
+    assert len(then.out.splitlines()) == 1
+    document = json.loads((await strata("memory", "blame", ann.name, "human", "--json")).out)
+    assert [line["text"] for line in document["lines"]] == ["Likes olives.", "Lives in Rome."]
+
+
+async def test_one_edit_is_undone_and_later_ones_stay(
+    strata: Run, world: World, ann: agent_pb.Agent
+) -> None:
+    await write(world, ann, "a\nb\nc\nd\ne")
+    await write(world, ann, "A\nb\nc\nd\ne")
+    wrong = (await world.block(ann, "human")).revision
+    await write(world, ann, "A\nb\nc\nd\nE")
+    dry = await strata("memory", "revert", ann.name, "human", "--revision", str(wrong), "--dry-run")
+    assert dry.code == 0, dry
+    assert "human would be at revision" in dry.out
+    assert "- A\n  + a" in dry.out
+    assert (await world.block(ann, "human")).value == "A\nb\nc\nd\nE"
+    done = await strata("memory", "revert", ann.name, "human", "--revision", str(wrong))
+    assert f"human is now at revision {wrong + 2}." in done.out
+    assert (await world.block(ann, "human")).value == "a\nb\nc\nd\nE"
+    back = await strata(
+        "memory", "revert", ann.name, "human", "--to", str(wrong), "--reason", "no", "--json"
+    )
+    assert json.loads(back.out)["blocks"][0]["value"] == "A\nb\nc\nd\ne"
+
+
+async def test_an_edit_that_was_built_upon_is_not_undone(
+    strata: Run, world: World, ann: agent_pb.Agent
+) -> None:
+    await write(world, ann, "the cat")
+    await write(world, ann, "the dog")
+    wrong = (await world.block(ann, "human")).revision
+    await write(world, ann, "the dragon")
+    done = await strata("memory", "revert", ann.name, "human", "--revision", str(wrong))
+    assert done.code == 1
+    assert "[EDIT_CONFLICT]" in done.err
+    assert (await world.block(ann, "human")).value == "the dragon"
+
+
+async def test_all_edits_of_a_run_are_undone_in_all_blocks(
+    strata: Run, world: World, ann: agent_pb.Agent
+) -> None:
+    world.model.script(
+        call("memory_insert", {"label": "human", "new_str": "Likes olives."}),
+        call("memory_insert", {"label": "persona", "new_str": "I like olives too."}),
+        say("Noted."),
+    )
+    before = [(await world.block(ann, label)).value for label in ("human", "persona")]
+    run_id = (await world.send(ann, "I like olives.")).run_id
+    done = await strata("memory", "revert", ann.name, "--run", run_id)
+    assert done.code == 0, done
+    assert "- Likes olives." in done.out
+    assert "- I like olives too." in done.out
+    after = [(await world.block(ann, label)).value for label in ("human", "persona")]
+    assert after == before
+
+
+async def test_all_edits_of_an_agent_since_a_time_are_undone(
+    strata: Run, world: World, ann: agent_pb.Agent
+) -> None:
+    await write(world, ann, "by a person")
+    await insert(world, ann, "by the agent")
+    done = await strata("memory", "revert", ann.name, "--since", "10m")
+    assert done.code == 0, done
+    assert (await world.block(ann, "human")).value == "by a person"
+
+
+async def test_a_revert_needs_exactly_one_aim(strata: Run, ann: agent_pb.Agent) -> None:
+    assert (await strata("memory", "revert", ann.name, "human")).code == 2
+    both = await strata("memory", "revert", ann.name, "human", "--to", "1", "--since", "1h")
+    assert both.code == 2
+    assert (await strata("memory", "revert", ann.name, "--to", "1")).code == 2
+    assert (await strata("memory", "revert", ann.name, "--since", "soon")).code == 2
+
+
+async def test_memory_is_shown_as_it_was(strata: Run, world: World, ann: agent_pb.Agent) -> None:
+    await write(world, ann, "then\tand")
+    block = await world.block(ann, "human")
+    then = block.update_time.ToJsonString()
+    await write(world, ann, "now")
+    shown = await strata("memory", "show", ann.name, "human", "--as-of", then)
+    assert shown.out == "then\tand\n"
+    whole = await strata("memory", "show", ann.name, "--as-of", then)
+    assert f"human  8 of {block.limit:,} characters, revision {block.revision}" in whole.out
+    prompt = await strata("memory", "show", ann.name, "--prompt")
+    assert "<value>\nnow\n</value>" in prompt.out
+    numbered = await strata("memory", "show", ann.name, "--numbered")
+    assert "1→ now" in numbered.out or "1: now" in numbered.out
+    assert (await strata("memory", "show", ann.name, "human", "--numbered")).code == 2
+
+
+async def test_a_deleted_block_is_brought_back(
+    strata: Run, world: World, ann: agent_pb.Agent
+) -> None:
+    await write(world, ann, "precious")
+    gone = await strata("memory", "delete", ann.name, "human", "--reason", "by mistake")
+    assert gone.code == 0, gone
+    assert (await strata("memory", "show", ann.name, "human")).code == 1
+    log = await strata("memory", "log", ann.name, "human")
+    assert log.out.splitlines()[1].split("\t")[4:6] == ["delete", "by mistake"]
+    back = await strata("memory", "restore", ann.name, "human")
+    assert back.code == 0, back
+    assert (await world.block(ann, "human")).value == "precious"
+    again = await strata("memory", "restore", ann.name, "human")
+    assert again.code == 1
+    assert "[NAME_TAKEN]" in again.err
+
+
+async def test_a_block_that_the_agent_laid_aside_is_brought_back(
+    strata: Run, world: World, ann: agent_pb.Agent
+) -> None:
+    await write(world, ann, "precious")
+    block = await world.block(ann, "human")
+    await world.blocks.DetachBlock(pb.DetachBlockRequest(agent_id=ann.id, block_id=block.id))
+    done = await strata("memory", "restore", ann.name, "human", "--json")
+    assert json.loads(done.out)["id"] == block.id
+
+
+async def test_a_purge_asks_and_is_for_good(
+    strata: Run, world: World, ann: agent_pb.Agent, place: Mapping[str, str]
+) -> None:
+    refused = await strata("memory", "delete", ann.name, "human", "--purge")
+    assert refused.code == 2
+    assert "cannot be undone. Give --yes." in refused.err
+    arguments = ("memory", "delete", ann.name, "human", "--purge")
+    async with on_terminal(*arguments, environment=place) as program:
+        await program.shows("Destroy human with its whole history? [y/N]")
+        program.type("n\r")
+        assert await program.ends() == 1
+    assert (await world.block(ann, "human")).label == "human"
+    assert (await strata(*arguments, "--yes")).out == "Purged human.\n"
+    back = await strata("memory", "restore", ann.name, "human")
+    assert back.code == 1
+    assert "[BLOCK_NOT_FOUND]" in back.err
+
+
+async def test_a_deleted_block_can_still_be_purged(
+    strata: Run, world: World, ann: agent_pb.Agent
+) -> None:
+    assert (await strata("memory", "delete", ann.name, "human")).code == 0
+    purged = await strata("memory", "delete", ann.name, "human", "--purge", "-y")
+    assert purged.code == 0, purged
+    assert (await strata("memory", "restore", ann.name, "human")).code == 1
+
+
+async def test_a_shared_block_is_not_deleted_unasked(
+    strata: Run, world: World, ann: agent_pb.Agent
+) -> None:
+    block = await world.block(ann, "human")
+    other = await world.agents.CreateAgent(
+        agent_pb.CreateAgentRequest(
+            name=f"other {ann.name}",
+            model=agent_pb.ModelConfig(handle="openai/test-model"),
+            block_ids=[block.id],
+        )
+    )
+    refused = await strata("memory", "delete", ann.name, "human")
+    assert refused.code == 2
+    assert "2 agents share this block." in refused.err
+    assert (await strata("memory", "delete", ann.name, "human", "-y")).code == 0
+    await strata("memory", "restore", ann.name, "human")
+    assert list((await world.block(ann, "human")).agent_ids) == [ann.id]
+    assert other.agent.id != ann.id
+
+
+async def test_lint_says_what_to_do(strata: Run, world: World, ann: agent_pb.Agent) -> None:
+    fine = await strata("memory", "lint", ann.name, "--check")
+    assert fine.code == 0, fine
+    await write(world, ann, "Ann comes tomorrow.\nShe likes tea.\nShe likes tea.")
+    done = await strata("memory", "lint", ann.name, "human")
+    assert done.code == 0
+    rows = [line.split("\t") for line in done.out.splitlines()[1:]]
+    assert {row[1] for row in rows} == {"relative date", "duplicate"}
+    assert rows[0][0] == "human:1"
+    assert all(row[2] for row in rows)
+    assert (await strata("memory", "lint", ann.name, "--check")).code == 1
+    document = json.loads((await strata("memory", "lint", ann.name, "--json")).out)
+    assert len(document["findings"]) == 2
+
+
+async def test_edits_of_different_lines_are_merged(
+    strata: Run, world: World, ann: agent_pb.Agent, place: Mapping[str, str], tmp_path: Path
+) -> None:
+    await write(world, ann, "a\nb\nc\nd\ne")
+    opened, go = tmp_path / "open", tmp_path / "go"
+    script = tmp_path / "editor.py"
+    script.write_text(_PATIENT_EDITOR.format(opened=str(opened), go=str(go)))
+    environment = {**place, "EDITOR": f"{sys.executable} {script}"}
+    async with on_terminal("memory", "edit", ann.name, "human", environment=environment) as program:
+        await eventually(opened.exists)
+        await write(world, ann, "A\nb\nc\nd\ne")
+        go.touch()
+        await program.shows("merged with what others had changed.")
+        assert await program.ends() == 0
+    assert (await world.block(ann, "human")).value == "A\nb\nc\nd\nE"

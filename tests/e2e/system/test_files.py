@@ -1,0 +1,237 @@
+"""Files through whole turns: uploaded by a person, opened and searched by the model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from doubles.script import Call, ModelCall, Reply, call, say
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import run_event_pb2 as event_pb
+from strata.api.core_memory.v1 import file_service_pb2 as pb
+from strata.shared.ids import new_id
+from world import World
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
+
+FILE_TOOLS = ["open_files", "grep_files", "semantic_search_files"]
+BOAT = """\
+# The boat
+The boat is called Kestrel.
+She lies in the harbour of Whitby.
+Her sails were mended in spring."""
+BREAD = """\
+# Sourdough bread
+Feed the starter in the evening.
+Knead the dough for ten minutes.
+Bake at 230 degrees."""
+
+
+async def upload(world: World, folder: pb.Folder, name: str, text: str) -> pb.File:
+    """Uploads a file and waits until it can be found by meaning."""
+    header = pb.UploadFileHeader(folder_id=folder.id, name=name)
+
+    async def pieces() -> AsyncIterator[pb.UploadFileRequest]:
+        yield pb.UploadFileRequest(header=header)
+        yield pb.UploadFileRequest(chunk=text.encode())
+
+    file: pb.File = (await world.files.UploadFile(pieces())).file
+    async with asyncio.timeout(60):
+        async for told in world.files.WatchFile(pb.WatchFileRequest(file_id=file.id)):
+            file = told.file
+    assert file.state == pb.FILE_STATE_READY, file
+    return file
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def folder(world: World) -> pb.Folder:
+    """A folder of two files."""
+    request = pb.CreateFolderRequest(
+        name=f"notes-{new_id('x')[-8:]}", description="My notes.", instructions="Quote them."
+    )
+    made: pb.Folder = (await world.files.CreateFolder(request)).folder
+    await upload(world, made, "boat.md", BOAT)
+    await upload(world, made, "bread.md", BREAD)
+    return made
+
+
+async def reader(world: World, folder: pb.Folder, **fields: Any) -> agent_pb.Agent:
+    """An agent with the folder."""
+    agent = await world.make_agent(**fields)
+    await world.files.AttachFolder(pb.AttachFolderRequest(agent_id=agent.id, folder_id=folder.id))
+    return agent
+
+
+def told(request: ModelCall) -> str:
+    """What the model was told of its last and only call, which succeeded."""
+    (packed,) = (json.loads(text) for text in request.answered)
+    assert packed["status"] == "OK", packed
+    return str(packed["message"])
+
+
+def directories(request: ModelCall) -> str:
+    """The files as the model sees them."""
+    found = re.search(r"<directories>\n.*\n</directories>", request.system, re.DOTALL)
+    assert found, request.system
+    return found.group()
+
+
+async def test_model_opens_a_file_and_sees_it_from_then_on(world: World, folder: pb.Folder) -> None:
+    agent = await reader(world, folder)
+    boat = f"{folder.name}/boat.md"
+    opening = {"file_requests": [{"file_name": boat, "offset": None, "length": None}]}
+    world.model.script(
+        call("open_files", opening),
+        say("It is called Kestrel."),
+        say("In Whitby."),
+    )
+    first = await world.send(agent, "What is my boat called?")
+    await world.send(agent, "Where does it lie?")
+
+    assert first.finished.stop_reason == event_pb.STOP_REASON_END_TURN
+    before, after, next_turn = world.model.requests
+    assert before.tool_names[-3:] == FILE_TOOLS
+    assert before.tool_names == after.tool_names == next_turn.tool_names
+    seen = directories(before)
+    assert "- current_files_open=0\n- max_files_open=5" in seen
+    assert f'<directory name="{folder.name}">\n<description>My notes.</description>' in seen
+    assert seen.count('<file status="closed"') == 2
+    assert "Kestrel" not in seen
+    assert told(after).startswith(f"* Opened {boat}")
+    assert "- current_files_open=1" in directories(after)
+    assert "1: # The boat\n2: The boat is called Kestrel." in directories(after)
+    assert directories(next_turn) == directories(after)
+    assert await world.system_message(agent) == next_turn.system
+
+
+async def test_model_searches_files_by_pattern_and_by_meaning(
+    world: World, folder: pb.Folder
+) -> None:
+    agent = await reader(world, folder)
+    world.model.script(
+        call("grep_files", {"pattern": "kestrel|sails"}),
+        call("semantic_search_files", {"query": "Where is the ship moored?"}),
+        call("semantic_search_files", {"query": "how hot must the oven be", "limit": 1}),
+        say("Now I know."),
+    )
+    await world.send(agent, "Look it up.")
+
+    _, grepped, moored, oven = world.model.requests
+    assert f"=== {folder.name}/boat.md:2 ===" in told(grepped)
+    assert "> 2: The boat is called Kestrel." in told(grepped)
+    assert "Whitby" in told(moored)
+    assert f"{folder.name}/boat.md" in told(moored)
+    assert "230 degrees" in told(oven)
+    # Searching opens nothing and shows the model no other prompt.
+    assert directories(oven) == directories(grepped)
+
+
+async def test_calls_of_one_reply_search_and_open_together(world: World, folder: pb.Folder) -> None:
+    agent = await reader(world, folder)
+    bread = f"{folder.name}/bread.md"
+    world.model.script(
+        Reply(
+            calls=(
+                Call("grep_files", {"pattern": "knead"}),
+                Call("open_files", {"file_requests": [{"file_name": bread, "offset": 3}]}),
+                Call("memory_insert", {"label": "human", "new_str": "Bakes bread."}),
+            )
+        ),
+        say("Ten minutes."),
+    )
+    ran = await world.send(agent, "How long do I knead?")
+
+    assert ran.text == "Ten minutes."
+    last = world.model.requests[1]
+    assert [json.loads(text)["status"] for text in last.answered] == ["OK"] * 3
+    assert "[Viewing lines 4 to 4 (out of 4 lines)]\n4: Bake at 230 degrees." in last.system
+    assert "Bakes bread." in last.system
+
+
+async def test_limits_of_the_agent_hold(world: World, folder: pb.Folder) -> None:
+    agent = await reader(world, folder, max_files_open=1, per_file_view_window_char_limit=60)
+    boat, bread = (f"{folder.name}/{name}" for name in ("boat.md", "bread.md"))
+    both = {"file_requests": [{"file_name": boat}, {"file_name": bread}]}
+    world.model.script(
+        call("open_files", both),
+        call("open_files", {"file_requests": [{"file_name": boat}]}),
+        call("open_files", {"file_requests": [{"file_name": bread}]}),
+        say("Done."),
+    )
+    await world.send(agent, "Read.")
+
+    _, refused, first, second = world.model.requests
+    packed = json.loads(refused.answered[0])
+    assert packed["status"] == "Failed"
+    assert "exceeds configured maximum limit of 1 files" in packed["message"]
+    assert "- current_files_open=1\n- max_files_open=1" in directories(first)
+    assert "...[TRUNCATED]" in directories(first)
+    assert "Whitby" not in directories(first)
+    assert f"Closed 1 least recently used file(s) due to open file limit: {boat}" in told(second)
+    assert directories(second).count('<file status="open"') == 1
+    # A limit that is raised later is used at once.
+    await world.agents.UpdateAgent(
+        agent_pb.UpdateAgentRequest(
+            agent_id=agent.id, max_files_open=2, per_file_view_window_char_limit=1_000
+        )
+    )
+    world.model.script(call("open_files", both), say("Done."))
+    await world.send(agent, "Read both.")
+    assert "- current_files_open=2\n- max_files_open=2" in directories(world.model.requests[-1])
+    assert "Whitby" in directories(world.model.requests[-1])
+
+
+async def test_wrong_name_is_told_and_closes_nothing(world: World, folder: pb.Folder) -> None:
+    agent = await reader(world, folder)
+    boat = f"{folder.name}/boat.md"
+    world.model.script(
+        call("open_files", {"file_requests": [{"file_name": boat}]}),
+        call(
+            "open_files",
+            {"file_requests": [{"file_name": "boat.md"}], "close_all_others": True},
+        ),
+        say("Sorry."),
+    )
+    await world.send(agent, "Open it.")
+
+    packed = json.loads(world.model.requests[2].answered[0])
+    assert packed["status"] == "Failed"
+    assert "boat.md not attached - did you get the filename correct?" in packed["message"]
+    assert boat in packed["message"]
+    assert "- current_files_open=1" in directories(world.model.requests[2])
+
+
+async def test_without_folders_there_are_no_files(world: World, folder: pb.Folder) -> None:
+    agent = await reader(world, folder)
+    stranger = await world.make_agent()
+    world.model.script(say("Hello."), say("Hello."), say("Hello."))
+    await world.send(agent, "Hello.")
+    await world.send(stranger, "Hello.")
+    await world.files.DetachFolder(pb.DetachFolderRequest(agent_id=agent.id, folder_id=folder.id))
+    await world.send(agent, "Hello again.")
+
+    first, other, later = world.model.requests
+    assert set(FILE_TOOLS) <= set(first.tool_names)
+    for request in (other, later):
+        assert not set(FILE_TOOLS) & set(request.tool_names)
+        assert "<directories>" not in request.system
+
+
+async def test_window_is_described_with_its_files_and_their_tools(
+    world: World, folder: pb.Folder
+) -> None:
+    agent = await reader(world, folder)
+    world.model.script(say("Hello."))
+    await world.send(agent, "Hello.")
+    request = agent_pb.GetContextWindowRequest(agent_id=agent.id)
+    window = await world.agents.GetContextWindow(request)
+
+    counts = {part.name: part.count for part in window.parts}
+    assert counts["files"] == 2
+    assert counts["tools"] == len(world.model.requests[0].tool_names)

@@ -1,0 +1,285 @@
+"""Memory tools through whole turns: what the model is told, sees next, and what is kept."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from doubles.script import Call, ModelCall, Reply, call, say
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import run_event_pb2 as event_pb
+from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from world import Ran, World
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+EVERY_TOOL = (
+    "core_memory_append",
+    "core_memory_replace",
+    "memory",
+    "memory_apply_patch",
+    "memory_insert",
+    "memory_replace",
+    "memory_rethink",
+    "memory_finish_edits",
+)
+FACTS = "Name: Ada\nCity: Graz"
+
+
+async def remembering_agent(world: World, model: str = "", **fields: Any) -> agent_pb.Agent:
+    """An agent with every memory tool and one block of two lines."""
+    fields.setdefault("blocks", [block_pb.NewBlock(label="human", value=FACTS)])
+    return await world.make_agent(model, tools=EVERY_TOOL, include_base_tools=False, **fields)
+
+
+def edits_of(ran: Ran) -> list[event_pb.MemoryEdit]:
+    """The memory edits that a client was told of."""
+    return [
+        edit
+        for event in ran.events
+        if event.HasField("tool_finished")
+        for edit in event.tool_finished.memory_edits
+    ]
+
+
+def returned(request: ModelCall) -> list[dict[str, Any]]:
+    """What the model was told of its last calls."""
+    return [json.loads(text) for text in request.answered]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "operation", "human"),
+    [
+        (
+            "core_memory_append",
+            {"label": "human", "content": "Likes tea"},
+            "append",
+            f"{FACTS}\nLikes tea",
+        ),
+        (
+            "core_memory_replace",
+            {"label": "human", "old_content": "Graz", "new_content": "Linz"},
+            "replace",
+            "Name: Ada\nCity: Linz",
+        ),
+        (
+            "memory_insert",
+            {"label": "human", "new_str": "Age: 36", "insert_line": 1},
+            "insert",
+            "Name: Ada\nAge: 36\nCity: Graz",
+        ),
+        (
+            "memory_replace",
+            {"label": "human", "old_str": "Graz", "new_str": "Linz"},
+            "string_replace",
+            "Name: Ada\nCity: Linz",
+        ),
+        (
+            "memory_rethink",
+            {"label": "human", "new_memory": "Ada of Graz"},
+            "rethink",
+            "Ada of Graz",
+        ),
+        (
+            "memory_apply_patch",
+            {"label": "human", "patch": "@@\n Name: Ada\n-City: Graz\n+City: Linz"},
+            "patch",
+            "Name: Ada\nCity: Linz",
+        ),
+        (
+            "memory",
+            {"command": "str_replace", "path": "human", "old_str": "Graz", "new_str": "Linz"},
+            "string_replace",
+            "Name: Ada\nCity: Linz",
+        ),
+        (
+            "memory",
+            {"command": "insert", "path": "/memories/human", "insert_text": "Age: 36"},
+            "insert",
+            f"{FACTS}\nAge: 36",
+        ),
+    ],
+)
+async def test_edit_is_told_seen_and_kept(
+    world: World, tool: str, arguments: dict[str, Any], operation: str, human: str
+) -> None:
+    agent = await remembering_agent(world)
+    world.model.script(call(tool, arguments), say("Noted."))
+    ran = await world.send(agent, "Listen.")
+
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
+    (edit,) = edits_of(ran)
+    assert (edit.label, edit.revision, edit.operation) == ("human", 2, operation)
+    assert edit.diff.startswith("@@")
+    asked, told = world.model.requests
+    assert set(asked.tool_names) == set(EVERY_TOOL)
+    assert returned(told)[0]["status"] == "OK"
+    assert f"<value>\n{FACTS}\n</value>" in asked.system
+    assert f"<value>\n{human}\n</value>" in told.system
+    assert (await world.block(agent, "human")).value == human
+    assert await world.system_message(agent) == told.system
+
+
+async def test_blocks_are_made_renamed_and_taken_away_in_view_of_the_model(world: World) -> None:
+    agent = await remembering_agent(world)
+    world.model.script(
+        call("memory", {"command": "create", "path": "plans", "file_text": "1. Rest"}),
+        call("memory", {"command": "rename", "old_path": "plans", "new_path": "ideas"}),
+        call("memory", {"command": "delete", "path": "ideas"}),
+        say("Done."),
+    )
+    ran = await world.send(agent, "Make plans.")
+
+    assert [(edit.label, edit.operation) for edit in edits_of(ran)] == [
+        ("plans", "create"),
+        ("ideas", "rename"),
+        ("ideas", "delete"),
+    ]
+    systems = [request.system for request in world.model.requests]
+    assert ["<plans>" in system for system in systems] == [False, True, False, False]
+    assert ["<ideas>" in system for system in systems] == [False, False, True, False]
+
+
+async def test_finishing_edits_ends_the_turn_as_the_prompt_says(world: World) -> None:
+    agent = await remembering_agent(world)
+    world.model.script(
+        Reply(
+            calls=(
+                Call("memory_insert", {"label": "human", "new_str": "Age: 36"}),
+                Call("memory_finish_edits"),
+            )
+        )
+    )
+    ran = await world.send(agent, "Tidy up.")
+
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_TOOL_RULE
+    assert ran.finished.step_count == 1
+    (request,) = world.model.requests
+    assert (
+        "<tool_rule>\nmemory_finish_edits ends your response (yields control) when called\n"
+        "</tool_rule>"
+    ) in request.system
+    assert (await world.block(agent, "human")).value == f"{FACTS}\nAge: 36"
+    # The conversation goes on, and the edit is in view.
+    world.model.script(say("36."))
+    assert (await world.send(agent, "How old am I?")).text == "36."
+    assert f"{FACTS}\nAge: 36" in world.model.requests[1].system
+
+
+async def test_agent_without_the_finishing_tool_has_no_rule_about_it(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(say("Hello."))
+    await world.send(agent, "Hello.")
+    assert "<tool_usage_rules>" not in world.model.requests[0].system
+
+
+async def test_two_agents_rewrite_a_shared_block_and_nothing_is_lost(world: World) -> None:
+    """The one that comes second is told what the other wrote, and does it again."""
+    first = await remembering_agent(world)
+    shared = await world.block(first, "human")
+    second = await remembering_agent(world, blocks=[], block_ids=[shared.id])
+    theirs = "Name: Countess of Lovelace\nCity: London"
+    mine = "Name: Mrs King\nCity: Graz"
+    agreed = "Name: Countess of Lovelace, or Mrs King\nCity: London"
+
+    async def other_agent(request: ModelCall) -> None:
+        # While the first agent's model thinks, the second has a whole turn.
+        world.model.meanwhile = None
+        await world.send(second, "She is the Countess of Lovelace, of London.")
+
+    world.model.meanwhile = other_agent
+    world.model.script(
+        call("memory_rethink", {"label": "human", "new_memory": theirs}),
+        say("Noted."),
+        call("memory_rethink", {"label": "human", "new_memory": mine}),
+        call("memory_rethink", {"label": "human", "new_memory": agreed}),
+        say("Noted, too."),
+    )
+    ran = await world.send(first, "She is Mrs King.")
+
+    assert ran.text == "Noted, too."
+    refused = returned(world.model.requests[3])[0]
+    assert refused["status"] == "Failed"
+    assert "changed by others" in refused["message"]
+    assert theirs in refused["message"]
+    # The prompt shows it by then, too, so that the next edit builds on it.
+    assert theirs in world.model.requests[3].system
+    assert returned(world.model.requests[4])[0]["status"] == "OK"
+    assert (await world.block(first, "human")).value == agreed
+    versions = (
+        await world.blocks.ListBlockVersions(block_pb.ListBlockVersionsRequest(block_id=shared.id))
+    ).versions
+    assert [version.value for version in versions] == [agreed, theirs, FACTS]
+    assert [version.origin.agent_id for version in versions[:2]] == [first.id, second.id]
+
+
+async def test_two_agents_rewrite_different_lines_of_a_shared_block(world: World) -> None:
+    first = await remembering_agent(world)
+    shared = await world.block(first, "human")
+    second = await remembering_agent(world, blocks=[], block_ids=[shared.id])
+
+    async def other_agent(request: ModelCall) -> None:
+        world.model.meanwhile = None
+        await world.send(second, "She moved to Linz.")
+
+    world.model.meanwhile = other_agent
+    world.model.script(
+        call("memory_rethink", {"label": "human", "new_memory": "Name: Ada\nCity: Linz"}),
+        say("Noted."),
+        call("memory_rethink", {"label": "human", "new_memory": "Name: Ada King\nCity: Graz"}),
+        say("Noted, too."),
+    )
+    await world.send(first, "She is Ada King.")
+
+    merged = "Name: Ada King\nCity: Linz"
+    assert (await world.block(first, "human")).value == merged
+    assert merged in world.model.requests[3].system
+
+
+async def test_conflict_in_line_numbered_form_is_told_too(world: World) -> None:
+    """What an Anthropic model saw with numbers is merged without them."""
+    agent = await remembering_agent(world, "anthropic/test-model")
+    block = await world.block(agent, "human")
+
+    async def somebody(request: ModelCall) -> None:
+        world.model.meanwhile = None
+        await world.blocks.UpdateBlock(
+            block_pb.UpdateBlockRequest(block_id=block.id, value=f"Title: Countess\n{FACTS}")
+        )
+
+    world.model.meanwhile = somebody
+    world.model.script(
+        call("memory_insert", {"label": "human", "new_str": "Age: 36", "insert_line": 1}),
+        say("Noted."),
+    )
+    await world.send(agent, "I am 36.")
+
+    assert "1→ Name: Ada\n2→ City: Graz" in world.model.requests[0].system
+    assert (await world.block(agent, "human")).value == (
+        "Title: Countess\nName: Ada\nAge: 36\nCity: Graz"
+    )
+
+
+async def test_mistakes_are_told_in_words(world: World) -> None:
+    agent = await remembering_agent(world)
+    world.model.script(
+        Reply(
+            calls=(
+                Call("memory", {"command": "view", "path": "human"}),
+                Call("memory_insert", {"label": "human"}),
+                Call("memory_replace", {"label": "nobody", "old_str": "a", "new_str": "b"}),
+                Call("memory", {"command": "delete", "path": "nobody"}),
+            )
+        ),
+        say("Sorry."),
+    )
+    ran = await world.send(agent, "Try this.")
+
+    told = returned(world.model.requests[1])
+    assert [each["status"] for each in told] == ["Failed"] * 4
+    assert told[0]["message"].startswith("Error: Unknown command 'view'. Supported commands:")
+    assert "missing 'new_str'" in told[1]["message"]
+    assert all("human" in each["message"] for each in told[2:])
+    assert edits_of(ran) == []

@@ -1,0 +1,104 @@
+"""The room as a process of its own that is killed while it indexes a file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import strata
+from integration.archival.conftest import Client, Keys
+from integration.archival.test_files import index, progress, search, until
+from strata.archival.index import FILE_CHUNKS
+from strata.embedded.vectors import EmbeddedVectors
+from strata.shared.channels import ChannelFactory, services_of
+from strata.shared.errors import StrataError
+from strata.shared.ids import new_id
+from strata.shared.vectors import Where
+from strata.shared.vectors.qdrant import QdrantIndex, connect
+
+CHUNKS = 400
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def room(urls: Any, vectors: EmbeddedVectors, keys: Keys, port: int) -> Iterator[int]:
+    roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
+    environment = {
+        "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+        "PYTHONPATH": roots,
+        "STRATA_ARCHIVAL_PORT": str(port),
+        "STRATA_ARCHIVAL_DATABASE_URL": urls.service_url,
+        "STRATA_ARCHIVAL_WORKER_DATABASE_URL": urls.worker_url,
+        "STRATA_ARCHIVAL_QDRANT_URL": vectors.url,
+        "STRATA_ARCHIVAL_QDRANT_API_KEY": vectors.api_key,
+        "STRATA_ARCHIVAL_TOKEN_PUBLIC_KEYS": keys.public,
+        "STRATA_ARCHIVAL_LOG_LEVEL": "ERROR",
+    }
+    process = subprocess.Popen([sys.executable, "-m", "strata.archival.main"], env=environment)
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+async def test_a_killed_room_goes_on_where_it_was(
+    urls: Any, vectors: EmbeddedVectors, keys: Keys, project: str
+) -> None:
+    port = free_port()
+    folder, file = new_id("folder"), new_id("file")
+    factory = ChannelFactory()
+    client = Client(keys, factory.channel(f"127.0.0.1:{port}", services_of("archival")))
+    texts = [f"Chapter {n}: the ship sails on to island number {n}." for n in range(CHUNKS)]
+    seen = (0, 0)
+
+    async def there() -> bool:
+        try:
+            await progress(client, file)
+        except StrataError:
+            return False
+        return True
+
+    async def half() -> bool:
+        nonlocal seen
+        seen = await progress(client, file) or seen
+        return seen[0] > 0
+
+    async def complete() -> bool:
+        nonlocal seen
+        now = await progress(client, file) or (0, 0)
+        # What was noted before the death is not done again.
+        assert now[0] >= seen[0]
+        seen = now
+        return seen == (CHUNKS, CHUNKS)
+
+    with room(urls, vectors, keys, port) as pid:
+        await until(there)
+        assert await index(client, folder, file, *texts) == CHUNKS
+        await until(half)
+        os.kill(pid, signal.SIGKILL)
+    assert 0 < seen[0] < CHUNKS
+    with room(urls, vectors, keys, port):
+        await until(there)
+        # Half of it is not in the index yet, and all of it is found.
+        assert len(await search(client, folder, "island", 50)) == 50
+        await until(complete)
+        last = await search(client, folder, "Chapter 399: the ship", 3)
+        assert texts[-1] in [hit.chunk.text for hit in last]
+    await factory.close()
+    engine = QdrantIndex(connect(vectors.url, vectors.api_key))
+    where = Where(eq={"file_id": file})
+    assert await engine.count(FILE_CHUNKS, project, where) == CHUNKS
+    await engine.close()

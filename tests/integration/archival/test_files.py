@@ -1,0 +1,209 @@
+"""`FileIndexService` as core memory calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+
+import pytest
+
+from integration.archival.conftest import Client
+from strata.api.archival.v1 import archive_service_pb2 as archive_pb
+from strata.api.archival.v1 import file_index_service_pb2 as pb
+from strata.shared.context import use
+from strata.shared.errors import FailedPreconditionError, InvalidArgumentError, StrataError
+from strata.shared.ids import new_id
+
+
+def chunks(*texts: str, first: int = 0) -> list[pb.FileChunk]:
+    return [
+        pb.FileChunk(ordinal=n, text=text, start_line=n + 1, end_line=n + 1)
+        for n, text in enumerate(texts, start=first)
+    ]
+
+
+async def sent(messages: Iterable[pb.IndexFileRequest]) -> AsyncIterator[pb.IndexFileRequest]:
+    for message in messages:
+        yield message
+
+
+async def index(client: Client, folder: str, file: str, *texts: str) -> int:
+    message = pb.IndexFileRequest(folder_id=folder, file_id=file, chunks=chunks(*texts))
+    return int((await client.files.IndexFile(sent([message]))).chunk_count)
+
+
+async def search(client: Client, folder: str, query: str, limit: int = 0) -> list[pb.FileChunkHit]:
+    request = pb.SearchFileChunksRequest(folder_ids=[folder], query=query, limit=limit)
+    return list((await client.files.SearchFileChunks(request)).hits)
+
+
+async def progress(client: Client, file: str) -> tuple[int, int] | None:
+    answer = await client.files.GetFileProgress(pb.GetFileProgressRequest(file_ids=[file]))
+    return next(((f.indexed_count, f.chunk_count) for f in answer.files), None)
+
+
+async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
+    async with asyncio.timeout(seconds):
+        while not await holds():
+            await asyncio.sleep(0.05)
+
+
+async def indexed(client: Client, file: str) -> None:
+    async def holds() -> bool:
+        seen = await progress(client, file)
+        return seen is not None and seen[0] == seen[1]
+
+    await until(holds)
+
+
+async def test_a_file_is_stored_indexed_found_and_dropped(client: Client) -> None:
+    folder, file = new_id("folder"), new_id("file")
+    assert await index(client, folder, file, "The heron stands in the reeds.", "Rent is due.") == 2
+    assert (await progress(client, file) or (0, 0))[1] == 2
+    await indexed(client, file)
+    hit = (await search(client, folder, "a tall bird near the water"))[0]
+    assert (hit.file_id, hit.chunk) == (file, chunks("The heron stands in the reeds.")[0])
+    dropped = await client.files.DropFiles(pb.DropFilesRequest(file_ids=[file, new_id("file")]))
+    assert dropped.deleted_chunks == 2
+    assert await search(client, folder, "a tall bird near the water") == []
+    assert await progress(client, file) is None
+    assert (await client.archives.ListArchives(archive_pb.ListArchivesRequest())).archives == []
+
+
+async def test_an_empty_file_takes_the_place_of_what_was_there(client: Client) -> None:
+    folder, file = new_id("folder"), new_id("file")
+    await index(client, folder, file, "old words")
+    assert await index(client, folder, file) == 0
+    assert await progress(client, file) == (0, 0)
+    assert await search(client, folder, "old words") == []
+
+
+async def test_a_long_file_comes_in_many_messages_and_little_memory(client: Client) -> None:
+    folder, file = new_id("folder"), new_id("file")
+    words = " ".join(f"word{n}" for n in range(200))
+
+    async def messages() -> AsyncIterator[pb.IndexFileRequest]:
+        yield pb.IndexFileRequest(folder_id=folder, file_id=file)
+        for start in range(0, 5_000, 200):
+            texts = (f"{n} {words}" for n in range(start, start + 200))
+            yield pb.IndexFileRequest(chunks=chunks(*texts, first=start))
+
+    tracemalloc.start()
+    try:
+        answer = await client.files.IndexFile(messages())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert answer.chunk_count == 5_000
+    # The text alone is 8 MB, and on its way it stands in several forms.
+    assert peak < 6 * 2**20
+    assert (await progress(client, file) or (0, 0))[1] == 5_000
+    await client.files.DropFiles(pb.DropFilesRequest(folder_ids=[folder]))
+
+
+async def test_a_stream_that_breaks_off_leaves_what_was_there(client: Client) -> None:
+    folder, file = new_id("folder"), new_id("file")
+    await index(client, folder, file, "the harbour at dawn")
+
+    async def messages() -> AsyncIterator[pb.IndexFileRequest]:
+        yield pb.IndexFileRequest(
+            folder_id=folder,
+            file_id=file,
+            chunks=chunks(*(f"harbour {n}" for n in range(600))),
+        )
+        await asyncio.sleep(60)
+
+    call = asyncio.ensure_future(client.files.IndexFile(messages(), timeout=1))
+    with pytest.raises(StrataError):
+        await call
+    assert [hit.chunk.text for hit in await search(client, folder, "harbour", 50)] == [
+        "the harbour at dawn"
+    ]
+    assert (await progress(client, file) or (0, 0))[1] == 1
+
+
+F, G = new_id("folder"), new_id("file")
+
+
+@pytest.mark.parametrize(
+    ("messages", "field"),
+    [
+        ([], "file_id"),
+        ([pb.IndexFileRequest(file_id=G)], "folder_id"),
+        ([pb.IndexFileRequest(folder_id=F, file_id="file-1")], "file_id"),
+        ([pb.IndexFileRequest(folder_id=F, file_id=G, chunks=chunks(" "))], "chunks[0].text"),
+        ([pb.IndexFileRequest(folder_id=F, file_id=G, chunks=chunks("a\0"))], "chunks[0].text"),
+        (
+            [pb.IndexFileRequest(folder_id=F, file_id=G, chunks=chunks("a", first=1))],
+            "chunks[0].ordinal",
+        ),
+        (
+            [
+                pb.IndexFileRequest(folder_id=F, file_id=G, chunks=chunks("a")),
+                pb.IndexFileRequest(folder_id=F, file_id=G, chunks=chunks("a")),
+            ],
+            "chunks[0].ordinal",
+        ),
+        (
+            [
+                pb.IndexFileRequest(
+                    folder_id=F,
+                    file_id=G,
+                    chunks=[pb.FileChunk(text="a", start_line=2, end_line=1)],
+                )
+            ],
+            "chunks[0].end_line",
+        ),
+        (
+            [
+                pb.IndexFileRequest(folder_id=F, file_id=G),
+                pb.IndexFileRequest(folder_id=F, file_id=new_id("file")),
+            ],
+            "file_id",
+        ),
+    ],
+)
+async def test_what_is_wrong_is_named_and_nothing_stays(
+    client: Client, messages: list[pb.IndexFileRequest], field: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        await client.files.IndexFile(sent(messages))
+    assert field in [violation.field for violation in caught.value.violations]
+    assert await progress(client, G) is None
+
+
+async def test_a_chunk_that_is_too_long_is_refused(client: Client) -> None:
+    with pytest.raises(FailedPreconditionError) as caught:
+        await index(client, new_id("folder"), new_id("file"), "word " * 9_000)
+    assert caught.value.metadata == {"limit": "8192", "tokens": "9002"}
+
+
+async def test_searches_and_lists_are_checked(client: Client) -> None:
+    many = [new_id("file") for _ in range(501)]
+    folders = [new_id("folder") for _ in range(501)]
+    for wrong in (
+        client.files.GetFileProgress(pb.GetFileProgressRequest(file_ids=many)),
+        client.files.GetFileProgress(pb.GetFileProgressRequest(file_ids=["x"])),
+        client.files.DropFiles(pb.DropFilesRequest(folder_ids=[new_id("file")])),
+        client.files.SearchFileChunks(pb.SearchFileChunksRequest(folder_ids=folders, query="a")),
+        client.files.SearchFileChunks(pb.SearchFileChunksRequest(folder_ids=[F], query=" ")),
+        client.files.SearchFileChunks(
+            pb.SearchFileChunksRequest(folder_ids=[F], query="a", limit=-1)
+        ),
+    ):
+        with pytest.raises(InvalidArgumentError):
+            await wrong
+    assert await search(client, new_id("folder"), "nothing there") == []
+
+
+async def test_a_caller_of_another_project_finds_and_drops_nothing(client: Client) -> None:
+    folder, file = new_id("folder"), new_id("file")
+    await index(client, folder, file, "the treaty of the two rivers")
+    await indexed(client, file)
+    with use(client.keys.context(new_id("project"))):
+        assert await search(client, folder, "treaty of the rivers") == []
+        assert await progress(client, file) is None
+        dropped = await client.files.DropFiles(pb.DropFilesRequest(folder_ids=[folder]))
+        assert dropped.deleted_chunks == 0
+    assert len(await search(client, folder, "treaty of the rivers")) == 1

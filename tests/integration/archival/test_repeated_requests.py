@@ -1,0 +1,98 @@
+"""Uploads and changes of archives that are sent again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from integration.archival.conftest import Client
+from strata.api.archival.v1 import archive_service_pb2 as archive_pb
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.shared.errors import AlreadyExistsError, InvalidArgumentError, Reason
+from strata.shared.ids import new_id
+
+
+async def made(client: Client) -> str:
+    request = archive_pb.CreateArchiveRequest(name=new_id("x"))
+    return str((await client.archives.CreateArchive(request)).archive.id)
+
+
+async def upload(
+    client: Client, archive: str, *messages: list[str], request_id: str = ""
+) -> tuple[int, int]:
+    async def stream() -> AsyncIterator[pb.InsertPassagesRequest]:
+        for number, texts in enumerate(messages):
+            first = {} if number else {"archive_id": archive, "request_id": request_id}
+            yield pb.InsertPassagesRequest(
+                passages=[pb.NewPassage(text=text) for text in texts], **first
+            )
+
+    answer = await client.passages.InsertPassages(stream())
+    return answer.inserted_count, answer.duplicate_count
+
+
+async def count(client: Client, archive: str) -> int:
+    request = archive_pb.GetArchiveRequest(archive_id=archive)
+    return int((await client.archives.GetArchive(request)).archive.passage_count)
+
+
+async def test_a_repeated_upload_gets_the_first_answer(client: Client) -> None:
+    archive, request = await made(client), new_id("x")
+    first = await upload(client, archive, ["a", "b"], ["b", "c"], request_id=request)
+    assert first == (3, 1)
+    # The same passages in other messages are the same upload.
+    assert await upload(client, archive, ["a"], [], ["b", "b", "c"], request_id=request) == first
+    assert await count(client, archive) == 3
+
+
+async def test_another_upload_of_the_same_id_stores_nothing(client: Client) -> None:
+    archive, request = await made(client), new_id("x")
+    await upload(client, archive, ["a"], request_id=request)
+    for other in (["x"], ["y"]), (["a"], ["y"]), (["x"],):
+        with pytest.raises(AlreadyExistsError) as caught:
+            await upload(client, archive, *other, request_id=request)
+        assert caught.value.reason is Reason.REQUEST_ID_REUSED
+    with pytest.raises(AlreadyExistsError):
+        await upload(client, await made(client), ["a"], request_id=request)
+    assert await count(client, archive) == 1
+
+
+async def test_an_upload_that_failed_may_be_finished_later(client: Client) -> None:
+    archive, request = await made(client), new_id("x")
+    with pytest.raises(InvalidArgumentError):
+        await upload(client, archive, ["a"], ["b"], [" "], request_id=request)
+    assert await count(client, archive) == 1
+    assert await upload(client, archive, ["a"], ["b"], ["c"], request_id=request) == (2, 1)
+
+
+async def test_without_an_id_nothing_is_remembered(client: Client) -> None:
+    archive = await made(client)
+    assert await upload(client, archive, ["a"]) == (1, 0)
+    assert await upload(client, archive, ["a"]) == (0, 1)
+
+
+async def test_an_upload_of_nothing_is_refused(client: Client) -> None:
+    archive = await made(client)
+    nothing: list[list[list[str]]] = [[], [[]], [[], []]]
+    for messages in nothing:
+        with pytest.raises(InvalidArgumentError) as caught:
+            await upload(client, archive, *messages)
+        assert [violation.field for violation in caught.value.violations] == ["passages"]
+
+
+async def test_a_repeated_change_of_an_archive_gets_the_first_answer(client: Client) -> None:
+    archive, request = await made(client), new_id("x")
+    change = archive_pb.UpdateArchiveRequest(
+        request_id=request, archive_id=archive, description="one"
+    )
+    first = await client.archives.UpdateArchive(change)
+    other = archive_pb.UpdateArchiveRequest(archive_id=archive, description="two")
+    await client.archives.UpdateArchive(other)
+    assert await client.archives.UpdateArchive(change) == first
+    change.description = "three"
+    with pytest.raises(AlreadyExistsError) as caught:
+        await client.archives.UpdateArchive(change)
+    assert caught.value.reason is Reason.REQUEST_ID_REUSED
+    seen = await client.archives.GetArchive(archive_pb.GetArchiveRequest(archive_id=archive))
+    assert seen.archive.description == "two"

@@ -1,0 +1,368 @@
+"""Work that is broken off: by a kill in the middle, by a lease that ran out, by a shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import file_samples as samples
+import strata
+from integration.core_memory.ingest.conftest import MIB, Admin, Rooms
+from strata.api.archival.v1 import file_index_service_pb2_grpc as index_grpc
+from strata.api.core_memory.v1 import file_service_pb2 as pb
+from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
+from strata.archival.main import build as build_archival
+from strata.core_memory.files.chunking import Chunker
+from strata.core_memory.files.domain.ports import Progress
+from strata.core_memory.files.indexing import FileIndexing
+from strata.core_memory.files.ingest import Ingest, IngestOptions, Reading
+from strata.core_memory.files.leases import LeaseLostError, while_held
+from strata.core_memory.files.reading.reader import FileReader
+from strata.core_memory.files.store.contents import ContentStore, TextPage
+from strata.core_memory.files.store.queue import FileQueue, WaitingFile
+from strata.shared.channels import ChannelFactory, services_of
+from strata.shared.db import Database
+from strata.shared.errors import StrataError
+from strata.shared.server import serving
+
+# Some hundred pages of text: reading and sending take long enough to be killed in.
+BIG_TEXT = "".join(f"Line {n} tells of lighthouse number {n}.\n" for n in range(400_000)).encode()
+
+
+class Stores:
+    """What the worker stands on, without the worker."""
+
+    def __init__(self, database: Database, worker: Database) -> None:
+        self.queue = FileQueue(database, worker)
+        self.contents = ContentStore(database)
+
+    def reading(self) -> Reading:
+        return Reading(self.queue, self.contents, FileReader(), lease=60)
+
+    def replica(self) -> Ingest:
+        indexing = FileIndexing(self.queue, self.contents, None, lease=60)
+        return Ingest(self.reading(), indexing, self.queue, IngestOptions(poll=0.05))
+
+
+@pytest.fixture
+async def stores(rooms: Rooms) -> AsyncIterator[Stores]:
+    async with AsyncExitStack() as stack:
+        database = Database(rooms.core_urls.service_url, pool_size=6)
+        stack.push_async_callback(database.close)
+        worker = Database(rooms.core_urls.worker_url, pool_size=6)
+        stack.push_async_callback(worker.close)
+        yield Stores(database, worker)
+
+
+@pytest.fixture
+async def quiet(rooms: Rooms) -> Rooms:
+    """The rooms, without anybody who prepares files."""
+    await rooms.start_core_memory(worker_database_url="")
+    return rooms
+
+
+def page(number: int) -> TextPage:
+    return TextPage(number, number + 1, 1, f"line {number + 1}")
+
+
+async def test_who_lost_his_lease_writes_nothing(
+    quiet: Rooms, stores: Stores, admin: Admin
+) -> None:
+    data = b"line 1\nline 2"
+    file = await quiet.upload(await quiet.folder(), "a.txt", data)
+    slow = await stores.queue.claim_content(0.0)
+    assert slow is not None
+    project, content = slow.project_id, slow.content
+    assert await stores.contents.put_pages(project, content, [page(0)], attempt=slow.attempt)
+
+    quick = await stores.queue.claim_content(60.0)
+    assert quick is not None
+    assert (quick.content, quick.attempt) == (content, 2)
+    assert await stores.contents.put_pages(project, content, [page(0)], attempt=quick.attempt)
+
+    assert not await stores.queue.hold_content(slow, 60.0)
+    assert not await stores.contents.put_pages(project, content, [page(1)], attempt=slow.attempt)
+    ended = {"attempt": slow.attempt, "line_count": 9, "char_count": 9}
+    assert not await stores.contents.readable(project, content, **ended)
+    assert not await stores.contents.unreadable(project, content, "no", attempt=slow.attempt)
+    await stores.queue.release_content(slow, counted=False)
+    assert await stores.queue.claim_content(60.0) is None
+
+    assert await stores.contents.put_pages(project, content, [page(1)], attempt=quick.attempt)
+    ended = {"attempt": quick.attempt, "line_count": 2, "char_count": 13}
+    assert await stores.contents.readable(project, content, **ended)
+    assert await admin.text(data) == ["line 1", "line 2"]
+    read = await quiet.file(file.id)
+    assert (read.state, read.line_count) == (pb.FILE_STATE_INDEXING, 2)
+
+
+async def test_an_attempt_that_is_cancelled_is_not_counted(quiet: Rooms, stores: Stores) -> None:
+    await quiet.upload(await quiet.folder(), "a.pdf", samples.endless_pdf())
+    reading = asyncio.create_task(stores.reading().read_next())
+    async with asyncio.timeout(30):
+        while not psutil.Process().children():
+            await asyncio.sleep(0.02)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    again = await stores.queue.claim_content(60.0)
+    assert again is not None
+    assert again.attempt == 1
+
+
+async def test_replicas_read_every_file_once(quiet: Rooms, stores: Stores, admin: Admin) -> None:
+    folder = await quiet.folder()
+    files = [await quiet.upload(folder, f"{n}.txt", f"file {n}".encode()) for n in range(60)]
+    replicas = [asyncio.create_task(stores.replica().run()) for _ in range(3)]
+    for file in files:
+        await quiet.until(file.id, lambda file: file.state == pb.FILE_STATE_INDEXING)
+    for replica in replicas:
+        replica.cancel()
+    await asyncio.gather(*replicas, return_exceptions=True)
+    assert await admin.value("SELECT count(*) FROM core_memory.contents WHERE attempts = 1") == 60
+    assert await admin.value("SELECT count(*) FROM core_memory.content_pages") == 60
+
+
+async def test_a_file_that_became_another_one_is_sent_again(quiet: Rooms, stores: Stores) -> None:
+    folder = await quiet.folder()
+    file = await quiet.upload(folder, "a.txt", b"old")
+    assert await stores.reading().read_next()
+    claim = await stores.queue.claim_file(60.0)
+    assert claim is not None
+    assert await stores.queue.claim_file(60.0) is None
+    await quiet.upload(folder, "a.txt", b"new", replace=True)
+    assert not await stores.queue.hold_file(claim, 60.0)
+    assert await stores.reading().read_next()
+    # The index may be getting the old text still: nobody sends the new one before that is over.
+    assert await stores.queue.claim_file(60.0) is None
+    await stores.queue.sent(claim, 1)
+    now = await stores.queue.claim_file(60.0)
+    assert now is not None
+    assert (now.file_id, now.content) == (file.id, hashlib.sha256(b"new").hexdigest())
+
+
+async def test_progress_of_an_earlier_text_is_not_taken(quiet: Rooms, stores: Stores) -> None:
+    folder = await quiet.folder()
+    file = await quiet.upload(folder, "a.txt", b"text")
+    assert await stores.reading().read_next()
+    claim = await stores.queue.claim_file(60.0)
+    assert claim is not None
+    await stores.queue.sent(claim, 4)
+    (waiting,) = await stores.queue.waiting(("", ""), 10)
+    assert await stores.queue.waiting((waiting.project_id, waiting.file_id), 10) == []
+    earlier = WaitingFile(waiting.project_id, waiting.file_id, "0" * 64)
+    done = {file.id: Progress(4, 4)}
+    assert not await stores.queue.progress(claim.project_id, [earlier], done)
+    half = {file.id: Progress(4, 2)}
+    assert await stores.queue.progress(claim.project_id, [waiting], half)
+    assert (await quiet.file(file.id)).index_progress == 0.5
+    assert await stores.queue.progress(claim.project_id, [waiting], done)
+    assert (await quiet.file(file.id)).state == pb.FILE_STATE_READY
+
+
+async def test_a_dropped_file_is_told_again_when_nobody_can_be_sending_it(
+    quiet: Rooms, stores: Stores, admin: Admin
+) -> None:
+    file = await quiet.upload(await quiet.folder(), "a.txt", b"text")
+    assert await stores.reading().read_next()
+    assert await stores.queue.claim_file(0.5) is not None
+    await quiet.files.DeleteFile(pb.DeleteFileRequest(file_id=file.id))
+    first = await stores.queue.claim_dropped(60.0, 10)
+    assert [(each.id, each.is_last) for each in first] == [(file.id, False)]
+    assert await stores.queue.claim_dropped(60.0, 10) == []
+    await stores.queue.dropped(first)
+    async with asyncio.timeout(10):
+        while not (last := await stores.queue.claim_dropped(60.0, 10)):
+            await asyncio.sleep(0.05)
+    assert [(each.id, each.is_last) for each in last] == [(file.id, True)]
+    await stores.queue.dropped(last)
+    assert await admin.value("SELECT count(*) FROM core_memory.dropped_files") == 0
+
+
+async def test_parts_of_an_abandoned_upload_go(quiet: Rooms, stores: Stores, admin: Admin) -> None:
+    file = await quiet.upload(await quiet.folder(), "a.txt", b"kept")
+    put = (
+        "INSERT INTO core_memory.content_parts (project_id, content_hash, part, data, create_time)"
+        " VALUES ('project-1', $1, 0, 'x', now() - $2::interval)"
+    )
+    await admin.value(put, "upload-old", timedelta(hours=2))
+    await admin.value(put, "upload-new", timedelta(minutes=5))
+    assert await stores.queue.forget_uploads(3600.0) == 1
+    assert await admin.value("SELECT count(*) FROM core_memory.content_parts") == 2
+    assert await stores.reading().read_next()
+    assert (await quiet.file(file.id)).line_count == 1
+
+
+async def test_fifty_megabytes_in_one_line_are_read_without_being_held(
+    quiet: Rooms, stores: Stores, admin: Admin
+) -> None:
+    data = b"x" * (50 * MIB)
+    await quiet.upload(await quiet.folder(), "a.txt", data)
+    gc.collect()
+    process = psutil.Process()
+    before = peak = process.memory_info().rss
+    reading = asyncio.create_task(stores.reading().read_next())
+    while not reading.done():
+        peak = max(peak, process.memory_info().rss)
+        await asyncio.sleep(0.005)
+    assert await reading
+    assert await admin.value("SELECT char_count FROM core_memory.contents") == 50 * MIB + 6553
+    assert peak - before < 30 * MIB
+
+
+async def test_work_ends_when_its_lease_is_lost() -> None:
+    ended = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.set()
+
+    answers = iter([True, True, False])
+
+    async def hold() -> bool:
+        return next(answers)
+
+    with pytest.raises(LeaseLostError):
+        await while_held(work(), hold, 0.03)
+    assert ended.is_set()
+    assert next(answers, None) is None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def core_memory_process(rooms: Rooms, port: int, archival: str) -> Iterator[int]:
+    """Core memory as a process of its own; yields its pid."""
+    values = {
+        "PORT": str(port),
+        "DATABASE_URL": rooms.core_urls.service_url,
+        "WORKER_DATABASE_URL": rooms.core_urls.worker_url,
+        "TOKEN_PUBLIC_KEYS": rooms.keys.public,
+        "WORKER_TOKEN_KEY": rooms.worker_keys[0],
+        "TARGETS__ARCHIVAL": archival,
+        "FILE_POLL_S": "0.1",
+        "FILE_LEASE_S": "1",
+        "LOG_LEVEL": "ERROR",
+    }
+    environment = {f"STRATA_CORE_MEMORY_{name}": value for name, value in values.items()}
+    roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "strata.core_memory.main"],
+        env={**environment, "PYTHONPATH": roots, "PATH": os.environ.get("PATH", "")},
+    )
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+async def until_up(files: Any) -> None:
+    async with asyncio.timeout(60):
+        while True:
+            with contextlib.suppress(StrataError):
+                await files.ListFolders(pb.ListFoldersRequest())
+                return
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("moment", ["reading", "converting"])
+async def test_a_killed_room_takes_its_work_up_again(
+    rooms: Rooms, admin: Admin, moment: str
+) -> None:
+    data = {
+        "reading": BIG_TEXT,
+        "converting": samples.pdf(*[[f"page {p} line {n}" for n in range(30)] for p in range(400)]),
+    }[moment]
+    port = free_port()
+    async with AsyncExitStack() as stack:
+        factory = ChannelFactory()
+        stack.push_async_callback(factory.close)
+        channel = factory.channel(f"127.0.0.1:{port}", services_of("core_memory"))
+        rooms.files = pb_grpc.FileServiceStub(channel)
+        with core_memory_process(rooms, port, "127.0.0.1:1") as pid:
+            await until_up(rooms.files)
+            folder = await rooms.folder()
+            name = "a.pdf" if moment == "converting" else "a.txt"
+            file = await rooms.upload(folder, name, data)
+            await until_busy(admin, moment)
+            os.kill(pid, signal.SIGKILL)
+        assert await admin.value("SELECT state FROM core_memory.files") == "parsing"
+
+        with core_memory_process(rooms, port, "127.0.0.1:1"):
+            await until_up(rooms.files)
+            read = await rooms.until(file.id, lambda file: file.state == pb.FILE_STATE_INDEXING)
+        lines = await admin.text(data)
+        assert lines is not None
+        assert len(lines) == read.line_count
+        if moment == "converting":
+            assert [line for line in lines if line][-1] == "page 399 line 29"
+        else:
+            assert lines == data.decode().splitlines()
+
+
+async def until_busy(admin: Admin, moment: str) -> None:
+    """Waits until the room is in the middle of it."""
+    busy = {
+        "reading": "SELECT count(*) FROM core_memory.content_pages",
+        "converting": "SELECT attempts FROM core_memory.contents",
+        "sending": "SELECT attempts FROM core_memory.files WHERE state = 'indexing'",
+    }[moment]
+    async with asyncio.timeout(60):
+        while not await admin.value(busy):
+            await asyncio.sleep(0.005)
+
+
+async def test_a_room_that_is_killed_while_it_sends_pieces_sends_them_all_again(
+    rooms: Rooms, admin: Admin
+) -> None:
+    data = BIG_TEXT[: BIG_TEXT.index(b"\n", 3_000_000) + 1]
+    chunker = Chunker()
+    chunks = [*chunker.feed(data.decode().splitlines()), *chunker.end()]
+    port = free_port()
+    async with AsyncExitStack() as stack:
+        archival = await stack.enter_async_context(
+            serving(build_archival, rooms.archival_settings(port=0, drain_s=0, grace_s=0.1))
+        )
+        factory = ChannelFactory()
+        stack.push_async_callback(factory.close)
+        channel = factory.channel(f"127.0.0.1:{port}", services_of("core_memory"))
+        rooms.files = pb_grpc.FileServiceStub(channel)
+        rooms.index = index_grpc.FileIndexServiceStub(
+            factory.channel(archival.address, services_of("archival"))
+        )
+        with core_memory_process(rooms, port, archival.address) as pid:
+            await until_up(rooms.files)
+            file = await rooms.upload(await rooms.folder(), "a.txt", data)
+            await until_busy(admin, "sending")
+            await asyncio.sleep(0.1)
+            os.kill(pid, signal.SIGKILL)
+        assert await admin.value("SELECT chunk_count FROM core_memory.files") == 0
+        with core_memory_process(rooms, port, archival.address):
+            await until_up(rooms.files)
+            await rooms.until(file.id, lambda file: file.index_progress > 0)
+        found = await rooms.progress(file.id)
+        assert found is not None
+        assert found[0] == len(chunks)
+        assert await admin.value("SELECT chunk_count FROM core_memory.files") == len(chunks)

@@ -1,0 +1,188 @@
+"""Looking at a memory: as the model sees it, what is wrong with it, and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.api.core_memory.v1 import context_service_pb2 as context_pb
+from strata.api.core_memory.v1 import file_service_pb2 as file_pb
+from strata.core_memory.domain.compilation import CompileQuery, FileLimits, compile_memory
+from strata.core_memory.domain.rendering import Form
+from strata.core_memory.files.directories import FolderDirectories
+from strata.core_memory.files.store.views import PostgresViewStore
+from strata.core_memory.settings import CoreMemorySettings
+from strata.core_memory.store import PostgresBlockStore
+from strata.shared.db import Database
+from strata.shared.errors import InvalidArgumentError, NotFoundError, Reason
+from strata.shared.ids import new_id
+
+NUMBERED_EMPTY = """\
+<memory_blocks>
+The following memory blocks are currently engaged in your core memory unit:
+
+
+</memory_blocks>"""
+
+
+@pytest.fixture
+async def agent(client: Any) -> str:
+    agent_id = new_id("agent")
+    await client.context.PrepareAgent(context_pb.PrepareAgentRequest(agent_id=agent_id))
+    return agent_id
+
+
+async def create(client: Any, agent: str, label: str, value: str, **more: Any) -> pb.Block:
+    block = pb.NewBlock(label=label, value=value, description="About.", **more)
+    request = pb.CreateBlockRequest(agent_id=agent, block=block)
+    response: pb.CreateBlockResponse = await client.blocks.CreateBlock(request)
+    return response.block
+
+
+async def render(client: Any, agent: str, **more: Any) -> pb.RenderMemoryResponse:
+    request = pb.RenderMemoryRequest(agent_id=agent, **more)
+    response: pb.RenderMemoryResponse = await client.blocks.RenderMemory(request)
+    return response
+
+
+async def compiled(client: Any, agent: str, **more: Any) -> context_pb.CompileResponse:
+    response: context_pb.CompileResponse = await client.context.Compile(
+        context_pb.CompileRequest(agent_id=agent, **more)
+    )
+    return response
+
+
+async def folder(client: Any, agent: str) -> None:
+    made = await client.files.CreateFolder(file_pb.CreateFolderRequest(name="docs"))
+    await client.files.AttachFolder(
+        file_pb.AttachFolderRequest(agent_id=agent, folder_id=made.folder.id)
+    )
+
+
+async def test_a_person_sees_what_the_model_sees(client: Any, agent: str) -> None:
+    blocks = [
+        await create(client, agent, "human", "Name: Sam"),
+        await create(client, agent, "policy", "1\n2", read_only=True, limit=3),
+    ]
+    rendered = await render(client, agent)
+    assert rendered.text == (await compiled(client, agent)).memory_section
+    assert list(rendered.blocks) == blocks
+    assert rendered.last_modified_time == blocks[1].update_time
+    numbered = await render(client, agent, line_numbers=True)
+    assert numbered.text == (await compiled(client, agent, line_numbers=True)).memory_section
+    assert "- warning=nearly full: 100% of chars_limit used\n" in numbered.text
+    assert "1→ 1\n2→ 2\n" in numbered.text
+
+
+async def test_an_agent_without_blocks_is_shown_as_the_model_sees_it(
+    client: Any, agent: str
+) -> None:
+    rendered = await render(client, agent)
+    assert (rendered.text, len(rendered.blocks)) == ("", 0)
+    assert not rendered.HasField("last_modified_time")
+    assert (await render(client, agent, line_numbers=True)).text == NUMBERED_EMPTY
+
+
+async def test_agents_that_are_not_there_cannot_be_looked_at(client: Any) -> None:
+    for call in (
+        render(client, new_id("agent")),
+        client.blocks.LintMemory(pb.LintMemoryRequest(agent_id=new_id("agent"))),
+    ):
+        with pytest.raises(NotFoundError) as caught:
+            await call
+        assert caught.value.reason is Reason.AGENT_NOT_FOUND
+
+
+async def test_folders_are_a_part_of_what_is_compiled(client: Any, agent: str) -> None:
+    await create(client, agent, "human", "x")
+    without = await compiled(client, agent)
+    assert not without.has_folders
+    await folder(client, agent)
+    with_folder = await compiled(client, agent, if_revision=without.revision)
+    assert with_folder.has_folders
+    assert with_folder.memory_section.startswith(without.memory_section + "\n\n<directories>\n")
+    assert "- max_files_open=5\n" in with_folder.memory_section
+    assert (await render(client, agent)).text == with_folder.memory_section
+    same = await compiled(client, agent, if_revision=with_folder.revision)
+    assert (same.not_changed, same.has_folders) == (True, True)
+    fewer = await compiled(client, agent, if_revision=with_folder.revision, max_files_open=3)
+    assert "- max_files_open=3\n" in fewer.memory_section
+    for agent_type in ("react_agent", "workflow_agent"):
+        tool_first = await compiled(client, agent, agent_type=agent_type)
+        assert tool_first.memory_section.startswith("<directories>\n")
+        assert dict(tool_first.block_revisions) == {"human": 1}
+
+
+async def test_folders_alone_are_compiled_too(client: Any, agent: str) -> None:
+    await folder(client, agent)
+    alone = await compiled(client, agent)
+    assert alone.memory_section.startswith("<directories>\n")
+    assert (await compiled(client, agent, if_revision=alone.revision)).not_changed
+
+
+async def test_revisions_of_blocks_are_told_always(client: Any, agent: str) -> None:
+    block = await create(client, agent, "human", "x")
+    await create(client, agent, "notes", "")
+    await client.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value="y"))
+    first = await compiled(client, agent)
+    same = await compiled(client, agent, if_revision=first.revision)
+    for response in (first, same):
+        assert dict(response.block_revisions) == {"human": 2, "notes": 1}
+    assert same.not_changed
+
+
+@pytest.mark.parametrize("field", ["max_files_open", "per_file_view_window_char_limit"])
+async def test_limits_that_are_none_are_refused(client: Any, agent: str, field: str) -> None:
+    for number in (-1, 2**31 - 1):
+        with pytest.raises(InvalidArgumentError) as caught:
+            await compiled(client, agent, **{field: number})
+        assert [each.field for each in caught.value.violations] == [field]
+
+
+async def test_lint_finds_what_is_wrong_in_a_block_and_across(client: Any, agent: str) -> None:
+    human = await create(client, agent, "human", "Sam likes tea\nSam is ill today")
+    notes = await create(client, agent, "notes", "sam likes tea.", limit=15)
+    response = await client.blocks.LintMemory(pb.LintMemoryRequest(agent_id=agent))
+    assert [(each.rule, each.block_id, each.line) for each in response.findings] == [
+        (pb.LINT_RULE_RELATIVE_DATE, human.id, 2),
+        (pb.LINT_RULE_NEARLY_FULL, notes.id, 0),
+        (pb.LINT_RULE_DUPLICATE, notes.id, 1),
+    ]
+    duplicate = response.findings[2]
+    assert (duplicate.label, duplicate.text) == ("notes", "sam likes tea.")
+    assert (duplicate.other_label, duplicate.other_line) == ("human", 1)
+    alone = await client.blocks.LintMemory(pb.LintMemoryRequest(block_id=notes.id))
+    assert [each.rule for each in alone.findings] == [pb.LINT_RULE_NEARLY_FULL]
+    for request in (
+        pb.LintMemoryRequest(),
+        pb.LintMemoryRequest(agent_id=agent, block_id=human.id),
+    ):
+        with pytest.raises(InvalidArgumentError):
+            await client.blocks.LintMemory(request)
+
+
+@pytest.fixture
+async def database(settings: CoreMemorySettings) -> AsyncIterator[Database]:
+    database = Database(settings.database_url)
+    yield database
+    await database.close()
+
+
+async def test_an_unchanged_agent_costs_one_statement(
+    client: Any, agent: str, database: Database
+) -> None:
+    await create(client, agent, "human", "x")
+    await folder(client, agent)
+    store = PostgresBlockStore(database)
+    directories = FolderDirectories(PostgresViewStore(database))
+    query = CompileQuery(agent, Form.of("", line_numbers=False), limits=FileLimits(5, 100))
+    first = await compile_memory(store, directories, query)
+    assert first.section is not None
+    known = CompileQuery(agent, query.form, limits=query.limits, if_revision=first.revision)
+    with database.statistics.record() as texts:
+        same = await compile_memory(store, directories, known)
+    assert same.section is None
+    assert len(texts) == 1

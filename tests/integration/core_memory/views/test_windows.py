@@ -1,0 +1,266 @@
+"""Opening and closing files, on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text
+
+from strata.core_memory.domain.core_memory import Receipt
+from strata.core_memory.domain.ports import ReplayedError, Request
+from strata.core_memory.files.domain.windows import Opened, OpenWindows, WindowRequest
+from strata.core_memory.files.store.fingerprint import DIRECTORIES_FINGERPRINT
+from strata.shared.context import current_project, use
+from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
+from strata.shared.ids import new_id
+
+FORTY = "".join(f"line {number}\n" for number in range(1, 41))
+
+
+def receipt(request_id: str = "", digest: bytes = b"") -> Receipt[Opened]:
+    return Receipt(Request(request_id, digest), lambda opened: opened.message.encode())
+
+
+def opening(agent: str, *names: str, **options: Any) -> OpenWindows:
+    return OpenWindows(agent, tuple(WindowRequest(name) for name in names), **options)
+
+
+async def fingerprint(files: Any, agent: str) -> str:
+    async with files.database.transaction(read_only=True) as connection:
+        bound = {"project": current_project(), "agent": agent}
+        found: str = (
+            await connection.execute(text(f"SELECT {DIRECTORIES_FINGERPRINT}"), bound)
+        ).scalar_one()
+        return found
+
+
+async def open_names(files: Any, agent: str) -> set[str]:
+    return {
+        window.file_name for window in (await files.windows.close(agent, ["docs/none"])).windows
+    }
+
+
+@pytest.fixture
+async def agent(files: Any) -> str:
+    """An agent with docs/{a,b,c,d,none}, of 40 lines each."""
+    folder = await files.seeds.folder("docs")
+    await files.seeds.files(folder, ["a", "b", "c", "d", "none"], FORTY)
+    return str(await files.seeds.agent(folder))
+
+
+async def test_opening_says_what_is_open_and_what_was(files: Any, agent: str) -> None:
+    opened = await files.windows.open(opening(agent, "docs/a"), receipt())
+    assert opened.message == "* Opened docs/a"
+    [window] = opened.windows
+    assert (window.file_name, window.start_line, window.end_line) == ("docs/a", 1, 40)
+
+    command = OpenWindows(agent, (WindowRequest("docs/a", 5, 3),))
+    opened = await files.windows.open(command, receipt())
+    assert opened.message == "* Opened docs/a (lines 6-8) (previously full file)"
+    [window] = opened.windows
+    assert (window.start_line, window.end_line) == (6, 8)
+
+    command = OpenWindows(agent, (WindowRequest("docs/a", 38, 10), WindowRequest("docs/b")))
+    opened = await files.windows.open(command, receipt())
+    assert opened.message == (
+        "* Opened 2 files: docs/a (lines 39-40) (previously lines 6-8), docs/b"
+    )
+
+
+async def test_the_least_recently_used_files_are_closed(files: Any, agent: str) -> None:
+    for name in ("docs/a", "docs/b", "docs/a"):
+        await files.windows.open(opening(agent, name, max_open=2), receipt())
+        files.clock.advance(1)
+    opened = await files.windows.open(opening(agent, "docs/c", max_open=2), receipt())
+    assert opened.message == (
+        "* Opened docs/c\nNote: Closed 1 least recently used file(s) due to open file limit: docs/b"
+    )
+    assert await open_names(files, agent) == {"docs/a", "docs/c"}
+
+
+async def test_a_touched_file_stays_longer(files: Any, agent: str) -> None:
+    await files.windows.open(opening(agent, "docs/a", "docs/b", max_open=2), receipt())
+    [a, _] = (await files.windows.close(agent, ["docs/none"])).windows
+    files.clock.advance(1)
+    await files.window_store.touch(agent, [a.file_id], files.clock.now())
+    files.clock.advance(1)
+    await files.windows.open(opening(agent, "docs/c", max_open=2), receipt())
+    assert await open_names(files, agent) == {"docs/a", "docs/c"}
+
+
+async def test_a_clock_that_goes_back_does_not_age_new_windows(files: Any, agent: str) -> None:
+    await files.windows.open(opening(agent, "docs/a", "docs/b", max_open=2), receipt())
+    files.clock.step(-3600)
+    await files.windows.open(opening(agent, "docs/c", max_open=2), receipt())
+    assert await open_names(files, agent) == {"docs/b", "docs/c"}
+
+
+async def test_all_others_are_closed_when_asked(files: Any, agent: str) -> None:
+    await files.windows.open(opening(agent, "docs/a", "docs/b"), receipt())
+    opened = await files.windows.open(
+        opening(agent, "docs/b", "docs/c", close_all_others=True), receipt()
+    )
+    assert opened.message == (
+        "* Opened 2 files: docs/b, docs/c\n"
+        "Note: Closed 1 file(s) due to close_all_others=True: docs/a"
+    )
+
+
+async def test_nothing_is_closed_when_a_name_is_wrong(files: Any, agent: str) -> None:
+    await files.windows.open(opening(agent, "docs/a"), receipt())
+    with pytest.raises(NotFoundError) as caught:
+        await files.windows.open(
+            opening(agent, "docs/b", "docs/zzz", close_all_others=True), receipt()
+        )
+    assert caught.value.reason is Reason.FILE_NOT_FOUND
+    assert caught.value.message == (
+        "docs/zzz not attached - did you get the filename correct? Currently you have the "
+        "following files attached: [docs/a, docs/b, docs/c, docs/d, docs/none]"
+    )
+    assert await open_names(files, agent) == {"docs/a"}
+
+
+async def test_the_most_similar_names_are_told_of_many(files: Any) -> None:
+    folder = await files.seeds.folder("big")
+    await files.seeds.files(folder, [f"part-{n:04}.txt" for n in range(5000)] + ["invoice.md"])
+    agent = await files.seeds.agent(folder)
+    with pytest.raises(NotFoundError) as caught:
+        await files.windows.open(opening(agent, "big/invoices.md"), receipt())
+    assert "attached: [big/invoice.md, " in caught.value.message
+    assert caught.value.message.endswith("] (the 20 most similar names of 5001)")
+
+
+async def test_a_repeated_request_gets_the_first_answer(files: Any, agent: str) -> None:
+    request = new_id("request")
+    await files.windows.open(opening(agent, "docs/a"), receipt(request, b"one"))
+    await files.windows.close(agent, [])
+    with pytest.raises(ReplayedError) as replayed:
+        await files.windows.open(opening(agent, "docs/a"), receipt(request, b"one"))
+    assert replayed.value.response == b"* Opened docs/a"
+    assert await open_names(files, agent) == set()
+    with pytest.raises(AlreadyExistsError) as reused:
+        await files.windows.open(opening(agent, "docs/b"), receipt(request, b"two"))
+    assert reused.value.reason is Reason.REQUEST_ID_REUSED
+
+
+async def test_closing_named_files_or_all(files: Any, agent: str) -> None:
+    await files.windows.open(opening(agent, "docs/a", "docs/b", "docs/c"), receipt())
+    closed = await files.windows.close(agent, ["docs/b", "docs/d"])
+    assert [window.file_name for window in closed.windows] == ["docs/a", "docs/c"]
+    with pytest.raises(NotFoundError, match="docs/x not attached"):
+        await files.windows.close(agent, ["docs/a", "docs/x"])
+    assert await open_names(files, agent) == {"docs/a", "docs/c"}
+    assert (await files.windows.close(agent, [])).windows == ()
+
+
+async def test_another_project_has_no_such_files(files: Any, agent: str, keys: Any) -> None:
+    with use(keys.context(new_id("project"))), pytest.raises(NotFoundError) as caught:
+        await files.windows.open(opening(agent, "docs/a"), receipt())
+    assert caught.value.message.endswith("Currently you have no files attached.")
+
+
+async def test_the_first_readable_files_of_a_folder_are_opened(files: Any) -> None:
+    folder = await files.seeds.folder("mixed")
+    await files.seeds.files(folder, ["1", "4", "5"], FORTY)
+    await files.seeds.file(folder, "2", state="failed", error="it is encrypted")
+    await files.seeds.file(folder, "3", state="stored")
+    agent = await files.seeds.agent(folder)
+    await files.windows.open_first(agent, folder, 2)
+    names = [window.file_name for window in (await files.windows.close(agent, ["mixed/2"])).windows]
+    assert names == ["mixed/1", "mixed/4"]
+
+
+async def test_openings_at_once_never_pass_the_limit(files: Any, agent: str) -> None:
+    names = ["docs/a", "docs/b", "docs/c", "docs/d"] * 4
+    results = await asyncio.gather(
+        *(files.windows.open(opening(agent, name, max_open=2), receipt()) for name in names)
+    )
+    assert max(len(opened.windows) for opened in results) == 2
+    assert len(await open_names(files, agent)) == 2
+
+
+async def test_the_same_request_at_once_opens_once(files: Any, agent: str) -> None:
+    command, once = opening(agent, "docs/a"), receipt(new_id("request"), b"one")
+    results = await asyncio.gather(
+        *(files.windows.open(command, once) for _ in range(4)), return_exceptions=True
+    )
+    assert sum(isinstance(each, Opened) for each in results) == 1
+    assert sum(isinstance(each, ReplayedError) for each in results) == 3
+
+
+async def test_the_fingerprint_follows_windows_and_folders(files: Any, agent: str) -> None:
+    assert await fingerprint(files, await files.seeds.agent()) == ""
+    seen = [await fingerprint(files, agent)]
+    await files.windows.open(opening(agent, "docs/a"), receipt())
+    seen.append(await fingerprint(files, agent))
+    await files.windows.open(OpenWindows(agent, (WindowRequest("docs/a", 1, 2),)), receipt())
+    seen.append(await fingerprint(files, agent))
+    await files.seeds.attach(agent, await files.seeds.folder("more"))
+    seen.append(await fingerprint(files, agent))
+    assert len(set(seen)) == 4
+    assert all(seen)
+    files.clock.advance(1)
+    await files.windows.open(OpenWindows(agent, (WindowRequest("docs/a", 1, 2),)), receipt())
+    assert await fingerprint(files, agent) == seen[-1], "using a file again shows nothing new"
+
+
+OPEN = st.tuples(
+    st.just("open"),
+    st.lists(st.sampled_from("abcde"), min_size=1, max_size=2, unique=True),
+    st.sampled_from([False, False, False, True]),
+    st.integers(2, 3),
+)
+CLOSE = st.tuples(st.just("close"), st.lists(st.sampled_from("abcde"), max_size=2, unique=True))
+ACTIONS = st.lists(st.one_of(OPEN, OPEN, OPEN, CLOSE), min_size=8, max_size=12)
+
+
+@settings(
+    max_examples=15,
+    deadline=None,
+    # Shrinking a failure takes minutes on a database.
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(actions=ACTIONS)
+async def test_random_sequences_match_a_list_of_recent_files(files: Any, actions: Any) -> None:
+    folder = await files.seeds.folder(new_id("name"))
+    name = (await folder_name(files, folder)) + "/"
+    await files.seeds.files(folder, list("abcde"), FORTY)
+    agent = await files.seeds.agent(folder)
+    recent: list[str] = []  # least recently used first
+    for action in actions:
+        if action[0] == "close":
+            closing = action[1] or list("abcde")
+            recent = [each for each in recent if each not in closing]
+            result = await files.windows.close(agent, [name + each for each in action[1]])
+        else:
+            _, wanted, close_others, most = action
+            others = [each for each in recent if each not in wanted]
+            kept = [] if close_others else others[max(0, len(others) - (most - len(wanted))) :]
+            recent = kept + wanted
+            command = opening(
+                agent,
+                *(name + each for each in wanted),
+                close_all_others=close_others,
+                max_open=most,
+            )
+            result = await files.windows.open(command, receipt())
+            assert len(result.windows) <= most
+        assert [window.file_name for window in result.windows] == sorted(
+            name + each for each in recent
+        )
+
+
+async def folder_name(files: Any, folder: str) -> str:
+    async with files.database.transaction(read_only=True) as connection:
+        found: str = (
+            await connection.execute(
+                text("SELECT name FROM core_memory.folders WHERE id = :folder"),
+                {"folder": folder},
+            )
+        ).scalar_one()
+        return found

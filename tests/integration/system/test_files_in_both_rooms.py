@@ -1,0 +1,96 @@
+"""The life of a file across rooms: stored by core memory, found by meaning in archival, dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import asyncpg
+import pytest
+
+from strata.api.core_memory.v1 import file_service_pb2 as pb
+from strata.api.core_memory.v1 import file_service_pb2_grpc as pb_grpc
+from strata.shared.ids import new_id
+from world import World, eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TEXT = (
+    b"The boiler in the cellar is serviced every October by Hansen & Sons.\n\n"
+    b"Bread rises best overnight in the cold.\n\n"
+    b"The spare key hangs behind the blue coat.\n"
+)
+
+
+def requests(
+    folder_id: str, name: str, data: bytes, **more: bool
+) -> Iterator[pb.UploadFileRequest]:
+    header = pb.UploadFileHeader(folder_id=folder_id, name=name, **more)
+    yield pb.UploadFileRequest(header=header)
+    yield pb.UploadFileRequest(chunk=data)
+
+
+async def ready(files: pb_grpc.FileServiceStub, file_id: str) -> pb.File:
+    last = pb.File()
+    async for response in files.WatchFile(pb.WatchFileRequest(file_id=file_id)):
+        last = response.file
+    return last
+
+
+async def test_a_file_is_found_by_meaning_until_it_is_deleted(world: World) -> None:
+    files = pb_grpc.FileServiceStub(world.channel)
+    agent = await world.make_agent()
+    name = f"house {new_id('x')[-6:]}"
+    folder = (await files.CreateFolder(pb.CreateFolderRequest(name=name))).folder
+    attach = pb.AttachFolderRequest(agent_id=agent.id, folder_id=folder.id)
+    await files.AttachFolder(attach)
+    uploaded = (await files.UploadFile(requests(folder.id, "notes.txt", TEXT))).file
+    file = await ready(files, uploaded.id)
+    assert (file.state, file.error, file.index_progress) == (pb.FILE_STATE_READY, "", 1.0)
+
+    async def found(query: str) -> pb.SearchFilesResponse:
+        request = pb.SearchFilesRequest(agent_id=agent.id, query=query)
+        response: pb.SearchFilesResponse = await files.SearchFiles(request)
+        return response
+
+    first = await found("When is the heating maintained?")
+    assert first.unindexed_files == 0
+    assert first.hits[0].file_name == f"{name}/notes.txt"
+    assert "boiler" in first.hits[0].text
+
+    other = TEXT.replace(b"boiler", b"furnace")
+    replaced = (await files.UploadFile(requests(folder.id, "notes.txt", other, replace=True))).file
+    assert replaced.id == file.id
+    assert (await ready(files, file.id)).state == pb.FILE_STATE_READY
+    assert "furnace" in (await found("When is the heating maintained?")).hits[0].text
+
+    # What stands for the file now cannot be read: its old text is not its text any more.
+    broken = b"%PDF-1.4 and nothing of the kind"
+    await files.UploadFile(requests(folder.id, "notes.txt", broken, replace=True))
+    assert (await ready(files, file.id)).state == pb.FILE_STATE_FAILED
+    assert not (await found("When is the heating maintained?")).hits
+
+    await files.DeleteFile(pb.DeleteFileRequest(file_id=file.id))
+    assert not (await found("When is the heating maintained?")).hits
+    core_memory = await asyncpg.connect(world.urls["core_memory"].admin_url)
+    archival = await asyncpg.connect(world.urls["archival"].admin_url)
+    try:
+        # The index is told behind the answer, and forgets.
+        await eventually(lambda: _is_told(core_memory, file.id))
+        await eventually(lambda: _is_forgotten(archival, file.id))
+    finally:
+        await core_memory.close()
+        await archival.close()
+
+
+async def _is_told(connection: asyncpg.Connection, file_id: str) -> bool:
+    count = await connection.fetchval(
+        "SELECT count(*) FROM core_memory.dropped_files WHERE id = $1", file_id
+    )
+    return bool(count == 0)
+
+
+async def _is_forgotten(connection: asyncpg.Connection, file_id: str) -> bool:
+    count = await connection.fetchval(
+        "SELECT count(*) FROM archival.chunk_sets WHERE file_id = $1", file_id
+    )
+    return bool(count == 0)

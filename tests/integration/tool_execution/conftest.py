@@ -1,0 +1,133 @@
+"""The executor with the real tiers behind it, and an agent whose tools are run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from integration.agent_loop.world import World, open_world
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.api.tool_execution.v1 import execution_service_pb2 as pb
+from strata.api.tool_execution.v1 import execution_service_pb2_grpc as pb_grpc
+from strata.shared.ids import new_id
+from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
+
+
+class Tools:
+    """Runs tools for an agent, as the loop does."""
+
+    def __init__(self, world: World, agent: agent_pb.Agent) -> None:
+        self.world = world
+        self.agent = agent
+        self.run_id = new_id("run")
+        self._stub = pb_grpc.ExecutionServiceStub(world.channel("tool_execution"))
+        self._count = 0
+
+    async def run(
+        self,
+        *calls: tuple[str, Mapping[str, Any]],
+        seen: Mapping[str, int] | None = None,
+        agent_type: str = "",
+        keys: list[str] | None = None,
+    ) -> list[pb.FinishedCall]:
+        """Runs the calls of one reply; returns how they ended, in their order."""
+        self._count += 1
+        names = [f"call-{self._count}-{number}" for number in range(len(calls))]
+        keys = keys or [f"{self.run_id}/{name}" for name in names]
+        request = pb.ExecuteToolsRequest(
+            agent_id=self.agent.id,
+            conversation_id=self.agent.default_conversation_id,
+            run_id=self.run_id,
+            step_id="step-1",
+            model="test/test-model",
+            timezone="UTC",
+            calls=[
+                pb.ToolCall(
+                    tool_call_id=name,
+                    name=tool,
+                    arguments=json.dumps(arguments),
+                    idempotency_key=key,
+                )
+                for name, key, (tool, arguments) in zip(names, keys, calls, strict=True)
+            ],
+            allowed_tools=sorted(BUILTIN_TOOLS),
+            agent_type=agent_type,
+            block_revisions=seen,
+        )
+        ended = {}
+        async for response in self._stub.ExecuteTools(request):
+            if response.HasField("finished"):
+                ended[response.finished.tool_return.tool_call_id] = response.finished
+        return [ended[name] for name in names]
+
+    async def call(self, tool: str, **arguments: Any) -> str:
+        """Runs one call that must succeed; returns what the model is told."""
+        (ended,) = await self.run((tool, arguments))
+        packed = json.loads(ended.tool_return.content)
+        assert packed["status"] == "OK", packed
+        return str(packed["message"])
+
+    async def refused(self, tool: str, **arguments: Any) -> str:
+        """Runs one call that must fail; returns what the model is told."""
+        (ended,) = await self.run((tool, arguments))
+        return refusal(ended)
+
+    async def block(self, label: str) -> block_pb.Block:
+        """Returns a block of the agent."""
+        request = block_pb.GetBlockRequest(agent_id=self.agent.id, label=label)
+        block: block_pb.Block = (await self.world.blocks.GetBlock(request)).block
+        return block
+
+    async def labels(self) -> set[str]:
+        """Returns the labels of the agent's blocks."""
+        request = block_pb.ListBlocksRequest(agent_id=self.agent.id)
+        return {block.label for block in (await self.world.blocks.ListBlocks(request)).blocks}
+
+    async def write(self, label: str, value: str) -> block_pb.Block:
+        """Changes a block as somebody else does."""
+        block = await self.block(label)
+        request = block_pb.UpdateBlockRequest(block_id=block.id, value=value)
+        changed: block_pb.Block = (await self.world.blocks.UpdateBlock(request)).block
+        return changed
+
+    async def versions(self, label: str) -> list[block_pb.BlockVersion]:
+        """Returns the versions of a block, newest first."""
+        block = await self.block(label)
+        request = block_pb.ListBlockVersionsRequest(block_id=block.id)
+        return list((await self.world.blocks.ListBlockVersions(request)).versions)
+
+
+def refusal(ended: pb.FinishedCall) -> str:
+    """What the model is told of a call that failed."""
+    packed = json.loads(ended.tool_return.content)
+    assert packed["status"] == "Failed", packed
+    assert not ended.memory_edits
+    return str(packed["message"])
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session", name="rooms")
+async def _rooms(databases: Any, vectors: Any) -> AsyncIterator[World]:
+    async for each in open_world(databases, vectors, "inprocess"):
+        yield each
+
+
+@pytest.fixture
+def world(rooms: World) -> Iterator[World]:
+    """The rooms, signed in to a new project."""
+    with rooms.signed_in():
+        yield rooms
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def tools(world: World) -> Tools:
+    """The tools of an agent with the blocks "human" (two lines) and "rules" (read-only)."""
+    blocks = [
+        block_pb.NewBlock(label="human", value="Name: Ada\nCity: Graz", limit=3_000),
+        block_pb.NewBlock(label="rules", value="Be kind.", read_only=True),
+    ]
+    return Tools(world, await world.make_agent(blocks=blocks))

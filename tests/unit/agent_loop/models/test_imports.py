@@ -1,0 +1,52 @@
+"""An SDK takes a second to import: not on the event loop, where everybody would wait for it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import strata
+
+_FIRST_TURN = """
+import asyncio, sys, threading
+
+threads = {}
+
+class Watch:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        threads.setdefault(name, threading.current_thread())
+
+sys.meta_path.insert(0, Watch)
+from strata.agent_loop.domain.agents import ModelConfig
+from strata.agent_loop.models.domain import EndpointType
+from strata.agent_loop.models.factory import ModelFactory
+from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
+from strata.agent_loop.providers import ModelProvider
+
+async def main():
+    address = "http://127.0.0.1:9/v1"
+    endpoint = ModelEndpoint("x", EndpointType.OPENAI, base_url=address, models=("m",))
+    async with ModelFactory() as factory:
+        provider = ModelProvider(ModelRegistry([endpoint]), factory)
+        config = ModelConfig(handle="x/m")
+        await asyncio.gather(*(provider.bind(config) for _ in range(3)))
+
+asyncio.run(main())
+print(threads["strata.agent_loop.models.openai"] is threading.main_thread())
+"""
+
+
+def test_first_turn_imports_the_sdk_off_the_event_loop() -> None:
+    roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
+    done = subprocess.run(
+        [sys.executable, "-c", _FIRST_TURN],
+        env={**os.environ, "PYTHONPATH": roots},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout.split() == ["False"], done.stderr

@@ -1,0 +1,60 @@
+"""Pieces of files: whole lines, none too long, nothing lost."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.core_memory.files.chunking import CHUNK_CHARS, Chunker
+from strata.core_memory.files.domain.ports import Chunk
+
+
+def cut(*pages: list[str]) -> list[Chunk]:
+    chunker = Chunker()
+    chunks = [chunk for lines in pages for chunk in chunker.feed(lines)]
+    return [*chunks, *chunker.end()]
+
+
+LINES = st.lists(
+    st.one_of(st.text("ab #\t", max_size=200), st.text("wörd ", min_size=900, max_size=3000))
+)
+
+
+@given(LINES)
+def test_every_line_that_is_not_blank_is_in_its_chunk(lines: list[str]) -> None:
+    chunks = cut(lines)
+    assert [chunk.ordinal for chunk in chunks] == list(range(len(chunks)))
+    for chunk in chunks:
+        assert chunk.text.strip()
+        assert len(chunk.text) <= CHUNK_CHARS
+        if len(lines[chunk.start_line - 1]) <= CHUNK_CHARS:
+            whole = lines[chunk.start_line - 1 : chunk.end_line]
+            assert chunk.text == "\n".join(whole)
+        else:
+            assert chunk.start_line == chunk.end_line
+            assert chunk.text in lines[chunk.start_line - 1]
+    found = {line for chunk in chunks for line in range(chunk.start_line, chunk.end_line + 1)}
+    assert {n for n, line in enumerate(lines, 1) if line.strip()} <= found
+
+
+@given(LINES, st.integers(0, 20))
+def test_pages_make_no_difference(lines: list[str], at: int) -> None:
+    assert cut(lines[:at], lines[at:]) == cut(lines)
+
+
+@given(st.text("abc ", min_size=CHUNK_CHARS + 1, max_size=5 * CHUNK_CHARS))
+def test_a_long_line_is_all_there(line: str) -> None:
+    parts = "".join(chunk.text for chunk in cut([line]))
+    assert parts.replace(" ", "") == line.replace(" ", "")
+
+
+def test_a_chunk_rather_ends_before_a_heading() -> None:
+    text = ["word " * 20] * 7
+    first, second = cut([*text, "# Next", *text[:3]])
+    assert first.end_line == 7
+    assert second.text.startswith("# Next")
+
+
+def test_blank_files_have_none() -> None:
+    assert cut([]) == []
+    assert cut(["", "  ", "\t"]) == []

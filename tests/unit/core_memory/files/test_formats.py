@@ -1,0 +1,89 @@
+"""What can be read is told from the bytes first, from the name second."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from file_samples import docx, pdf
+from strata.core_memory.files.reading.formats import HEAD_BYTES, Format, encoding_of, kind_of
+
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
+WORD_97 = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\x00" * 100
+
+
+@pytest.mark.parametrize(
+    ("name", "media_type", "head", "expected"),
+    [
+        ("notes.txt", "", b"plain", Format.TEXT),
+        ("notes", "", b"plain", Format.TEXT),
+        ("notes.md", "", b"# Title", Format.MARKDOWN),
+        ("notes", "text/markdown; charset=utf-8", b"# Title", Format.MARKDOWN),
+        ("table.csv", "", b"a,b\n1,2\n", Format.CSV),
+        ("main.PY", "", b"print()", Format.CODE),
+        ("page.html", "", b"<p>hi</p>", Format.HTML),
+        ("page", "text/html", b"<p>hi</p>", Format.HTML),
+        ("page.txt", "text/html", b"<p>hi</p>", Format.TEXT),
+        ("paper.pdf", "", pdf(["x"]), Format.PDF),
+        ("paper", "", pdf(["x"]), Format.PDF),
+        ("letter.docx", "", docx("x"), Format.DOCX),
+        ("empty.txt", "", b"", Format.TEXT),
+        ("empty", "", b"", Format.TEXT),
+        # The bytes count.
+        ("text.png", "image/png", b"not an image at all", Format.TEXT),
+        ("mz.txt", "", b"MZ are the initials of Mark Zbikowski", Format.TEXT),
+    ],
+)
+def test_what_can_be_read(name: str, media_type: str, head: bytes, expected: Format) -> None:
+    assert kind_of(name, media_type, head) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("image.png", PNG),
+        ("notes.txt", PNG),
+        ("notes.txt", b"text, and then\x00\x01\x02 none"),
+        ("letter.doc", WORD_97),
+        ("encrypted.docx", WORD_97),
+        ("letter.docx", b"a text that is called a document"),
+        ("paper.pdf", b"a text that is called a paper"),
+        ("things.zip", docx("x")),
+        ("things.tar.gz", b"\x1f\x8b\x08\x00" + b"x" * 50),
+        ("program", b"\x7fELF\x02\x01\x01"),
+        ("program.exe", b"MZ\x90\x00\x03\x00"),
+        ("control.txt", b"\x01\x02\x03\x04 text \x05\x06\x07"),
+        ("utf16-without-mark.txt", "text".encode("utf-16-le")),
+    ],
+)
+def test_what_cannot_be_read(name: str, head: bytes) -> None:
+    assert kind_of(name, "", head) is None
+
+
+def test_random_bytes_are_hardly_ever_a_text() -> None:
+    source = random.Random(7)
+    taken = sum(kind_of("noise.txt", "", source.randbytes(1000)) is not None for _ in range(200))
+    assert taken == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "encoding"),
+    [
+        (b"ascii", "utf-8"),
+        ("Grüße, 世界".encode(), "utf-8"),
+        ("Grüße".encode("utf-8-sig"), "utf-8-sig"),
+        ("Grüße".encode("utf-16"), "utf-16"),
+        ("Grüße".encode("utf-32"), "utf-32"),
+        ("Grüße aus München".encode("latin-1"), "cp1252"),
+        (("Привет, как дела? Сегодня хорошая погода. " * 5).encode("cp1251"), "cp1251"),
+        (b"zero\x00", None),
+    ],
+)
+def test_the_encoding(data: bytes, encoding: str | None) -> None:
+    assert encoding_of(data) == encoding
+
+
+def test_a_character_that_the_head_cuts_in_two_is_no_mistake() -> None:
+    head = ("x" + "ü" * HEAD_BYTES).encode()[:HEAD_BYTES]
+    assert kind_of("notes.txt", "", head) is Format.TEXT

@@ -1,0 +1,237 @@
+"""Converting files in a child process: real files of every kind, and hostile ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import psutil
+import pytest
+
+import file_samples as samples
+from strata.core_memory.files.reading.formats import Format
+from strata.core_memory.files.reading.pages import UnreadableFileError
+from strata.core_memory.files.reading.reader import (
+    FileReader,
+    ReadingBrokeOffError,
+    ReadingLimits,
+)
+
+CHILD = "strata.core_memory.files.reading.child"
+MIB = 1024 * 1024
+
+
+@contextmanager
+def file_of(data: bytes) -> Iterator[BinaryIO]:
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        yield file
+
+
+async def text_of(data: bytes, file_format: Format, limits: ReadingLimits | None = None) -> str:
+    with file_of(data) as file:
+        pages = [page async for page in FileReader(limits).pages(file, file_format)]
+    return "\n".join(page.text for page in pages)
+
+
+async def refusal_of(data: bytes, file_format: Format, limits: ReadingLimits | None = None) -> str:
+    with pytest.raises(UnreadableFileError) as caught:
+        await text_of(data, file_format, limits)
+    return caught.value.message
+
+
+def children() -> list[psutil.Process]:
+    """Our child processes that convert something."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if CHILD in process.cmdline():
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+async def child() -> psutil.Process:
+    """The child, as soon as there is one."""
+    async with asyncio.timeout(30):
+        while not children():
+            await asyncio.sleep(0.01)
+    (found,) = children()
+    return found
+
+
+async def test_a_pdf() -> None:
+    data = samples.pdf(["Hello World", "on two lines"], ["and two pages"])
+    text = await text_of(data, Format.PDF)
+    assert text.split() == ["Hello", "World", "on", "two", "lines", "and", "two", "pages"]
+    assert "Hello World\non two lines\n" in text
+
+
+async def test_a_pdf_of_many_pages_is_read_in_pages() -> None:
+    pages = [[f"page {page} line {line}" for line in range(40)] for page in range(150)]
+    text = await text_of(samples.pdf(*pages), Format.PDF)
+    assert [line for line in text.split("\n") if line] == [
+        line for lines in pages for line in lines
+    ]
+
+
+async def test_a_word_document() -> None:
+    data = samples.docx("First paragraph", "Second &amp; last")
+    assert await text_of(data, Format.DOCX) == "First paragraph\n\nSecond & last"
+
+
+async def test_a_web_page() -> None:
+    data = (
+        "<html><head><title>T</title><style>p {}</style><script>evil()</script></head><body>"
+        "<h1>Überschrift</h1><p>One <b>bold</b> word</p>"
+        "<table><tr><th>a</th><th>b</th></tr><tr><td>1</td><td>2</td></tr></table></body></html>"
+    ).encode()
+    text = await text_of(data, Format.HTML)
+    assert text.startswith("# Überschrift\n\nOne **bold** word\n\n| a | b |\n")
+    assert "evil" not in text
+
+
+@pytest.mark.parametrize(
+    ("data", "file_format", "words"),
+    [
+        (samples.pdf(["secret"], encrypted=True), Format.PDF, "protected by a password"),
+        (samples.scanned_pdf(), Format.PDF, "holds no text"),
+        (b"%PDF-1.7\n" + os.urandom(5000), Format.PDF, "PDF is damaged"),
+        (b"PK\x03\x04" + os.urandom(5000), Format.DOCX, "Word document is damaged"),
+        (samples.archive({"other.txt": b"x"}), Format.DOCX, "not a Word document"),
+        (samples.docx_bomb(), Format.DOCX, "unpacks to more than 200 MB"),
+        (samples.xml_bomb(), Format.DOCX, "Word document"),
+    ],
+    ids=["password", "scan", "broken-pdf", "broken-docx", "no-docx", "zip-bomb", "xml-bomb"],
+)
+async def test_what_cannot_be_converted_is_told_in_words(
+    data: bytes, file_format: Format, words: str
+) -> None:
+    assert words in await refusal_of(data, file_format)
+    assert children() == []
+
+
+async def test_a_file_that_takes_for_ever_is_given_up() -> None:
+    limits = ReadingLimits(seconds=3)
+    message = await refusal_of(samples.endless_pdf(), Format.PDF, limits)
+    assert message == "Reading the file took longer than 3 seconds."
+    assert children() == []
+
+
+async def test_a_file_that_takes_all_memory_is_given_up() -> None:
+    limits = ReadingLimits(memory_bytes=320 * MIB)
+    message = await refusal_of(b"<div>" * 400_000, Format.HTML, limits)
+    assert "needs too much memory" in message
+
+
+async def test_a_killed_child_is_worth_another_attempt() -> None:
+    reading = asyncio.create_task(text_of(samples.endless_pdf(), Format.PDF))
+    (await child()).send_signal(signal.SIGKILL)
+    with pytest.raises(ReadingBrokeOffError):
+        await reading
+
+
+async def test_who_stops_reading_leaves_no_child() -> None:
+    reading = asyncio.create_task(text_of(samples.endless_pdf(), Format.PDF))
+    await child()
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert children() == []
+
+
+async def test_who_leaves_after_the_first_page_leaves_no_child() -> None:
+    pages = [[f"page {page} line {line}" for line in range(60)] for page in range(300)]
+    with file_of(samples.pdf(*pages)) as file:
+        async with aclosing(FileReader().pages(file, Format.PDF)) as reading:
+            assert (await anext(reading)).first_line == 1
+    assert children() == []
+
+
+async def test_the_child_knows_nothing_of_our_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-room")
+    reading = asyncio.create_task(text_of(samples.endless_pdf(), Format.PDF))
+    environment = (await child()).environ()
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    assert "PYTHONPATH" in environment
+    assert "OPENAI_API_KEY" not in environment
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
+async def test_the_child_dies_with_its_room(tmp_path: Path) -> None:
+    (tmp_path / "endless.pdf").write_bytes(samples.endless_pdf())
+    program = (
+        "import asyncio, sys\n"
+        "from strata.core_memory.files.reading.reader import FileReader, Format\n"
+        "async def main():\n"
+        "    with open(sys.argv[1], 'rb') as file:\n"
+        "        async for page in FileReader().pages(file, Format.PDF): pass\n"
+        "asyncio.run(main())\n"
+    )
+    room = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "endless.pdf")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        found = await child()
+    finally:
+        room.kill()
+        room.wait()
+    psutil.wait_procs([found], timeout=20)
+    assert not found.is_running() or found.status() == psutil.STATUS_ZOMBIE
+
+
+def ask_child(file_format: str, code: str, data: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Runs the child with another conversion in place of its own."""
+    program = (
+        "import os, sys\n"
+        "from strata.core_memory.files.reading import child\n"
+        f"def convert(file):\n    {code}\n    yield 'done'\n"
+        "child.converter_of = lambda file_format: convert\n"
+        f"child.main(child.Format({file_format!r}), os.getppid(), 60, 2 ** 30)\n"
+    )
+    with file_of(data) as file:
+        return subprocess.run(
+            [sys.executable, "-c", program],
+            stdin=file,
+            capture_output=True,
+            check=False,
+            timeout=60,
+            env={"PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "__import__('socket').create_connection(('127.0.0.1', 9))",
+        "__import__('subprocess').run(['true'])",
+        "os.system('true')",
+        "os.fork()",
+        "open('/tmp/written-by-a-converter', 'w')",
+        "os.open('/tmp/written-by-a-converter', os.O_CREAT | os.O_WRONLY)",
+        "os.kill(os.getppid(), 0)",
+        "os.remove('/tmp/nothing-is-there')",
+    ],
+)
+def test_a_conversion_can_do_nothing_but_read(code: str) -> None:
+    done = ask_child("html", code, b"<p>x</p>")
+    assert b"a converter" in done.stderr, done.stderr
+    assert done.stdout[:1] == b"X"
+
+
+def test_what_a_library_prints_is_no_page() -> None:
+    done = ask_child("html", "print('hello'); os.write(1, b'hello')", b"<p>x</p>")
+    assert b"hello" not in done.stdout
+    assert done.stdout[:1] == b"P"
+    assert done.stderr.count(b"hello") == 2

@@ -1,0 +1,111 @@
+"""Naming and assembling a memory section, over readers that are moved at will."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from strata.core_memory.domain.blocks import Block
+from strata.core_memory.domain.compilation import (
+    AgentMemory,
+    Compiled,
+    CompileQuery,
+    FileLimits,
+    compile_memory,
+)
+from strata.core_memory.domain.rendering import Form
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+QUERY = CompileQuery("agent-1", Form.of("", line_numbers=False))
+
+
+@dataclass
+class Memory:
+    """An agent's memory with one block and perhaps a folder, whose text anyone may set."""
+
+    value: str = "a"
+    folder: str = ""
+    reads: int = 0
+    rendered: list[tuple[str, Sequence[str], FileLimits]] = field(default_factory=list)
+    moves: list[str] = field(default_factory=list)
+
+    async def agent_memory(self, agent_id: str, known_fingerprint: str) -> AgentMemory:
+        self.reads += 1
+        name = f"{self.value}+{self.folder}" if self.folder else self.value
+        value = "" if name == known_fingerprint else self.value
+        block = Block("block-1", "human", value, "About.", 100, False, 3, NOW, NOW)
+        return AgentMemory(name, [block], {"human": len(self.value)}, bool(self.folder))
+
+    async def agent_memory_as_of(self, agent_id: str, time: datetime) -> AgentMemory:
+        block = Block("block-1", "human", "past", "About.", 100, False, 1, NOW, time)
+        return AgentMemory("past", [block], {"human": 4})
+
+    async def render(self, agent_id: str, labels: Sequence[str], limits: FileLimits) -> str:
+        self.rendered.append((agent_id, labels, limits))
+        if self.moves:
+            self.folder = self.moves.pop(0)
+        return f"<directories>{self.folder}</directories>"
+
+
+async def compiled(memory: Memory, query: CompileQuery = QUERY) -> Compiled:
+    return await compile_memory(memory, memory, query)
+
+
+async def test_an_unchanged_memory_is_read_once_and_not_rendered() -> None:
+    memory = Memory(folder="f")
+    first = await compiled(memory)
+    memory.reads, memory.rendered = 0, []
+    again = await compiled(memory, replace(QUERY, if_revision=first.revision))
+    assert (again.section, again.revision, again.sizes) == (None, first.revision, {"human": 1})
+    assert again.has_folders
+    assert [block.revision for block in again.blocks] == [3]
+    assert (memory.reads, memory.rendered) == (1, [])
+
+
+async def test_folders_stand_last_and_are_not_asked_for_if_there_are_none() -> None:
+    memory = Memory(folder="f")
+    limits = FileLimits(max_open=2, view_chars=10)
+    section = (await compiled(memory, replace(QUERY, limits=limits))).section
+    assert section is not None
+    assert section.endswith("</memory_blocks>\n\n<directories>f</directories>")
+    assert memory.rendered == [("agent-1", ["human"], limits)]
+    without = Memory()
+    assert not (await compiled(without)).has_folders
+    assert (without.reads, without.rendered) == (1, [])
+
+
+async def test_folders_that_change_meanwhile_are_not_named_as_before() -> None:
+    memory = Memory(folder="f1", moves=["f2"])
+    first = await compiled(memory)
+    assert first.section is not None
+    assert first.section.endswith("<directories>f2</directories>")
+    assert "<value>\na\n</value>" in first.section
+    memory.folder = "f1"
+    assert (await compiled(memory, replace(QUERY, if_revision=first.revision))).section is not None
+    memory.folder = "f2"
+    assert (await compiled(memory, replace(QUERY, if_revision=first.revision))).section is None
+
+
+async def test_the_revision_names_form_and_limits() -> None:
+    memory = Memory()
+    queries = [
+        QUERY,
+        replace(QUERY, form=Form.of("", line_numbers=True)),
+        replace(QUERY, form=Form.of("react_agent", line_numbers=False)),
+        replace(QUERY, limits=FileLimits(max_open=6)),
+        replace(QUERY, limits=FileLimits(view_chars=6)),
+    ]
+    revisions = {(await compiled(memory, query)).revision for query in queries}
+    assert len(revisions) == len(queries)
+
+
+async def test_the_past_has_no_folders() -> None:
+    memory = Memory(folder="f")
+    past = await compiled(memory, replace(QUERY, as_of=NOW))
+    assert past.section is not None
+    assert "past" in past.section
+    assert past.section.endswith("</memory_blocks>")
+    assert (memory.reads, past.has_folders, past.last_modified) == (0, False, NOW)
+    query = replace(QUERY, as_of=NOW, if_revision=past.revision)
+    assert (await compiled(memory, query)).section is None

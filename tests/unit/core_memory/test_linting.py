@@ -1,0 +1,223 @@
+"""What lint finds, and what it lets pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.core_memory.domain.blocks import Block
+from strata.core_memory.domain.linting import MOST_FINDINGS, Finding, LintRule, lint
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def block(value: str, label: str = "human", limit: int = 20_000) -> Block:
+    return Block(f"block-{label}", label, value, "About.", limit, False, 1, NOW, NOW)
+
+
+def found(*blocks: Block) -> list[tuple[LintRule, str, int]]:
+    return [(each.rule, each.label, each.line) for each in lint(blocks)]
+
+
+def rules(text: str) -> list[LintRule]:
+    return [each.rule for each in lint([block(text)])]
+
+
+def only(*blocks: Block) -> Finding:
+    (finding,) = lint(blocks)
+    return finding
+
+
+def test_a_tidy_memory_has_no_findings() -> None:
+    human = block(
+        "# Sam\nName: Sam\nLives in Berlin.\n- likes tea\n- likes coffee\n\n"
+        "Birthday: 1990-05-01\nSam is a doctor.\nSam is tall.\nSam is from Kiel."
+    )
+    persona = block("Name: Ada\nI am kind.\nI like jazz.", "persona")
+    assert lint([human, persona, block("", "notes")]) == []
+
+
+def test_the_same_line_twice_is_a_duplicate_in_one_block_and_in_two() -> None:
+    first = block("Likes green tea.\nother line\n* likes  green tea")
+    second = block("1. Likes green tea!", "notes")
+    assert found(first, second) == [
+        (LintRule.DUPLICATE, "human", 3),
+        (LintRule.DUPLICATE, "notes", 1),
+    ]
+    finding = lint([first, second])[1]
+    assert (finding.other_label, finding.other_line) == ("human", 1)
+    assert finding.message == ("The same stands in line 1 of block 'human'. Keep it in one place.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "## Notes\na\n## Notes\nb",
+        "Preferences:\n- x\nPreferences:\n- y",
+        "---------\na\n---------\nb",
+        "yes\nyes",
+        "```\nprint('hello world')\nprint('hello world')\n```",
+        "\n\n\n",
+    ],
+)
+def test_headings_rulers_code_and_short_words_may_repeat(text: str) -> None:
+    assert rules(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("Has an exam tomorrow", "tomorrow"),
+        ("TODAY we talked about tea", "TODAY"),
+        ("Was ill yesterday.", "yesterday"),
+        ("Is looking for a job now.", "now"),
+        ("Moves next month", "next month"),
+        ("Moved last year", "last year"),
+        ("Call her next Friday", "next Friday"),
+        ("We met last Monday", "last Monday"),
+        ("Felt bad this morning", "this morning"),
+        ("Started two weeks ago", "two weeks ago"),
+        ("Will be back in 3 days.", "in 3 days"),
+        ("Dinner tonight", "tonight"),
+    ],
+)
+def test_relative_dates_are_found(text: str, word: str) -> None:
+    finding = only(block(f"ok\n{text}"))
+    assert (finding.rule, finding.line, finding.text) == (LintRule.RELATIVE_DATE, 2, text)
+    assert finding.message.startswith(f'"{word}" means another time')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Knows the snow and the known",
+        "Reads USA Today",
+        "Every now and then she swims",
+        "From now on, answer in French",
+        "Up to now nobody asked",
+        "Greet with today's date",
+        "Took the last week of March off",
+        "His last year at school was hard",
+        "Has a test every next Monday",
+        "Moved last year (2025)",
+        "Exam tomorrow, 2026-11-22",
+        "Said on 3 May that tomorrow suits her",
+        "The next step is tea",
+        "Lives next door; last name Smith",
+        "Works on Monday",
+        "Friday is her day off",
+    ],
+)
+def test_words_that_only_look_like_relative_dates_pass(text: str) -> None:
+    assert rules(text) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("City: Berlin", "City: Paris"),
+        ("- Favourite colour: blue", "- favourite colour: Green"),
+        ("Sam lives in Berlin", "Sam lives in Paris."),
+        ("She works at Acme", "She works at Initech"),
+        ("Sam's favourite colour is blue", "Sam's favourite colour is green"),
+        ("The user's name is Sam", "The user's name is Bob"),
+        ("My name is Ada", "My name is Eve"),
+        ("Sam is 30 years old", "Sam is 31 years old"),
+        ("Sam is married", "Sam is single"),
+        ("Sam is vegetarian", "Sam is vegan"),
+        ("Sam likes tea", "Sam does not like tea"),
+        ("Sam likes tea", "Sam doesn't like tea."),
+        ("Sam loves tea", "Sam hates tea"),
+        ("Sam eats meat", "Sam never eats meat"),
+        ("Sam drinks wine", "Sam no longer drinks wine"),
+        ("Sam is available", "Sam isn't available"),
+        ("Sam can drive", "Sam cannot drive"),
+        ("The meeting is on Monday", "The meeting is not on Monday"),
+        ("The deadline is Friday", "The deadline is Monday"),
+    ],
+)
+def test_lines_that_say_different_things_of_one_subject_are_found(one: str, two: str) -> None:
+    finding = only(block(f"{one}\n{two}"))
+    assert (finding.rule, finding.line, finding.other_line, finding.other_label) == (
+        LintRule.CONTRADICTION,
+        2,
+        1,
+        "human",
+    )
+    assert "Keep what is true now" in finding.message
+    assert rules(f"{two}\n{one}") == [LintRule.CONTRADICTION]
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("City: Berlin", "City: Berlin, Germany"),
+        ("Note: likes tea", "Note: likes coffee"),
+        ("Likes: tea", "Likes: coffee"),
+        ("Q: who?", "Q: why?"),
+        ("10:30 wakes up", "10:45 eats"),
+        ("See https://a.example", "See https://b.example"),
+        ("Sam is a doctor", "Sam is a father"),
+        ("Sam is tall", "Sam is kind"),
+        ("Sam likes tea", "Bob does not like tea"),
+        ("Sam likes tea", "Sam does not like coffee"),
+        ("Sam lived in Berlin until 2020", "Sam lives in Paris"),
+        ("Sam is married to Kim", "Sam is single-minded"),
+        ("Sam sometimes eats meat", "Sam never eats meat"),
+        ("Sam doesn't like tea", "Sam dislikes tea"),
+        ("Sam is 30 years old", "Sam is 180 cm tall"),
+        ("# Sam\nAge: 30", "# Kim\nAge: 40"),
+        ("Name: Sam\nAge: 30", "\nName: Kim\nAge: 40"),
+    ],
+)
+def test_lines_that_can_both_hold_pass(one: str, two: str) -> None:
+    assert rules(f"{one}\n{two}") == []
+
+
+def test_contradictions_between_blocks_need_a_name() -> None:
+    human = block("Sam lives in Berlin\nName: Sam\nI like tea\nMy name is Sam")
+    persona = block("Sam lives in Paris\nName: Ada\nI do not like tea\nMy name is Ada", "persona")
+    finding = only(human, persona)
+    assert (finding.label, finding.line, finding.other_label) == ("persona", 1, "human")
+    assert finding.message.startswith("Line 1 of block 'human' seems")
+
+
+def test_long_lines_are_found_and_shown_shortened() -> None:
+    finding = only(block("x" * 501))
+    assert finding.rule is LintRule.LONG_LINE
+    assert finding.text == "x" * 200 + "..."
+    assert "501 characters" in finding.message
+    assert rules("x" * 500) == []
+
+
+def test_nearly_full_blocks_are_found_before_their_lines() -> None:
+    full = block("today\n" + "x" * 84, limit=100)
+    assert found(full) == [(LintRule.NEARLY_FULL, "human", 0), (LintRule.RELATIVE_DATE, "human", 1)]
+    assert "90% of 100 characters" in lint([full])[0].message
+    assert found(replace(full, limit=101)) == [(LintRule.RELATIVE_DATE, "human", 1)]
+
+
+def test_findings_are_in_order_and_not_endless() -> None:
+    many = block("today\n" * 2_000)
+    findings = lint([many])
+    assert len(findings) == MOST_FINDINGS
+    assert [each.line for each in findings] == sorted(each.line for each in findings)
+
+
+@given(st.lists(st.text(max_size=80), max_size=5).map("\n".join))
+def test_any_text_can_be_read(text: str) -> None:
+    lines = text.split("\n")
+    for finding in lint([block(text)]):
+        assert finding.line == 0 or finding.text == lines[finding.line - 1]
+        assert finding.message.endswith(".")
+
+
+def test_hostile_texts_take_linear_time() -> None:
+    # Quadratic behaviour would run into the timeout of the test session.
+    states = "\n".join(f"Sam is {number} x" + "y" * number for number in range(1_000)) * 2
+    for text in (" " * 900_000, "a is " * 180_000, "in one " * 128_000, "x\n" * 100_000, states):
+        lint([block(text, limit=1_000_000)])
