@@ -67,15 +67,21 @@ class TextIndex:
         self._sparse = sparse
         self._collection = collection
 
-    async def ensure(self) -> bool:
-        """Makes the collection if it is not there, and returns whether it was missing.
+    async def is_missing(self) -> bool:
+        """Says whether there is no collection.
 
         Raises:
             UnavailableError: The engine cannot be reached.
         """
-        missing = not await self._index.generations(self._collection)
+        return not await self._index.generations(self._collection)
+
+    async def ensure(self) -> None:
+        """Makes the collection if it is not there.
+
+        Raises:
+            UnavailableError: The engine cannot be reached.
+        """
         await self._index.ensure(self._collection, self._embedder.model_id, self._embedder.dim)
-        return missing
 
     async def put(self, project_id: str, entries: Sequence[Entry], *, replace: bool) -> None:
         """Stores texts; ``replace`` if some may be there already, with more text.
@@ -136,9 +142,13 @@ class PassageIndex:
     def __init__(self, index: VectorIndex, embedder: Embedder, sparse: SparseEncoder) -> None:
         self._texts = TextIndex(index, embedder, sparse, PASSAGES)
 
-    async def ensure(self) -> bool:
+    async def is_missing(self) -> bool:
+        """See `TextIndex.is_missing`."""
+        return await self._texts.is_missing()
+
+    async def ensure(self) -> None:
         """See `TextIndex.ensure`."""
-        return await self._texts.ensure()
+        await self._texts.ensure()
 
     async def write(self, project_id: str, passages: Sequence[Passage]) -> None:
         """Brings the index up to the given revisions; deleted passages are forgotten.
@@ -178,9 +188,13 @@ class ChunkIndex:
     def __init__(self, index: VectorIndex, embedder: Embedder, sparse: SparseEncoder) -> None:
         self._texts = TextIndex(index, embedder, sparse, FILE_CHUNKS)
 
-    async def ensure(self) -> bool:
+    async def is_missing(self) -> bool:
+        """See `TextIndex.is_missing`."""
+        return await self._texts.is_missing()
+
+    async def ensure(self) -> None:
         """See `TextIndex.ensure`."""
-        return await self._texts.ensure()
+        await self._texts.ensure()
 
     async def write(self, project_id: str, batch: ChunkBatch) -> None:
         """Stores chunks; they never change, so that writing them again does no harm.

@@ -115,9 +115,11 @@ class PassageBacklog:
 
     async def ensure(self) -> None:
         """See `Backlog.ensure`."""
-        if await self._index.ensure():
+        # First what waits, then the collection: an empty one must not stand for a full one.
+        if await self._index.is_missing():
             count = await self._pending.index_all_again()
             _log.info("the index is built anew", passages=count)
+        await self._index.ensure()
 
     async def advance(self) -> bool:
         """See `Backlog.advance`."""
@@ -147,9 +149,10 @@ class ChunkBacklog:
 
     async def ensure(self) -> None:
         """See `Backlog.ensure`."""
-        if await self._index.ensure():
+        if await self._index.is_missing():
             count = await self._queue.index_all_again()
             _log.info("the index of files is built anew", files=count)
+        await self._index.ensure()
 
     async def advance(self) -> bool:
         """See `Backlog.advance`."""

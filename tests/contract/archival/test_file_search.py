@@ -183,13 +183,17 @@ async def test_a_dropped_collection_is_built_anew(finder: World) -> None:
     assert texts(await world.find_chunks([folder], "river")) == ["The river is called Spree."]
     running = asyncio.create_task(world.indexer.run())
     try:
-
-        async def found() -> bool:
-            return bool(await world.find_chunks([folder], "stream of water"))
-
-        await until(found, 30)
+        # Never is there a moment in which the words do not find it either.
+        async with asyncio.timeout(60):
+            while await world.stores.progress(file) != (1, 1) or not await in_the_index(engine):
+                assert await world.find_chunks([folder], "river")
+        await until(lambda: _finds(world, folder, "stream of water"))
     finally:
         running.cancel()
+
+
+async def _finds(world: Finder, folder: str, query: str) -> bool:
+    return bool(await world.find_chunks([folder], query))
 
 
 async def _begun(world: Finder, file: str) -> bool:

@@ -131,6 +131,10 @@ async def test_a_deleted_block_is_kept_but_not_there(store: PostgresBlockStore) 
     ended = await end(store, block, at(1))
     assert ended.delete_time == at(1)
     assert await store.block(block.id) == ended
+    assert await store.block_as_of(block.id, at(1)) is None
+    assert await store.block_as_of(block.id, at(0.9)) == replace(
+        block, agent_ids=("agent-a", "agent-b")
+    )
     assert (await store.labelled("agent-a", "human")).labels == ()
     assert (await store.agent_memory("agent-b", "")).blocks == []
     assert await do(store, lambda unit: unit.lock_block(block.id)) is None

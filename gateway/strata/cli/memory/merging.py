@@ -46,6 +46,6 @@ def _merged(name: str, was: Any, has: Any, wants: Any) -> Any:
         return wants
     if name != "value":
         return None
-    from strata.core_memory.domain.merging import merge3_text  # noqa: PLC0415 - loads merge3
+    from strata.core_memory.domain.merging import merge3_text  # noqa: PLC0415 - of use to few commands
 
     return merge3_text(was, has, wants)

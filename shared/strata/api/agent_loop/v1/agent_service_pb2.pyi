@@ -132,7 +132,9 @@ Global___ModelConfig: _TypeAlias = ModelConfig  # noqa: Y015
 
 @_typing.final
 class CompactionSettings(_message.Message):
-    """How compaction works (blueprint 16.1)."""
+    """How compaction works (blueprint 16.1). Not built in this release: setting any
+    of it gives UNIMPLEMENTED (NOT_BUILT).
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

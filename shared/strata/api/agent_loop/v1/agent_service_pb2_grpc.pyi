@@ -23,7 +23,8 @@ class AgentServiceStub:
     CreateAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CreateAgentRequest, _agent_service_pb2.CreateAgentResponse]
     """Creates an agent with its blocks, tools and default conversation, whole or
     not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
-    TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
+    TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED), UNIMPLEMENTED
+    (NOT_BUILT: compaction settings and others that this release cannot keep).
     """
     GetAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetAgentRequest, _agent_service_pb2.GetAgentResponse]
     """Returns an agent by id or by name. NOT_FOUND (AGENT_NOT_FOUND)."""
@@ -31,7 +32,7 @@ class AgentServiceStub:
     """Lists agents by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     UpdateAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.UpdateAgentRequest, _agent_service_pb2.UpdateAgentResponse]
     """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
-    ABORTED (REVISION_MISMATCH).
+    ABORTED (REVISION_MISMATCH), UNIMPLEMENTED (NOT_BUILT: compaction settings).
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.DeleteAgentRequest, _agent_service_pb2.DeleteAgentResponse]
     """Deletes an agent with its conversations, messages, own archive and own
@@ -69,7 +70,8 @@ class AgentServiceServicer:
     ) -> _abc.Awaitable[_agent_service_pb2.CreateAgentResponse]:
         """Creates an agent with its blocks, tools and default conversation, whole or
         not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
-        TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
+        TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED), UNIMPLEMENTED
+        (NOT_BUILT: compaction settings and others that this release cannot keep).
         """
 
     def GetAgent(
@@ -92,7 +94,7 @@ class AgentServiceServicer:
         context: _aio.ServicerContext[_agent_service_pb2.UpdateAgentRequest, _abc.Awaitable[_agent_service_pb2.UpdateAgentResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.UpdateAgentResponse]:
         """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
-        ABORTED (REVISION_MISMATCH).
+        ABORTED (REVISION_MISMATCH), UNIMPLEMENTED (NOT_BUILT: compaction settings).
         """
 
     def DeleteAgent(
