@@ -17,8 +17,9 @@ from urllib.parse import quote
 
 from strata.shared.auth import generate_key_pair
 from strata.shared.migrate import RoomRoles
+from strata.shared.secrets import generate_master_key
 
-_ROOMS = ("gateway", "agent_loop", "core_memory", "recall", "archival")
+_ROOMS = ("gateway", "agent_loop", "core_memory", "recall", "archival", "tool_execution")
 
 
 def secret_objects(
@@ -53,6 +54,8 @@ def secret_objects(
         # The worker of core memory signs for itself; archival alone trusts it.
         "strata-core-memory-keys": {"public.pem": public_key, "worker.pem": worker_private_key},
         "strata-archival-keys": {"public.pem": public_key + worker_public_key},
+        # What encrypts stored model keys: whoever loses it loses them.
+        "strata-agent-loop-keys": {"public.pem": public_key, "master.keys": generate_master_key()},
         "strata-migrate": {"admin-url": url(admin_user, admin_password)},
         "strata-postgres": {"password": admin_password},
         "strata-qdrant": {"api-key": qdrant_api_key or secrets.token_urlsafe(32)},

@@ -46,6 +46,7 @@ from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.interceptors.client import ClientChannel
 from strata.shared.room import BackgroundTasks, Room, Wiring
+from strata.shared.secrets import generate_master_key
 from strata.shared.server import serving
 from strata.shared.telemetry import Telemetry
 
@@ -372,6 +373,7 @@ class _Builder:
         self.targets: dict[str, str] = {}
         self.private_key, self.public_key = generate_key_pair()
         self.worker_key, self.worker_public_key = generate_key_pair()
+        self.master_key = generate_master_key()
         self._vectors = vectors
         self._model = model
 
@@ -380,7 +382,6 @@ class _Builder:
         urls = {
             spec.name: await databases.of(spec.migrations)
             for spec in ROOMS
-            if spec.migrations is not None
         }
         return cls(urls, vectors, model)
 
@@ -406,6 +407,7 @@ class _Builder:
             case "agent_loop":
                 values["model_endpoints"] = model_endpoints(self._model)
                 values["default_model"] = "openai/test-model"
+                values["master_keys"] = (self.master_key,)
             case "gateway":
                 values["token_private_key"] = self.private_key
                 values["key_pepper"] = "pepper of the tests"

@@ -297,7 +297,7 @@ async def schemas(folder: DataFolder) -> Findings:
     checks: list[tuple[str, Callable[[str], Awaitable[None]], str]] = []
     for spec in ROOMS:
         url = spec.settings().database_url
-        if spec.migrations is not None and url:
+        if url:
             checks.append((spec.name, spec.migrations.check, url))
     found = []
     for room, check, url in checks:

@@ -68,9 +68,14 @@ async def ensure_local_project(
         ValueError: No pepper is configured.
     """
     hasher = Hasher(settings.pepper())
-    database = Database(settings.database_url, pool_size=1, application_name="strata-bootstrap")
-    worker = Database(
-        settings.worker_database_url, pool_size=1, application_name="strata-bootstrap"
+    database, worker = (
+        Database(
+            url,
+            pool_size=1,
+            application_name="strata-bootstrap",
+            prepared_statements=settings.prepared_statements,
+        )
+        for url in (settings.database_url, settings.worker_database_url)
     )
     try:
         return await _ensure(database, worker, hasher, known_key, organization)

@@ -49,13 +49,17 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     hasher = Hasher(settings.pepper())
     await MIGRATIONS.check(settings.database_url)
     database = Database(
-        settings.database_url, pool_size=settings.pool_size, application_name="strata-gateway"
+        settings.database_url,
+        pool_size=settings.pool_size,
+        application_name="strata-gateway",
+        prepared_statements=settings.prepared_statements,
     )
     stack.push_async_callback(database.close)
     worker = Database(
         settings.worker_database_url,
         pool_size=settings.worker_pool_size,
         application_name="strata-gateway-worker",
+        prepared_statements=settings.prepared_statements,
     )
     stack.push_async_callback(worker.close)
 

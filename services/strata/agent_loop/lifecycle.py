@@ -318,7 +318,7 @@ class AgentLifecycle:
 
     async def _bound(self, agent: Agent) -> BoundModel | None:
         try:
-            return await self._models.bind(agent.model)
+            return await self._models.bind(agent.model, agent.model_keys)
         except ModelError:
             # An agent may be made before there is a model for it.
             return None

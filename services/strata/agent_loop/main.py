@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 
 from strata.agent_loop.clients import ArchivalClient, CoreMemoryClient, RecallClient, ToolClient
+from strata.agent_loop.keys import Keyring
 from strata.agent_loop.lifecycle import AgentLifecycle
 from strata.agent_loop.loop.ports import Ports
 from strata.agent_loop.migrations import MIGRATIONS
@@ -16,7 +17,12 @@ from strata.agent_loop.servicers.agents import AgentServicer
 from strata.agent_loop.servicers.models import ModelServicer
 from strata.agent_loop.servicers.turns import TurnServicer
 from strata.agent_loop.settings import AgentLoopSettings
-from strata.agent_loop.store import Housekeeping, PostgresAgentStore, PostgresJournal
+from strata.agent_loop.store import (
+    Housekeeping,
+    PostgresAgentStore,
+    PostgresJournal,
+    PostgresModelKeys,
+)
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
@@ -43,15 +49,19 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
     Raises:
         FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
         UnavailableError: The database cannot be reached.
-        ValueError: A model endpoint is configured wrongly.
+        ValueError: A model endpoint or a master key is configured wrongly.
     """
     await MIGRATIONS.check(settings.database_url)
     database = Database(
-        settings.database_url, pool_size=settings.pool_size, application_name="strata-agent-loop"
+        settings.database_url,
+        pool_size=settings.pool_size,
+        application_name="strata-agent-loop",
+        prepared_statements=settings.prepared_statements,
     )
     stack.push_async_callback(database.close)
     factory = await stack.enter_async_context(ModelFactory())
-    provider = ModelProvider(settings.registry(), factory)
+    keyring = Keyring(settings.envelope())
+    provider = ModelProvider(settings.registry(), factory, keyring)
     store = PostgresAgentStore(database)
     memory = CoreMemoryClient(wiring.channel("core_memory"))
     recall = RecallClient(wiring.channel("recall"))
@@ -74,7 +84,7 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
         name=NAME,
         services=_services(
             AgentServicer(lifecycle, store, tokens),
-            ModelServicer(provider),
+            ModelServicer(provider, keyring, PostgresModelKeys(database)),
             TurnServicer(ports),
         ),
         background=[provider.preload, *_background(settings, stack)],
@@ -110,7 +120,10 @@ def _background(settings: AgentLoopSettings, stack: AsyncExitStack) -> list[Back
     if not settings.worker_database_url:
         return []
     database = Database(
-        settings.worker_database_url, pool_size=1, application_name="strata-agent-loop-worker"
+        settings.worker_database_url,
+        pool_size=1,
+        application_name="strata-agent-loop-worker",
+        prepared_statements=settings.prepared_statements,
     )
     stack.push_async_callback(database.close)
     keeping = Housekeeping(

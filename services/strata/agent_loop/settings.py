@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pathlib import Path
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr
 
 from strata.agent_loop.models.domain import DEFAULT_CONTEXT_WINDOW, EndpointType, Timeouts
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
+from strata.shared.secrets import Envelope, read_master_keys
 from strata.shared.settings import RoomSettings, room_config
 
 # Used where a key is given and nothing else. Anything newer is one setting away.
@@ -99,6 +102,28 @@ class AgentLoopSettings(RoomSettings):
         validation_alias=_either("ANTHROPIC_BASE_URL"),
         description='Root of the endpoint "anthropic".',
     )
+
+    master_keys: tuple[SecretStr, ...] = Field(
+        default=(),
+        description="Keys that stored model keys are encrypted with, as a JSON list, each 32 bytes"
+        " in Base64; the first one encrypts, all of them decrypt.",
+    )
+    master_keys_file: Path | None = Field(
+        default=None, description="File to read those keys from instead, one per line."
+    )
+
+    def envelope(self) -> Envelope | None:
+        """Returns what seals model keys; None if there is no master key.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: A master key is none.
+        """
+        texts = [key.get_secret_value() for key in self.master_keys]
+        if self.master_keys_file is not None:
+            texts = self.master_keys_file.read_text(encoding="ascii").splitlines()
+        keys = read_master_keys(texts)
+        return Envelope(keys) if keys else None
 
     def registry(self) -> ModelRegistry:
         """Returns the endpoints: those listed, then OpenAI's and Anthropic's from their keys.

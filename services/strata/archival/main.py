@@ -56,11 +56,17 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
     """
     await MIGRATIONS.check(settings.database_url)
     database = Database(
-        settings.database_url, pool_size=settings.pool_size, application_name="strata-archival"
+        settings.database_url,
+        pool_size=settings.pool_size,
+        application_name="strata-archival",
+        prepared_statements=settings.prepared_statements,
     )
     stack.push_async_callback(database.close)
     worker = Database(
-        settings.worker_database_url, pool_size=2, application_name="strata-archival-worker"
+        settings.worker_database_url,
+        pool_size=2,
+        application_name="strata-archival-worker",
+        prepared_statements=settings.prepared_statements,
     )
     stack.push_async_callback(worker.close)
     embedder = await make_embedder(settings, stack)

@@ -41,7 +41,7 @@ class ArchivalSettings(RoomSettings):
     passage_token_limit: int = Field(default=8192, gt=0, description="Most tokens of one passage.")
     index_batch: int = Field(default=128, gt=0, description="Passages indexed at a time.")
     index_file_batch: int = Field(
-        default=32, gt=0, description="Chunks of files indexed at a time, between passages."
+        default=8, gt=0, description="Chunks of files indexed at a time, between passages."
     )
     index_poll_s: float = Field(
         default=1.0, gt=0, description="Pause between looks for passages to index, seconds."

@@ -58,7 +58,10 @@ async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitSt
     """
     await MIGRATIONS.check(settings.database_url)
     database = Database(
-        settings.database_url, pool_size=settings.pool_size, application_name="strata-core-memory"
+        settings.database_url,
+        pool_size=settings.pool_size,
+        application_name="strata-core-memory",
+        prepared_statements=settings.prepared_statements,
     )
     stack.push_async_callback(database.close)
     store = PostgresBlockStore(database)
@@ -99,6 +102,7 @@ def _worker_database(settings: CoreMemorySettings, stack: AsyncExitStack) -> Dat
         settings.worker_database_url,
         pool_size=_WORKER_CONNECTIONS,
         application_name="strata-core-memory-worker",
+        prepared_statements=settings.prepared_statements,
     )
     stack.push_async_callback(database.close)
     return database

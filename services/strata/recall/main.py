@@ -33,7 +33,10 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
     """
     await MIGRATIONS.check(settings.database_url)
     database = Database(
-        settings.database_url, pool_size=settings.pool_size, application_name="strata-recall"
+        settings.database_url,
+        pool_size=settings.pool_size,
+        application_name="strata-recall",
+        prepared_statements=settings.prepared_statements,
     )
     stack.push_async_callback(database.close)
     messages = MessageServicer(PostgresMessageStore(database))

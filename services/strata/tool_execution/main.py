@@ -21,6 +21,7 @@ from strata.tool_execution.builtin.files import FileTools
 from strata.tool_execution.builtin.memory import MemoryTools
 from strata.tool_execution.builtin.retrieval import ArchivalTools, ConversationSearch
 from strata.tool_execution.engine import Engine
+from strata.tool_execution.migrations import MIGRATIONS
 from strata.tool_execution.servicer import ExecutionServicer, ToolServicer
 from strata.tool_execution.settings import ToolExecutionSettings
 
@@ -34,7 +35,12 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
         settings: Its settings.
         wiring: The process that it is built in.
         stack: Closes what the room opens.
+
+    Raises:
+        FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
+        UnavailableError: The database cannot be reached.
     """
+    await MIGRATIONS.check(settings.database_url)
     engine = Engine(
         BUILTIN_TOOLS,
         [

@@ -83,6 +83,12 @@ class RoomSettings(BaseSettings):
     worker_database_url: str = Field(
         default="", repr=False, description="PostgreSQL URL of the room's worker role."
     )
+    prepared_statements: int = Field(
+        default=200,
+        ge=0,
+        description="Statements that a connection to PostgreSQL keeps prepared; 0 behind a pooler "
+        "in transaction mode that does not keep track of them.",
+    )
     token_public_keys: str = Field(
         default="",
         repr=False,

@@ -160,8 +160,11 @@ async def test_a_dropped_index_is_built_anew(finder: World) -> None:
     assert (await find(world, agent, "name of the river"))[0].mode == "fts"
     running = asyncio.create_task(world.indexer.run())
     try:
-        async with asyncio.timeout(30):
-            while (await find(world, agent, "name of the river"))[0].vector_rank is None:
+        async with asyncio.timeout(60):
+            # By the words in the meantime, except in the moment in which it is indexed.
+            while not any(
+                item.vector_rank for item in await find(world, agent, "name of the river")
+            ):
                 await asyncio.sleep(0.1)
     finally:
         running.cancel()

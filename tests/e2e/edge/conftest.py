@@ -193,7 +193,7 @@ async def store(live: Live, ids: object, stranger: object) -> AsyncIterator[Stor
         tables = await connection.fetch(
             "SELECT schemaname, tablename FROM pg_tables WHERE schemaname = ANY($1)", SCHEMAS
         )
-        assert {row["schemaname"] for row in tables} >= set(SCHEMAS) - {"tool_execution"}
+        assert {row["schemaname"] for row in tables} >= set(SCHEMAS)
         query = " UNION ALL ".join(
             f"SELECT '{s}.{t}' AS name, count(*) AS rows,"
             f" coalesce(sum(hashtextextended(r::text, 0)), 0) AS sum FROM {s}.{t} r"

@@ -30,7 +30,7 @@ UNBUILT = frozenset(
         *("RunService.RespondToApproval", "RunService.ListApprovals", "RunService.ExplainRun"),
         *("AdminService.ListAuditEvents", "AdminService.EraseSubject"),
         *("AgentService.ForkConversation", "AgentService.ExportAgent", "AgentService.ImportAgent"),
-        *("ModelService.PutModelKey", "ArchiveService.ReindexArchive"),
+        "ArchiveService.ReindexArchive",
         *("MessageService.PinMessage", "MessageService.UnpinMessage"),
         *(f"GroupService.{verb}Group" for verb in ("Create", "Get", "Update", "Delete")),
         "GroupService.ListGroups",

@@ -43,6 +43,7 @@ from strata.shared.inprocess import InProcessNetwork
 from strata.shared.room import BackgroundTasks
 from strata.shared.server import serving
 from strata.tool_execution import main as tool_execution
+from strata.tool_execution.migrations import MIGRATIONS as TOOL_EXECUTION
 from strata.tool_execution.settings import ToolExecutionSettings
 
 
@@ -169,6 +170,7 @@ async def open_world(
             "recall": RECALL,
             "archival": ARCHIVAL,
             "agent_loop": AGENT_LOOP,
+            "tool_execution": TOOL_EXECUTION,
         }.items()
     }
     async with AsyncExitStack() as stack:
@@ -210,7 +212,7 @@ async def open_world(
                 ),
             ),
             (core_memory.build, CoreMemorySettings(**of("core_memory"))),
-            (tool_execution.build, ToolExecutionSettings(**common)),
+            (tool_execution.build, ToolExecutionSettings(**of("tool_execution"))),
             (agent_loop.build, AgentLoopSettings(model_endpoints=endpoints, **of("agent_loop"))),
         ]
         if transport == "inprocess":

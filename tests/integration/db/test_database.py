@@ -315,6 +315,21 @@ async def test_a_pooler_that_moves_connections_can_be_used(urls: RoomDatabase) -
         await database.close()
 
 
+async def test_a_statement_is_planned_once_and_kept_on_its_connection(urls: RoomDatabase) -> None:
+    database = Database(urls.service_url, pool_size=1)
+    try:
+        for _ in range(3):
+            assert await _notes(database) == []
+        async with database.transaction(project_id=P) as connection:
+            kept = await connection.execute(
+                text("SELECT count(*) FROM pg_prepared_statements WHERE statement = :statement"),
+                {"statement": NOTES.text},
+            )
+            assert kept.scalar() == 1
+    finally:
+        await database.close()
+
+
 async def test_no_acknowledged_commit_is_lost_when_the_server_is_killed(
     open_folder: Path,
 ) -> None:

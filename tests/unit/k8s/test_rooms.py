@@ -13,6 +13,7 @@ from strata.cli.settings import CliSettings
 from strata.gateway.settings import GatewaySettings
 from strata.shared.auth import TokenSigner, TokenVerifier
 from strata.shared.errors import UnauthenticatedError
+from strata.shared.secrets import read_master_keys
 from strata.shared.settings import RoomSettings
 from strata.tool_execution.settings import ToolExecutionSettings
 from unit.k8s.manifests import (
@@ -126,6 +127,9 @@ def test_only_the_gateway_can_sign_for_everybody(room: RoomFacts) -> None:
     elif room.name == "core_memory":
         assert keys["secret"]["secretName"] == "strata-core-memory-keys"
         assert files == {f"{mount['mountPath']}/public.pem", f"{mount['mountPath']}/worker.pem"}
+    elif room.name == "agent_loop":
+        assert keys["secret"]["secretName"] == "strata-agent-loop-keys"
+        assert files == {f"{mount['mountPath']}/public.pem", f"{mount['mountPath']}/master.keys"}
     else:
         archival = room.name == "archival"
         secret = "strata-archival-keys" if archival else "strata-token-keys"
@@ -211,6 +215,8 @@ def test_the_secrets_script_makes_what_the_pods_want() -> None:
     assert made["strata-gateway-keys"].keys() == {"private.pem", "pepper"}
     assert made["strata-token-keys"].keys() == {"public.pem"}
     assert made["strata-core-memory-keys"].keys() == {"public.pem", "worker.pem"}
+    assert made["strata-agent-loop-keys"].keys() == {"public.pem", "master.keys"}
+    assert len(read_master_keys(made["strata-agent-loop-keys"]["master.keys"].splitlines())) == 1
 
 
 def test_archival_alone_trusts_the_worker_of_core_memory() -> None:

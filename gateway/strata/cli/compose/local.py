@@ -18,6 +18,7 @@ from strata.embedded.supervisor import pick_port
 from strata.gateway.bootstrap import ensure_local_project
 from strata.gateway.settings import GatewaySettings
 from strata.shared.auth import generate_key_pair, public_key_of
+from strata.shared.secrets import generate_master_key
 
 HOST = "127.0.0.1"
 API_KEY = "api-key"
@@ -51,6 +52,7 @@ class Local:
         gateway: Settings of the gateway, complete.
         private_key: Signs the internal tokens.
         worker_key: Signs those of core memory's worker, for archival.
+        master_key: Encrypts the model keys that are stored.
     """
 
     folder: DataFolder
@@ -59,6 +61,7 @@ class Local:
     gateway: GatewaySettings
     private_key: str = field(repr=False)
     worker_key: str = field(repr=False)
+    master_key: str = field(repr=False)
 
     @property
     def public_key(self) -> str:
@@ -75,11 +78,10 @@ class Local:
             "drain_s": 0.0,
             "grace_s": 10.0,
         }
-        database = self.storage.databases.get(room)
-        if database is not None:
-            values["database_url"] = database.service_url
-            values["worker_database_url"] = database.worker_url
-            values["pool_size"] = _POOL_SIZE
+        database = self.storage.databases[room]
+        values["database_url"] = database.service_url
+        values["worker_database_url"] = database.worker_url
+        values["pool_size"] = _POOL_SIZE
         if room == "core_memory":
             values["worker_token_key"] = self.worker_key
         if room == "archival":
@@ -87,6 +89,7 @@ class Local:
             values["qdrant_url"] = self.storage.vectors.url
             values["qdrant_api_key"] = self.storage.vectors.api_key
         if room == "agent_loop":
+            values["master_keys"] = (self.master_key,)
             if self.model.endpoints:
                 values["model_endpoints"] = self.model.endpoints
             if self.model.default_model:
@@ -112,6 +115,7 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
     """
     private_key = folder.secret("token-signing-key", lambda: generate_key_pair()[0])
     worker_key = folder.secret("core-memory-worker-key", lambda: generate_key_pair()[0])
+    master_key = folder.secret("master-key", generate_master_key)
     model = await prepare_model(AgentLoopSettings(), LocalDemoSettings(), stack, options.report)
     storage = await open_storage(folder, stack)
     database = storage.databases["gateway"]
@@ -135,4 +139,4 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
     project = await ensure_local_project(gateway, known_key=known)
     if project.created_key:
         write_atomically(kept, project.api_key)
-    return Local(folder, storage, model, gateway, private_key, worker_key)
+    return Local(folder, storage, model, gateway, private_key, worker_key, master_key)

@@ -26,6 +26,7 @@ from strata.shared.migrate import RoomMigrations
 from strata.shared.room import Room, Wiring
 from strata.shared.settings import RoomSettings
 from strata.tool_execution import main as tool_execution
+from strata.tool_execution.migrations import MIGRATIONS as TOOL_EXECUTION_MIGRATIONS
 from strata.tool_execution.settings import ToolExecutionSettings
 
 
@@ -37,13 +38,13 @@ class RoomSpec:
         name: The folder name of the room.
         build: Its ``build``.
         settings: Its settings class.
-        migrations: Its schema; None for a room without one.
+        migrations: Its schema.
     """
 
     name: str
     build: Callable[[Any, Wiring, AsyncExitStack], Awaitable[Room]]
     settings: type[RoomSettings]
-    migrations: RoomMigrations | None
+    migrations: RoomMigrations
 
     @property
     def module(self) -> str:
@@ -56,7 +57,9 @@ ROOMS = (
     RoomSpec("core_memory", core_memory.build, CoreMemorySettings, CORE_MEMORY_MIGRATIONS),
     RoomSpec("recall", recall.build, RecallSettings, RECALL_MIGRATIONS),
     RoomSpec("archival", archival.build, ArchivalSettings, ARCHIVAL_MIGRATIONS),
-    RoomSpec("tool_execution", tool_execution.build, ToolExecutionSettings, None),
+    RoomSpec(
+        "tool_execution", tool_execution.build, ToolExecutionSettings, TOOL_EXECUTION_MIGRATIONS
+    ),
     RoomSpec("agent_loop", agent_loop.build, AgentLoopSettings, AGENT_LOOP_MIGRATIONS),
     RoomSpec("gateway", gateway.build, GatewaySettings, GATEWAY_MIGRATIONS),
 )

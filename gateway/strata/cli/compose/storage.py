@@ -67,10 +67,10 @@ async def open_storage(folder: DataFolder, stack: AsyncExitStack) -> Storage:
         # The rooms and what they stand on take longer to import than the engines to start.
         loading = group.create_task(asyncio.to_thread(importlib.import_module, _ROOMS))
     await _ensure_database(postgres)
-    databases = {}
-    for spec in loading.result().ROOMS:
-        if spec.migrations is not None:
-            databases[spec.name] = await _migrated(folder, postgres, spec.migrations)
+    databases = {
+        spec.name: await _migrated(folder, postgres, spec.migrations)
+        for spec in loading.result().ROOMS
+    }
     return Storage(postgres, vectors, databases)
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
+from strata.agent_loop.domain.keys import SealedKey
+
 DEFAULT_MAX_FILES_OPEN = 5
 DEFAULT_FILE_VIEW_CHARS = 50_000
 DEFAULT_TIMEZONE = "UTC"
@@ -75,7 +77,12 @@ class CompactionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """An agent; the fields are those of the contract."""
+    """An agent; the fields are those of the contract, but for `model_keys`.
+
+    Attributes:
+        model_keys: Its own keys for models and its project's, sealed, where it was loaded for a
+            turn. They are no part of it and are stored elsewhere.
+    """
 
     id: str
     name: str
@@ -93,6 +100,7 @@ class Agent:
     revision: int = 1
     create_time: datetime | None = None
     update_time: datetime | None = None
+    model_keys: tuple[SealedKey, ...] = field(default=(), repr=False)
 
     @property
     def default_conversation_id(self) -> str:

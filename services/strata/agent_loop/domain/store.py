@@ -68,7 +68,7 @@ class AgentStore(Protocol):
         ...
 
     async def load(self, agent_id: str, conversation_id: str) -> Agent:
-        """Returns the active agent of a conversation, with one statement.
+        """Returns the active agent of a conversation and its model keys, with one statement.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND.

@@ -33,7 +33,7 @@ from strata.agent_loop.models.domain import (
     ToolCallDelta,
     Usage,
 )
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind, naming_key
 from strata.agent_loop.models.tokens import (
     DEFAULT_HEADROOM,
     TokenEstimator,
@@ -123,7 +123,8 @@ class Asker:
                     continue
                 restarts += 1
                 if not (attempt.started and error.retryable) or restarts > MAX_RESTARTS:
-                    raise from_model_error(error) from error
+                    told = naming_key(error, self._bound.settings.key_owner)
+                    raise from_model_error(told) from error
                 await self._restart(name, f"The reply broke off: {error.message}")
                 await self._sleep(_delay(restarts, error))
                 continue

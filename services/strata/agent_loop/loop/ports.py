@@ -13,6 +13,7 @@ from typing import Protocol
 from strata.agent_loop.domain.agents import Agent, ModelConfig
 from strata.agent_loop.domain.events import RunEvent
 from strata.agent_loop.domain.journal import JournalKey, StepRecord
+from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.messages import Message, Window
 from strata.agent_loop.domain.tools import ToolBatch, ToolEvent, ToolResult, ToolSet
 from strata.agent_loop.models.domain import ChatModel, ModelSettings
@@ -196,11 +197,12 @@ class BoundModel:
 class Models(Protocol):
     """The configured chat models."""
 
-    async def bind(self, config: ModelConfig) -> BoundModel:
-        """Chooses the model of an agent.
+    async def bind(self, config: ModelConfig, keys: Sequence[SealedKey] = ()) -> BoundModel:
+        """Chooses the model of an agent, and the key: its own, its project's or the settings'.
 
         Raises:
-            ModelError: NOT_CONFIGURED; the message says what to do.
+            ModelError: NOT_CONFIGURED, or AUTHENTICATION if a stored key cannot be opened;
+                the message says what to do.
         """
         ...
 

@@ -83,7 +83,7 @@ class Turn:
 
     async def _bind(self, agent: Agent) -> BoundModel | ModelError:
         try:
-            return await self._ports.models.bind(agent.model)
+            return await self._ports.models.bind(agent.model, agent.model_keys)
         except ModelError as error:
             # Told once the user's message is stored.
             return error

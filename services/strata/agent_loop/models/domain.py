@@ -188,6 +188,7 @@ class ModelSettings:
         endpoint_type: The wire protocol.
         base_url: Root of the API; empty for the provider's own address.
         api_key: Empty for a server that asks for none.
+        key_owner: Whose key it is, in words for a person.
         model: The model's name at the endpoint.
         context_window: Prompt and reply together, in tokens.
         max_tokens: Limit of the reply in tokens; None for the provider's own limit.
@@ -205,6 +206,7 @@ class ModelSettings:
     model: str
     base_url: str = ""
     api_key: str = field(default="", repr=False)
+    key_owner: str = ""
     context_window: int = DEFAULT_CONTEXT_WINDOW
     max_tokens: int | None = None
     temperature: float | None = DEFAULT_TEMPERATURE

@@ -82,6 +82,26 @@ class ModelError(Exception):
         return f"{self.kind}{status}: {self.message}"
 
 
+def naming_key(error: ModelError, owner: str) -> ModelError:
+    """Returns the error of a refused key with the words that say whose key it was.
+
+    Args:
+        error: Any error; others than AUTHENTICATION come back as they are.
+        owner: Whose key was sent, such as "the project's key"; empty if nobody knows.
+    """
+    if error.kind is not ModelErrorKind.AUTHENTICATION or not owner:
+        return error
+    said = error.message.rstrip()
+    stop = "" if said.endswith((".", "!", "?")) else "."
+    return ModelError(
+        error.kind,
+        f"{said}{stop} The provider was asked with {owner}.",
+        status=error.status,
+        code=error.code,
+        retry_after=error.retry_after,
+    )
+
+
 class UnknownModelError(ModelError):
     """No configured endpoint offers the model.
 

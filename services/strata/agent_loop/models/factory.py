@@ -11,7 +11,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Self
 
 from strata.agent_loop.models.domain import ChatModel, EndpointType, ModelSettings
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind, naming_key
 from strata.agent_loop.models.registry import ModelEndpoint
 from strata.agent_loop.models.streaming import RetryPolicy
 from strata.agent_loop.models.structured import StructuredToolModel
@@ -123,7 +123,7 @@ class ModelFactory:
             async with asyncio.timeout(limit):
                 found = await self._ask(endpoint)
         except ModelError as error:
-            return EndpointModels(endpoint.name, (), error)
+            return EndpointModels(endpoint.name, (), naming_key(error, endpoint.key_described))
         except TimeoutError:
             message = f"The endpoint did not answer within {limit:g} s."
             return EndpointModels(endpoint.name, (), ModelError(ModelErrorKind.TIMEOUT, message))

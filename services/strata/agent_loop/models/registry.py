@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,14 @@ from strata.agent_loop.models.errors import UnknownModelError
 
 
 @dataclass(frozen=True, slots=True)
+class EndpointKey:
+    """A key for an endpoint. `owner` says in words for a person whose it is."""
+
+    value: str = field(repr=False)
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
 class ModelEndpoint:
     """A configured place to call models at.
 
@@ -25,6 +33,7 @@ class ModelEndpoint:
         type: The wire protocol.
         base_url: Root of the API; empty for the provider's own address.
         api_key: Empty for a server that asks for none.
+        key_owner: Whose key it is, where it is not that of the settings.
         models: Names that may be used; empty to leave that to the endpoint.
         context_window: Tokens, for models about which nothing else is known.
         temperature: Default of its models; None leaves it out.
@@ -41,6 +50,16 @@ class ModelEndpoint:
     temperature: float | None = DEFAULT_TEMPERATURE
     structured_tools: bool = False
     timeouts: Timeouts = field(default_factory=Timeouts)
+    key_owner: str = ""
+
+    @property
+    def key_described(self) -> str:
+        """Says whose key its models are called with."""
+        if self.key_owner:
+            return self.key_owner
+        if not self.api_key:
+            return f'no key: none is stored or configured for "{self.name}"'
+        return f'the key for "{self.name}" in the settings of the server'
 
     def handle(self, model: str) -> str:
         """The handle of one of its models."""
@@ -80,6 +99,24 @@ class ModelRegistry:
         listed = [e.handle(model) for e in self._endpoints.values() for model in e.models]
         return listed[0] if listed else ""
 
+    def with_keys(self, keys: Mapping[str, EndpointKey]) -> ModelRegistry:
+        """Returns the same endpoints with other keys, by name; unknown names do not count."""
+        if not keys:
+            return self
+        return ModelRegistry(
+            [
+                replace(endpoint, api_key=key.value, key_owner=key.owner)
+                if (key := keys.get(endpoint.name)) is not None
+                else endpoint
+                for endpoint in self.endpoints
+            ],
+            self._default,
+        )
+
+    def has(self, name: str) -> bool:
+        """Says whether there is an endpoint of the name."""
+        return name in self._endpoints
+
     def known(self) -> list[str]:
         """Every listed handle, and "endpoint/*" where the endpoint decides."""
         return [
@@ -114,6 +151,7 @@ class ModelRegistry:
             model=model,
             base_url=endpoint.base_url,
             api_key=endpoint.api_key,
+            key_owner=endpoint.key_described,
             context_window=endpoint.context_window,
             temperature=endpoint.temperature,
             structured_tools=endpoint.structured_tools,

@@ -1,30 +1,43 @@
-"""ModelService: which chat models there are."""
+"""ModelService: which chat models there are, and the keys for them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from strata.agent_loop.convert.model_keys import check_model_key
+from strata.agent_loop.domain.keys import ModelKeyStore
+from strata.agent_loop.keys import Keyring
 from strata.agent_loop.models.factory import EndpointModels
-from strata.agent_loop.models.registry import ModelEndpoint
+from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.agent_loop.providers import HOW_TO_CONFIGURE, ModelProvider
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
 from strata.api.agent_loop.v1 import model_service_pb2_grpc as pb_grpc
+from strata.shared.errors import FailedPreconditionError, Reason
 
 Context = Any
 
 
 class ModelServicer(pb_grpc.ModelServiceServicer):
-    """Lists models. Keys per project are not built yet."""
+    """Lists models and keeps keys; no answer ever holds one.
 
-    def __init__(self, provider: ModelProvider) -> None:
+    Args:
+        provider: The models.
+        keyring: Seals keys.
+        keys: Where they are kept.
+    """
+
+    def __init__(self, provider: ModelProvider, keyring: Keyring, keys: ModelKeyStore) -> None:
         self._provider = provider
+        self._keyring = keyring
+        self._keys = keys
 
     async def ListModels(
         self, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
         """Lists the models of the configured endpoints, with the endpoints that do not answer."""
-        listed = await self._provider.list_models()
-        default = await self._provider.default_handle()
+        keys = await self._keys.of_project()
+        listed = await self._provider.list_models(keys)
+        default = await self._provider.default_handle(keys)
         endpoints = {endpoint.name: endpoint for endpoint in self._provider.registry.endpoints}
         models = {
             model.handle: model
@@ -36,6 +49,29 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
             endpoints=[_endpoint(answer, endpoints[answer.endpoint]) for answer in listed],
             notice="" if default else HOW_TO_CONFIGURE,
         )
+
+    async def PutModelKey(
+        self, request: pb.PutModelKeyRequest, context: Context
+    ) -> pb.PutModelKeyResponse:
+        """Stores a key for the project or one agent; an empty one deletes it."""
+        check_model_key(request)
+        provider, agent_id = request.provider, request.agent_id
+        known = self._provider.registry.has(provider)
+        if request.api_key and known:
+            await self._keys.put(self._keyring.seal(provider, agent_id, request.api_key))
+        # A key that is left of an endpoint which is gone can still be deleted.
+        elif request.api_key or not (await self._keys.delete(provider, agent_id) or known):
+            raise _not_configured(provider, self._provider.registry)
+        return pb.PutModelKeyResponse()
+
+
+def _not_configured(provider: str, registry: ModelRegistry) -> FailedPreconditionError:
+    names = ", ".join(endpoint.name for endpoint in registry.endpoints) or "none"
+    return FailedPreconditionError(
+        f"There is no model endpoint {provider!r}. Configured: {names}.",
+        reason=Reason.MODEL_NOT_CONFIGURED,
+        metadata={"provider": provider},
+    )
 
 
 def _models(answer: EndpointModels, endpoint: ModelEndpoint, default: str) -> list[pb.Model]:

@@ -1,7 +1,8 @@
-"""Agents, conversations, the journal and the ledger in PostgreSQL."""
+"""Agents, conversations, model keys, the journal and the ledger in PostgreSQL."""
 
 from strata.agent_loop.store.agents import PostgresAgentStore
 from strata.agent_loop.store.housekeeping import Housekeeping
 from strata.agent_loop.store.journal import PostgresJournal
+from strata.agent_loop.store.model_keys import PostgresModelKeys
 
-__all__ = ["Housekeeping", "PostgresAgentStore", "PostgresJournal"]
+__all__ = ["Housekeeping", "PostgresAgentStore", "PostgresJournal", "PostgresModelKeys"]

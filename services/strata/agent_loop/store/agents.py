@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import TextClause, text
@@ -26,6 +27,7 @@ from strata.agent_loop.store.rows import (
     read_answer,
     to_agent,
     to_conversation,
+    to_keys,
     to_stored,
 )
 from strata.shared.context import current_project
@@ -74,10 +76,16 @@ _BY_NAME = text(
 _LOAD = text(
     f"""
     SELECT {", ".join(f"a.{column.strip()}" for column in AGENT_COLUMNS.split(","))},
-           c.id AS conversation_id
+           c.id AS conversation_id, k.providers, k.owners, k.sealed
     FROM agent_loop.agents a
     LEFT JOIN agent_loop.conversations c
       ON c.project_id = a.project_id AND c.agent_id = a.id AND c.id = :conversation
+    LEFT JOIN LATERAL (
+        SELECT array_agg(provider) AS providers, array_agg(agent_id) AS owners,
+               array_agg(sealed) AS sealed
+        FROM agent_loop.model_keys
+        WHERE project_id = a.project_id AND agent_id IN ('', a.id)
+    ) k ON true
     WHERE a.project_id = :project AND a.id = :id AND a.state = 'active'
     """
 )
@@ -171,7 +179,7 @@ class PostgresAgentStore:
         return to_stored(row)
 
     async def load(self, agent_id: str, conversation_id: str) -> Agent:
-        """Returns the active agent of a conversation."""
+        """Returns the active agent of a conversation, with the model keys that are for it."""
         async with self._database.transaction(read_only=True) as connection:
             row = await _one(connection, _LOAD, id=agent_id, conversation=conversation_id)
         if row is None:
@@ -182,7 +190,7 @@ class PostgresAgentStore:
                 reason=Reason.CONVERSATION_NOT_FOUND,
                 metadata={"id": conversation_id},
             )
-        return to_agent(row)
+        return replace(to_agent(row), model_keys=to_keys(row))
 
     async def page(
         self, tags: Sequence[str], name_contains: str, limit: int, after: str

@@ -17,6 +17,7 @@ from strata.agent_loop.domain.agents import (
     ModelConfig,
     StoredAgent,
 )
+from strata.agent_loop.domain.keys import SealedKey
 
 AGENT_COLUMNS = (
     "id, name, type, description, system, model, tools, tags, timezone, metadata, compaction,"
@@ -65,6 +66,12 @@ def to_agent(row: Mapping[str, Any]) -> Agent:
         create_time=_moment(row["create_time"]),
         update_time=_moment(row["update_time"]),
     )
+
+
+def to_keys(row: Mapping[str, Any]) -> tuple[SealedKey, ...]:
+    """Returns the model keys in a row."""
+    columns = (row["providers"] or (), row["owners"] or (), row["sealed"] or ())
+    return tuple(SealedKey(*each) for each in zip(*columns, strict=True))
 
 
 def to_stored(row: Mapping[str, Any]) -> StoredAgent:

@@ -316,9 +316,10 @@ def _engine(
             "timeout": _CONNECT_SECONDS,
             "server_settings": dict(server_settings),
             "prepared_statement_cache_size": prepared_statements,
-            # SQLAlchemy keeps the statements; asyncpg's cache would keep each one twice.
+            # SQLAlchemy keeps the statements; asyncpg's cache would keep each one twice. Without
+            # that cache asyncpg gives no names, and what has none is planned anew each time.
             "statement_cache_size": 0,
-            **({} if prepared_statements else {"prepared_statement_name_func": _unique_name}),
+            "prepared_statement_name_func": unique_statement_name,
         },
     )
 
@@ -341,6 +342,9 @@ def _hang_up(connecting: asyncio.Future[asyncpg.Connection[Any]]) -> None:
         connecting.result().terminate()
 
 
-def _unique_name() -> str:
-    # Behind a pooler two clients may meet on one server connection.
+def unique_statement_name() -> str:
+    """Returns a name that no other client has given to a prepared statement.
+
+    Behind a pooler two clients may meet on one connection to the server.
+    """
     return f"strata_{uuid.uuid4().hex}"

@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
+from strata.shared.db.database import unique_statement_name
 from strata.shared.db.errors import as_strata_error, driver_error, unavailable
 from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.migrate.roles import (
@@ -225,7 +226,13 @@ async def _connect(url: str, *, autocommit: bool = True) -> AsyncIterator[AsyncC
         make_url(url).set(drivername="postgresql+asyncpg"),
         **({"isolation_level": "AUTOCOMMIT"} if autocommit else {}),
         poolclass=NullPool,
-        connect_args={"server_settings": {"application_name": "strata-migrate"}},
+        connect_args={
+            "server_settings": {"application_name": "strata-migrate"},
+            # Rooms check their schema through whatever pooler they are given.
+            "statement_cache_size": 0,
+            "prepared_statement_cache_size": 0,
+            "prepared_statement_name_func": unique_statement_name,
+        },
     )
     event.listen(engine.sync_engine, "do_execute", _execute_script)
     try:

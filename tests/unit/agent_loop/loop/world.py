@@ -11,6 +11,7 @@ from typing import Any
 from strata.agent_loop.domain.agents import Agent, AgentType, ModelConfig
 from strata.agent_loop.domain.events import MessageStored, RunEvent, RunFinished
 from strata.agent_loop.domain.journal import JournalKey, StepRecord
+from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.messages import (
     Message,
     MessageInput,
@@ -324,7 +325,7 @@ class Models:
         self.error: Exception | None = None
         self._chat = chat
 
-    async def bind(self, config: ModelConfig) -> BoundModel:
+    async def bind(self, config: ModelConfig, keys: Sequence[SealedKey] = ()) -> BoundModel:
         if self.error is not None:
             raise self.error
         return BoundModel(self._chat, self.settings)

@@ -112,7 +112,7 @@ class ArchiveServiceServicer:
 
     def UpdateArchive(self, request, context):
         """Changes name, description or time-to-live. NOT_FOUND (ARCHIVE_NOT_FOUND),
-        ALREADY_EXISTS (NAME_TAKEN).
+        ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

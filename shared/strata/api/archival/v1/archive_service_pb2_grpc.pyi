@@ -28,7 +28,7 @@ class ArchiveServiceStub:
     """Lists archives by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     UpdateArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.UpdateArchiveRequest, _archive_service_pb2.UpdateArchiveResponse]
     """Changes name, description or time-to-live. NOT_FOUND (ARCHIVE_NOT_FOUND),
-    ALREADY_EXISTS (NAME_TAKEN).
+    ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
     """
     DeleteArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.DeleteArchiveRequest, _archive_service_pb2.DeleteArchiveResponse]
     """Deletes an archive with its passages. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
@@ -80,7 +80,7 @@ class ArchiveServiceServicer:
         context: _aio.ServicerContext[_archive_service_pb2.UpdateArchiveRequest, _abc.Awaitable[_archive_service_pb2.UpdateArchiveResponse]],
     ) -> _abc.Awaitable[_archive_service_pb2.UpdateArchiveResponse]:
         """Changes name, description or time-to-live. NOT_FOUND (ARCHIVE_NOT_FOUND),
-        ALREADY_EXISTS (NAME_TAKEN).
+        ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
         """
 
     def DeleteArchive(

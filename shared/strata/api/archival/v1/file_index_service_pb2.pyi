@@ -29,7 +29,7 @@ class FileChunk(_message.Message):
     START_LINE_FIELD_NUMBER: _builtins.int
     END_LINE_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
-    """Place in the file, from 0."""
+    """Place in the file, from 0, without gaps."""
     text: _builtins.str
     """The text; not blank."""
     start_line: _builtins.int

@@ -66,7 +66,8 @@ class FileIndexServiceServicer:
     def IndexFile(self, request_iterator, context):
         """Stores the chunks of a file, to be indexed soon after. Repeating it with the
         same file replaces what was there, all or nothing. INVALID_ARGUMENT
-        (INVALID_FIELD, INVALID_ID), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+        (INVALID_FIELD, INVALID_ID), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED),
+        ABORTED (EDIT_CONFLICT: the file was dropped meanwhile).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -20,7 +20,8 @@ class FileIndexServiceStub:
     IndexFile: _aio.StreamUnaryMultiCallable[_file_index_service_pb2.IndexFileRequest, _file_index_service_pb2.IndexFileResponse]
     """Stores the chunks of a file, to be indexed soon after. Repeating it with the
     same file replaces what was there, all or nothing. INVALID_ARGUMENT
-    (INVALID_FIELD, INVALID_ID), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+    (INVALID_FIELD, INVALID_ID), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED),
+    ABORTED (EDIT_CONFLICT: the file was dropped meanwhile).
     """
     GetFileProgress: _aio.UnaryUnaryMultiCallable[_file_index_service_pb2.GetFileProgressRequest, _file_index_service_pb2.GetFileProgressResponse]
     """Says how far files are indexed; unknown files are left out."""
@@ -41,7 +42,8 @@ class FileIndexServiceServicer:
     ) -> _abc.Awaitable[_file_index_service_pb2.IndexFileResponse]:
         """Stores the chunks of a file, to be indexed soon after. Repeating it with the
         same file replaces what was there, all or nothing. INVALID_ARGUMENT
-        (INVALID_FIELD, INVALID_ID), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+        (INVALID_FIELD, INVALID_ID), FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED),
+        ABORTED (EDIT_CONFLICT: the file was dropped meanwhile).
         """
 
     def GetFileProgress(

@@ -99,8 +99,9 @@ class PassageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def InsertPassages(self, request_iterator, context):
-        """Stores many passages. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND),
-        FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+        """Stores many passages, at least one. NOT_FOUND (ARCHIVE_NOT_FOUND,
+        AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
+        (TOKEN_LIMIT_EXCEEDED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -26,8 +26,9 @@ class PassageServiceStub:
     FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
     """
     InsertPassages: _aio.StreamUnaryMultiCallable[_passage_service_pb2.InsertPassagesRequest, _passage_service_pb2.InsertPassagesResponse]
-    """Stores many passages. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND),
-    FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+    """Stores many passages, at least one. NOT_FOUND (ARCHIVE_NOT_FOUND,
+    AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
+    (TOKEN_LIMIT_EXCEEDED).
     """
     GetPassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.GetPassageRequest, _passage_service_pb2.GetPassageResponse]
     """Returns a passage. NOT_FOUND (PASSAGE_NOT_FOUND)."""
@@ -68,8 +69,9 @@ class PassageServiceServicer:
         request_iterator: _abc.AsyncIterator[_passage_service_pb2.InsertPassagesRequest],
         context: _aio.ServicerContext[_abc.AsyncIterator[_passage_service_pb2.InsertPassagesRequest], _abc.Awaitable[_passage_service_pb2.InsertPassagesResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.InsertPassagesResponse]:
-        """Stores many passages. NOT_FOUND (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND),
-        FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+        """Stores many passages, at least one. NOT_FOUND (ARCHIVE_NOT_FOUND,
+        AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
+        (TOKEN_LIMIT_EXCEEDED).
         """
 
     def GetPassage(

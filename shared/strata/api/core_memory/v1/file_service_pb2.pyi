@@ -31,7 +31,9 @@ class _FileStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FileState.V
     FILE_STATE_PARSING: _FileState.ValueType  # 1
     """Stored, being read."""
     FILE_STATE_INDEXING: _FileState.ValueType  # 2
-    """Readable; being indexed for semantic search."""
+    """Readable; being indexed for semantic search. With an error if that does not
+    work: search by meaning is not set up, or the text was refused.
+    """
     FILE_STATE_READY: _FileState.ValueType  # 3
     """Ready."""
     FILE_STATE_FAILED: _FileState.ValueType  # 4
@@ -45,7 +47,9 @@ FILE_STATE_UNSPECIFIED: FileState.ValueType  # 0
 FILE_STATE_PARSING: FileState.ValueType  # 1
 """Stored, being read."""
 FILE_STATE_INDEXING: FileState.ValueType  # 2
-"""Readable; being indexed for semantic search."""
+"""Readable; being indexed for semantic search. With an error if that does not
+work: search by meaning is not set up, or the text was refused.
+"""
 FILE_STATE_READY: FileState.ValueType  # 3
 """Ready."""
 FILE_STATE_FAILED: FileState.ValueType  # 4

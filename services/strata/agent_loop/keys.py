@@ -1,0 +1,89 @@
+"""Seals the model keys that are stored, and opens them when a model is called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from strata.agent_loop.domain.keys import SealedKey, in_force
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.models.registry import EndpointKey
+from strata.shared.context import current_project
+from strata.shared.errors import DataLossError, FailedPreconditionError, Reason
+from strata.shared.logs import get_logger
+from strata.shared.secrets import Envelope, context_of
+
+_KIND = "model_key"
+
+_log = get_logger(__name__)
+
+
+class Keyring:
+    """The keys of the calling project.
+
+    A key is opened for each turn and not kept, so that one that was changed or deleted, here or
+    at another replica, is out of use with the next turn.
+
+    Args:
+        envelope: Seals and opens; None if the server has no master key.
+    """
+
+    def __init__(self, envelope: Envelope | None = None) -> None:
+        self._envelope = envelope
+
+    def seal(self, provider: str, agent_id: str, api_key: str) -> SealedKey:
+        """Returns a key as it is to be stored.
+
+        Raises:
+            FailedPreconditionError: MODEL_NOT_CONFIGURED; the server has no master key.
+        """
+        if self._envelope is None:
+            raise FailedPreconditionError(
+                "This server cannot keep keys: it has no master key."
+                " Set STRATA_AGENT_LOOP_MASTER_KEYS or STRATA_AGENT_LOOP_MASTER_KEYS_FILE.",
+                reason=Reason.MODEL_NOT_CONFIGURED,
+                metadata={"provider": provider},
+            )
+        sealed = self._envelope.seal(api_key.encode("ascii"), _context(provider, agent_id))
+        return SealedKey(provider, agent_id, sealed)
+
+    def open_for(self, provider: str, keys: Sequence[SealedKey]) -> Mapping[str, EndpointKey]:
+        """Returns the key of an endpoint, by its name; nothing if none is stored.
+
+        Raises:
+            ModelError: AUTHENTICATION; there is one that cannot be opened.
+        """
+        key = in_force(keys).get(provider)
+        return {} if key is None else {provider: self._open(key)}
+
+    def open_all(self, keys: Sequence[SealedKey]) -> Mapping[str, EndpointKey]:
+        """Returns the keys of all endpoints that can be opened, by name."""
+        opened = {}
+        for provider, key in in_force(keys).items():
+            try:
+                opened[provider] = self._open(key)
+            except ModelError as error:
+                _log.warning("a stored model key is of no use", provider=provider, error=str(error))
+        return opened
+
+    def _open(self, key: SealedKey) -> EndpointKey:
+        owner = _owner(key)
+        try:
+            if self._envelope is None:
+                raise DataLossError("This server has no master key.")
+            value = self._envelope.open(key.sealed, _context(key.provider, key.agent_id))
+        except DataLossError as error:
+            raise ModelError(
+                ModelErrorKind.AUTHENTICATION,
+                f"{owner[0].upper()}{owner[1:]} cannot be used. {error.message}"
+                f" Store it again with `strata models key set {key.provider}`.",
+            ) from None
+        return EndpointKey(value.decode("ascii"), owner)
+
+
+def _owner(key: SealedKey) -> str:
+    whose = "the agent's own" if key.agent_id else "the project's"
+    return f'{whose} key for "{key.provider}"'
+
+
+def _context(provider: str, agent_id: str) -> bytes:
+    return context_of(current_project(), _KIND, agent_id, provider)

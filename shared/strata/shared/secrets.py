@@ -1,0 +1,132 @@
+"""Secrets at rest: envelope encryption with AES-256-GCM.
+
+Each secret has a data key of its own, made for it and used once; the master key encrypts only
+data keys. What is stored names its master key, so that a new one can take over while the old
+one still opens what it sealed. The context is authenticated but not stored: what was sealed for
+one project, kind and name opens nowhere else.
+
+    1 byte version | 1 byte length of the id | id | 12 nonce | 48 data key | 12 nonce | secret
+
+Both ciphertexts end in their tag of 16 bytes and authenticate everything up to the id.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from strata.shared.errors import DataLossError
+
+KEY_BYTES = 32
+_VERSION = 1
+_NONCE_BYTES = 12
+_TAG_BYTES = 16
+_ID_BYTES = 8
+_FRAME_BYTES = 2 * _NONCE_BYTES + KEY_BYTES + 2 * _TAG_BYTES
+
+
+def generate_master_key() -> str:
+    """Returns a new master key as text, to be kept as a setting."""
+    return base64.b64encode(os.urandom(KEY_BYTES)).decode("ascii")
+
+
+def read_master_keys(texts: Iterable[str]) -> dict[str, bytes]:
+    """Returns master keys by id, in the order given; empty lines do not count.
+
+    The id is a digest of the key: two keys never share one, and nobody has to think one up.
+
+    Args:
+        texts: Each 32 bytes in Base64, as `generate_master_key` makes them.
+
+    Raises:
+        ValueError: One is no key; the message does not show it.
+    """
+    keys: dict[str, bytes] = {}
+    for number, text in enumerate(filter(None, map(str.strip, texts)), start=1):
+        try:
+            key = base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            key = b""
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"master key {number} is not {KEY_BYTES} bytes in Base64")
+        keys[hashlib.sha256(b"strata master key" + key).hexdigest()[: 2 * _ID_BYTES]] = key
+    return keys
+
+
+def context_of(*parts: str) -> bytes:
+    """Returns what a secret is bound to, such as project, kind and name.
+
+    Parts are counted, so that ("a", "bc") and ("ab", "c") differ.
+    """
+    encoded = [part.encode("utf-8") for part in parts]
+    return b"".join(len(part).to_bytes(4, "big") + part for part in encoded)
+
+
+class Envelope:
+    """Seals secrets and opens them again.
+
+    Args:
+        master_keys: By id; the first one seals, all of them open.
+
+    Raises:
+        ValueError: There is none, one is not 32 bytes long, or an id is empty or too long.
+    """
+
+    def __init__(self, master_keys: Mapping[str, bytes]) -> None:
+        if not master_keys:
+            raise ValueError("there is no master key")
+        for name, key in master_keys.items():
+            if len(key) != KEY_BYTES or not 0 < len(name.encode("utf-8")) < 256:
+                raise ValueError("a master key needs 32 bytes and an id of 1 to 255 bytes")
+        self._keys = {name.encode("utf-8"): AESGCM(key) for name, key in master_keys.items()}
+        self._newest = next(iter(self._keys))
+
+    def seal(self, plaintext: bytes, context: bytes) -> bytes:
+        """Returns the secret, encrypted with a key of its own.
+
+        Args:
+            plaintext: The secret.
+            context: What it is bound to; the same is needed to open it.
+        """
+        header = bytes((_VERSION, len(self._newest))) + self._newest
+        data_key = AESGCM.generate_key(8 * KEY_BYTES)
+        wrap_nonce, nonce = os.urandom(_NONCE_BYTES), os.urandom(_NONCE_BYTES)
+        wrapped = self._keys[self._newest].encrypt(wrap_nonce, data_key, header + context)
+        sealed = AESGCM(data_key).encrypt(nonce, plaintext, header + context)
+        return header + wrap_nonce + wrapped + nonce + sealed
+
+    def open(self, sealed: bytes, context: bytes) -> bytes:
+        """Returns the secret.
+
+        Raises:
+            DataLossError: It was sealed with a master key that is not there, for another
+                context, or was changed; the message says nothing of what is in it.
+        """
+        length = sealed[1] if len(sealed) > 1 else 0
+        body = sealed[2 + length :]
+        if not sealed or sealed[0] != _VERSION or len(body) < _FRAME_BYTES:
+            raise DataLossError("A stored secret is damaged: it has no known format.")
+        header = sealed[: 2 + length]
+        master = self._keys.get(header[2:])
+        if master is None:
+            raise DataLossError("A stored secret was sealed with a master key that is not here.")
+        split = _NONCE_BYTES + KEY_BYTES + _TAG_BYTES
+        try:
+            data_key = master.decrypt(
+                body[:_NONCE_BYTES], body[_NONCE_BYTES:split], header + context
+            )
+            rest = body[split:]
+            return AESGCM(data_key).decrypt(
+                rest[:_NONCE_BYTES], rest[_NONCE_BYTES:], header + context
+            )
+        except InvalidTag:
+            # Without a cause: nothing of the keys may be in a traceback.
+            raise DataLossError(
+                "A stored secret cannot be opened: it was changed, or is another's."
+            ) from None

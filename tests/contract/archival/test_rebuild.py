@@ -1,0 +1,46 @@
+"""What waits is marked before an empty collection can be asked."""
+
+from __future__ import annotations
+
+from archival_support import Finder
+from strata.archival.index import ChunkIndex, PassageIndex
+from strata.archival.indexer import ChunkBacklog, PassageBacklog
+from strata.embedded.vectors import EmbeddedVectors
+from strata.shared.ids import new_id
+from strata.shared.vectors.qdrant import connect
+
+
+class Watched:
+    """An index that notes how much waited when its collection was made."""
+
+    def __init__(self, index: PassageIndex | ChunkIndex, world: Finder, file: str) -> None:
+        self._index = index
+        self._world = world
+        self._file = file
+        self.waiting: list[int] = []
+        self.is_missing = index.is_missing
+
+    async def ensure(self) -> None:
+        passages = await self._world.stores.pending.find(10)
+        indexed, count = await self._world.stores.progress(self._file) or (0, 0)
+        self.waiting.append(sum(map(len, passages.values())) + count - indexed)
+        await self._index.ensure()
+
+
+async def test_everything_waits_before_the_new_collection_is_there(
+    finder: tuple[Finder, EmbeddedVectors],
+) -> None:
+    world, engine = finder
+    file = new_id("file")
+    await world.stores.insert(new_id("agent"), "a passage")
+    await world.stores.index_file(new_id("folder"), file, "a chunk")
+    await world.index_all()
+    client = connect(engine.url, engine.api_key)
+    for collection in (await client.get_collections()).collections:
+        await client.delete_collection(collection.name)
+    await client.close()
+    passages = Watched(world.index, world, file)
+    chunks = Watched(world.chunk_index, world, file)
+    await PassageBacklog(world.stores.pending, passages, batch=1).ensure()  # type: ignore[arg-type]
+    await ChunkBacklog(world.stores.queue, chunks, batch=1).ensure()  # type: ignore[arg-type]
+    assert (passages.waiting, chunks.waiting) == ([1], [2])

@@ -1,0 +1,377 @@
+"""Transactions: what they promise when all is well, and when it is not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from strata.embedded.postgres import EmbeddedPostgres
+from strata.shared.db import Database
+from strata.shared.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    InternalError,
+    Reason,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+
+if TYPE_CHECKING:
+    from conftest import RoomDatabase
+
+P = "project-a"
+INSERT = text("INSERT INTO example.notes (project_id, note_id, body) VALUES ('project-a', :n, '')")
+NOTES = text("SELECT note_id FROM example.notes ORDER BY note_id")
+
+
+async def _notes(database: Database) -> list[str]:
+    async with database.transaction(project_id=P) as connection:
+        return list((await connection.execute(NOTES)).scalars())
+
+
+async def test_a_block_commits_as_a_whole(database: Database) -> None:
+    async with database.transaction(project_id=P) as connection:
+        await connection.execute(INSERT, {"n": "1"})
+        await connection.execute(INSERT, [{"n": "2"}, {"n": "3"}])
+
+    assert await _notes(database) == ["1", "2", "3"]
+
+
+async def test_an_exception_rolls_the_block_back_and_passes_unchanged(database: Database) -> None:
+    async def fail() -> None:
+        async with database.transaction(project_id=P) as connection:
+            await connection.execute(INSERT, {"n": "1"})
+            raise KeyError("own")
+
+    with pytest.raises(KeyError, match="own"):
+        await fail()
+
+    assert await _notes(database) == []
+    assert database.statistics.rollbacks == 1
+
+
+async def test_a_violated_constraint_stays_for_the_store_to_name(database: Database) -> None:
+    async with database.transaction(project_id=P) as connection:
+        await connection.execute(INSERT, {"n": "1"})
+
+    with pytest.raises(IntegrityError):
+        async with database.transaction(project_id=P) as connection:
+            await connection.execute(INSERT, {"n": "1"})
+
+
+async def test_a_savepoint_undoes_its_part_only(database: Database) -> None:
+    async with database.transaction(project_id=P) as connection:
+        await connection.execute(INSERT, {"n": "1"})
+        with pytest.raises(IntegrityError):
+            async with connection.begin_nested():
+                await connection.execute(INSERT, [{"n": "2"}, {"n": "1"}])
+        await connection.execute(INSERT, {"n": "3"})
+
+    assert await _notes(database) == ["1", "3"]
+
+
+async def test_a_read_only_block_refuses_writes(database: Database) -> None:
+    with pytest.raises(DBAPIError, match="read-only transaction"):
+        async with database.transaction(project_id=P, read_only=True) as connection:
+            await connection.execute(INSERT, {"n": "1"})
+
+
+async def test_a_swallowed_error_cannot_pass_for_a_commit(database: Database) -> None:
+    async def swallow() -> None:
+        async with database.transaction(project_id=P) as connection:
+            await connection.execute(INSERT, {"n": "1"})
+            with contextlib.suppress(DBAPIError):
+                await connection.execute(text("SELECT 1 / 0"))
+
+    with pytest.raises(InternalError, match="rolled back"):
+        await swallow()
+    assert await _notes(database) == []
+
+
+async def test_a_block_that_ends_its_own_transaction_is_told(database: Database) -> None:
+    with pytest.raises(InternalError, match="ended inside"):
+        async with database.transaction(project_id=P) as connection:
+            await connection.execute(text("COMMIT"))
+
+
+async def test_json_goes_in_and_out(database: Database) -> None:
+    held = '{"a": [1, null, "\u00e9\u4e2d"]}'
+    async with database.transaction(project_id=P) as connection:
+        found = await connection.execute(text("SELECT CAST(:x AS jsonb)"), {"x": held})
+        assert found.scalar() == {"a": [1, None, "é中"]}
+
+
+async def test_statements_and_commits_are_counted(database: Database) -> None:
+    with database.statistics.record() as texts:
+        async with database.transaction(project_id=P) as connection:
+            await connection.execute(INSERT, {"n": "1"})
+            await connection.execute(NOTES)
+        async with database.system_transaction():
+            pass
+
+    statistics = database.statistics
+    assert [text.split()[0] for text in texts] == ["INSERT", "SELECT"]
+    assert (statistics.transactions, statistics.statements) == (2, 2)
+    assert (statistics.commits, statistics.rollbacks) == (2, 0)
+    assert statistics.round_trips == 6
+
+
+async def test_a_plain_transaction_sends_what_is_counted(
+    database: Database, urls: RoomDatabase
+) -> None:
+    """The server's own count of transactions is ours: SQLAlchemy adds none."""
+    await _notes(database)
+    watcher = await asyncpg.connect(urls.admin_url)
+    try:
+        query = "SELECT pid, state, query FROM pg_stat_activity WHERE application_name = 'strata'"
+        async with database.transaction(project_id=P) as connection:
+            await connection.execute(NOTES)
+            (row,) = await watcher.fetch(query)
+            assert row["state"] == "idle in transaction"
+        (row,) = await watcher.fetch(query)
+        assert (row["state"], row["query"]) == ("idle", "COMMIT")
+    finally:
+        await watcher.close()
+
+
+@pytest.mark.parametrize("twice", [False, True])
+async def test_a_cancelled_block_leaves_no_transaction_open(
+    database: Database, urls: RoomDatabase, twice: bool
+) -> None:
+    async def work(number: int) -> None:
+        async with database.transaction(project_id=P) as connection:
+            await connection.execute(INSERT, {"n": str(number)})
+            await connection.execute(text("SELECT pg_sleep(60)"))
+
+    tasks = [asyncio.create_task(work(number)) for number in range(4)]
+    await asyncio.sleep(0.3)
+    for task in tasks:
+        task.cancel()
+    if twice:
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert all(isinstance(end, asyncio.CancelledError) for end in ended)
+    for _ in range(8):
+        assert await _notes(database) == []
+    await _until_idle(urls.admin_url)
+    assert database.statistics.connections == 4, "a cancelled caller costs no connection"
+
+
+async def _until_idle(url: str) -> None:
+    """Waits until no session of the pool is in a transaction."""
+    watcher = await asyncpg.connect(url)
+    try:
+        busy = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND state <> $2"
+        async with asyncio.timeout(20):
+            while await watcher.fetchval(busy, "strata", "idle"):
+                await asyncio.sleep(0.02)
+    finally:
+        await watcher.close()
+
+
+async def test_cancelled_at_any_moment_nothing_is_half_done(database: Database) -> None:
+    async def work(number: int) -> None:
+        async with database.transaction(project_id=P) as connection:
+            await connection.execute(INSERT, {"n": f"{number:03}-a"})
+            await connection.execute(INSERT, {"n": f"{number:03}-b"})
+
+    assert await _notes(database) == []
+    finished = set()
+    for number in range(500):  # ever later, until the commit comes first ten times
+        task = asyncio.create_task(work(number))
+        await asyncio.sleep(number * 0.0002)
+        task.cancel()
+        (end,) = await asyncio.gather(task, return_exceptions=True)
+        if end is None:
+            finished.add(f"{number:03}")
+        if len(finished) == 10:
+            break
+
+    notes = await _notes(database)
+    pairs = {note[:3] for note in notes}
+    assert len(notes) == 2 * len(pairs)
+    assert len(finished) == 10
+    assert finished <= pairs
+
+
+async def test_a_reader_cancelled_at_its_begin_leaves_the_next_one_able_to_write(
+    urls: RoomDatabase,
+) -> None:
+    database = Database(urls.service_url, pool_size=1)
+
+    async def read() -> None:
+        async with database.transaction(project_id=P, read_only=True):
+            pass
+
+    try:
+        for number in range(300):  # at each of its first steps, again and again
+            task = asyncio.create_task(read())
+            for _ in range(number % 12):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            async with database.transaction(project_id=P) as connection:
+                await connection.execute(INSERT, {"n": str(number)})
+        assert len(await _notes(database)) == 300
+        assert database.statistics.connections == 1, "a cancelled caller costs no connection"
+    finally:
+        await database.close()
+
+
+async def test_when_every_connection_is_busy_a_caller_is_told_to_come_back(
+    urls: RoomDatabase,
+) -> None:
+    database = Database(urls.service_url, pool_size=1, pool_timeout=0.05)
+    try:
+        async with database.transaction(project_id=P):
+            with pytest.raises(ResourceExhaustedError) as busy:
+                await _notes(database)
+        assert busy.value.retry_after is not None
+        assert await _notes(database) == []
+    finally:
+        await database.close()
+
+
+async def test_a_statement_has_a_time_limit(urls: RoomDatabase) -> None:
+    database = Database(urls.service_url, statement_timeout=0.05)
+    try:
+        with pytest.raises(DeadlineExceededError):
+            async with database.transaction(project_id=P) as connection:
+                await connection.execute(text("SELECT pg_sleep(60)"))
+        assert await _notes(database) == []
+    finally:
+        await database.close()
+
+
+async def test_the_loser_of_a_deadlock_is_told_to_try_again(database: Database) -> None:
+    locked = asyncio.Barrier(2)
+
+    async def work(first: int, second: int) -> None:
+        async with database.transaction(project_id=P) as connection:
+            await connection.execute(text(f"SELECT pg_advisory_xact_lock({first})"))
+            await locked.wait()
+            await connection.execute(text(f"SELECT pg_advisory_xact_lock({second})"))
+
+    ends = await asyncio.gather(work(1, 2), work(2, 1), return_exceptions=True)
+
+    assert sorted(type(end).__name__ for end in ends) == ["AbortedError", "NoneType"]
+    assert any(isinstance(end, AbortedError) for end in ends)
+
+
+async def _terminate_sessions(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'strata'"
+        )
+    finally:
+        await connection.close()
+    await asyncio.sleep(0.1)
+
+
+async def test_connections_that_died_in_the_pool_are_replaced_unseen(
+    database: Database, urls: RoomDatabase
+) -> None:
+    await asyncio.gather(*(_notes(database) for _ in range(4)))
+    await _terminate_sessions(urls.admin_url)
+
+    assert await asyncio.gather(*(_notes(database) for _ in range(4))) == [[]] * 4
+
+
+@pytest.mark.parametrize("before_commit", [False, True])
+async def test_a_connection_lost_in_the_middle_is_unavailable(
+    database: Database, urls: RoomDatabase, before_commit: bool
+) -> None:
+    async def lose() -> None:
+        async with database.transaction(project_id=P) as connection:
+            await connection.execute(INSERT, {"n": "1"})
+            await _terminate_sessions(urls.admin_url)
+            if not before_commit:
+                await connection.execute(INSERT, {"n": "2"})
+
+    with pytest.raises(UnavailableError) as lost:
+        await lose()
+
+    assert lost.value.reason is Reason.DEPENDENCY_UNAVAILABLE
+    assert await _notes(database) == []
+
+
+async def test_errors_of_the_block_are_not_blamed_on_the_database(database: Database) -> None:
+    for own in (TimeoutError("own"), ConnectionRefusedError("own"), FileNotFoundError("own")):
+        with pytest.raises(type(own), match="own"):
+            async with database.transaction(project_id=P):
+                raise own
+
+
+async def test_a_database_that_is_not_there_is_unavailable() -> None:
+    database = Database("postgresql://someone:secret@127.0.0.1:1/none")
+    try:
+        with pytest.raises(UnavailableError) as away:
+            await database.ping()
+        assert "secret" not in str(away.value)
+    finally:
+        await database.close()
+
+
+async def test_a_pooler_that_moves_connections_can_be_used(urls: RoomDatabase) -> None:
+    database = Database(urls.service_url, pool_size=1, prepared_statements=0)
+    try:
+        for _ in range(3):
+            assert await _notes(database) == []
+        async with database.transaction(project_id=P) as connection:
+            kept = await connection.execute(text("SELECT count(*) FROM pg_prepared_statements"))
+            # The one that asks; nothing of earlier transactions is left on the server.
+            assert kept.scalar() == 1
+    finally:
+        await database.close()
+
+
+async def test_no_acknowledged_commit_is_lost_when_the_server_is_killed(
+    open_folder: Path,
+) -> None:
+    server = EmbeddedPostgres(open_folder / "postgres")
+    await server.start()
+    database = Database(server.url(), pool_size=4)
+    acknowledged: set[int] = set()
+    try:
+        async with database.transaction(project_id=P) as connection:
+            await connection.execute(text("CREATE TABLE kept (number int PRIMARY KEY)"))
+
+        async def write(first: int) -> None:
+            for number in range(first, 100_000, 4):
+                try:
+                    async with database.transaction(project_id=P) as connection:
+                        await connection.execute(
+                            text("INSERT INTO kept VALUES (:number)"), {"number": number}
+                        )
+                except UnavailableError:
+                    return
+                acknowledged.add(number)
+
+        writers = [asyncio.create_task(write(first)) for first in range(4)]
+        await asyncio.sleep(0.5)
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+        await asyncio.gather(*writers)
+        await server.wait_serving()
+
+        async with database.transaction(project_id=P) as connection:
+            kept = set((await connection.execute(text("SELECT number FROM kept"))).scalars())
+        assert acknowledged
+        assert acknowledged <= kept
+    finally:
+        await database.close()
+        await server.stop()

@@ -1,0 +1,116 @@
+"""Secrets at rest: they open where they were sealed for, and nowhere else."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.shared.errors import DataLossError
+from strata.shared.secrets import Envelope, context_of, generate_master_key, read_master_keys
+
+OLD, NEW = generate_master_key(), generate_master_key()
+HERE = context_of("project-1", "model_key", "", "openai")
+SECRET = b"sk-the-secret-of-somebody"
+
+
+def envelope(*keys: str) -> Envelope:
+    return Envelope(read_master_keys(keys))
+
+
+@given(secret=st.binary(max_size=300), context=st.binary(max_size=60))
+def test_what_was_sealed_opens(secret: bytes, context: bytes) -> None:
+    box = envelope(OLD)
+    assert box.open(box.seal(secret, context), context) == secret
+
+
+def test_the_same_secret_is_never_sealed_alike_and_is_not_seen() -> None:
+    box = envelope(OLD)
+    first, second = box.seal(SECRET, HERE), box.seal(SECRET, HERE)
+    assert first != second
+    assert SECRET not in first
+    # The header alone is the same: no nonce and no data key is used twice.
+    assert first[18:] not in second
+    assert first[18:30] != second[18:30]
+
+
+@given(position=st.integers(min_value=0), flip=st.integers(min_value=1, max_value=255))
+def test_any_changed_byte_is_noticed(position: int, flip: int) -> None:
+    box = envelope(OLD)
+    sealed = bytearray(box.seal(SECRET, HERE))
+    sealed[position % len(sealed)] ^= flip
+    with pytest.raises(DataLossError) as caught:
+        box.open(bytes(sealed), HERE)
+    assert "sk-" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+@given(length=st.integers(min_value=0, max_value=200))
+def test_what_was_cut_is_noticed(length: int) -> None:
+    box = envelope(OLD)
+    sealed = box.seal(SECRET, HERE)
+    with pytest.raises(DataLossError):
+        box.open(sealed[: min(length, len(sealed) - 1)], HERE)
+
+
+@given(junk=st.binary(max_size=400))
+def test_junk_is_no_secret(junk: bytes) -> None:
+    with pytest.raises(DataLossError):
+        envelope(OLD).open(junk, HERE)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        context_of("project-2", "model_key", "", "openai"),
+        context_of("project-1", "secret", "", "openai"),
+        context_of("project-1", "model_key", "agent-1", "openai"),
+        context_of("project-1", "model_key", "", "anthropic"),
+        context_of("project-1", "model_key", "open", "ai"),
+        b"",
+    ],
+)
+def test_a_secret_opens_only_for_what_it_was_sealed_for(other: bytes) -> None:
+    box = envelope(OLD)
+    with pytest.raises(DataLossError):
+        box.open(box.seal(SECRET, HERE), other)
+
+
+def test_a_new_master_key_seals_and_the_old_one_still_opens() -> None:
+    sealed = envelope(OLD).seal(SECRET, HERE)
+    both = envelope(NEW, OLD)
+    assert both.open(sealed, HERE) == SECRET
+    again = both.seal(SECRET, HERE)
+    assert envelope(NEW).open(again, HERE) == SECRET
+    with pytest.raises(DataLossError, match="master key that is not here"):
+        envelope(OLD).open(again, HERE)
+
+
+def test_a_wrong_key_under_the_right_name_opens_nothing() -> None:
+    [(name, key)] = read_master_keys([OLD]).items()
+    sealed = Envelope({name: key}).seal(SECRET, HERE)
+    with pytest.raises(DataLossError):
+        Envelope({name: bytes(32)}).open(sealed, HERE)
+
+
+def test_master_keys_are_read_in_order_and_blank_lines_do_not_count() -> None:
+    assert list(read_master_keys([f"{NEW}\n", "", "  ", OLD]).values()) == [
+        base64.b64decode(NEW),
+        base64.b64decode(OLD),
+    ]
+
+
+@pytest.mark.parametrize("text", ["secret!", "c2hvcnQ=", f"{OLD}{NEW}"])
+def test_what_is_no_master_key_is_refused_without_being_shown(text: str) -> None:
+    with pytest.raises(ValueError, match="master key 1") as caught:
+        read_master_keys([text])
+    assert text not in str(caught.value)
+
+
+def test_without_a_master_key_there_is_no_envelope() -> None:
+    with pytest.raises(ValueError, match="no master key"):
+        Envelope({})
+    with pytest.raises(ValueError, match="32 bytes"):
+        Envelope({"one": b"short"})
