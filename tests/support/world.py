@@ -379,10 +379,7 @@ class _Builder:
 
     @classmethod
     async def make(cls, databases: Any, vectors: EmbeddedVectors, model: ModelServer) -> _Builder:
-        urls = {
-            spec.name: await databases.of(spec.migrations)
-            for spec in ROOMS
-        }
+        urls = {spec.name: await databases.of(spec.migrations) for spec in ROOMS}
         return cls(urls, vectors, model)
 
     def settings(self, spec: RoomSpec) -> Any:

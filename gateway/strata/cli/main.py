@@ -49,7 +49,7 @@ ENTRIES = (
     Entry("recall", "List and search what was said.", _USE, "recall"),
     Entry("archival", "Store and search passages.", _USE, "archival"),
     Entry("runs", "List, show and cancel runs.", _USE, "runs"),
-    Entry("models", "List the chat models that agents can use.", _USE, "models"),
+    Entry("models", "List the chat models that agents can use, and keep keys.", _USE, "models"),
 )
 
 

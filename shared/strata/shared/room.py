@@ -132,6 +132,11 @@ class BackgroundTasks:
             try:
                 await make()
             except Exception:  # noqa: BLE001 - whatever it is, the task starts again
+                # A group of tasks that fails while it is cancelled raises the failure instead.
+                this = asyncio.current_task()
+                if this is not None and this.cancelling():
+                    _log.exception("background task failed at its end", task=name)
+                    return
                 if loop.time() - started > _HEALTHY_AFTER_S:
                     pause = _FIRST_PAUSE_S
                 _log.exception("background task failed", task=name, restart_in_s=pause)

@@ -245,6 +245,13 @@ class Archives(archive_service_pb2_grpc.ArchiveServiceServicer):
 class Models(model_service_pb2_grpc.ModelServiceServicer):
     """Has one model, and an endpoint that is down."""
 
+    def __init__(self) -> None:
+        self.keys: list[model_service_pb2.PutModelKeyRequest] = []
+
+    async def PutModelKey(self, request: Any, context: Any) -> Any:
+        self.keys.append(request)
+        return model_service_pb2.PutModelKeyResponse()
+
     async def ListModels(self, request: Any, context: Any) -> Any:
         model = model_service_pb2.Model(handle="local/tiny", is_default=True, context_window=8192)
         down = model_service_pb2.ModelEndpoint(name="far", error="connection refused")
@@ -280,6 +287,7 @@ class ScriptedGateway:
     blocks: Blocks = field(default_factory=Blocks)
     messages: Messages = field(default_factory=Messages)
     passages: Passages = field(default_factory=Passages)
+    models: Models = field(default_factory=Models)
     tools: Tools = field(default_factory=Tools)
     port: int = 0
     server: GrpcServer | None = None
@@ -336,7 +344,7 @@ class ScriptedGateway:
             _service(
                 model_service_pb2,
                 model_service_pb2_grpc.add_ModelServiceServicer_to_server,
-                Models(),
+                self.models,
             ),
             _service(
                 admin_service_pb2,

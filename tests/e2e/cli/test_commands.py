@@ -234,6 +234,33 @@ async def test_models_are_listed_with_the_endpoints_that_are_down(strata: Run) -
     assert "far does not answer: connection refused" in done.err
 
 
+async def test_a_model_key_is_read_and_never_printed(
+    strata: Run, gateway: ScriptedGateway, ann: Any
+) -> None:
+    for_all = await strata("models", "key", "set", "openai", typed=" sk-of-all \nmore\n")
+    for_ann = await strata("models", "key", "set", "openai", "--agent", "ann", typed="sk-of-ann")
+    gone = await strata("models", "key", "delete", "openai", "--agent", ann.id)
+
+    assert [done.code for done in (for_all, for_ann, gone)] == [0, 0, 0]
+    assert [(key.provider, key.api_key, key.agent_id) for key in gateway.models.keys] == [
+        ("openai", "sk-of-all", ""),
+        ("openai", "sk-of-ann", ann.id),
+        ("openai", "", ann.id),
+    ]
+    for done in (for_all, for_ann, gone):
+        assert "sk-of" not in done.out + done.err
+    assert "stored for ann" in for_ann.err
+
+
+async def test_no_key_is_not_taken_for_a_wish_to_delete(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
+    done = await strata("models", "key", "set", "openai", typed="\n")
+    assert done.code == 2
+    assert "There is no key" in done.err
+    assert gateway.models.keys == []
+
+
 async def test_runs_are_read_over_several_pages(strata: Run, gateway: ScriptedGateway) -> None:
     gateway.runs.runs = [
         run_service_pb2.Run(id=new_id("run"), state=run_service_pb2.RUN_STATE_COMPLETED)

@@ -241,6 +241,28 @@ async def test_a_block_that_the_agent_laid_aside_is_brought_back(
     assert json.loads(done.out)["id"] == block.id
 
 
+async def test_of_several_lost_blocks_the_last_comes_back_or_the_one_that_is_named(
+    strata: Run, world: World, ann: agent_pb.Agent
+) -> None:
+    first = await world.block(ann, "human")
+    assert (await strata("memory", "delete", ann.name, "human")).code == 0
+    new = pb.NewBlock(label="human", value="second")
+    await world.blocks.CreateBlock(pb.CreateBlockRequest(agent_id=ann.id, block=new))
+    assert (await strata("memory", "delete", ann.name, "human")).code == 0
+    assert (await strata("memory", "restore", ann.name, "human")).code == 0
+    second = await world.block(ann, "human")
+    assert second.value == "second"
+    assert (await strata("memory", "delete", ann.name, "human")).code == 0
+    assert (await strata("memory", "restore", ann.name, "human", "--block", first.id)).code == 0
+    assert (await world.block(ann, "human")).id == first.id
+
+
+async def test_a_block_that_never_was_is_not_restored(strata: Run, ann: agent_pb.Agent) -> None:
+    done = await strata("memory", "restore", ann.name, "plans")
+    assert done.code == 1
+    assert 'The agent never had a block "plans"' in done.err
+
+
 async def test_a_purge_asks_and_is_for_good(
     strata: Run, world: World, ann: agent_pb.Agent, place: Mapping[str, str]
 ) -> None:
@@ -249,7 +271,7 @@ async def test_a_purge_asks_and_is_for_good(
     assert "cannot be undone. Give --yes." in refused.err
     arguments = ("memory", "delete", ann.name, "human", "--purge")
     async with on_terminal(*arguments, environment=place) as program:
-        await program.shows("Destroy human with its whole history? [y/N]")
+        await program.shows("Destroy human with its whole history, for every agent that has it?")
         program.type("n\r")
         assert await program.ends() == 1
     assert (await world.block(ann, "human")).label == "human"

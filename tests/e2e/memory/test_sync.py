@@ -32,7 +32,7 @@ VALUES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0
 )
 
 
-async def write(world: World, agent: agent_pb.Agent, value: str, **more: object) -> pb.Block:
+async def write(world: World, agent: agent_pb.Agent, value: str, **more: Any) -> pb.Block:
     block = await world.block(agent, "human")
     request = pb.UpdateBlockRequest(block_id=block.id, value=value, **more)
     return (await world.blocks.UpdateBlock(request)).block

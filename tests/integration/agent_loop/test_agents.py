@@ -425,7 +425,6 @@ async def test_models_are_listed_with_endpoints_and_default(world: World) -> Non
 
 async def test_declared_and_not_built_says_so(world: World) -> None:
     for call in (
-        world.models.PutModelKey(model_pb.PutModelKeyRequest()),
         world.groups.ListGroups(group_pb.ListGroupsRequest()),
         world.agents.ForkConversation(pb.ForkConversationRequest()),
     ):

@@ -206,6 +206,30 @@ async def test_cancelled_at_any_moment_nothing_is_half_done(database: Database) 
     assert finished <= pairs
 
 
+async def test_a_reader_cancelled_at_its_begin_leaves_the_next_one_able_to_write(
+    urls: RoomDatabase,
+) -> None:
+    database = Database(urls.service_url, pool_size=1)
+
+    async def read() -> None:
+        async with database.transaction(project_id=P, read_only=True):
+            pass
+
+    try:
+        for number in range(300):  # at each of its first steps, again and again
+            task = asyncio.create_task(read())
+            for _ in range(number % 12):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            async with database.transaction(project_id=P) as connection:
+                await connection.execute(INSERT, {"n": str(number)})
+        assert len(await _notes(database)) == 300
+        assert database.statistics.connections == 1, "a cancelled caller costs no connection"
+    finally:
+        await database.close()
+
+
 async def test_when_every_connection_is_busy_a_caller_is_told_to_come_back(
     urls: RoomDatabase,
 ) -> None:

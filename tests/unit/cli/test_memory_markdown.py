@@ -54,9 +54,7 @@ def test_a_file_on_the_disk_keeps_every_byte(document: Document) -> None:
 
 
 def test_the_form_is_one_that_people_read_and_write() -> None:
-    document = Document(
-        "human", "Name: Ann\n", "What you know.\nKeep it.", 500, False, 3, "block-1"
-    )
+    document = Document("human", "Name: Ann\n", "What you know.\nKeep it.", 500, False, 3, "b-1")
     assert render(document).decode() == (
         "---\n"
         "label: human\n"

@@ -46,6 +46,29 @@ async def test_tasks_are_cancelled_and_awaited_at_the_end() -> None:
     assert cleaned
 
 
+async def test_a_group_of_tasks_that_fails_while_it_is_cancelled_ends() -> None:
+    runs = 0
+    started = asyncio.Event()
+
+    async def fragile() -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            raise ConnectionError("engine is away")
+
+    async def group() -> None:
+        nonlocal runs
+        runs += 1
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fragile())
+
+    async with asyncio.timeout(10):
+        async with BackgroundTasks(Room("recall", [], background=[group])):
+            await started.wait()
+    assert runs == 1
+
+
 async def test_a_task_that_returns_is_done() -> None:
     runs = 0
 

@@ -13,7 +13,7 @@ from strata.cli.client import Client, new_request_id
 from strata.cli.commands import memory_edit, memory_history, memory_sync
 from strata.cli.commands.memory_history import LabelArgument, OptionalLabelArgument
 from strata.cli.failures import EXIT_FAILURE, UsageError
-from strata.cli.memory.blocks import attached_block, known_block, lost_blocks, the_only
+from strata.cli.memory.blocks import attached_block, known_block_id, lost_block_id, newest_version
 from strata.cli.memory.views import print_blocks
 from strata.cli.options import AgentArgument, Connection, JsonOption, online
 from strata.cli.output import (
@@ -114,37 +114,32 @@ def delete_block(
         agent_id = await client.agent_id(agent)
         if purge:
             # What was deleted before can still be purged.
-            block = await known_block(client, agent_id, label)
+            block_id = await known_block_id(client, agent_id, label)
+            ask(
+                f"Destroy {label} with its whole history, for every agent that has it?",
+                yes=yes,
+                otherwise="Purging cannot be undone.",
+            )
         else:
             block = await attached_block(client, agent_id, label)
-        _consent(block, purge=purge, yes=yes)
+            block_id, sharers = block.id, len(block.agent_ids)
+            if sharers > 1:
+                ask(
+                    f"Delete {label}, which {sharers} agents share, for all of them?",
+                    yes=yes,
+                    otherwise=f"{sharers} agents share this block.",
+                )
         request = pb.DeleteBlockRequest(
-            request_id=new_request_id(), block_id=block.id, purge=purge, reason=reason
+            request_id=new_request_id(), block_id=block_id, purge=purge, reason=reason
         )
         await client.blocks.DeleteBlock(request)
-        return block.label
+        return label
 
     gone = safe(connection.run(delete))
     if purge:
         typer.echo(f"Purged {gone}.")
     else:
         typer.echo(f"Deleted {gone}. To bring it back: strata memory restore {safe(agent)} {gone}")
-
-
-def _consent(block: pb.Block, *, purge: bool, yes: bool) -> None:
-    shared = f", which {len(block.agent_ids)} agents share," if len(block.agent_ids) > 1 else ""
-    if purge:
-        ask(
-            f"Destroy {block.label}{shared} with its whole history?",
-            yes=yes,
-            otherwise="Purging cannot be undone.",
-        )
-    elif shared:
-        ask(
-            f"Delete {block.label}{shared} for all of them?",
-            yes=yes,
-            otherwise=f"{len(block.agent_ids)} agents share this block.",
-        )
 
 
 @app.command("restore")
@@ -156,7 +151,10 @@ def restore_block(
     block: Annotated[
         str,
         typer.Option(
-            "--block", metavar="ID", help="Which, if there were several.", show_default=False
+            "--block",
+            metavar="ID",
+            help="Which; else the last.",
+            show_default=False,
         ),
     ] = "",
     reason: ReasonOption = "",
@@ -167,17 +165,23 @@ def restore_block(
     async def restore(client: Client) -> pb.Block:
         agent_id = await client.agent_id(agent)
         await _check_free(client, agent_id, label)
-        lost = await _lost(client, agent_id, label, block)
-        if lost.HasField("delete_time"):
+        lost_id = block or await lost_block_id(client, agent_id, label)
+        if not lost_id:
+            raise NotFoundError(
+                f'The agent never had a block "{label}", or it was purged.',
+                reason=Reason.BLOCK_NOT_FOUND,
+            )
+        newest = await newest_version(client, lost_id)
+        if newest.operation == "delete":
             undo = pb.RevertBlockRequest(
                 request_id=new_request_id(),
-                block_id=lost.id,
-                revision=lost.revision,
+                block_id=lost_id,
+                revision=newest.revision,
                 reason=reason or "restored on the command line",
             )
             await client.blocks.RevertBlock(undo)
         attach = pb.AttachBlockRequest(
-            request_id=new_request_id(), agent_id=agent_id, block_id=lost.id
+            request_id=new_request_id(), agent_id=agent_id, block_id=lost_id
         )
         return (await client.blocks.AttachBlock(attach)).block
 
@@ -199,18 +203,6 @@ async def _check_free(client: Client, agent_id: str, label: str) -> None:
         f'The agent has a block "{label}". To go back in its history: strata memory revert',
         reason=Reason.NAME_TAKEN,
     )
-
-
-async def _lost(client: Client, agent_id: str, label: str, block_id: str) -> pb.Block:
-    lost = await lost_blocks(client, agent_id, label)
-    if block_id:
-        lost = [each for each in lost if each.id == block_id]
-    if not lost:
-        raise NotFoundError(
-            f'The agent never had such a block "{label}", or it was purged.',
-            reason=Reason.BLOCK_NOT_FOUND,
-        )
-    return the_only(lost, label)
 
 
 @app.command("lint")

@@ -13,7 +13,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.client import Client, new_request_id
 from strata.cli.diffs import whole_diff
 from strata.cli.failures import UsageError
-from strata.cli.memory.blocks import known_block
+from strata.cli.memory.blocks import known_block_id
 from strata.cli.memory.history import Names, Step, newest_steps
 from strata.cli.memory.views import print_changes, print_log, print_steps
 from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
@@ -77,8 +77,8 @@ def diff(
     """Show what changed in a block between two revisions, or with its last change."""
 
     async def read(client: Client) -> pb.DiffBlockResponse:
-        block = await known_block(client, await client.agent_id(agent), label)
-        request = pb.DiffBlockRequest(block_id=block.id, from_revision=old, to_revision=new)
+        block_id = await known_block_id(client, await client.agent_id(agent), label)
+        request = pb.DiffBlockRequest(block_id=block_id, from_revision=old, to_revision=new)
         return await client.blocks.DiffBlock(request)
 
     found = connection.run(read)
@@ -109,8 +109,8 @@ def blame(
     """Show who wrote each line of a block, when and how."""
 
     async def read(client: Client) -> tuple[pb.BlameBlockResponse, Names]:
-        block = await known_block(client, await client.agent_id(agent), label)
-        request = pb.BlameBlockRequest(block_id=block.id, revision=revision or 0)
+        block_id = await known_block_id(client, await client.agent_id(agent), label)
+        request = pb.BlameBlockRequest(block_id=block_id, revision=revision or 0)
         found = await client.blocks.BlameBlock(request)
         names = Names(client)
         if not as_json:
@@ -197,7 +197,7 @@ def revert(
 
     async def undo(client: Client) -> pb.RevertBlockResponse:
         agent_id = await client.agent_id(agent)
-        block_id = (await known_block(client, agent_id, label)).id if label else ""
+        block_id = await known_block_id(client, agent_id, label) if label else ""
         request = pb.RevertBlockRequest(
             request_id=new_request_id(),
             block_id=block_id,

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Annotated
+
 import typer
 
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
+from strata.cli.chat.prompt import interruptible
 from strata.cli.client import Client
+from strata.cli.failures import UsageError
 from strata.cli.options import Connection, JsonOption, online
 from strata.cli.output import note, print_listing
 
 app = typer.Typer(add_completion=False)
+key = typer.Typer(help="Store and delete keys of model providers.", no_args_is_help=True)
+app.add_typer(key, name="key")
+
+ProviderArgument = Annotated[
+    str, typer.Argument(metavar="PROVIDER", help="Name of the endpoint; see strata models.")
+]
+AgentOption = Annotated[
+    str, typer.Option("--agent", help="Name or id of the agent that it is for; else for all.")
+]
 
 
-@app.command("models")
+@app.callback(invoke_without_command=True)
 @online
-def list_models(connection: Connection, as_json: JsonOption = False) -> None:
-    """List the chat models that agents can use."""
+def list_models(connection: Connection, ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """List the chat models that agents can use, and keep the keys for them."""
+    if ctx.invoked_subcommand is not None:
+        return
 
     async def read(client: Client) -> pb.ListModelsResponse:
         return await client.models.ListModels(pb.ListModelsRequest())
@@ -44,3 +60,43 @@ def list_models(connection: Connection, as_json: JsonOption = False) -> None:
             note(f"{endpoint.name}{where} does not answer: {endpoint.error}")
     if found.notice:
         note(found.notice)
+
+
+@key.command("set")
+@online
+def set_key(connection: Connection, provider: ProviderArgument, agent: AgentOption = "") -> None:
+    """Store a key, encrypted. It is asked for on a terminal, else read from standard input."""
+    secret = _read_key(provider)
+    connection.run(lambda client: _put(client, provider, secret, agent))
+    note(f"The key for {provider} is stored for {agent or 'all agents'}.")
+
+
+@key.command("delete")
+@online
+def delete_key(connection: Connection, provider: ProviderArgument, agent: AgentOption = "") -> None:
+    """Delete a stored key."""
+    connection.run(lambda client: _put(client, provider, "", agent))
+    note(f"No key for {provider} is stored for {agent or 'all agents'}.")
+
+
+async def _put(client: Client, provider: str, secret: str, agent: str) -> None:
+    agent_id = await client.agent_id(agent) if agent else ""
+    request = pb.PutModelKeyRequest(provider=provider, api_key=secret, agent_id=agent_id)
+    await client.models.PutModelKey(request)
+
+
+def _read_key(provider: str) -> str:
+    """Reads a key; a person's is not shown.
+
+    Raises:
+        UsageError: It is empty.
+    """
+    if sys.stdin.isatty():
+        with interruptible():
+            secret = typer.prompt(f"Key for {provider}", hide_input=True, err=True)
+    else:
+        secret = sys.stdin.readline()
+    secret = secret.strip()
+    if not secret:
+        raise UsageError("There is no key on standard input.")
+    return str(secret)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.client import Client, first_of
-from strata.cli.failures import UsageError
 from strata.shared.errors import NotFoundError, Reason
 
 _ALL = 500
 _VERSIONS = 20
+_MOST_SEARCHED = 5_000
+_MOST_ASKED = 50
 
 
 async def blocks_of(client: Client, agent_id: str) -> list[pb.Block]:
@@ -34,70 +37,89 @@ async def attached_block(
     return (await client.blocks.GetBlock(request)).block
 
 
-async def known_block(client: Client, agent_id: str, label: str) -> pb.Block:
-    """Returns the block of an agent with this label, or the one that it had.
+async def known_block_id(client: Client, agent_id: str, label: str) -> str:
+    """Returns the id of the block of an agent with this label, or of the one that it had.
 
     Raises:
         NotFoundError: It has and had none (``BLOCK_NOT_FOUND``).
-        UsageError: It had several, and has none now.
     """
     try:
-        return await attached_block(client, agent_id, label)
+        return (await attached_block(client, agent_id, label)).id
     except NotFoundError as error:
         if error.reason is not Reason.BLOCK_NOT_FOUND:
             raise
-        lost = await lost_blocks(client, agent_id, label)
+        lost = await lost_block_id(client, agent_id, label)
         if not lost:
             raise
-        return the_only(lost, label)
+        return lost
 
 
-async def lost_blocks(client: Client, agent_id: str, label: str) -> list[pb.Block]:
-    """Returns blocks of this label that an agent had: deleted ones, and detached ones.
+async def lost_block_id(client: Client, agent_id: str, label: str) -> str:
+    """Returns the block of this label that an agent had last; empty if there is none.
 
-    The history of attachments cannot be listed, only asked for points in time: those at
-    which the block was made, last changed and deleted.
+    The history of attachments cannot be listed, only asked for points in time. So it is
+    asked for ever longer ago; what was there only in between is looked for among the
+    blocks of the project.
     """
+    asked = agent_service_pb2.GetAgentRequest(agent_id=agent_id)
+    agent = (await client.agents.GetAgent(asked)).agent
+    for time in _moments_since(agent.create_time.ToDatetime(tzinfo=UTC)):
+        found = await _had(client, agent_id, label, _stamp(time))
+        if found:
+            return found
+    return await _searched(client, agent_id, label)
+
+
+async def _searched(client: Client, agent_id: str, label: str) -> str:
     request = pb.ListBlocksRequest(label=label, show_deleted=True)
-    found = await first_of(client.blocks.ListBlocks, request, "blocks", _ALL)
-    return [
-        block
-        for block in found.blocks
-        if agent_id not in block.agent_ids and await _had(client, agent_id, block)
-    ]
+    found = await first_of(client.blocks.ListBlocks, request, "blocks", _MOST_SEARCHED)
+    loose = [block for block in found.blocks if not block.agent_ids]
+    loose.sort(key=lambda block: block.update_time.ToNanoseconds(), reverse=True)
+    for block in loose[:_MOST_ASKED]:
+        for time in _moments_of(block):
+            if await _had(client, agent_id, label, time) == block.id:
+                return block.id
+    return ""
 
 
-def the_only(blocks: list[pb.Block], label: str) -> pb.Block:
-    """Returns the one block of a list.
-
-    Raises:
-        UsageError: There are several.
-    """
-    if len(blocks) > 1:
-        ids = ", ".join(block.id for block in blocks)
-        raise UsageError(f'The agent had several blocks "{label}". Give --block and one of {ids}.')
-    return blocks[0]
+async def _had(client: Client, agent_id: str, label: str, time: Timestamp) -> str:
+    try:
+        return (await attached_block(client, agent_id, label, time)).id
+    except NotFoundError:
+        return ""
 
 
-async def _had(client: Client, agent_id: str, block: pb.Block) -> bool:
-    for time in _moments(block):
-        try:
-            then = await attached_block(client, agent_id, block.label, time)
-        except NotFoundError:
-            continue
-        if then.id == block.id:
-            return True
-    return False
+def _moments_since(beginning: datetime) -> Iterator[datetime]:
+    now = datetime.now(UTC)
+    ago = timedelta(seconds=1)
+    while now - ago > beginning:
+        yield now - ago
+        ago *= 2
 
 
-def _moments(block: pb.Block) -> list[Timestamp]:
+def _moments_of(block: pb.Block) -> list[Timestamp]:
     moments = [block.create_time, block.update_time]
     if block.HasField("delete_time"):
-        before = Timestamp()
         # The database counts microseconds.
-        before.FromDatetime(block.delete_time.ToDatetime() - timedelta(microseconds=1))
-        moments.insert(0, before)
+        before = block.delete_time.ToDatetime(tzinfo=UTC) - timedelta(microseconds=1)
+        moments.insert(0, _stamp(before))
     return moments
+
+
+def _stamp(time: datetime) -> Timestamp:
+    stamp = Timestamp()
+    stamp.FromDatetime(time)
+    return stamp
+
+
+async def newest_version(client: Client, block_id: str) -> pb.BlockVersion:
+    """Returns the newest version of a block, also of a deleted one.
+
+    Raises:
+        NotFoundError: There is no such block, or it was purged (``BLOCK_NOT_FOUND``).
+    """
+    request = pb.ListBlockVersionsRequest(block_id=block_id, page_size=1)
+    return (await client.blocks.ListBlockVersions(request)).versions[0]
 
 
 async def version_at(client: Client, block_id: str, revision: int) -> pb.BlockVersion | None:

@@ -9,7 +9,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.gateway.v1 import admin_service_pb2
 from strata.cli.client import Client
-from strata.cli.memory.blocks import blocks_of, known_block
+from strata.cli.memory.blocks import blocks_of, known_block_id
 from strata.shared.errors import NotFoundError
 
 # Versions hold whole texts: more of them might not fit into one message.
@@ -95,9 +95,9 @@ async def newest_steps(client: Client, agent_id: str, label: str, limit: int) ->
         NotFoundError: The agent has and had no such block (``BLOCK_NOT_FOUND``).
     """
     if label:
-        blocks = [await known_block(client, agent_id, label)]
+        block_ids = [await known_block_id(client, agent_id, label)]
     else:
-        blocks = await blocks_of(client, agent_id)
-    steps = [step for block in blocks for step in await history_of(client, block.id, limit)]
+        block_ids = [block.id for block in await blocks_of(client, agent_id)]
+    steps = [step for each in block_ids for step in await history_of(client, each, limit)]
     steps.sort(key=lambda step: step.version.create_time.ToNanoseconds(), reverse=True)
     return steps[:limit]

@@ -193,7 +193,7 @@ class Database:
             try:
                 await session.driver.execute(begin)
             except BaseException as error:
-                await self._uninterrupted(self._abandon(session))
+                await self._uninterrupted(self._abandon(session, may_be_begun=True))
                 if may_repeat and is_lost_connection(error):
                     continue
                 told = as_strata_error(error)
@@ -236,10 +236,12 @@ class Database:
                 self.statistics.rollbacks += 1
             await self._release(session)
 
-    async def _abandon(self, session: _Session) -> None:
+    async def _abandon(self, session: _Session, *, may_be_begun: bool = False) -> None:
         self.statistics.rollbacks += 1
         try:
-            if not session.driver.is_closed() and session.driver.is_in_transaction():
+            # Of a BEGIN that was cancelled the driver has not heard yet whether it was done.
+            begun = may_be_begun or session.driver.is_in_transaction()
+            if not session.driver.is_closed() and begun:
                 async with asyncio.timeout(_RELEASE_SECONDS):
                     # After a cancelled statement this first waits for the server to end it.
                     await session.driver.execute("ROLLBACK")

@@ -1,0 +1,71 @@
+"""The schema of the tool-execution room: checked at start, closed to other tenants."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from strata.shared.clock import SystemClock
+from strata.shared.db import Database
+from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.ids import new_id
+from strata.tool_execution import main
+from strata.tool_execution.migrations import MIGRATIONS
+from strata.tool_execution.settings import ToolExecutionSettings
+
+INSERT = text(
+    "INSERT INTO tool_execution.tools (project_id, id, name, type, description, parameters,"
+    " return_char_limit, effect, version) VALUES (:project, :id, :name, 'CUSTOM', '',"
+    """ '{"b": 1, "a": 2}', 50000, 'READ_ONLY', 'v')"""
+)
+
+
+class NoRooms:
+    """Wiring to rooms that nobody calls at start."""
+
+    clock = SystemClock()
+
+    def channel(self, room: str) -> Any:
+        class Channel:
+            def __getattr__(self, method: str) -> Any:
+                return lambda *_, **__: None
+
+        return Channel()
+
+
+async def test_a_room_does_not_start_on_a_database_without_its_schema(databases: Any) -> None:
+    url = databases.url(await databases.create())
+    async with AsyncExitStack() as stack:
+        with pytest.raises(FailedPreconditionError) as caught:
+            await main.build(ToolExecutionSettings(database_url=url), NoRooms(), stack)  # type: ignore[arg-type]
+    assert caught.value.reason is Reason.SCHEMA_OUTDATED
+    assert caught.value.metadata["room"] == "tool_execution"
+
+
+async def test_a_room_starts_on_its_schema(databases: Any) -> None:
+    urls = await databases.of(MIGRATIONS)
+    settings = ToolExecutionSettings(database_url=urls.service_url)
+    async with AsyncExitStack() as stack:
+        room = await main.build(settings, NoRooms(), stack)  # type: ignore[arg-type]
+    assert room.name == "tool_execution"
+
+
+async def test_tools_belong_to_their_project(databases: Any) -> None:
+    urls = await databases.of(MIGRATIONS)
+    database = Database(urls.service_url)
+    mine, other = new_id("project"), new_id("project")
+    try:
+        for project in (mine, other):
+            async with database.transaction(project_id=project) as connection:
+                row = {"project": project, "id": new_id("tool"), "name": "weather"}
+                await connection.execute(INSERT, row)
+        async with database.transaction(project_id=mine) as connection:
+            rows = await connection.execute(
+                text("SELECT project_id, parameters::text AS parameters FROM tool_execution.tools")
+            )
+            assert rows.all() == [(mine, '{"b": 1, "a": 2}')]
+    finally:
+        await database.close()

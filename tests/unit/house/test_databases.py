@@ -1,0 +1,33 @@
+"""How rooms open their databases."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from unit.house.repository import REPOSITORY
+
+
+def openings() -> Iterator[object]:
+    """Every place in the product that opens a pool."""
+    for root in ("services", "gateway"):
+        for path in sorted((REPOSITORY / root / "strata").rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if (
+                    isinstance(node, ast.Call)
+                    and isinstance(node.func, ast.Name)
+                    and node.func.id == "Database"
+                ):
+                    yield pytest.param(node, id=f"{path.parent.name}-{node.lineno}")
+
+
+@pytest.mark.parametrize("opening", list(openings()))
+def test_every_pool_can_stand_behind_a_pooler(opening: ast.Call) -> None:
+    given = {keyword.arg: ast.unparse(keyword.value) for keyword in opening.keywords}
+    assert given["prepared_statements"] == "settings.prepared_statements"
+
+
+def test_there_are_pools() -> None:
+    assert len(list(openings())) >= 8
