@@ -23,19 +23,29 @@ _LIST = text(
 )
 _LIST_OF_AGENT = text(
     f"""
-    SELECT {FILE} FROM {FILE_TABLES}
-    JOIN core_memory.folder_attachments a
-      ON a.project_id = d.project_id AND a.folder_id = d.id AND a.agent_id = :agent
+    WITH page AS (
+        SELECT d.name AS folder, n.id
+        FROM core_memory.folder_attachments a
+        JOIN core_memory.folders d ON d.project_id = a.project_id AND d.id = a.folder_id
+        CROSS JOIN LATERAL (
+            SELECT id, name FROM core_memory.files
+            WHERE project_id = d.project_id AND folder_id = d.id
+              AND (d.name > CAST(:after_folder AS text) OR name > CAST(:after AS text))
+            ORDER BY name LIMIT :count) n
+        WHERE a.project_id = :project AND a.agent_id = :agent
+          AND d.name >= CAST(:after_folder AS text)
+        ORDER BY d.name, n.name LIMIT :count
+    )
+    SELECT {FILE} FROM {FILE_TABLES} JOIN page ON page.id = f.id
     WHERE f.project_id = :project
-      AND (d.name, f.name) > (CAST(:after_folder AS text), CAST(:after AS text))
-    ORDER BY d.name, f.name LIMIT :count
+    ORDER BY d.name, f.name
     """
 )
 _OPEN_OF_AGENT = text(
     """
     SELECT o.file_id, d.name || '/' || f.name AS file_name, o.start_line,
-           CASE WHEN o.end_line = 0 THEN c.line_count
-                ELSE least(o.end_line, c.line_count) END AS end_line,
+           least(CASE WHEN o.end_line = 0 THEN c.line_count ELSE o.end_line END, c.line_count)
+               AS end_line,
            o.last_access_time
     FROM core_memory.open_files o
     JOIN core_memory.files f ON f.project_id = o.project_id AND f.id = o.file_id
