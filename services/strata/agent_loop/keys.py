@@ -68,9 +68,7 @@ class Keyring:
     def _open(self, key: SealedKey) -> EndpointKey:
         owner = _owner(key)
         try:
-            if self._envelope is None:
-                raise DataLossError("This server has no master key.")
-            value = self._envelope.open(key.sealed, _context(key.provider, key.agent_id))
+            value = self._unsealed(key)
         except DataLossError as error:
             raise ModelError(
                 ModelErrorKind.AUTHENTICATION,
@@ -78,6 +76,11 @@ class Keyring:
                 f" Store it again with `strata models key set {key.provider}`.",
             ) from None
         return EndpointKey(value.decode("ascii"), owner)
+
+    def _unsealed(self, key: SealedKey) -> bytes:
+        if self._envelope is None:
+            raise DataLossError("This server has no master key.")
+        return self._envelope.open(key.sealed, _context(key.provider, key.agent_id))
 
 
 def _owner(key: SealedKey) -> str:

@@ -71,6 +71,7 @@ _TEXTS: Mapping[str, str] = {
     "parameters_json": "{}",
     "arguments_json": "{}",
     "media_type": "text/plain",
+    "provider": "openai",
     "file_name": "notes/secrets.txt",
     "file_names": "notes/secrets.txt",
 }

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
+import asyncpg
 import pytest
 import pytest_asyncio
 
@@ -107,3 +108,10 @@ def project(keys: Keys) -> Iterator[str]:
     project_id = new_id("project")
     with use(keys.context(project_id)):
         yield project_id
+
+
+@pytest.fixture
+async def admin(urls: Any) -> AsyncIterator[asyncpg.Connection[Any]]:
+    connection = await asyncpg.connect(urls.admin_url)
+    yield connection
+    await connection.close()

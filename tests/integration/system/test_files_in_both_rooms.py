@@ -22,9 +22,9 @@ TEXT = (
 
 
 def requests(
-    folder_id: str, name: str, data: bytes, **more: bool
+    folder_id: str, name: str, data: bytes, *, replace: bool = False
 ) -> Iterator[pb.UploadFileRequest]:
-    header = pb.UploadFileHeader(folder_id=folder_id, name=name, **more)
+    header = pb.UploadFileHeader(folder_id=folder_id, name=name, replace=replace)
     yield pb.UploadFileRequest(header=header)
     yield pb.UploadFileRequest(chunk=data)
 

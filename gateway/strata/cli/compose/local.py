@@ -52,7 +52,7 @@ class Local:
         gateway: Settings of the gateway, complete.
         private_key: Signs the internal tokens.
         worker_key: Signs those of core memory's worker, for archival.
-        master_key: Encrypts the model keys that are stored.
+        master_keys: Encrypt the model keys that are stored; one per line, the newest first.
     """
 
     folder: DataFolder
@@ -61,7 +61,7 @@ class Local:
     gateway: GatewaySettings
     private_key: str = field(repr=False)
     worker_key: str = field(repr=False)
-    master_key: str = field(repr=False)
+    master_keys: str = field(repr=False)
 
     @property
     def public_key(self) -> str:
@@ -89,7 +89,7 @@ class Local:
             values["qdrant_url"] = self.storage.vectors.url
             values["qdrant_api_key"] = self.storage.vectors.api_key
         if room == "agent_loop":
-            values["master_keys"] = (self.master_key,)
+            values["master_keys"] = tuple(self.master_keys.split())
             if self.model.endpoints:
                 values["model_endpoints"] = self.model.endpoints
             if self.model.default_model:
@@ -115,7 +115,7 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
     """
     private_key = folder.secret("token-signing-key", lambda: generate_key_pair()[0])
     worker_key = folder.secret("core-memory-worker-key", lambda: generate_key_pair()[0])
-    master_key = folder.secret("master-key", generate_master_key)
+    master_keys = folder.secret("master-key", generate_master_key)
     model = await prepare_model(AgentLoopSettings(), LocalDemoSettings(), stack, options.report)
     storage = await open_storage(folder, stack)
     database = storage.databases["gateway"]
@@ -139,4 +139,4 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
     project = await ensure_local_project(gateway, known_key=known)
     if project.created_key:
         write_atomically(kept, project.api_key)
-    return Local(folder, storage, model, gateway, private_key, worker_key, master_key)
+    return Local(folder, storage, model, gateway, private_key, worker_key, master_keys)

@@ -71,7 +71,7 @@ class ModelServiceServicer:
         """Stores a provider key for the project or for one agent, encrypted; it can
         never be read back. It is used instead of the key of the settings. NOT_FOUND
         (AGENT_NOT_FOUND), FAILED_PRECONDITION (MODEL_NOT_CONFIGURED: there is no such
-        endpoint).
+        endpoint, or the server has no master key).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

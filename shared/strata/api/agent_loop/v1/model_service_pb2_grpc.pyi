@@ -28,7 +28,7 @@ class ModelServiceStub:
     """Stores a provider key for the project or for one agent, encrypted; it can
     never be read back. It is used instead of the key of the settings. NOT_FOUND
     (AGENT_NOT_FOUND), FAILED_PRECONDITION (MODEL_NOT_CONFIGURED: there is no such
-    endpoint).
+    endpoint, or the server has no master key).
     """
 
 class ModelServiceServicer:
@@ -56,7 +56,7 @@ class ModelServiceServicer:
         """Stores a provider key for the project or for one agent, encrypted; it can
         never be read back. It is used instead of the key of the settings. NOT_FOUND
         (AGENT_NOT_FOUND), FAILED_PRECONDITION (MODEL_NOT_CONFIGURED: there is no such
-        endpoint).
+        endpoint, or the server has no master key).
         """
 
 def add_ModelServiceServicer_to_server(servicer: ModelServiceServicer, server: _aio.Server) -> None: ...
