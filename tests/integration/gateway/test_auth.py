@@ -114,7 +114,19 @@ def test_every_public_method_has_a_deliberate_scope() -> None:
     assert table["archival.v1.PassageService.InsertPassages"] == {Scope.WRITE}
     assert table["tool_execution.v1.ToolService.PutSecret"] == {Scope.ADMIN}
     readers = {name for name, scopes in table.items() if scopes == {Scope.READ}}
-    verbs = ("Get", "List", "Search", "Export", "Diff", "Blame", "Grep", "Explain", "Lint", "Render", "Watch")
+    verbs = (
+        "Get",
+        "List",
+        "Search",
+        "Export",
+        "Diff",
+        "Blame",
+        "Grep",
+        "Explain",
+        "Lint",
+        "Render",
+        "Watch",
+    )
     assert all(name.rpartition(".")[2].startswith(verbs) for name in readers)
 
 
