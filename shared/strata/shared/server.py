@@ -127,7 +127,11 @@ def _server_arguments(settings: RoomSettings) -> list[tuple[str, str | int]]:
         ("grpc.max_connection_age_grace_ms", round(settings.max_connection_age_grace_s * 1000)),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        # The default, five minutes, hangs up on clients that ping while a model thinks.
+        (
+            "grpc.http2.min_ping_interval_without_data_ms",
+            round(limits.min_ping_interval_s * 1000),
+        ),
     ]
 
 

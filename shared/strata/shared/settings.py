@@ -61,6 +61,11 @@ class ServerLimits(BaseModel):
     retry_after_s: float = Field(
         default=0.5, gt=0, description="Hint given to callers whose call was shed."
     )
+    min_ping_interval_s: float = Field(
+        default=10.0,
+        gt=0,
+        description="A client that pings a silent connection more often is cut off.",
+    )
 
 
 class RoomSettings(BaseSettings):

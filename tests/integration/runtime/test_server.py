@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from strata.shared.channels import ChannelFactory
+from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.context import Caller, RequestContext, current_project, require_caller, use
 from strata.shared.errors import (
     InvalidArgumentError,
@@ -97,6 +97,21 @@ async def test_health_answers_while_load_is_shed(
         assert checked.status == health_pb2.HealthCheckResponse.SERVING
         go.set()
         assert await first == b"a"
+
+
+async def test_a_silent_call_outlives_the_pings_of_its_client(start: Start, caller: Caller) -> None:
+    async def think(request: bytes, context: Any) -> bytes:
+        await asyncio.sleep(4.5)  # gRPC pings once a second at most
+        return request
+
+    server = await start({"Think": think}, limits=ServerLimits(min_ping_interval_s=0.01))
+    factory = ChannelFactory(ChannelOptions(keepalive_s=0.1, local_subchannels=True))
+    try:
+        with use(RequestContext(caller=caller)):
+            # A server that counts these pings as too many hangs up at the third.
+            assert await factory.channel(server.address).unary_unary(f"{PATH}/Think")(b"a") == b"a"
+    finally:
+        await factory.close()
 
 
 async def test_garbage_to_health_is_an_invalid_argument(
