@@ -74,6 +74,8 @@ def build_server(worker: EngineWorker, key: str) -> grpc.aio.Server:
             ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
             # gRPC shares ports by default: two engines could split one port's calls.
             ("grpc.so_reuseport", 0),
+            # Clients ping while a long call is silent; the default hangs up on them.
+            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
         ],
     )
     # The client's package has no types for its generated services.
