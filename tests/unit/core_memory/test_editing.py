@@ -285,6 +285,8 @@ def test_a_merged_edit_does_not_touch_a_read_only_block() -> None:
 
 
 VALUES = st.text(alphabet="ab\n\t <>/é🙂→1", max_size=30)
+# Without the arrow, nothing of it can be taken for a line number.
+PLAIN = st.text(alphabet="ab\n\t <>/é🙂1", max_size=30)
 EDITS = st.one_of(
     st.builds(Append, VALUES),
     st.builds(Replace, VALUES, VALUES),
@@ -309,17 +311,16 @@ def test_no_edits_break_the_limit_or_a_read_only_block(
     assert not read_only or block.value == value
 
 
-@given(VALUES, VALUES, VALUES, VALUES)
-def test_string_replace_keeps_all_other_text(before: str, old: str, after: str, new: str) -> None:
+@given(PLAIN, PLAIN, PLAIN, PLAIN)
+def test_string_replace_keeps_all_other_text(before: str, core: str, after: str, new: str) -> None:
+    # The bars stand nowhere else, so that the old text is there once.
+    old = f"|{core}|"
     value = before + old + after
-    assume(old and value.find(old) == len(before) and value.find(old, len(before) + 1) < 0)
-    assume("→" not in old + new)
     assert apply_edit(human(value), StringReplace(old, new)) == before + new + after
 
 
-@given(st.lists(st.text(alphabet="ab\t é", max_size=5), min_size=1, max_size=6), VALUES, st.data())
+@given(st.lists(st.text(alphabet="ab\t é", max_size=5), min_size=1, max_size=6), PLAIN, st.data())
 def test_insert_keeps_all_other_text(lines: list[str], new: str, data: st.DataObject) -> None:
-    assume("→" not in new)
     value = "\n".join(lines)
     assume(value)
     after = data.draw(st.integers(0, len(lines)))
@@ -329,9 +330,8 @@ def test_insert_keeps_all_other_text(lines: list[str], new: str, data: st.DataOb
     assert "\n".join(edited[after : after + count]) == new
 
 
-@given(VALUES, VALUES)
+@given(PLAIN.filter(bool), PLAIN)
 def test_append_keeps_all_other_text(value: str, new: str) -> None:
-    assume("→" not in new and value)
     assert apply_edit(human(value), Append(new)) == f"{value}\n{new}"
 
 
