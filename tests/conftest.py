@@ -23,7 +23,6 @@ from strata.embedded.postgres import EmbeddedPostgres
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.migrate import RolePasswords, RoomMigrations
 
-
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("strata", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("strata")
