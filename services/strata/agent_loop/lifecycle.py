@@ -159,10 +159,16 @@ class AgentLifecycle:
         if stored.state is AgentState.DELETING:
             raise _not_found(agent.id)
         try:
-            blocks, _ = await asyncio.gather(
+            # Each is waited for: what is still under way could store after it was undone.
+            blocks, archive = await asyncio.gather(
                 self._memory.prepare(agent.id, command.blocks, command.block_ids),
                 self._archival.prepare(agent.id),
+                return_exceptions=True,
             )
+            if isinstance(blocks, BaseException):
+                raise blocks
+            if isinstance(archive, BaseException):
+                raise archive
             if stored.state is AgentState.ACTIVE:
                 return agent, blocks
             await self._open(agent, agent.default_conversation_id, command)

@@ -55,13 +55,15 @@ async def test_a_killed_engine_comes_back_with_every_acknowledged_point(
 
     writing = asyncio.create_task(write())
     await enough.wait()
-    assert own.pid is not None
-    os.kill(own.pid, signal.SIGKILL)
+    killed = own.pid
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
     with pytest.raises(grpc.aio.AioRpcError) as lost:
         await writing
     assert lost.value.code() == grpc.StatusCode.UNAVAILABLE
     await client.close()
-    await asyncio.sleep(0.05)
+    while own.pid == killed:  # until its death is noticed
+        await asyncio.sleep(0.01)
     await own.wait_serving()
 
     client = connect(own)
