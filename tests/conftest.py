@@ -17,14 +17,14 @@ from pathlib import Path
 import asyncpg
 import pytest
 import pytest_asyncio
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 from strata.embedded.postgres import EmbeddedPostgres
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.migrate import RolePasswords, RoomMigrations
 
 # How long an example takes says more of the machine than of the code.
-settings.register_profile("strata", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("strata", deadline=None)
 settings.load_profile("strata")
 
 
