@@ -197,6 +197,16 @@ async def test_a_restarted_step_is_shown_once(strata: Run, gateway: ScriptedGate
     assert (done.out, done.err) == ("Right.\n", "")
 
 
+async def test_an_unknown_agent_is_created_if_that_was_asked_for(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
+    done = await strata("chat", "nobody", "--create", "-m", "Hi")
+    assert (done.code, done.out) == (0, "Hello!\n")
+    listed = await strata("agents", "list", "--json")
+    assert "nobody" in listed.out
+    assert len(gateway.runs.sent) == 1
+
+
 async def test_an_unknown_agent_is_not_created_unasked(
     strata: Run, gateway: ScriptedGateway
 ) -> None:

@@ -69,9 +69,8 @@ def chat(
         raise UsageError("--json needs --message.")
 
     async def talk(client: Client) -> bool:
-        found = await find_or_create(
-            client, agent, consent=Consent.ASK if message is None else Consent.REFUSED
-        )
+        without = Consent.ASK if message is None else Consent.REFUSED
+        found = await find_or_create(client, agent, consent=Consent.GIVEN if create else without)
         options = ChatOptions(found.id, conversation, max_steps, reasoning, usage)
         session = ChatSession(client, screen_for(console()), options)
         if message is None:
