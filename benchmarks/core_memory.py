@@ -27,8 +27,6 @@ from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.core_memory import main as core_memory
 from strata.core_memory.convert import requests
 from strata.core_memory.domain.compilation import compile_memory
-from strata.core_memory.files.directories import FolderDirectories
-from strata.core_memory.files.store.views import PostgresViewStore
 from strata.core_memory.settings import CoreMemorySettings
 from strata.core_memory.store import PostgresBlockStore
 from strata.shared.auth import TokenSigner, TokenVerifier, public_key_of
@@ -54,12 +52,11 @@ class _Room:
     blocks: block_grpc.BlockServiceStub
     files: file_grpc.FileServiceStub
     store: PostgresBlockStore
-    directories: FolderDirectories
     database: Database
 
     async def work(self, request: context_pb.CompileRequest) -> None:
         """Does what Compile does, without the call."""
-        await compile_memory(self.store, self.directories, requests.to_compile(request))
+        await compile_memory(self.store, requests.to_compile(request))
 
     async def round_trip(self) -> None:
         """Asks PostgreSQL for nothing, through the same pool, in a transaction as all reads are."""
@@ -163,7 +160,6 @@ async def _room(bench: Bench) -> AsyncIterator[_Room]:
             block_grpc.BlockServiceStub(channel),
             file_grpc.FileServiceStub(channel),
             PostgresBlockStore(database),
-            FolderDirectories(PostgresViewStore(database)),
             database,
         )
 

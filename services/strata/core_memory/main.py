@@ -13,7 +13,6 @@ from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
 from strata.core_memory.domain.core_memory import CoreMemory
 from strata.core_memory.files.archival_client import ArchivalFileIndex
-from strata.core_memory.files.directories import FolderDirectories
 from strata.core_memory.files.grep import Grep
 from strata.core_memory.files.indexing import FileIndexing
 from strata.core_memory.files.ingest import Ingest, IngestOptions, Reading
@@ -26,7 +25,6 @@ from strata.core_memory.files.store.folders import PostgresFolderStore
 from strata.core_memory.files.store.queue import FileQueue
 from strata.core_memory.files.store.texts import PostgresTextStore
 from strata.core_memory.files.store.uploads import PostgresUploadStore
-from strata.core_memory.files.store.views import PostgresViewStore
 from strata.core_memory.files.store.windows import PostgresWindowStore
 from strata.core_memory.files.uploads import Uploads
 from strata.core_memory.files.windows import Windows
@@ -66,8 +64,7 @@ async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitSt
     stack.push_async_callback(database.close)
     store = PostgresBlockStore(database)
     memory = CoreMemory(store, wiring.clock)
-    directories = FolderDirectories(PostgresViewStore(database))
-    blocks = BlockServicer(store, memory, directories)
+    blocks = BlockServicer(store, memory)
     worker = _worker_database(settings, stack)
     index = _file_index(settings, wiring)
     ingest = None if worker is None else _ingest(settings, database, worker, index)
@@ -83,7 +80,7 @@ async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitSt
             Service(
                 context_pb.DESCRIPTOR.services_by_name["ContextService"].full_name,
                 context_grpc.add_ContextServiceServicer_to_server,
-                ContextServicer(store, memory, directories),
+                ContextServicer(store, memory),
             ),
             Service(
                 file_pb.DESCRIPTOR.services_by_name["FileService"].full_name,

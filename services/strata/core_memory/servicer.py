@@ -15,7 +15,7 @@ from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
 from strata.core_memory.convert import history, requests, responses, views
 from strata.core_memory.domain.blocks import agent_not_found, block_not_found
 from strata.core_memory.domain.commands import GetBlock
-from strata.core_memory.domain.compilation import Directories, compile_memory
+from strata.core_memory.domain.compilation import compile_memory
 from strata.core_memory.domain.core_memory import CoreMemory, Receipt
 from strata.core_memory.domain.history import History
 from strata.core_memory.domain.linting import lint
@@ -33,10 +33,9 @@ ReplyT = TypeVar("ReplyT", bound=Message)
 class BlockServicer(pb_grpc.BlockServiceServicer):
     """Blocks, for the API and for the memory tools."""
 
-    def __init__(self, store: BlockStore, memory: CoreMemory, directories: Directories) -> None:
+    def __init__(self, store: BlockStore, memory: CoreMemory) -> None:
         self._store = store
         self._memory = memory
-        self._directories = directories
         self._history = History(store)
 
     async def CreateBlock(
@@ -186,7 +185,7 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
         query = views.to_render(request)
         if not await self._store.knows_agent(query.agent_id):
             raise agent_not_found(query.agent_id)
-        compiled = await compile_memory(self._store, self._directories, query)
+        compiled = await compile_memory(self._store, query)
         return views.rendered_to_proto(compiled)
 
     async def LintMemory(
@@ -205,17 +204,16 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
 class ContextServicer(context_grpc.ContextServiceServicer):
     """Core memory as the model sees it, and its life with the agent."""
 
-    def __init__(self, store: BlockStore, memory: CoreMemory, directories: Directories) -> None:
+    def __init__(self, store: BlockStore, memory: CoreMemory) -> None:
         self._store = store
         self._memory = memory
-        self._directories = directories
 
     async def Compile(
         self, request: context_pb.CompileRequest, context: Context
     ) -> context_pb.CompileResponse:
         """Renders the memory section."""
         query = requests.to_compile(request)
-        compiled = await compile_memory(self._store, self._directories, query)
+        compiled = await compile_memory(self._store, query)
         return responses.compiled_to_proto(compiled)
 
     async def PrepareAgent(

@@ -238,6 +238,17 @@ async def test_a_known_memory_comes_without_values(store: PostgresBlockStore) ->
     assert (await store.agent_memory("agent-a", full.fingerprint)).blocks[0].value == "changed"
 
 
+async def test_a_snapshot_does_not_see_what_changes_meanwhile(store: PostgresBlockStore) -> None:
+    block = await insert(store, make(value="old"), agent="agent-a")
+    async with store.snapshot() as snapshot:
+        before = await snapshot.agent_memory("agent-a", "")
+        await write(store, replace(block, value="new", revision=2))
+        again = await snapshot.agent_memory("agent-a", "")
+    assert [each.value for each in again.blocks] == ["old"]
+    assert again.fingerprint == before.fingerprint
+    assert [each.value for each in (await store.agent_memory("agent-a", "")).blocks] == ["new"]
+
+
 async def test_the_fingerprint_follows_set_and_order(store: PostgresBlockStore) -> None:
     one, two = await insert(store, make("one")), await insert(store, make("two"))
     await attach(store, "agent-a", one, two)

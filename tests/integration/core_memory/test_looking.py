@@ -12,8 +12,6 @@ from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.api.core_memory.v1 import file_service_pb2 as file_pb
 from strata.core_memory.domain.compilation import CompileQuery, FileLimits, compile_memory
 from strata.core_memory.domain.rendering import Form
-from strata.core_memory.files.directories import FolderDirectories
-from strata.core_memory.files.store.views import PostgresViewStore
 from strata.core_memory.settings import CoreMemorySettings
 from strata.core_memory.store import PostgresBlockStore
 from strata.shared.db import Database
@@ -171,18 +169,21 @@ async def database(settings: CoreMemorySettings) -> AsyncIterator[Database]:
     await database.close()
 
 
-async def test_an_unchanged_agent_costs_one_statement(
+async def test_a_compilation_is_one_transaction(
     client: Any, agent: str, database: Database
 ) -> None:
     await create(client, agent, "human", "x")
     await folder(client, agent)
     store = PostgresBlockStore(database)
-    directories = FolderDirectories(PostgresViewStore(database))
     query = CompileQuery(agent, Form.of("", line_numbers=False), limits=FileLimits(5, 100))
-    first = await compile_memory(store, directories, query)
+    transactions = database.statistics.transactions
+    with database.statistics.record() as texts:
+        first = await compile_memory(store, query)
     assert first.section is not None
+    assert len(texts) == 2
     known = CompileQuery(agent, query.form, limits=query.limits, if_revision=first.revision)
     with database.statistics.record() as texts:
-        same = await compile_memory(store, directories, known)
+        same = await compile_memory(store, known)
     assert same.section is None
     assert len(texts) == 1
+    assert database.statistics.transactions - transactions == 2

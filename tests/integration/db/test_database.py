@@ -85,6 +85,18 @@ async def test_a_read_only_block_refuses_writes(database: Database) -> None:
             await connection.execute(INSERT, {"n": "1"})
 
 
+async def test_a_snapshot_sees_one_moment_and_refuses_writes(database: Database) -> None:
+    count = text("SELECT count(*) FROM example.notes")
+    async with database.transaction(project_id=P, snapshot=True) as connection:
+        async with database.transaction(project_id=P) as other:
+            await other.execute(INSERT, {"n": "1"})
+        assert (await connection.execute(count)).scalar() == 0
+    with pytest.raises(DBAPIError, match="read-only transaction"):
+        async with database.transaction(project_id=P, snapshot=True) as connection:
+            await connection.execute(INSERT, {"n": "2"})
+    assert await _notes(database) == ["1"]
+
+
 async def test_a_swallowed_error_cannot_pass_for_a_commit(database: Database) -> None:
     async def swallow() -> None:
         async with database.transaction(project_id=P) as connection:

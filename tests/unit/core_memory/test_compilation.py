@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -28,7 +29,10 @@ class Memory:
     folder: str = ""
     reads: int = 0
     rendered: list[tuple[str, Sequence[str], FileLimits]] = field(default_factory=list)
-    moves: list[str] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Memory]:
+        yield self
 
     async def agent_memory(self, agent_id: str, known_fingerprint: str) -> AgentMemory:
         self.reads += 1
@@ -41,15 +45,13 @@ class Memory:
         block = Block("block-1", "human", "past", "About.", 100, False, 1, NOW, time)
         return AgentMemory("past", [block], {"human": 4})
 
-    async def render(self, agent_id: str, labels: Sequence[str], limits: FileLimits) -> str:
+    async def directories(self, agent_id: str, labels: Sequence[str], limits: FileLimits) -> str:
         self.rendered.append((agent_id, labels, limits))
-        if self.moves:
-            self.folder = self.moves.pop(0)
         return f"<directories>{self.folder}</directories>"
 
 
 async def compiled(memory: Memory, query: CompileQuery = QUERY) -> Compiled:
-    return await compile_memory(memory, memory, query)
+    return await compile_memory(memory, query)
 
 
 async def test_an_unchanged_memory_is_read_once_and_not_rendered() -> None:
@@ -73,18 +75,6 @@ async def test_folders_stand_last_and_are_not_asked_for_if_there_are_none() -> N
     without = Memory()
     assert not (await compiled(without)).has_folders
     assert (without.reads, without.rendered) == (1, [])
-
-
-async def test_folders_that_change_meanwhile_are_not_named_as_before() -> None:
-    memory = Memory(folder="f1", moves=["f2"])
-    first = await compiled(memory)
-    assert first.section is not None
-    assert first.section.endswith("<directories>f2</directories>")
-    assert "<value>\na\n</value>" in first.section
-    memory.folder = "f1"
-    assert (await compiled(memory, replace(QUERY, if_revision=first.revision))).section is not None
-    memory.folder = "f2"
-    assert (await compiled(memory, replace(QUERY, if_revision=first.revision))).section is None
 
 
 async def test_the_revision_names_form_and_limits() -> None:

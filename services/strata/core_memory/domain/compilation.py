@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -15,8 +16,6 @@ from strata.core_memory.domain.tool_rules import ToolRule
 
 NO_BLOCKS = "0"
 """The fingerprint of an agent without blocks and folders."""
-
-_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +94,8 @@ class Compiled:
         return max((block.update_time for block in self.blocks), default=None)
 
 
-class MemoryReader(Protocol):
-    """Where an agent's blocks are read."""
+class MemorySnapshot(Protocol):
+    """What an agent's model sees, all of one moment."""
 
     async def agent_memory(self, agent_id: str, known_fingerprint: str) -> AgentMemory:
         """Returns the agent's blocks, without values if the fingerprint is the known one.
@@ -105,15 +104,7 @@ class MemoryReader(Protocol):
         """
         ...
 
-    async def agent_memory_as_of(self, agent_id: str, time: datetime) -> AgentMemory:
-        """Returns the agent's blocks as they were, without folders."""
-        ...
-
-
-class Directories(Protocol):
-    """Shows the folders of an agent."""
-
-    async def render(self, agent_id: str, labels: Sequence[str], limits: FileLimits) -> str:
+    async def directories(self, agent_id: str, labels: Sequence[str], limits: FileLimits) -> str:
         """Returns the ``<directories>`` element; empty if no folder is attached.
 
         Args:
@@ -124,21 +115,31 @@ class Directories(Protocol):
         ...
 
 
-async def compile_memory(
-    reader: MemoryReader, directories: Directories, query: CompileQuery
-) -> Compiled:
+class MemoryReader(Protocol):
+    """Where an agent's memory is read."""
+
+    def snapshot(self) -> AbstractAsyncContextManager[MemorySnapshot]:
+        """Reads of one moment, in one transaction."""
+        ...
+
+    async def agent_memory_as_of(self, agent_id: str, time: datetime) -> AgentMemory:
+        """Returns the agent's blocks as they were, without folders."""
+        ...
+
+
+async def compile_memory(reader: MemoryReader, query: CompileQuery) -> Compiled:
     """Returns the memory section of an agent, rendered only if the caller lacks it."""
     form = _form_digest(query)
     known_form, _, known_fingerprint = query.if_revision.partition(".")
     known = known_fingerprint if known_form == form else ""
-    memory, shown = await _read(reader, directories, query, known)
+    memory, directories = await _read(reader, query, known)
     unchanged = memory.fingerprint == known
     return Compiled(
         revision=f"{form}.{memory.fingerprint}",
         section=(
             None
             if unchanged
-            else render_memory(query.form, memory.blocks, query.rules, directories=shown)
+            else render_memory(query.form, memory.blocks, query.rules, directories=directories)
         ),
         blocks=memory.blocks,
         sizes=memory.sizes,
@@ -146,25 +147,16 @@ async def compile_memory(
     )
 
 
-async def _read(
-    reader: MemoryReader, directories: Directories, query: CompileQuery, known: str
-) -> tuple[AgentMemory, str]:
+async def _read(reader: MemoryReader, query: CompileQuery, known: str) -> tuple[AgentMemory, str]:
     """Returns the blocks, and the folders as they were at the same moment."""
     if query.as_of is not None:
         return await reader.agent_memory_as_of(query.agent_id, query.as_of), ""
-    memory = await reader.agent_memory(query.agent_id, known)
-    shown = ""
-    for _ in range(_ATTEMPTS):
+    async with reader.snapshot() as snapshot:
+        memory = await snapshot.agent_memory(query.agent_id, known)
         if memory.fingerprint == known or not memory.has_folders:
-            break
+            return memory, ""
         labels = [block.label for block in memory.blocks]
-        shown = await directories.render(query.agent_id, labels, query.limits)
-        # Folders are read apart from the blocks: the name must not stand for a later state.
-        again = await reader.agent_memory(query.agent_id, memory.fingerprint)
-        if again.fingerprint == memory.fingerprint:
-            break
-        memory = await reader.agent_memory(query.agent_id, "")
-    return memory, shown
+        return memory, await snapshot.directories(query.agent_id, labels, query.limits)
 
 
 def blocks_fingerprint(blocks: Sequence[Block]) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Protocol, TypeVar
 
 from strata.core_memory.domain.blocks import Authorship, Block, Version
-from strata.core_memory.domain.compilation import MemoryReader
+from strata.core_memory.domain.compilation import AgentMemory, MemoryReader
 from strata.core_memory.domain.selection import Selection
 
 ResultT = TypeVar("ResultT")
@@ -218,6 +218,10 @@ class BlockStore(MemoryReader, Protocol):
         Raises:
             ReplayedError: The request was done before.
         """
+        ...
+
+    async def agent_memory(self, agent_id: str, known_fingerprint: str) -> AgentMemory:
+        """Returns the agent's blocks; as `MemorySnapshot.agent_memory`."""
         ...
 
     async def block(self, block_id: str) -> Block | None:

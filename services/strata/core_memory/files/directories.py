@@ -10,7 +10,7 @@ from strata.core_memory.files.domain.directories import FolderView, render_direc
 from strata.core_memory.files.domain.windows import Window
 
 
-class ViewStore(Protocol):
+class Views(Protocol):
     """Where folders and texts are read. Every method is one statement."""
 
     async def folders(self, agent_id: str) -> Sequence[FolderView]:
@@ -27,15 +27,18 @@ class ViewStore(Protocol):
         ...
 
 
-class FolderDirectories:
-    """Renders ``<directories>``; see `strata.core_memory.domain.compilation.Directories`."""
+async def show_directories(
+    views: Views, agent_id: str, labels: Sequence[str], limits: FileLimits
+) -> str:
+    """Returns the ``<directories>`` element; empty if no folder is attached.
 
-    def __init__(self, store: ViewStore) -> None:
-        self._store = store
-
-    async def render(self, agent_id: str, labels: Sequence[str], limits: FileLimits) -> str:
-        """Returns the ``<directories>`` element; empty if no folder is attached."""
-        folders = await self._store.folders(agent_id)
-        seen = [window for folder in folders for window in folder.windows if window.has_text]
-        texts = await self._store.texts(seen, limits.view_chars) if seen else {}
-        return render_directories(folders, texts, labels, limits)
+    Args:
+        views: Reads folders and texts of one moment.
+        agent_id: The agent.
+        labels: Labels of its blocks, which are tags of the prompt too.
+        limits: How much is shown.
+    """
+    folders = await views.folders(agent_id)
+    seen = [window for folder in folders for window in folder.windows if window.has_text]
+    texts = await views.texts(seen, limits.view_chars) if seen else {}
+    return render_directories(folders, texts, labels, limits)

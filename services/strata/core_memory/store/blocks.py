@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -18,12 +19,12 @@ from strata.core_memory.store.queries import (
     BLOCK_BY_ID,
     KNOWN_AGENT,
     LABELLED,
-    MEMORY,
     VALUES,
     VERSIONS,
     project_blocks_statement,
 )
 from strata.core_memory.store.rows import to_block, to_version
+from strata.core_memory.store.snapshot import PostgresSnapshot
 from strata.core_memory.store.unit import LostRaceError, PostgresUnit
 from strata.shared.context import current_project
 from strata.shared.db import Database
@@ -58,16 +59,16 @@ class PostgresBlockStore:
             "Others changed the same at the same time; try again.", reason=Reason.EDIT_CONFLICT
         )
 
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[PostgresSnapshot]:
+        """Reads of one moment, in one transaction."""
+        async with self._database.transaction(snapshot=True) as connection:
+            yield PostgresSnapshot(connection)
+
     async def agent_memory(self, agent_id: str, known_fingerprint: str) -> AgentMemory:
         """Returns the agent's blocks, without values if the fingerprint is the known one."""
-        rows = await self._read(MEMORY, agent=agent_id, known=known_fingerprint)
-        found = [row for row in rows if row.id is not None]
-        return AgentMemory(
-            fingerprint=rows[0].fingerprint,
-            blocks=[to_block(row) for row in found],
-            sizes={row.label: row.char_count for row in found},
-            has_folders=rows[0].has_folders,
-        )
+        async with self.snapshot() as snapshot:
+            return await snapshot.agent_memory(agent_id, known_fingerprint)
 
     async def agent_memory_as_of(self, agent_id: str, time: datetime) -> AgentMemory:
         """Returns the agent's blocks as they were, without folders."""

@@ -109,7 +109,7 @@ class Database:
 
     @asynccontextmanager
     async def transaction(
-        self, *, project_id: str | None = None, read_only: bool = False
+        self, *, project_id: str | None = None, read_only: bool = False, snapshot: bool = False
     ) -> AsyncIterator[AsyncConnection]:
         """Runs the block in one transaction that sees one project's rows only.
 
@@ -119,6 +119,7 @@ class Database:
         Args:
             project_id: The tenant; by default that of the call being served.
             read_only: Refuse writes.
+            snapshot: Every statement sees the rows of one moment; refuses writes too.
 
         Raises:
             MissingTenantError: There is no project.
@@ -129,7 +130,11 @@ class Database:
             ResourceExhaustedError: No connection became free in time.
         """
         tenant = _tenant(project_id)
-        begin = "BEGIN READ ONLY" if read_only else "BEGIN"
+        begin = "BEGIN"
+        if snapshot:
+            begin += " ISOLATION LEVEL REPEATABLE READ"
+        if snapshot or read_only:
+            begin += " READ ONLY"
         begin += f"; SELECT set_config('{TENANT_SETTING}', '{tenant}', true)"
         async with self._run(begin) as connection:
             yield connection

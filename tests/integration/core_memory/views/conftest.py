@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from file_seeds import FileSeeds
-from strata.core_memory.files.directories import FolderDirectories
 from strata.core_memory.files.grep import Grep
 from strata.core_memory.files.store.texts import PostgresTextStore
-from strata.core_memory.files.store.views import PostgresViewStore
 from strata.core_memory.files.store.windows import PostgresWindowStore
 from strata.core_memory.files.windows import Windows
 from strata.shared.clock import ManualClock, SystemClock
@@ -27,7 +25,6 @@ class Files:
         self.seeds = FileSeeds(database)
         self.window_store = PostgresWindowStore(database)
         self.windows = Windows(self.window_store, self.clock)
-        self.directories = FolderDirectories(PostgresViewStore(database))
         self.grep = Grep(PostgresTextStore(database), self.window_store, SystemClock())
 
 

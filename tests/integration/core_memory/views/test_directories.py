@@ -8,14 +8,15 @@ from strata.core_memory.domain.compilation import FileLimits
 from strata.core_memory.domain.core_memory import Receipt
 from strata.core_memory.domain.ports import Request
 from strata.core_memory.files.domain.windows import OpenWindows, WindowRequest
+from strata.core_memory.store import PostgresBlockStore
 
 NO_RECEIPT: Receipt[Any] = Receipt(Request("", b""), lambda _: b"")
 LIMITS = FileLimits(max_open=5, view_chars=1_000)
 
 
 async def shown(files: Any, agent: str, limits: FileLimits = LIMITS) -> str:
-    rendered: str = await files.directories.render(agent, ["human"], limits)
-    return rendered
+    async with PostgresBlockStore(files.database).snapshot() as snapshot:
+        return await snapshot.directories(agent, ["human"], limits)
 
 
 async def opened(files: Any, agent: str, *requests: WindowRequest) -> None:

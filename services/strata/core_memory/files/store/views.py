@@ -9,13 +9,13 @@ from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Row, TextClause, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.core_memory.files.domain.directories import CLOSED_SHOWN, FolderView
 from strata.core_memory.files.domain.files import ContentState
 from strata.core_memory.files.domain.windows import AttachedFile, Window
 from strata.core_memory.files.reading.pages import PAGE_CHARS
 from strata.shared.context import current_project
-from strata.shared.db import Database
 
 # The open files of each folder and its first closed ones, in one statement.
 _FOLDERS = text(
@@ -69,11 +69,11 @@ _TEXTS = text(
 )
 
 
-class PostgresViewStore:
-    """Folders as agents see them; see `directories.ViewStore`."""
+class PostgresViews:
+    """Folders as agents see them, in one transaction; see `directories.Views`."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
 
     async def folders(self, agent_id: str) -> list[FolderView]:
         """Returns the agent's folders in order of attachment."""
@@ -96,8 +96,7 @@ class PostgresViewStore:
 
     async def _read(self, statement: TextClause, **parameters: Any) -> Sequence[Row[Any]]:
         bound = {"project": current_project(), **parameters}
-        async with self._database.transaction(read_only=True) as connection:
-            return (await connection.execute(statement, bound)).all()
+        return (await self._connection.execute(statement, bound)).all()
 
 
 def _first_pages(window: Window) -> int:
