@@ -218,6 +218,14 @@ async def test_blocks_stand_in_the_order_of_attachment(store: PostgresBlockStore
     assert [each.label for _, each in await store.agent_blocks("agent-a", "c", 0, 9)] == ["c"]
 
 
+async def test_edits_do_not_move_blocks(store: PostgresBlockStore) -> None:
+    blocks = [await insert(store, make(label), agent="agent-a") for label in ("c", "a", "b")]
+    for block in (blocks[1], blocks[0]):
+        await write(store, replace(block, label=f"new_{block.label}", value="new", revision=2))
+    memory = await store.agent_memory("agent-a", "")
+    assert [each.label for each in memory.blocks] == ["new_c", "new_a", "b"]
+
+
 async def test_blocks_of_the_project_are_listed_by_id(store: PostgresBlockStore) -> None:
     blocks = [await insert(store, make(label)) for label in ("x", "y", "x")]
     ids = [block.id for block in blocks]

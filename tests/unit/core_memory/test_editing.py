@@ -163,6 +163,19 @@ def test_a_read_only_block_refuses_every_verb(edit: TextEdit) -> None:
     assert error.reason is Reason.BLOCK_READ_ONLY
 
 
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (Append("new"), "\tone  \nhere\t\r\n\n two\t\nnew"),
+        (Replace("here", "new"), "\tone  \nnew\t\r\n\n two\t"),
+        (StringReplace("here", "new"), "\tone  \nnew\t\r\n\n two\t"),
+        (Insert("new", 1), "\tone  \nnew\nhere\t\r\n\n two\t"),
+    ],
+)
+def test_tabs_and_blanks_around_an_edit_stay(edit: TextEdit, expected: str) -> None:
+    assert apply_edit(human("\tone  \nhere\t\r\n\n two\t"), edit) == expected
+
+
 def test_the_limit_is_counted_in_characters_and_explained() -> None:
     assert apply_edit(human("🙂" * 8, limit=10), Append("🙂")) == "🙂" * 8 + "\n🙂"
     error = failure(human("🙂" * 8, limit=10), Append("🙂🙂"))
