@@ -27,7 +27,8 @@ class Effort:
         calls: Single calls of each kind.
         passages: Passages in the archive that is searched.
         load_s: Seconds of each load.
-        settle_s: Pause before idle memory is read.
+        settle_s: Pause before memory is read after a start.
+        idle_s: Pause before it is read after use: longer than unused connections stay open.
     """
 
     cold_starts: int = 3
@@ -38,6 +39,7 @@ class Effort:
     passages: int = 300
     load_s: float = 10.0
     settle_s: float = 5.0
+    idle_s: float = 75.0
 
 
 QUICK = Effort(

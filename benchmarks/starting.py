@@ -46,7 +46,7 @@ async def measured_start(
 
 async def idle_memory(bench: Bench) -> None:
     """Memory once everything has been used: the embedding model is loaded, caches are filled."""
-    await asyncio.sleep(bench.effort.settle_s)
+    await asyncio.sleep(bench.effort.idle_s)
     bench.report.add(_memory("idle memory, after use", bench.system))
 
 

@@ -303,6 +303,42 @@ async def test_connections_that_died_in_the_pool_are_replaced_unseen(
     assert await asyncio.gather(*(_notes(database) for _ in range(4))) == [[]] * 4
 
 
+async def test_connections_that_a_burst_needed_are_closed_when_idle(
+    urls: RoomDatabase,
+) -> None:
+    database = Database(urls.service_url, pool_size=4, application_name="idle", idle_timeout=0.5)
+    sessions = text("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'idle'")
+    watching = Database(urls.service_url, pool_size=1)
+
+    async def open_sessions() -> int:
+        async with watching.transaction(project_id=P) as connection:
+            return int((await connection.execute(sessions)).scalar_one())
+
+    try:
+        await asyncio.gather(*(_notes(database) for _ in range(4)))
+        assert await open_sessions() > 1
+        while await open_sessions():
+            await asyncio.sleep(0.05)
+        assert await asyncio.gather(*(_notes(database) for _ in range(4))) == [[]] * 4
+    finally:
+        await database.close()
+        await watching.close()
+
+
+async def test_one_caller_after_another_keeps_one_connection(urls: RoomDatabase) -> None:
+    database = Database(urls.service_url, pool_size=4)
+    backend = text("SELECT pg_backend_pid()")
+    try:
+        await asyncio.gather(*(_notes(database) for _ in range(4)))
+        used = set()
+        for _ in range(6):
+            async with database.transaction(project_id=P) as connection:
+                used.add((await connection.execute(backend)).scalar_one())
+        assert len(used) == 1
+    finally:
+        await database.close()
+
+
 @pytest.mark.parametrize("before_commit", [False, True])
 async def test_a_connection_lost_in_the_middle_is_unavailable(
     database: Database, urls: RoomDatabase, before_commit: bool
