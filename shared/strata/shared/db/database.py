@@ -134,11 +134,9 @@ class Database:
             ResourceExhaustedError: No connection became free in time.
         """
         tenant = _tenant(project_id)
-        begin = "BEGIN"
+        begin = "BEGIN READ ONLY" if read_only or snapshot else "BEGIN"
         if snapshot:
-            begin += " ISOLATION LEVEL REPEATABLE READ"
-        if snapshot or read_only:
-            begin += " READ ONLY"
+            begin += ", ISOLATION LEVEL REPEATABLE READ"
         begin += f"; SELECT set_config('{TENANT_SETTING}', '{tenant}', true)"
         async with self._run(begin) as connection:
             yield connection
