@@ -27,7 +27,6 @@ from integration.embedded.vector_points import (
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.errors import FailedPreconditionError
 
-
 ResultT = TypeVar("ResultT")
 
 
