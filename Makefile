@@ -9,7 +9,7 @@ PROTOS := $(shell find protos -name '*.proto' 2>/dev/null | LC_ALL=C sort)
 API := shared/strata/api
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo test test-slow test-local-model check lint types imports proto proto-check breaking k8s-check bench docs format lock clean
+.PHONY: help setup run demo test test-slow test-local-model check lint types imports proto proto-check breaking k8s-check bench bench-scale docs format lock clean
 
 help: ## Show the commands.
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
@@ -81,6 +81,9 @@ k8s-check: $(READY)
 
 bench: $(READY) ## Measure Strata beside its floors.
 	@$(BIN)/python -m benchmarks
+
+bench-scale: $(READY) ## Measure Strata with 100,000 passages and a million messages.
+	@$(BIN)/python -m benchmarks.scale
 
 docs: $(READY) ## Write docs/configuration.md from the settings.
 	@$(BIN)/python docs/generate_configuration.py

@@ -32,7 +32,8 @@ from strata.api.gateway.v1 import admin_service_pb2_grpc, run_service_pb2, run_s
 from strata.api.recall.v1 import message_service_pb2, message_service_pb2_grpc
 from strata.embedded.data_folder import DataFolder, Runtime
 
-START_SECONDS = 60.0
+# Eight processes start at once; how long that takes says more of the machine than of them.
+START_SECONDS = 180.0
 _UP = (
     "import sys; from pathlib import Path; from strata.cli.commands.up import run_up; "
     "sys.exit(run_up(Path(sys.argv[1]), port=0, split=sys.argv[2] == 'split'))"
@@ -159,6 +160,14 @@ class Live:
     def output(self) -> str:
         """What it printed."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def incidents(self) -> str:
+        """What its rooms have logged of errors that nobody expected."""
+        found = []
+        for log in sorted((self.folder.path / "logs").glob("*.log")):
+            _, mark, after = log.read_text(errors="replace").partition("incident-")
+            found += [f"{log.stem}: {mark}{after[:4_000]}"] if mark else []
+        return "\n".join(found)
 
     def launch(self) -> subprocess.Popen[bytes]:
         """Starts another ``strata up`` on the folder and does not wait; its output is piped."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import grpc
 
@@ -14,7 +15,7 @@ from strata.api.common.v1 import message_pb2
 
 _PATIENCE_S = 60.0
 # What a client may see while something is down; anything else is a defect.
-_PASSING = {
+PASSING = {
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -38,9 +39,9 @@ class Talk:
     said: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
-    async def begin(self) -> None:
+    async def begin(self, **fields: Any) -> None:
         """Creates the agent."""
-        agent = await self.client.new_agent()
+        agent = await self.client.new_agent(**fields)
         self.agent_id, self.conversation_id = agent.id, agent.default_conversation_id
 
     async def say(self, text: str) -> Turn:
@@ -51,7 +52,7 @@ class Talk:
             try:
                 turn = await self.client.send(self.agent_id, text, request_id=request_id)
             except grpc.aio.AioRpcError as error:
-                assert error.code() in _PASSING, error
+                assert error.code() in PASSING, error
                 assert asyncio.get_running_loop().time() < until, error
                 self.failures.append(f"{error.code().name}: {error.details()}")
                 await asyncio.sleep(0.1)
@@ -85,7 +86,7 @@ def plain(number: int, turn: int) -> str:
 
 @asynccontextmanager
 async def talking(
-    strata: Live, clients: int = 4, text: Callable[[int, int], str] = plain
+    strata: Live, clients: int = 4, text: Callable[[int, int], str] = plain, **fields: Any
 ) -> AsyncIterator[list[Talk]]:
     """Clients that talk while the block lasts; at its end what they said is checked."""
     address, key = strata.runtime.address, strata.key
@@ -98,7 +99,7 @@ async def talking(
 
     try:
         for talk in talks:
-            await talk.begin()
+            await talk.begin(**fields)
         async with asyncio.TaskGroup() as group:
             for talk in talks:
                 group.create_task(run(talk))

@@ -8,20 +8,29 @@ from datetime import UTC, datetime
 
 from strata.archival.convert import new_archive, own_archive
 from strata.archival.domain.chunks import FileChunk, FoundChunk
-from strata.archival.domain.passages import Archive, Inserted, NewPassage, Place
+from strata.archival.domain.likeness import likeness_of
+from strata.archival.domain.passages import (
+    Archive,
+    GivenVector,
+    Inserted,
+    NewPassage,
+    NewText,
+    Place,
+)
 from strata.archival.index import ChunkIndex, PassageIndex
-from strata.archival.indexer import Indexer
 from strata.archival.search import FileChunkSearch, PassageSearch
 from strata.archival.store import (
     ChunkQueue,
     PendingPassages,
     PostgresArchiveStore,
     PostgresFileChunkStore,
+    PostgresPassageHistory,
     PostgresPassageStore,
 )
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
+from strata.shared.vectors.indexing import Indexer
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 CHUNK_BATCH = 4
@@ -36,8 +45,20 @@ def archive(name: str) -> Archive:
     return new_archive(name, MODEL, DIM, NOW)
 
 
-def new_passage(text: str, tags: tuple[str, ...] = (), created: datetime = NOW) -> NewPassage:
-    return NewPassage(new_id("passage"), text, len(text.split()), created, tags)
+def new_text(text: str) -> NewText:
+    return NewText(text, len(text.split()), likeness_of(text))
+
+
+def new_passage(
+    text: str,
+    tags: tuple[str, ...] = (),
+    created: datetime = NOW,
+    *,
+    vector: GivenVector | None = None,
+) -> NewPassage:
+    return NewPassage(
+        new_id("passage"), new_text(text), created, NOW, tags, principal="key", vector=vector
+    )
 
 
 def new_chunks(*texts: str) -> list[FileChunk]:
@@ -48,6 +69,7 @@ def new_chunks(*texts: str) -> list[FileChunk]:
 class Stores:
     archives: PostgresArchiveStore
     passages: PostgresPassageStore
+    history: PostgresPassageHistory
     pending: PendingPassages
     chunks: PostgresFileChunkStore
     queue: ChunkQueue

@@ -77,9 +77,14 @@ class Cost:
     def shape(self) -> tuple[Counter[tuple[str, str]], Counter[str], Counter[str]]:
         """Everything that must not depend on the length of the history.
 
-        Without the look for the API key, whose answer is kept for some seconds.
+        Without the looks for the API key and for the index that serves, whose answers are kept
+        for some seconds.
         """
-        kept = Counter(each for each in self.statements if each[0] != "gateway-worker")
+        kept = Counter(
+            (room, sql)
+            for room, sql in self.statements
+            if room != "gateway-worker" and "serving_indexes WHERE" not in sql
+        )
         return kept, self.commits, self.internal
 
     def __repr__(self) -> str:

@@ -393,14 +393,15 @@ class _Builder:
         if spec.name in self.urls:
             values["database_url"] = self.urls[spec.name].service_url
             values["worker_database_url"] = self.urls[spec.name].worker_url
+        if spec.name in {"recall", "archival"}:
+            values["qdrant_url"] = self._vectors.url
+            values["qdrant_api_key"] = self._vectors.api_key
         match spec.name:
             case "core_memory":
                 values["worker_token_key"] = self.worker_key
                 values["file_poll_s"] = 0.1
             case "archival":
                 values["token_public_keys"] = self.public_key + self.worker_public_key
-                values["qdrant_url"] = self._vectors.url
-                values["qdrant_api_key"] = self._vectors.api_key
             case "agent_loop":
                 values["model_endpoints"] = model_endpoints(self._model)
                 values["default_model"] = "openai/test-model"

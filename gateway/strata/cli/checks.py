@@ -28,6 +28,8 @@ _PYTHON = ((3, 11), (3, 14))
 _GB = 1_000_000_000
 _NEEDED_BYTES = _GB // 2
 _COMFORTABLE_BYTES = 3 * _GB
+# A text is in the index within seconds, unless it is one of very many.
+_LATE_S = 300
 _REINSTALL = "Install Strata again: its packages are incomplete, or not for this machine."
 
 
@@ -239,6 +241,7 @@ async def running(target: Target, folder: DataFolder) -> Findings:
                 # A room refuses to start on a schema that is not its own.
                 found.append(Finding("rooms", Verdict.OK, "all answer, their schemas fit"))
                 found += await _served_models(client)
+                found += await _lag_of_indexes(client)
             return found
     except UnreachableError as error:
         return [_not_reached(error), *await local_model_choice(), *await schemas(folder)]
@@ -265,6 +268,28 @@ async def _served_models(client: Client) -> Findings:
     if default:
         return [*found, Finding("chat model", Verdict.OK, f"{default}, of {len(listed.models)}")]
     return [*found, Finding("chat model", Verdict.WARN, "there is no default", listed.notice)]
+
+
+async def _lag_of_indexes(client: Client) -> Findings:
+    from strata.cli.health import index_states  # noqa: PLC0415 - loads gRPC
+
+    found = []
+    for index in await index_states(client):
+        text = f"{index.embedding_model}, {index.waiting} texts waiting"
+        late = index.waiting and index.lag_seconds > _LATE_S
+        if late:
+            text += f", the oldest for {index.lag_seconds:.0f} s"
+        found.append(
+            Finding(
+                f"index of {index.collection}",
+                Verdict.WARN if late else Verdict.OK,
+                text,
+                "They are found by their words; the log of the room says what it waits for."
+                if late
+                else "",
+            )
+        )
+    return found
 
 
 async def local_model_choice() -> Findings:

@@ -20,6 +20,7 @@ from strata.api.agent_loop.v1 import (
 from strata.api.archival.v1 import (
     archive_service_pb2,
     archive_service_pb2_grpc,
+    passage_index_service_pb2,
     passage_service_pb2,
     passage_service_pb2_grpc,
 )
@@ -35,7 +36,11 @@ from strata.api.gateway.v1 import (
     run_service_pb2,
     run_service_pb2_grpc,
 )
-from strata.api.recall.v1 import message_service_pb2, message_service_pb2_grpc
+from strata.api.recall.v1 import (
+    message_index_service_pb2,
+    message_service_pb2,
+    message_service_pb2_grpc,
+)
 from strata.cli.connection import Target
 from strata.cli.failures import UnreachableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
@@ -57,6 +62,8 @@ _FILES = (
     message_service_pb2,
     archive_service_pb2,
     passage_service_pb2,
+    passage_index_service_pb2,
+    message_index_service_pb2,
     run_service_pb2,
     admin_service_pb2,
 )

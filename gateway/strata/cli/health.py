@@ -11,11 +11,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.archival.v1 import archive_service_pb2
+from strata.api.common.v1.reindex_pb2 import IndexState
 from strata.api.core_memory.v1 import block_service_pb2
 from strata.api.gateway.v1 import admin_service_pb2
 from strata.api.recall.v1 import message_service_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2, tool_service_pb2_grpc
 from strata.cli.client import Client, is_transport_failure
+from strata.cli.indexes import COLLECTIONS, whole_index
 from strata.shared.errors import DeadlineExceededError, StrataError, UnavailableError
 from strata.shared.ids import new_id
 
@@ -111,6 +113,17 @@ async def _state(room: str, probe: Awaitable[Any]) -> RoomState:
     except StrataError:
         return RoomState(room, answers=True)
     return RoomState(room, answers=True)
+
+
+async def index_states(client: Client) -> list[IndexState]:
+    """Returns what serves each index and what waits for it, as far as the key may ask."""
+    found = []
+    for name in COLLECTIONS:
+        try:
+            found.append(await whole_index(client, name).state())
+        except StrataError:
+            continue
+    return found
 
 
 async def count_agents(client: Client) -> str:

@@ -46,8 +46,9 @@ ENTRIES = (
     Entry("memory", "Show, edit, explain and undo what an agent always sees.", _USE, "memory"),
     Entry("folders", "Make folders of files, and give them to agents.", _USE, "folders"),
     Entry("files", "Upload, open and search files.", _USE, "files"),
-    Entry("recall", "List and search what was said.", _USE, "recall"),
+    Entry("recall", "List, search, pin and export what was said.", _USE, "recall"),
     Entry("archival", "Store and search passages.", _USE, "archival"),
+    Entry("reindex", "Rebuild an index while it serves, or change its model.", _USE, "reindex"),
     Entry("runs", "List, show and cancel runs.", _USE, "runs"),
     Entry("models", "List the chat models that agents can use, and keep keys.", _USE, "models"),
 )

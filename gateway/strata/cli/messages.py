@@ -6,7 +6,15 @@ from collections.abc import Iterator
 
 from strata.api.common.v1 import message_pb2
 from strata.cli.chat.turn_view import compact_arguments, result_of
-from strata.cli.output import enum_name
+from strata.cli.output import clipped, enum_name, when
+
+_TEXT_CHARS = 160
+
+
+def message_row(message: message_pb2.Message) -> tuple[str, str, str, str]:
+    """Returns when, who, text and id."""
+    text = clipped(text_of(message), _TEXT_CHARS)
+    return when(message.create_time), speaker_of(message), text, message.id
 
 
 def speaker_of(message: message_pb2.Message) -> str:

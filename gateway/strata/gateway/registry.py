@@ -11,10 +11,14 @@ from collections.abc import Mapping, Sequence
 from google.protobuf.descriptor import ServiceDescriptor
 
 from strata.api.agent_loop.v1 import agent_service_pb2, group_service_pb2, model_service_pb2
-from strata.api.archival.v1 import archive_service_pb2, passage_service_pb2
+from strata.api.archival.v1 import (
+    archive_service_pb2,
+    passage_index_service_pb2,
+    passage_service_pb2,
+)
 from strata.api.core_memory.v1 import block_service_pb2, file_service_pb2
 from strata.api.gateway.v1 import admin_service_pb2, run_service_pb2
-from strata.api.recall.v1 import message_service_pb2
+from strata.api.recall.v1 import message_index_service_pb2, message_service_pb2
 from strata.api.tool_execution.v1 import mcp_service_pb2, tool_service_pb2
 
 RUN_SERVICE: ServiceDescriptor = run_service_pb2.DESCRIPTOR.services_by_name["RunService"]
@@ -31,10 +35,14 @@ PROXIED_SERVICES: Mapping[str, Sequence[ServiceDescriptor]] = {
         block_service_pb2.DESCRIPTOR.services_by_name["BlockService"],
         file_service_pb2.DESCRIPTOR.services_by_name["FileService"],
     ),
-    "recall": (message_service_pb2.DESCRIPTOR.services_by_name["MessageService"],),
+    "recall": (
+        message_service_pb2.DESCRIPTOR.services_by_name["MessageService"],
+        message_index_service_pb2.DESCRIPTOR.services_by_name["MessageIndexService"],
+    ),
     "archival": (
         archive_service_pb2.DESCRIPTOR.services_by_name["ArchiveService"],
         passage_service_pb2.DESCRIPTOR.services_by_name["PassageService"],
+        passage_index_service_pb2.DESCRIPTOR.services_by_name["PassageIndexService"],
     ),
     "tool_execution": (
         tool_service_pb2.DESCRIPTOR.services_by_name["ToolService"],

@@ -28,7 +28,13 @@ from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.journal import JournalKey
 from strata.agent_loop.domain.messages import Message, Window
 from strata.agent_loop.domain.tools import EXIT_TOOLS, ToolBatch, ToolEvent, ToolSet
-from strata.agent_loop.loop.ports import BegunTurn, CommittedStep, MemorySection, StepCommit
+from strata.agent_loop.loop.ports import (
+    BegunTurn,
+    CommittedStep,
+    MemorySection,
+    StepCommit,
+    WindowSwap,
+)
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.api.archival.v1 import agent_archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import agent_archive_service_pb2_grpc as archive_grpc
@@ -158,7 +164,6 @@ class RecallClient:
             messages=[message_to_proto(message) for message in commit.messages],
             system_text=commit.system_text,
             metadata_stale=commit.metadata_stale,
-            evict_count=commit.evict_count,
         )
         response = await self._stub.CommitStep(request)
         return CommittedStep(
@@ -175,6 +180,27 @@ class RecallClient:
             messages=[message_to_proto(message) for message in messages],
         )
         await self._stub.OpenWindow(request)
+
+    async def swap_window(self, swap: WindowSwap) -> Window:
+        """Stores a summary and the window that names it."""
+        request = window_pb.CompactWindowRequest(
+            conversation_id=swap.conversation_id,
+            run_id=swap.key.run_id if swap.key is not None else "",
+            attempt=swap.key.attempt if swap.key is not None else 0,
+            expected_revision=swap.expected_revision,
+            summary=message_to_proto(swap.summary),
+            kept_message_ids=swap.kept_ids,
+        )
+        return window_from_proto((await self._stub.CompactWindow(request)).window)
+
+    async def fork_window(self, source_id: str, conversation_id: str, until_id: str) -> None:
+        """Makes a window as another was at a message; one that is there stays as it is."""
+        request = window_pb.ForkWindowRequest(
+            source_conversation_id=source_id,
+            conversation_id=conversation_id,
+            until_message_id=until_id,
+        )
+        await self._stub.ForkWindow(request)
 
     async def get_window(self, conversation_id: str) -> Window:
         """Returns a window."""

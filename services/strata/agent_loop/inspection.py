@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from strata.agent_loop.domain.messages import Message, MessageRole, Window
 from strata.agent_loop.domain.tools import ToolSet
-from strata.agent_loop.loop.requests import to_chat
+from strata.agent_loop.loop.requests import View
 from strata.agent_loop.models.tokens import messages_bytes, tools_bytes
 
 _ELEMENTS = {
@@ -21,7 +21,6 @@ _ELEMENTS = {
 _BLOCK = re.compile(r"^- chars_limit=", re.MULTILINE)
 _FILE = re.compile(r"^<file status=", re.MULTILINE)
 _RULE = re.compile(r"^<tool_rule>", re.MULTILINE)
-_NO_LIMIT = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +33,10 @@ class WindowPart:
     count: int
 
 
-def describe(window: Window, toolset: ToolSet, estimate: Callable[[int], int]) -> list[WindowPart]:
-    """Returns the parts of a window; `estimate` gives the tokens of some bytes."""
+def describe(
+    window: Window, toolset: ToolSet, view: View, estimate: Callable[[int], int]
+) -> list[WindowPart]:
+    """Returns the parts of a window as the model sees it; `estimate` gives the tokens of bytes."""
     text = window.messages[0].text if window.messages else ""
     rest, parts = text, {}
     for name, (opening, closing) in _ELEMENTS.items():
@@ -61,8 +62,8 @@ def describe(window: Window, toolset: ToolSet, estimate: Callable[[int], int]) -
     found.append(WindowPart("tools", tokens, characters, len(toolset.tools)))
     summaries = [m for m in window.messages[1:] if m.role is MessageRole.SUMMARY]
     others = [m for m in window.messages[1:] if m.role is not MessageRole.SUMMARY]
-    found.append(_of_messages("summary", summaries, estimate))
-    found.append(_of_messages("messages", others, estimate))
+    found.append(_of_messages("summary", summaries, view, estimate))
+    found.append(_of_messages("messages", others, view, estimate))
     return found
 
 
@@ -85,8 +86,10 @@ def _of_text(name: str, text: str, count: int, estimate: Callable[[int], int]) -
     return WindowPart(name, estimate(size), len(text), count)
 
 
-def _of_messages(name: str, messages: list[Message], estimate: Callable[[int], int]) -> WindowPart:
-    chat = [shown for message in messages for shown in to_chat(message, _NO_LIMIT)]
+def _of_messages(
+    name: str, messages: list[Message], view: View, estimate: Callable[[int], int]
+) -> WindowPart:
+    chat = view.chats(messages)
     characters = sum(
         len(shown.text) + sum(len(call.arguments) for call in shown.tool_calls) for shown in chat
     )

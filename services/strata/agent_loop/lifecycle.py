@@ -16,11 +16,17 @@ from strata.agent_loop.domain.agents import (
     LINE_NUMBERED_TYPES,
     Agent,
     AgentState,
+    CompactionSettings,
     Conversation,
     StoredAgent,
     merge_tools,
 )
-from strata.agent_loop.domain.commands import CreateAgent, CreateConversation, UpdateAgent
+from strata.agent_loop.domain.commands import (
+    CreateAgent,
+    CreateConversation,
+    ForkConversation,
+    UpdateAgent,
+)
 from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, Window
 from strata.agent_loop.domain.store import AgentStore
 from strata.agent_loop.domain.tools import FILE_TOOLS, ToolSet
@@ -81,6 +87,10 @@ class RecallLife(Protocol):
         """Returns a window."""
         ...
 
+    async def fork_window(self, source_id: str, conversation_id: str, until_id: str) -> None:
+        """Makes a window as another was at a message; one that is there stays as it is."""
+        ...
+
     async def release(self, agent_id: str) -> None:
         """Deletes all messages of an agent."""
         ...
@@ -101,8 +111,8 @@ class ArchivalLife(Archival, Protocol):
 class ModelCatalog(Models, Protocol):
     """The configured models, and which handles can be one of them."""
 
-    def check(self, handle: str) -> None:
-        """Refuses a handle that no configured endpoint can have.
+    def check(self, handle: str, field: str = "model.handle") -> None:
+        """Refuses a handle that no configured endpoint can have; an empty one passes.
 
         Raises:
             InvalidArgumentError: INVALID_FIELD; it names what is known.
@@ -153,6 +163,7 @@ class AgentLifecycle:
             FailedPreconditionError: BLOCK_LIMIT_EXCEEDED.
         """
         self._models.check(command.agent.model.handle)
+        self.check_compaction(command.agent.compaction)
         await self._check_tools(command.agent.tools)
         stored = await self._claim(command)
         agent = stored.agent
@@ -189,6 +200,8 @@ class AgentLifecycle:
         """
         if command.patch.model is not None:
             self._models.check(command.patch.model.handle)
+        if command.patch.compaction is not None:
+            self.check_compaction(command.patch.compaction)
         if command.patch.tools is not None:
             await self._check_tools(command.patch.tools)
         return await self._store.update(command.patch, command.request)
@@ -222,6 +235,30 @@ class AgentLifecycle:
         await self._open(agent, conversation.id, None)
         return await self._store.insert_conversation(conversation, command.request)
 
+    async def fork_conversation(self, command: ForkConversation) -> Conversation:
+        """Starts a conversation where another was. Its window is made first.
+
+        Raises:
+            NotFoundError: CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND.
+            AlreadyExistsError: REQUEST_ID_REUSED.
+        """
+        known = await self._store.known_conversation(command.request)
+        if known is not None:
+            return known
+        source = await self._store.conversation(command.conversation_id)
+        fork = Conversation(new_id("conversation"), source.agent_id, command.title, source.id)
+        await self._recall.fork_window(source.id, fork.id, command.until_message_id)
+        return await self._store.insert_conversation(fork, command.request)
+
+    def check_compaction(self, settings: CompactionSettings) -> CompactionSettings:
+        """Returns settings whose summarizer can be one of the configured models.
+
+        Raises:
+            InvalidArgumentError: INVALID_FIELD.
+        """
+        self._models.check(settings.model, "compaction.model")
+        return settings
+
     async def get(self, agent_id: str) -> Agent:
         """Returns an agent.
 
@@ -240,8 +277,8 @@ class AgentLifecycle:
 
     async def inspect(
         self, agent_id: str, conversation_id: str
-    ) -> tuple[Window, ToolSet, BoundModel | None]:
-        """Returns what fills a context window, and the model that it is for.
+    ) -> tuple[Agent, Window, ToolSet, BoundModel | None]:
+        """Returns what fills a context window of an agent, and the model that it is for.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND.
@@ -252,7 +289,7 @@ class AgentLifecycle:
             self._tools.resolve(merge_tools(agent.tools, FILE_TOOLS)),
         )
         offered = toolset.offered(agent.tools, folders=shows_folders(window))
-        return window, offered, await self._bound(agent)
+        return agent, window, offered, await self._bound(agent)
 
     async def _claim(self, command: CreateAgent) -> StoredAgent:
         try:

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 
 from strata.agent_loop.clients import ArchivalClient, CoreMemoryClient, RecallClient, ToolClient
+from strata.agent_loop.compaction.by_hand import CompactionByHand
 from strata.agent_loop.keys import Keyring
 from strata.agent_loop.lifecycle import AgentLifecycle
 from strata.agent_loop.loop.ports import Ports
@@ -80,10 +81,11 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
         clock=wiring.clock,
     )
     lifecycle = AgentLifecycle(store, memory, recall, archival, tools, provider, wiring.clock)
+    by_hand = CompactionByHand(lifecycle.inspect, provider, recall, tokens, wiring.clock)
     return Room(
         name=NAME,
         services=_services(
-            AgentServicer(lifecycle, store, tokens),
+            AgentServicer(lifecycle, store, tokens, by_hand),
             ModelServicer(provider, keyring, PostgresModelKeys(database)),
             TurnServicer(ports),
         ),

@@ -86,7 +86,7 @@ class ModelProvider:
         """Imports the SDKs of the configured endpoints, so that the first turn need not wait."""
         await self._factory.preload(endpoint.type for endpoint in self._registry.endpoints)
 
-    def check(self, handle: str) -> None:
+    def check(self, handle: str, field: str = "model.handle") -> None:
         """Refuses a handle that no configured endpoint can have.
 
         Without any endpoint every handle passes: the model may be configured later.
@@ -100,7 +100,7 @@ class ModelProvider:
             self._registry.resolve(handle)
         except UnknownModelError as error:
             raise InvalidArgumentError(
-                error.message, violations=[FieldViolation("model.handle", error.message)]
+                error.message, violations=[FieldViolation(field, error.message)]
             ) from error
 
     async def default_handle(self, keys: Sequence[SealedKey] = ()) -> str:

@@ -14,26 +14,20 @@ from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.archival.domain.passages import (
     Archive,
     ArchiveChange,
-    Found,
-    NewPassage,
     Origin,
     Passage,
     Place,
     Request,
-    Search,
-    TagMatch,
 )
+from strata.shared.embedding import EmbeddingModels
 from strata.shared.errors import (
     FailedPreconditionError,
     FieldViolation,
     InvalidArgumentError,
     Reason,
-    UnimplementedError,
 )
 from strata.shared.ids import check_id, new_id
 
-DEFAULT_TOP_K = 5
-MAX_TOP_K = 100
 MAX_QUERY_CHARS = 10_000
 MAX_TAGS = 64
 MAX_TAG_CHARS = 128
@@ -41,12 +35,6 @@ MAX_NAME_CHARS = 200
 MAX_DESCRIPTION_CHARS = 10_000
 MAX_REQUEST_ID_CHARS = 256
 MAX_TIME_TO_LIVE_S = 100 * 365 * 24 * 3600
-
-_MATCH = {
-    pb.TAG_MATCH_MODE_UNSPECIFIED: TagMatch.ANY,
-    pb.TAG_MATCH_MODE_ANY: TagMatch.ANY,
-    pb.TAG_MATCH_MODE_ALL: TagMatch.ALL,
-}
 
 
 def archive_to_proto(archive: Archive) -> archive_pb.Archive:
@@ -69,52 +57,38 @@ def archive_to_proto(archive: Archive) -> archive_pb.Archive:
 
 def passage_to_proto(passage: Passage) -> pb.Passage:
     """Returns the wire form of a passage."""
-    origin = passage.origin
     wire = pb.Passage(
         id=passage.id,
         archive_id=passage.archive_id,
         text=passage.text,
         tags=passage.tags,
         metadata=passage.metadata,
-        origin=pb.PassageOrigin(
-            agent_id=origin.agent_id,
-            run_id=origin.run_id,
-            tool_call_id=origin.tool_call_id,
-            message_id=origin.message_id,
-            file_id=origin.file_id,
-        ),
+        origin=origin_to_proto(passage.origin),
         revision=passage.revision,
         index_state=pb.INDEX_STATE_INDEXED if passage.indexed else pb.INDEX_STATE_PENDING,
         token_count=passage.token_count,
+        near_duplicate_ids=passage.near_duplicate_ids,
     )
     wire.create_time.FromDatetime(passage.create_time)
     wire.update_time.FromDatetime(passage.update_time)
+    if passage.deleted:
+        wire.delete_time.FromDatetime(passage.update_time)
     return wire
 
 
-def found_to_proto(found: Found, explain: bool) -> pb.PassageHit:
-    """Returns the wire form of a found passage."""
-    relevance = pb.PassageRelevance(
-        search_mode=found.mode,
-        rrf_score=found.score,
-        vector_rank=found.vector_rank,
-        fts_rank=found.fts_rank,
+def origin_to_proto(origin: Origin) -> pb.PassageOrigin:
+    """Returns the wire form of where something came from."""
+    return pb.PassageOrigin(
+        agent_id=origin.agent_id,
+        run_id=origin.run_id,
+        tool_call_id=origin.tool_call_id,
+        message_id=origin.message_id,
+        file_id=origin.file_id,
     )
-    if explain:
-        places = [
-            f"{place} {rank}"
-            for place, rank in (
-                ("by meaning at rank", found.vector_rank),
-                ("by words at rank", found.fts_rank),
-            )
-            if rank is not None
-        ]
-        relevance.explanation = f"Found {' and '.join(places)}; fused score {found.score:.4f}."
-    return pb.PassageHit(passage=passage_to_proto(found.passage), relevance=relevance)
 
 
 def to_archive(
-    request: archive_pb.CreateArchiveRequest, model: str, dim: int, now: datetime
+    request: archive_pb.CreateArchiveRequest, models: EmbeddingModels, now: datetime
 ) -> Archive:
     """Returns the archive to create.
 
@@ -127,21 +101,19 @@ def to_archive(
         *_description_violations(request.description),
         *_time_to_live_violations(request.time_to_live_seconds),
     ]
-    if request.embedding_model not in {"", model}:
-        violations.append(
-            FieldViolation("embedding_model", f"must be {model!r}, the model of this server")
-        )
     if request.agent_id:
         check_id(request.agent_id, "agent", field="agent_id")
     refuse(violations)
-    _refuse_time_to_live(request.time_to_live_seconds)
+    model = models.known(request.embedding_model)
     return new_archive(
         request.name,
-        model,
-        dim,
+        model.id,
+        model.dim,
         now,
         description=request.description,
         time_to_live=request.time_to_live_seconds,
+        # Without a name it follows the default, also when that is changed.
+        own_model=model.id if request.embedding_model else "",
     )
 
 
@@ -184,7 +156,6 @@ def to_change(request: archive_pb.UpdateArchiveRequest) -> ArchiveChange:
         *_time_to_live_violations(request.time_to_live_seconds),
     ]
     refuse(violations)
-    _refuse_time_to_live(request.time_to_live_seconds)
     return ArchiveChange(
         name=request.name if request.HasField("name") else None,
         description=request.description if request.HasField("description") else None,
@@ -194,7 +165,12 @@ def to_change(request: archive_pb.UpdateArchiveRequest) -> ArchiveChange:
     )
 
 
-def to_request(message: archive_pb.UpdateArchiveRequest) -> Request:
+def to_request(
+    message: archive_pb.UpdateArchiveRequest
+    | pb.UpdatePassageRequest
+    | pb.RestorePassageRequest
+    | pb.PurgePassageRequest,
+) -> Request:
     """Returns what tells the request from others.
 
     Raises:
@@ -220,54 +196,6 @@ def to_place(archive_id: str, agent_id: str) -> Place:
     return Place(archive_id, agent_id)
 
 
-def to_passages(
-    wires: Iterable[pb.NewPassage],
-    field: str,
-    count_tokens: Callable[[str], int],
-    limit: int,
-    now: datetime,
-) -> list[NewPassage]:
-    """Returns passages to store.
-
-    Raises:
-        InvalidArgumentError: A text is blank or tags are wrong.
-        FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
-    """
-    wires = list(wires)
-    violations: list[FieldViolation] = []
-    for index, wire in enumerate(wires):
-        place = f"{field}[{index}]" if len(wires) > 1 else field
-        violations += text_violations(f"{place}.text", wire.text)
-        violations += tag_violations(f"{place}.tags", wire.tags)
-        _time(wire.create_time, f"{place}.create_time", violations)
-    refuse(violations)
-    return [_to_passage(wire, count_tokens, limit, now) for wire in wires]
-
-
-def _to_passage(
-    wire: pb.NewPassage, count_tokens: Callable[[str], int], limit: int, now: datetime
-) -> NewPassage:
-    origin = wire.origin
-    created = now
-    if wire.HasField("create_time"):
-        created = wire.create_time.ToDatetime(tzinfo=UTC)
-    return NewPassage(
-        id=new_id("passage"),
-        text=wire.text,
-        token_count=checked_tokens(wire.text, count_tokens, limit),
-        create_time=created,
-        tags=tuple(sorted(set(wire.tags))),
-        metadata=dict(wire.metadata),
-        origin=Origin(
-            agent_id=origin.agent_id,
-            run_id=origin.run_id,
-            tool_call_id=origin.tool_call_id,
-            message_id=origin.message_id,
-            file_id=origin.file_id,
-        ),
-    )
-
-
 def checked_tokens(text: str, count_tokens: Callable[[str], int], limit: int) -> int:
     """Returns the tokens of a text.
 
@@ -283,47 +211,6 @@ def checked_tokens(text: str, count_tokens: Callable[[str], int], limit: int) ->
             metadata={"limit": limit, "tokens": tokens},
         )
     return tokens
-
-
-def to_search(request: pb.SearchPassagesRequest) -> Search:
-    """Returns what to search for.
-
-    Raises:
-        InvalidArgumentError: Neither or both of agent and archives are given, or a value is
-            out of range.
-    """
-    violations: list[FieldViolation] = []
-    if bool(request.agent_id) == bool(request.archive_ids):
-        violations.append(FieldViolation("agent_id", "set exactly one of agent_id and archive_ids"))
-    if len(request.query) > MAX_QUERY_CHARS:
-        violations.append(FieldViolation("query", f"must not exceed {MAX_QUERY_CHARS} characters"))
-    if request.top_k < 0:
-        violations.append(FieldViolation("top_k", "must not be negative"))
-    if request.tag_match_mode not in _MATCH:
-        violations.append(FieldViolation("tag_match_mode", "is not a known mode"))
-    violations += tag_violations("tags", request.tags)
-    start = end = None
-    if request.HasField("start_time"):
-        start = _time(request.start_time, "start_time", violations)
-    if request.HasField("end_time"):
-        end = _time(request.end_time, "end_time", violations)
-    if start is not None and end is not None and start >= end:
-        violations.append(FieldViolation("end_time", "must be after start_time"))
-    refuse(violations)
-    if request.agent_id:
-        check_id(request.agent_id, "agent", field="agent_id")
-    for index, archive_id in enumerate(request.archive_ids):
-        check_id(archive_id, "archive", field=f"archive_ids[{index}]")
-    return Search(
-        query=request.query,
-        top_k=min(request.top_k or DEFAULT_TOP_K, MAX_TOP_K),
-        agent_id=request.agent_id,
-        archive_ids=tuple(request.archive_ids),
-        tags=tuple(request.tags),
-        tag_match=_MATCH[request.tag_match_mode],
-        start_time=start,
-        end_time=end,
-    )
 
 
 def text_violations(field: str, text: str) -> list[FieldViolation]:
@@ -388,15 +275,6 @@ def _description_violations(description: str) -> list[FieldViolation]:
     return []
 
 
-def _refuse_time_to_live(seconds: int) -> None:
-    if seconds:
-        # Nothing deletes passages by age yet: a lifetime that is not kept must not be taken.
-        raise UnimplementedError(
-            "Deleting passages after a time is not built in this release.",
-            metadata={"what": "time_to_live_seconds"},
-        )
-
-
 def _time_to_live_violations(seconds: int) -> list[FieldViolation]:
     if not 0 <= seconds <= MAX_TIME_TO_LIVE_S:
         wanted = f"must be between 0 (for ever) and {MAX_TIME_TO_LIVE_S}, a hundred years"
@@ -404,7 +282,8 @@ def _time_to_live_violations(seconds: int) -> list[FieldViolation]:
     return []
 
 
-def _time(value: Timestamp, field: str, violations: list[FieldViolation]) -> datetime | None:
+def checked_time(value: Timestamp, field: str, violations: list[FieldViolation]) -> datetime | None:
+    """Returns an aware UTC time; adds to the violations if it is none."""
     try:
         return value.ToDatetime(tzinfo=UTC)
     except (ValueError, OverflowError):

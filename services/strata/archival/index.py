@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection as Group
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import replace
+from typing import Protocol
 
 from strata.archival.domain.chunks import ChunkBatch, chunk_key
 from strata.archival.domain.passages import Filter, Passage, TagMatch
-from strata.shared.embedding import Embedder, embed_chunked
-from strata.shared.vectors import (
-    Collection,
-    Document,
-    FieldKind,
-    Hit,
-    IndexedChunk,
-    VectorIndex,
-    Where,
-)
-from strata.shared.vectors.index import PayloadValue
+from strata.archival.store.homes import Home
+from strata.shared.embedding import Embedder, EmbeddingModels
+from strata.shared.timewords import TimeRange, just_before
+from strata.shared.vectors import Collection, FieldKind, Hit, VectorIndex, Where
+from strata.shared.vectors.preferring import of_that_time
+from strata.shared.vectors.reindex import Serving
+from strata.shared.vectors.reindex.routes import OwnModels, Routes, first_generation
 from strata.shared.vectors.sparse import SparseEncoder
+from strata.shared.vectors.texts import CHUNK_TOKENS, Entry, TextIndex, models_of
 
 PASSAGES = Collection(
     name="passages",
@@ -29,6 +28,9 @@ PASSAGES = Collection(
         "create_time": FieldKind.DATETIME,
     },
 )
+# Passages of archives that follow no default, a generation for each model. They stay where they
+# are when the default changes.
+ARCHIVE_PASSAGES = Collection(name="archive-passages", fields=PASSAGES.fields)
 # A collection of its own: how rare a word is in the files says nothing of the passages.
 FILE_CHUNKS = Collection(
     name="file-chunks",
@@ -40,161 +42,212 @@ FILE_CHUNKS = Collection(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A text to index."""
+class Homes(Protocol):
+    """Says under which models archives are indexed; see `ArchiveHomes`."""
 
-    id: str
-    text: str
-    payload: Mapping[str, PayloadValue]
+    async def of(self, project_id: str, archive_ids: Group[str]) -> Mapping[str, Home]:
+        """Returns the homes of those of some archives that there are."""
+        ...
 
 
-class TextIndex:
-    """One collection of texts, found by meaning and by words.
+class NoHomes:
+    """Every archive follows the default."""
 
-    Args:
-        index: The engine.
-        embedder: The model of the vectors.
-        sparse: Makes the vectors of words.
-        collection: Which one.
-    """
-
-    def __init__(
-        self, index: VectorIndex, embedder: Embedder, sparse: SparseEncoder, collection: Collection
-    ) -> None:
-        self._index = index
-        self._embedder = embedder
-        self._sparse = sparse
-        self._collection = collection
-
-    async def is_missing(self) -> bool:
-        """Says whether there is no collection.
-
-        Raises:
-            UnavailableError: The engine cannot be reached.
-        """
-        return not await self._index.generations(self._collection)
-
-    async def ensure(self) -> None:
-        """Makes the collection if it is not there.
-
-        Raises:
-            UnavailableError: The engine cannot be reached.
-        """
-        await self._index.ensure(self._collection, self._embedder.model_id, self._embedder.dim)
-
-    async def put(self, project_id: str, entries: Sequence[Entry], *, replace: bool) -> None:
-        """Stores texts; ``replace`` if some may be there already, with more text.
-
-        Raises:
-            UnavailableError: The engine or the model cannot be reached.
-        """
-        chunked = await embed_chunked(self._embedder, [entry.text for entry in entries])
-        documents = [
-            Document(
-                id=entry.id,
-                chunks=[
-                    IndexedChunk(chunk.vector, self._sparse.document(chunk.text))
-                    for chunk in chunks
-                ],
-                payload=entry.payload,
-            )
-            for entry, chunks in zip(entries, chunked, strict=True)
-        ]
-        await self._index.upsert(self._collection, project_id, documents, replace=replace)
-
-    async def remove(self, project_id: str, ids: Sequence[str]) -> None:
-        """Forgets texts by id.
-
-        Raises:
-            UnavailableError: The engine cannot be reached.
-        """
-        await self._index.delete(self._collection, project_id, ids)
-
-    async def remove_where(self, project_id: str, where: Where) -> None:
-        """Forgets texts by their payload.
-
-        Raises:
-            UnavailableError: The engine cannot be reached.
-        """
-        await self._index.delete_where(self._collection, project_id, where)
-
-    async def search(self, project_id: str, query: str, where: Where, limit: int) -> list[Hit]:
-        """Returns the best texts by meaning and words, best first.
-
-        Raises:
-            UnavailableError: The engine or the model cannot be reached.
-        """
-        vector = (await self._embedder.embed([query], "query"))[0]
-        return await self._index.query(
-            self._collection,
-            project_id,
-            dense=vector,
-            sparse=self._sparse.query(query),
-            where=where,
-            limit=limit,
-        )
+    async def of(self, project_id: str, archive_ids: Group[str]) -> Mapping[str, Home]:
+        """See `Homes.of`."""
+        return {}
 
 
 class PassageIndex:
-    """Writes passages into the index and asks it; arguments as for `TextIndex`."""
+    """Writes passages into the index and asks it.
 
-    def __init__(self, index: VectorIndex, embedder: Embedder, sparse: SparseEncoder) -> None:
-        self._texts = TextIndex(index, embedder, sparse, PASSAGES)
+    Args:
+        index: The engine.
+        models: The models of the vectors; a single one is all there is.
+        sparse: Makes the vectors of words.
+        routes: Where the passages of archives without a model of their own are.
+        own: Which models archives have of their own.
+        homes: Which archive has which.
+    """
+
+    def __init__(
+        self,
+        index: VectorIndex,
+        models: EmbeddingModels | Embedder,
+        sparse: SparseEncoder,
+        *,
+        routes: Routes | None = None,
+        own: OwnModels | None = None,
+        homes: Homes | None = None,
+    ) -> None:
+        self.models = models_of(models)
+        self.texts = TextIndex(
+            index, self.models, sparse, PASSAGES, chunk_tokens=CHUNK_TOKENS, routes=routes
+        )
+        self.own_texts = TextIndex(
+            index, self.models, sparse, ARCHIVE_PASSAGES, chunk_tokens=CHUNK_TOKENS
+        )
+        self._own = own
+        self._homes = homes or NoHomes()
 
     async def is_missing(self) -> bool:
         """See `TextIndex.is_missing`."""
-        return await self._texts.is_missing()
+        if await self.texts.is_missing():
+            return True
+        for generation in await self._own_generations(fresh=True):
+            if not await self.own_texts.has(generation):
+                return True
+        return False
 
     async def ensure(self) -> None:
         """See `TextIndex.ensure`."""
-        await self._texts.ensure()
+        await self.texts.ensure()
+        for generation in await self._own_generations(fresh=True):
+            await self.own_texts.make(generation)
+
+    def generation_of(self, model: str) -> Serving:
+        """Returns the generation of archives with this model of their own."""
+        return first_generation(ARCHIVE_PASSAGES, self.models, model)
+
+    async def open_own(self, model: str) -> Serving:
+        """Returns the generation of archives with this model, made if it is not there.
+
+        Raises:
+            UnavailableError: Database or engine cannot be reached.
+        """
+        generation = self.generation_of(model)
+        if self._own is not None and not await self._own.knows(generation):
+            # In this order: what is known and not there counts as lost.
+            await self.own_texts.make(generation)
+            await self._own.add(generation)
+        return generation
 
     async def write(self, project_id: str, passages: Sequence[Passage]) -> None:
         """Brings the index up to the given revisions; deleted passages are forgotten.
 
         Raises:
-            UnavailableError: The engine or the model cannot be reached.
+            UnavailableError: The engine or a model cannot be reached.
         """
         gone = [passage.id for passage in passages if passage.deleted]
         if gone:
-            await self._texts.remove(project_id, gone)
+            await self.remove(project_id, gone)
         kept = [passage for passage in passages if not passage.deleted]
         if not kept:
             return
-        entries = [
-            Entry(
-                passage.id,
-                passage.text,
-                {
-                    "archive_id": passage.archive_id,
-                    "tags": passage.tags,
-                    "create_time": passage.create_time,
-                },
-            )
-            for passage in kept
-        ]
-        changed = any(passage.revision > 1 for passage in kept)
-        await self._texts.put(project_id, entries, replace=changed)
+        # The homes are asked after the passages were read: see `Routes.written`.
+        homes = await self._homes.of(project_id, {passage.archive_id for passage in kept})
+        groups: dict[tuple[str, ...], list[Passage]] = {}
+        for passage in kept:
+            written = homes.get(passage.archive_id, Home()).written
+            groups.setdefault(written, []).append(passage)
+        for written, group in groups.items():
+            entries = [entry_of(passage) for passage in group]
+            changed = any(passage.revision > 1 for passage in group)
+            for model in written:
+                if model:
+                    into = [await self.open_own(model)]
+                    await self.own_texts.put(project_id, entries, replace=changed, into=into)
+                else:
+                    await self.texts.put(project_id, entries, replace=changed)
 
-    async def search(self, project_id: str, query: str, within: Filter, limit: int) -> list[Hit]:
-        """See `TextIndex.search`."""
-        return await self._texts.search(project_id, query, _where(within), limit)
+    async def remove(self, project_id: str, ids: Sequence[str]) -> None:
+        """Forgets passages, whatever archive they were in.
+
+        Raises:
+            UnavailableError: Database or engine cannot be reached.
+        """
+        await self.texts.remove(project_id, ids)
+        own = await self._own_generations(fresh=True)
+        await self.own_texts.remove(project_id, ids, within=own)
+
+    async def search(
+        self,
+        project_id: str,
+        query: str,
+        within: Filter,
+        limit: int,
+        spoken: Sequence[TimeRange] = (),
+    ) -> list[Hit]:
+        """See `TextIndex.search`; what was stored at a time that is spoken of comes first.
+
+        Archives of several models are asked each with its own vector. The scores are of one
+        scale, on which 0 is unrelated and 1 the same, so that they make one order.
+        """
+        prefer = of_that_time(spoken)
+        groups = await self._by_model(project_id, within.archive_ids)
+
+        async def ask(model: str) -> list[Hit]:
+            where = _where(replace(within, archive_ids=tuple(groups[model])))
+            texts, one = self.texts, None
+            if model:
+                texts, one = self.own_texts, self.generation_of(model)
+            return await texts.search(project_id, query, where, limit, prefer=prefer, within=one)
+
+        found = await asyncio.gather(*(ask(model) for model in groups))
+        hits = [hit for each in found for hit in each]
+        hits.sort(key=lambda hit: (-hit.score, hit.document_id))
+        return hits[:limit]
+
+    async def _by_model(
+        self, project_id: str, archive_ids: Sequence[str]
+    ) -> Mapping[str, Sequence[str]]:
+        # Where no archive has a model of its own, nothing has to be asked.
+        if not await self._own_generations():
+            return {"": archive_ids}
+        homes = await self._homes.of(project_id, archive_ids)
+        found: dict[str, list[str]] = {}
+        for archive_id in archive_ids:
+            found.setdefault(homes.get(archive_id, Home()).asked, []).append(archive_id)
+        return found
+
+    async def _own_generations(self, *, fresh: bool = False) -> Sequence[Serving]:
+        return [] if self._own is None else await self._own.all(fresh=fresh)
+
+
+def entry_of(passage: Passage) -> Entry:
+    """Returns what the index gets of a passage."""
+    vector = passage.vector
+    return Entry(
+        passage.id,
+        passage.text,
+        {
+            "archive_id": passage.archive_id,
+            "tags": passage.tags,
+            "create_time": passage.create_time,
+        },
+        vector=None if vector is None else vector.values,
+        vector_model="" if vector is None else vector.model,
+    )
+
+
+def chunk_entries(batch: ChunkBatch) -> list[Entry]:
+    """Returns what the index gets of some chunks of a file."""
+    payload = {"folder_id": batch.folder_id, "file_id": batch.file_id, "set_id": batch.set_id}
+    return [
+        Entry(chunk_key(batch.set_id, chunk.ordinal), chunk.text, payload) for chunk in batch.chunks
+    ]
 
 
 class ChunkIndex:
     """Writes chunks of files into the index and asks it; arguments as for `TextIndex`."""
 
-    def __init__(self, index: VectorIndex, embedder: Embedder, sparse: SparseEncoder) -> None:
-        self._texts = TextIndex(index, embedder, sparse, FILE_CHUNKS)
+    def __init__(
+        self,
+        index: VectorIndex,
+        models: EmbeddingModels | Embedder,
+        sparse: SparseEncoder,
+        *,
+        routes: Routes | None = None,
+    ) -> None:
+        self.texts = TextIndex(index, models, sparse, FILE_CHUNKS, routes=routes)
 
     async def is_missing(self) -> bool:
         """See `TextIndex.is_missing`."""
-        return await self._texts.is_missing()
+        return await self.texts.is_missing()
 
     async def ensure(self) -> None:
         """See `TextIndex.ensure`."""
-        await self._texts.ensure()
+        await self.texts.ensure()
 
     async def write(self, project_id: str, batch: ChunkBatch) -> None:
         """Stores chunks; they never change, so that writing them again does no harm.
@@ -202,16 +255,7 @@ class ChunkIndex:
         Raises:
             UnavailableError: The engine or the model cannot be reached.
         """
-        payload = {
-            "folder_id": batch.folder_id,
-            "file_id": batch.file_id,
-            "set_id": batch.set_id,
-        }
-        entries = [
-            Entry(chunk_key(batch.set_id, chunk.ordinal), chunk.text, payload)
-            for chunk in batch.chunks
-        ]
-        await self._texts.put(project_id, entries, replace=False)
+        await self.texts.put(project_id, chunk_entries(batch), replace=False)
 
     async def forget(self, project_id: str, set_id: str) -> None:
         """Removes all chunks of a set.
@@ -219,24 +263,23 @@ class ChunkIndex:
         Raises:
             UnavailableError: The engine cannot be reached.
         """
-        await self._texts.remove_where(project_id, Where(eq={"set_id": set_id}))
+        await self.texts.remove_where(project_id, Where(eq={"set_id": set_id}))
 
     async def search(
         self, project_id: str, query: str, folder_ids: Sequence[str], limit: int
     ) -> list[Hit]:
         """See `TextIndex.search`."""
         where = Where(any_of={"folder_id": folder_ids})
-        return await self._texts.search(project_id, query, where, limit)
+        return await self.texts.search(project_id, query, where, limit)
 
 
 def _where(within: Filter) -> Where:
     tags = {"tags": within.tags} if within.tags else {}
     by_any = within.tag_match is TagMatch.ANY
-    until = within.end_time
     return Where(
         any_of={"archive_id": within.archive_ids, **(tags if by_any else {})},
         all_of={} if by_any else tags,
         since=within.start_time,
         # The index includes the moment, the request does not.
-        until=None if until is None else until - timedelta(microseconds=1),
+        until=just_before(within.end_time),
     )

@@ -1,102 +1,18 @@
-"""Keeps the index up with PostgreSQL: commit first, index after."""
+"""What waits for the index in this room."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Sequence
-from typing import Protocol
 
 from strata.archival.domain.chunks import QueuedSet, SetState
 from strata.archival.index import ChunkIndex, PassageIndex
 from strata.archival.store import ChunkQueue, PendingPassages
 from strata.shared.errors import StrataError
 from strata.shared.logs import get_logger
+from strata.shared.telemetry import Telemetry
+from strata.shared.vectors.indexing import LagGauges
 
-_LONGEST_PAUSE_S = 30.0
-# How often a quiet indexer looks whether the collections are still there.
-_CHECK_EVERY_S = 15.0
 _log = get_logger(__name__)
-
-
-class Backlog(Protocol):
-    """What waits for one collection of the index."""
-
-    async def ensure(self) -> None:
-        """Makes the collection if it is not there; then everything waits for it.
-
-        Raises:
-            UnavailableError: Database or engine cannot be reached.
-        """
-        ...
-
-    async def advance(self) -> bool:
-        """Indexes one batch; returns whether there was anything to do.
-
-        Raises:
-            UnavailableError: Database, engine or model cannot be reached; nothing is lost.
-        """
-        ...
-
-
-class Indexer:
-    """Writes what is pending into the index, for ever.
-
-    It is woken right after a commit in this process, and looks by itself every
-    ``poll`` seconds for what other replicas or a crash left behind.
-
-    Args:
-        backlogs: The work. One is advanced only when those before it have none.
-        poll: Seconds.
-    """
-
-    def __init__(self, backlogs: Sequence[Backlog], *, poll: float) -> None:
-        self._backlogs = backlogs
-        self._poll = poll
-        self._wake = asyncio.Event()
-
-    def wake(self) -> None:
-        """Tells that something was committed."""
-        self._wake.set()
-
-    async def run(self) -> None:
-        """Indexes until cancelled."""
-        pause = self._poll
-        checked = -_CHECK_EVERY_S
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                if loop.time() - checked > _CHECK_EVERY_S:
-                    for backlog in self._backlogs:
-                        await backlog.ensure()
-                    checked = loop.time()
-                worked = await self.index_pending()
-                pause = self._poll
-                if worked:
-                    continue
-            except StrataError as error:
-                _log.warning(
-                    "indexing waits", reason=error.reason.value, message=error.message, pause=pause
-                )
-                checked = -_CHECK_EVERY_S
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_S)
-                continue
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
-            self._wake.clear()
-
-    async def index_pending(self) -> bool:
-        """Indexes one batch of the first backlog that has one; returns whether one had.
-
-        Raises:
-            UnavailableError: Database, engine or model cannot be reached; nothing is lost.
-        """
-        for backlog in self._backlogs:
-            if await backlog.advance():
-                return True
-        return False
 
 
 class PassageBacklog:
@@ -106,12 +22,21 @@ class PassageBacklog:
         pending: The passages.
         index: Where they go.
         batch: How many at a time.
+        telemetry: Is told how much waits.
     """
 
-    def __init__(self, pending: PendingPassages, index: PassageIndex, *, batch: int) -> None:
+    def __init__(
+        self,
+        pending: PendingPassages,
+        index: PassageIndex,
+        *,
+        batch: int,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self._pending = pending
         self._index = index
         self._batch = batch
+        self._gauges = LagGauges(telemetry, "passages")
 
     async def ensure(self) -> None:
         """See `Backlog.ensure`."""
@@ -120,6 +45,7 @@ class PassageBacklog:
             count = await self._pending.index_all_again()
             _log.info("the index is built anew", passages=count)
         await self._index.ensure()
+        self._gauges.tell(await self._pending.lag())
 
     async def advance(self) -> bool:
         """See `Backlog.advance`."""
@@ -140,12 +66,21 @@ class ChunkBacklog:
         queue: The files.
         index: Where their chunks go.
         batch: How many chunks at a time.
+        telemetry: Is told how much waits.
     """
 
-    def __init__(self, queue: ChunkQueue, index: ChunkIndex, *, batch: int) -> None:
+    def __init__(
+        self,
+        queue: ChunkQueue,
+        index: ChunkIndex,
+        *,
+        batch: int,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self._queue = queue
         self._index = index
         self._batch = batch
+        self._gauges = LagGauges(telemetry, "file-chunks")
 
     async def ensure(self) -> None:
         """See `Backlog.ensure`."""
@@ -153,6 +88,7 @@ class ChunkBacklog:
             count = await self._queue.index_all_again()
             _log.info("the index of files is built anew", files=count)
         await self._index.ensure()
+        self._gauges.tell(await self._queue.lag())
 
     async def advance(self) -> bool:
         """See `Backlog.advance`."""

@@ -11,35 +11,37 @@ from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import archive_service_pb2_grpc as archive_grpc
 from strata.api.archival.v1 import file_index_service_pb2 as file_pb
 from strata.api.archival.v1 import file_index_service_pb2_grpc as file_grpc
+from strata.api.archival.v1 import passage_index_service_pb2 as index_pb
+from strata.api.archival.v1 import passage_index_service_pb2_grpc as index_grpc
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
-from strata.archival.embedders import make_embedder
-from strata.archival.index import ChunkIndex, PassageIndex
-from strata.archival.indexer import ChunkBacklog, Indexer, PassageBacklog
+from strata.archival.indexes import open_indexes
 from strata.archival.migrations import MIGRATIONS
+from strata.archival.reindexing import ArchiveModels
 from strata.archival.search import FileChunkSearch, PassageSearch
 from strata.archival.servicers import (
     AgentArchiveServicer,
     ArchiveServicer,
     FileIndexServicer,
+    PassageIndexServicer,
     PassageServicer,
 )
 from strata.archival.settings import ArchivalSettings
 from strata.archival.store import (
-    ChunkQueue,
-    PendingPassages,
+    Expiry,
     PostgresArchiveStore,
     PostgresFileChunkStore,
+    PostgresPassageHistory,
     PostgresPassageStore,
     ReceiptLog,
 )
 from strata.shared.db import Database
 from strata.shared.room import Room, Service, Wiring
 from strata.shared.server import run_room
-from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
-from strata.shared.vectors.sparse import SparseEncoder
 
 NAME = "archival"
+# The indexer and the reindexer hold a claim each, and write beside it.
+_WORKER_POOL = 5
 
 
 async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
@@ -64,31 +66,23 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
     stack.push_async_callback(database.close)
     worker = Database(
         settings.worker_database_url,
-        pool_size=2,
+        pool_size=_WORKER_POOL,
         application_name="strata-archival-worker",
         prepared_statements=settings.prepared_statements,
     )
     stack.push_async_callback(worker.close)
-    embedder = await make_embedder(settings, stack)
-    vectors = QdrantIndex(
-        connect(settings.qdrant_url, settings.qdrant_api_key or None),
-        QdrantConfig(replication_factor=settings.qdrant_replication_factor),
-    )
-    stack.push_async_callback(vectors.close)
-    index = PassageIndex(vectors, embedder, SparseEncoder())
-    chunk_index = ChunkIndex(vectors, embedder, SparseEncoder())
-    indexer = Indexer(
-        [
-            PassageBacklog(PendingPassages(database, worker), index, batch=settings.index_batch),
-            ChunkBacklog(
-                ChunkQueue(database, worker), chunk_index, batch=settings.index_file_batch
-            ),
-        ],
-        poll=settings.index_poll_s,
-    )
+    indexes = await open_indexes(settings, wiring, stack, database, worker)
+    embedder, indexer = indexes.embedder, indexes.indexer
     archives = PostgresArchiveStore(database)
     passages = PostgresPassageStore(database)
     chunks = PostgresFileChunkStore(database)
+    expiry = Expiry(
+        database,
+        worker,
+        batch=settings.expiry_batch,
+        poll=settings.expiry_poll_s,
+        wake=indexer.wake,
+    )
     log = ReceiptLog(worker, timedelta(days=settings.request_days))
     return Room(
         name=NAME,
@@ -96,15 +90,29 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
             Service(
                 archive_pb.DESCRIPTOR.services_by_name["ArchiveService"].full_name,
                 archive_grpc.add_ArchiveServiceServicer_to_server,
-                ArchiveServicer(archives, embedder, wiring.clock, indexer.wake),
+                ArchiveServicer(
+                    archives,
+                    indexes.models,
+                    ArchiveModels(
+                        indexes.homes, indexes.archives, indexes.passages, indexes.reindexer.wake
+                    ),
+                    wiring.clock,
+                    indexer.wake,
+                ),
+            ),
+            Service(
+                index_pb.DESCRIPTOR.services_by_name["PassageIndexService"].full_name,
+                index_grpc.add_PassageIndexServiceServicer_to_server,
+                PassageIndexServicer(indexes.desk),
             ),
             Service(
                 passage_pb.DESCRIPTOR.services_by_name["PassageService"].full_name,
                 passage_grpc.add_PassageServiceServicer_to_server,
                 PassageServicer(
                     passages,
+                    PostgresPassageHistory(database),
                     archives,
-                    PassageSearch(passages, index),
+                    PassageSearch(passages, indexes.passages, wiring.clock),
                     embedder,
                     wiring.clock,
                     token_limit=settings.passage_token_limit,
@@ -121,14 +129,19 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
                 file_grpc.add_FileIndexServiceServicer_to_server,
                 FileIndexServicer(
                     chunks,
-                    FileChunkSearch(chunks, chunk_index),
+                    FileChunkSearch(chunks, indexes.chunks),
                     embedder,
                     token_limit=settings.passage_token_limit,
                     wake=indexer.wake,
                 ),
             ),
         ],
-        background=[indexer.run, log.keep_forgetting],
+        background=[
+            indexer.run,
+            indexes.reindexer.run,
+            log.keep_forgetting,
+            expiry.keep_destroying,
+        ],
     )
 
 

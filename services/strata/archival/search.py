@@ -1,51 +1,70 @@
-"""Search over passages and files: the index proposes, PostgreSQL disposes.
-
-The text and the conditions of each result are those of PostgreSQL, so that an index that
-lags behind can miss something but never show what is wrong. Without the index the words
-alone are searched.
-"""
+"""Search over passages and files: the index proposes, PostgreSQL disposes."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Sequence
 
 from strata.archival.domain.chunks import FileChunkStore, FoundChunk
-from strata.archival.domain.passages import Found, Search
+from strata.archival.domain.passages import Filter, Passage
+from strata.archival.domain.searching import Answer, Exclusion, Found, Search, exclusions
 from strata.archival.domain.store import PassageStore
 from strata.archival.index import ChunkIndex, PassageIndex
+from strata.shared.clock import Clock
 from strata.shared.context import current_project
-from strata.shared.errors import UnavailableError
-from strata.shared.logs import get_logger
-from strata.shared.vectors import Hit
+from strata.shared.timewords import TimeRange, time_ranges, zone_of
+from strata.shared.vectors.merging import Place, explained, if_there, merge
+from strata.shared.vectors.preferring import WHEN_WEIGHT
 
-# What waits for the index is found by words alone. Its score is set between those of the
-# hits: a good match by words ranks with a fair one by meaning.
-_PENDING_WEIGHT = 0.5
 # Chunks of a file that was replaced stand in the index until they are forgotten there.
 _CHUNK_MARGIN = 2
-_Item = TypeVar("_Item")
-_log = get_logger(__name__)
 
 
 class PassageSearch:
-    """Finds passages by meaning and by words."""
+    """Finds passages by meaning and by words.
 
-    def __init__(self, store: PassageStore, index: PassageIndex) -> None:
+    Args:
+        store: The passages.
+        index: The index of them.
+        clock: Says what "yesterday" is.
+    """
+
+    def __init__(self, store: PassageStore, index: PassageIndex, clock: Clock) -> None:
         self._store = store
         self._index = index
+        self._clock = clock
 
-    async def search(self, search: Search) -> list[Found]:
+    async def search(self, search: Search) -> Answer:
         """Returns the best passages, best first; none for a blank query."""
         if not search.query.strip():
-            return []
+            return Answer()
         archives = search.archive_ids or await self._store.archive_ids(search.agent_id)
         if not archives:
-            return []
-        within = search.within(archives)
-        hits = await _if_there(
-            self._index.search(current_project(), search.query, within, search.top_k)
+            return Answer()
+        now = search.reference_time or self._clock.now()
+        spoken = time_ranges(search.query, now, zone_of(search.timezone))
+        found = await self._find(search, search.within(archives), spoken)
+        left_out: tuple[Exclusion, ...] = ()
+        if search.explain and search.has_conditions:
+            everything = await self._find(search, Filter(tuple(archives)), spoken)
+            left_out = exclusions(search, [passage for passage, _ in everything])
+        hits = tuple(
+            Found(
+                passage,
+                place.mode,
+                place.score,
+                place.vector_rank,
+                place.fts_rank,
+                _why(passage, place, spoken) if search.explain else "",
+            )
+            for passage, place in found
+        )
+        return Answer(hits, left_out, spoken)
+
+    async def _find(
+        self, search: Search, within: Filter, spoken: Sequence[TimeRange]
+    ) -> list[tuple[Passage, Place]]:
+        hits = await if_there(
+            self._index.search(current_project(), search.query, within, search.top_k, spoken)
         )
         by_id, by_words = await self._store.matching(
             [hit.document_id for hit in hits or ()],
@@ -54,15 +73,13 @@ class PassageSearch:
             search.top_k,
             all_words=hits is None,
         )
-        ranked = _ranked(
+        ranked = merge(
             hits or (),
             {passage.id: passage for passage in by_id},
             [(passage.id, passage, score) for passage, score in by_words],
+            lambda passage: WHEN_WEIGHT * len(_of_that_time(passage, spoken)),
         )
-        return [
-            Found(passage, place.mode, place.score, place.vector_rank, place.fts_rank)
-            for passage, place in ranked[: search.top_k]
-        ]
+        return ranked[: search.top_k]
 
 
 class FileChunkSearch:
@@ -76,7 +93,7 @@ class FileChunkSearch:
         """Returns the best chunks of the files in some folders, best first."""
         if not folder_ids:
             return []
-        hits = await _if_there(
+        hits = await if_there(
             self._index.search(current_project(), query, folder_ids, limit * _CHUNK_MARGIN)
         )
         by_key, by_words = await self._store.matching(
@@ -86,7 +103,7 @@ class FileChunkSearch:
             limit,
             all_words=hits is None,
         )
-        ranked = _ranked(
+        ranked = merge(
             hits or (),
             {stored.key: stored for stored in by_key},
             [(stored.key, stored, score) for stored, score in by_words],
@@ -94,44 +111,10 @@ class FileChunkSearch:
         return [FoundChunk(stored, place.score) for stored, place in ranked[:limit]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    mode: str
-    score: float
-    vector_rank: int | None
-    fts_rank: int | None
+def _of_that_time(passage: Passage, spoken: Sequence[TimeRange]) -> list[TimeRange]:
+    return [each for each in spoken if each.holds(passage.create_time)]
 
 
-def _ranked(
-    hits: Sequence[Hit],
-    by_id: Mapping[str, _Item],
-    by_words: Sequence[tuple[str, _Item, float]],
-) -> list[tuple[_Item, _Place]]:
-    """Puts what the index found and what only the words found into one order."""
-    best = max((score for _, _, score in by_words), default=0.0) or 1.0
-    found = [
-        (hit.document_id, by_id[hit.document_id], _place(hit))
-        for hit in hits
-        if hit.document_id in by_id
-    ] + [
-        (name, item, _Place("fts", _PENDING_WEIGHT * score / best, None, rank))
-        for rank, (name, item, score) in enumerate(by_words, start=1)
-        if name not in by_id
-    ]
-    found.sort(key=lambda each: (-each[2].score, each[0]))
-    return [(item, place) for _, item, place in found]
-
-
-def _place(hit: Hit) -> _Place:
-    mode = "fts"
-    if hit.vector_rank is not None:
-        mode = "vector" if hit.fts_rank is None else "hybrid"
-    return _Place(mode, hit.score, hit.vector_rank, hit.fts_rank)
-
-
-async def _if_there(asked: Awaitable[list[Hit]]) -> list[Hit] | None:
-    try:
-        return await asked
-    except UnavailableError as error:
-        _log.warning("searching by words only", reason=error.reason.value)
-        return None
+def _why(passage: Passage, place: Place, spoken: Sequence[TimeRange]) -> str:
+    named = _of_that_time(passage, spoken)
+    return explained(place, [f"it was stored at the time of {each.words!r}" for each in named])

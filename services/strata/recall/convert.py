@@ -17,8 +17,6 @@ from strata.recall.domain.messages import (
     Message,
     MessageFilter,
     Role,
-    SearchHit,
-    SearchQuery,
     Step,
     Window,
 )
@@ -29,13 +27,8 @@ from strata.recall.parts import (
     provenance_from_text,
     provenance_to_text,
 )
-from strata.shared.errors import FieldViolation, InvalidArgumentError, UnimplementedError
+from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
-
-MAX_QUERY_CHARS = 2_000
-MAX_SEARCH_LIMIT = 100
-DEFAULT_SEARCH_LIMIT = 5
-MAX_NEIGHBOURS = 5
 
 _USAGE_FIELDS = (
     "prompt_tokens",
@@ -74,6 +67,7 @@ def message_to_proto(message: Message) -> common.Message:
         provenance=[provenance_from_text(label) for label in message.provenance],
         pinned=message.pinned,
         client_message_id=message.client_message_id,
+        copied_from_id=message.copied_from_id,
     )
     wire.create_time.FromDatetime(message.create_time)
     if message.usage is not None:
@@ -98,21 +92,6 @@ def window_to_proto(window: Window) -> window_pb.Window:
     )
 
 
-def hit_to_proto(hit: SearchHit, explain: bool) -> message_pb.MessageHit:
-    """Returns the wire form of a search hit."""
-    relevance = message_pb.Relevance(search_mode="fts", rrf_score=hit.score, fts_rank=hit.rank)
-    if explain:
-        relevance.explanation = (
-            f"Found by its words, at rank {hit.rank} of the full-text search "
-            f"with a score of {hit.score:.4f}."
-        )
-    return message_pb.MessageHit(
-        message=message_to_proto(hit.message),
-        relevance=relevance,
-        neighbours=messages_to_proto(hit.neighbours),
-    )
-
-
 def time_or_none(value: Timestamp, present: bool, field: str) -> datetime | None:
     """Returns an aware UTC time, or None if the field is not set.
 
@@ -124,7 +103,7 @@ def time_or_none(value: Timestamp, present: bool, field: str) -> datetime | None
     try:
         return value.ToDatetime(tzinfo=UTC)
     except (ValueError, OverflowError):
-        _refuse([FieldViolation(field, "is not a time between the years 1 and 9999")])
+        refuse([FieldViolation(field, "is not a time between the years 1 and 9999")])
         raise
 
 
@@ -171,7 +150,7 @@ def to_messages(
             violations.append(FieldViolation(f"{place}.id", "must be a message id"))
         if run_id and wire.run_id != run_id:
             violations.append(FieldViolation(f"{place}.run_id", "must be the run of the request"))
-    _refuse(violations)
+    refuse(violations)
     return tuple(to_message(wire, now, step) for wire in wires)
 
 
@@ -187,7 +166,7 @@ def to_open(request: window_pb.OpenWindowRequest, now: datetime) -> tuple[Messag
     violations = pair_violations(messages)
     if not messages or messages[0].role is not Role.SYSTEM:
         violations.append(FieldViolation("messages", "must begin with the system message"))
-    _refuse(violations)
+    refuse(violations)
     return messages
 
 
@@ -211,7 +190,7 @@ def to_step(request: window_pb.CommitStepRequest, now: datetime) -> Step:
         violations.append(FieldViolation("messages", "must not be empty"))
     if request.evict_count < 0:
         violations.append(FieldViolation("evict_count", "must not be negative"))
-    _refuse(violations)
+    refuse(violations)
     return Step(
         conversation_id=request.conversation_id,
         agent_id=request.agent_id,
@@ -236,7 +215,7 @@ def to_compaction(request: window_pb.CompactWindowRequest, now: datetime) -> Com
         check_id(request.run_id, "run", field="run_id")
     summary = to_messages([request.summary], "summary", now)[0]
     if summary.role is not Role.SUMMARY:
-        _refuse([FieldViolation("summary.role", "must be ROLE_SUMMARY")])
+        refuse([FieldViolation("summary.role", "must be ROLE_SUMMARY")])
     return Compaction(
         conversation_id=request.conversation_id,
         run_id=request.run_id,
@@ -244,52 +223,6 @@ def to_compaction(request: window_pb.CompactWindowRequest, now: datetime) -> Com
         expected_revision=request.expected_revision,
         summary=summary,
         kept_ids=tuple(request.kept_message_ids),
-    )
-
-
-def to_search(request: message_pb.SearchMessagesRequest) -> SearchQuery:
-    """Returns what to search for.
-
-    Raises:
-        InvalidArgumentError: The agent is not an id, the query is blank or too long, a
-            number or a role is out of range, or the time range is empty.
-    """
-    check_id(request.agent_id, "agent", field="agent_id")
-    if request.conversation_id:
-        check_id(request.conversation_id, "conversation", field="conversation_id")
-    if request.exclude_run_id:
-        check_id(request.exclude_run_id, "run", field="exclude_run_id")
-    start = time_or_none(request.start_time, request.HasField("start_time"), "start_time")
-    end = time_or_none(request.end_time, request.HasField("end_time"), "end_time")
-    violations = []
-    if not request.query.strip():
-        violations.append(FieldViolation("query", "must not be blank"))
-    if len(request.query) > MAX_QUERY_CHARS:
-        violations.append(FieldViolation("query", f"must not exceed {MAX_QUERY_CHARS} characters"))
-    if request.limit < 0:
-        violations.append(FieldViolation("limit", "must not be negative"))
-    if not 0 <= request.neighbours <= MAX_NEIGHBOURS:
-        violations.append(FieldViolation("neighbours", f"must be 0 to {MAX_NEIGHBOURS}"))
-    if start is not None and end is not None and start >= end:
-        violations.append(FieldViolation("end_time", "must be after start_time"))
-    if request.mode not in message_pb.SearchMode.values():
-        violations.append(FieldViolation("mode", "is not a known mode"))
-    roles = _to_roles(request.roles, violations)
-    _refuse(violations)
-    if request.mode in {message_pb.SEARCH_MODE_SEMANTIC, message_pb.SEARCH_MODE_HYBRID}:
-        raise UnimplementedError(
-            "Messages are searched by their words only in this release.", metadata={"what": "mode"}
-        )
-    return SearchQuery(
-        agent_id=request.agent_id,
-        conversation_id=request.conversation_id,
-        text=request.query.replace("\x00", " "),
-        limit=min(request.limit or DEFAULT_SEARCH_LIMIT, MAX_SEARCH_LIMIT),
-        roles=roles or (Role.USER, Role.ASSISTANT, Role.SUMMARY),
-        start_time=start,
-        end_time=end,
-        exclude_run_id=request.exclude_run_id,
-        neighbours=request.neighbours,
     )
 
 
@@ -306,26 +239,38 @@ def to_filter(request: message_pb.ListMessagesRequest) -> MessageFilter:
         )
     if request.order not in message_pb.ListOrder.values():
         violations.append(FieldViolation("order", "is not a known order"))
-    roles = _to_roles(request.roles, violations)
-    _refuse(violations)
+    ends = {"from_message_id": request.from_message_id, "to_message_id": request.to_message_id}
+    if not request.conversation_id:
+        violations += [
+            FieldViolation(name, "needs conversation_id") for name, end in ends.items() if end
+        ]
+    roles = to_roles(request.roles, violations)
+    refuse(violations)
     if request.conversation_id:
         check_id(request.conversation_id, "conversation", field="conversation_id")
     else:
         check_id(request.agent_id, "agent", field="agent_id")
     if request.run_id:
         check_id(request.run_id, "run", field="run_id")
+    for name, end in ends.items():
+        if end:
+            check_id(end, "message", field=name)
     return MessageFilter(
         conversation_id=request.conversation_id,
         agent_id=request.agent_id,
         roles=roles,
         run_id=request.run_id,
         newest_first=request.order == message_pb.LIST_ORDER_NEWEST_FIRST,
+        from_id=request.from_message_id,
+        to_id=request.to_message_id,
+        pinned_only=request.pinned_only,
     )
 
 
-def _to_roles(
+def to_roles(
     values: Iterable[common.Role.ValueType], violations: list[FieldViolation]
 ) -> tuple[Role, ...]:
+    """Returns roles; what is none goes to the violations."""
     roles = []
     for index, value in enumerate(values):
         if value in _ROLES:
@@ -346,7 +291,12 @@ def _without_nul(value: Any) -> Any:
     return value
 
 
-def _refuse(violations: list[FieldViolation]) -> None:
+def refuse(violations: list[FieldViolation]) -> None:
+    """Refuses a request that has violations.
+
+    Raises:
+        InvalidArgumentError: There are some.
+    """
     if violations:
         raise InvalidArgumentError(
             "The request has wrong fields: "

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 
+from strata.api.recall.v1 import message_index_service_pb2 as index_pb
+from strata.api.recall.v1 import message_index_service_pb2_grpc as index_grpc
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
+from strata.recall.forgetting import RetentionWorker
+from strata.recall.indexes import open_indexes
 from strata.recall.migrations import MIGRATIONS
+from strata.recall.search import MessageSearch
 from strata.recall.servicer import MessageServicer, WindowServicer
+from strata.recall.servicers.indexes import MessageIndexServicer
 from strata.recall.settings import RecallSettings
-from strata.recall.store import PostgresMessageStore, PostgresWindowStore
+from strata.recall.store import (
+    PostgresForkStore,
+    PostgresMessageStore,
+    PostgresOldMessages,
+    PostgresPinStore,
+    PostgresRetentionSettings,
+    PostgresSearchStore,
+    PostgresWindowStore,
+)
 from strata.shared.db import Database
 from strata.shared.room import Room, Service, Wiring
 from strata.shared.server import run_room
 
 NAME = "recall"
+# The reindexer holds a claim, and writes beside it; so do indexer and retention.
+_WORKER_POOL = 5
 
 
 async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
@@ -30,6 +46,7 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
     Raises:
         FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
         UnavailableError: The database cannot be reached.
+        ValueError: Messages are to be indexed and there is no worker role.
     """
     await MIGRATIONS.check(settings.database_url)
     database = Database(
@@ -39,8 +56,30 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
         prepared_statements=settings.prepared_statements,
     )
     stack.push_async_callback(database.close)
-    messages = MessageServicer(PostgresMessageStore(database))
-    windows = WindowServicer(PostgresWindowStore(database), wiring.clock, settings.search_language)
+    worker = _open_worker(settings, stack)
+    indexes = await open_indexes(settings, wiring, stack, database, worker)
+    background = indexes.background
+    if worker is not None:
+        retention = RetentionWorker(
+            PostgresOldMessages(database, worker),
+            wiring.clock,
+            batch=settings.retention_batch,
+            every=settings.retention_every_s,
+        )
+        background = [*background, retention.run]
+    messages = MessageServicer(
+        PostgresMessageStore(database),
+        PostgresPinStore(database),
+        MessageSearch(PostgresSearchStore(database), indexes.messages, wiring.clock),
+        PostgresRetentionSettings(database),
+        wiring.clock,
+    )
+    windows = WindowServicer(
+        PostgresWindowStore(database),
+        PostgresForkStore(database),
+        wiring.clock,
+        settings.search_language,
+    )
     return Room(
         name=NAME,
         services=[
@@ -54,8 +93,27 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
                 window_grpc.add_WindowServiceServicer_to_server,
                 windows,
             ),
+            Service(
+                index_pb.DESCRIPTOR.services_by_name["MessageIndexService"].full_name,
+                index_grpc.add_MessageIndexServiceServicer_to_server,
+                MessageIndexServicer(indexes.desk),
+            ),
         ],
+        background=background,
     )
+
+
+def _open_worker(settings: RecallSettings, stack: AsyncExitStack) -> Database | None:
+    if not settings.worker_database_url:
+        return None
+    worker = Database(
+        settings.worker_database_url,
+        pool_size=_WORKER_POOL,
+        application_name="strata-recall-worker",
+        prepared_statements=settings.prepared_statements,
+    )
+    stack.push_async_callback(worker.close)
+    return worker
 
 
 def main() -> None:

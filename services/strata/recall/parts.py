@@ -148,6 +148,8 @@ def _summary_to_json(value: common.SummaryPart) -> Part:
         "first_sequence": value.first_sequence,
         "last_sequence": value.last_sequence,
         "message_count": value.message_count,
+        "first_message_id": value.first_message_id,
+        "last_message_id": value.last_message_id,
     }
 
 
@@ -187,5 +189,7 @@ _FROM_JSON: dict[str, Callable[[Part], Any]] = {
         first_sequence=part["first_sequence"],
         last_sequence=part["last_sequence"],
         message_count=part["message_count"],
+        first_message_id=part.get("first_message_id", ""),
+        last_message_id=part.get("last_message_id", ""),
     ),
 }

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
-from strata.recall import convert
-from strata.recall.domain.store import MessageStore, WindowStore
+from strata.recall import convert, convert_log, convert_search
+from strata.recall.domain.retention import RetentionSettings
+from strata.recall.domain.store import ForkStore, MessageStore, PinStore, WindowStore
+from strata.recall.expanding import expand
+from strata.recall.search import MessageSearch
 from strata.shared.clock import Clock
 from strata.shared.db import decode_page_token, encode_page_token, page_limit
 from strata.shared.ids import check_id
 
 Context = Any
 MAX_PAGE_SIZE = 500
+EXPORT_PAGE = 200
 
 
 class MessageServicer(message_grpc.MessageServiceServicer):
     """Reads and searches the log."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        pins: PinStore,
+        search: MessageSearch,
+        retention: RetentionSettings,
+        clock: Clock,
+    ) -> None:
         self._store = store
+        self._pins = pins
+        self._search = search
+        self._retention = retention
+        self._clock = clock
 
     async def GetMessage(
         self, request: message_pb.GetMessageRequest, context: Context
@@ -50,18 +67,71 @@ class MessageServicer(message_grpc.MessageServiceServicer):
     async def SearchMessages(
         self, request: message_pb.SearchMessagesRequest, context: Context
     ) -> message_pb.SearchMessagesResponse:
-        """Searches the messages of an agent by their words."""
-        hits = await self._store.search(convert.to_search(request))
-        return message_pb.SearchMessagesResponse(
-            hits=[convert.hit_to_proto(hit, request.explain) for hit in hits]
-        )
+        """Searches the messages of an agent."""
+        answer = await self._search.search(convert_search.to_search(request))
+        # A hundred long messages with their neighbours would hold up the event loop.
+        return await asyncio.to_thread(convert_search.answer_to_proto, answer)
+
+    async def PinMessage(
+        self, request: message_pb.PinMessageRequest, context: Context
+    ) -> message_pb.PinMessageResponse:
+        """Keeps a message in the window."""
+        check_id(request.message_id, "message", field="message_id")
+        message = await self._pins.set(request.message_id, pinned=True)
+        return message_pb.PinMessageResponse(message=convert.message_to_proto(message))
+
+    async def UnpinMessage(
+        self, request: message_pb.UnpinMessageRequest, context: Context
+    ) -> message_pb.UnpinMessageResponse:
+        """Takes a pin away."""
+        check_id(request.message_id, "message", field="message_id")
+        message = await self._pins.set(request.message_id, pinned=False)
+        return message_pb.UnpinMessageResponse(message=convert.message_to_proto(message))
+
+    async def ExpandSummary(
+        self, request: message_pb.ExpandSummaryRequest, context: Context
+    ) -> message_pb.ExpandSummaryResponse:
+        """Returns what a summary stands for."""
+        expanded = await expand(self._store, convert_log.to_expansion(request))
+        return convert_log.expanded_to_proto(expanded)
+
+    async def ExportMessages(
+        self, request: message_pb.ExportMessagesRequest, context: Context
+    ) -> AsyncIterator[message_pb.ExportMessagesResponse]:
+        """Gives all messages, a page at a time: it never holds more than one."""
+        wanted = convert_log.to_whole(request)
+        page = await self._store.page(wanted, EXPORT_PAGE, None)
+        while page.messages:
+            yield message_pb.ExportMessagesResponse(
+                messages=convert.messages_to_proto(page.messages)
+            )
+            if page.next_cursor is None:
+                return
+            page = await self._store.page(wanted, EXPORT_PAGE, page.next_cursor)
+
+    async def GetRetention(
+        self, request: message_pb.GetRetentionRequest, context: Context
+    ) -> message_pb.GetRetentionResponse:
+        """Returns for how long the project keeps messages."""
+        kept = await self._retention.get()
+        return message_pb.GetRetentionResponse(retention=convert_log.retention_to_proto(kept))
+
+    async def SetRetention(
+        self, request: message_pb.SetRetentionRequest, context: Context
+    ) -> message_pb.SetRetentionResponse:
+        """Sets for how long the project keeps messages."""
+        kept = await self._retention.set(convert_log.to_days(request), self._clock.now())
+        return message_pb.SetRetentionResponse(retention=convert_log.retention_to_proto(kept))
 
 
 class WindowServicer(window_grpc.WindowServiceServicer):
     """Keeps the context windows."""
 
-    def __init__(self, store: WindowStore, clock: Clock, search_language: str) -> None:
+    def __init__(
+        self, store: WindowStore, forks: ForkStore, clock: Clock, search_language: str
+    ) -> None:
         self._store = store
+        self._forks = forks
         self._clock = clock
         self._language = search_language
 
@@ -123,6 +193,17 @@ class WindowServicer(window_grpc.WindowServiceServicer):
         """Stores a summary and swaps the window."""
         window = await self._store.compact(convert.to_compaction(request, self._clock.now()))
         return window_pb.CompactWindowResponse(window=convert.window_to_proto(window))
+
+    async def ForkWindow(
+        self, request: window_pb.ForkWindowRequest, context: Context
+    ) -> window_pb.ForkWindowResponse:
+        """Opens a conversation with the window of another as it was at a message."""
+        convert_log.check_fork(request)
+        await self._forks.fork(
+            request.source_conversation_id, request.conversation_id, request.until_message_id
+        )
+        window = await self._store.get(request.conversation_id)
+        return window_pb.ForkWindowResponse(window=convert.window_to_proto(window))
 
     async def DeleteAgentMessages(
         self, request: window_pb.DeleteAgentMessagesRequest, context: Context

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from strata.shared.settings import RoomSettings, room_config
+from strata.shared.settings import room_config
+from strata.shared.vectors.searching import SearchingRoomSettings
 
 
-class RecallSettings(RoomSettings):
+class RecallSettings(SearchingRoomSettings):
     """What the recall room can be told from outside."""
 
     model_config = room_config("recall")
@@ -19,3 +20,15 @@ class RecallSettings(RoomSettings):
         pattern=r"^[a-z_]{1,63}$",
         description="PostgreSQL text-search configuration of conversations that name none.",
     )
+    index_messages: bool = Field(
+        default=True, description="Search messages by meaning too; otherwise by words alone."
+    )
+    retention_batch: int = Field(
+        default=200,
+        gt=0,
+        description="Messages looked through in one transaction, where a project forgets old ones.",
+    )
+    retention_every_s: float = Field(
+        default=3600.0, gt=0, description="Seconds between two rounds of forgetting."
+    )
+    index_batch: int = Field(default=32, gt=0, description="Messages indexed at a time.")

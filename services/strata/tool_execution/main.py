@@ -20,6 +20,7 @@ from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.builtin.files import FileTools
 from strata.tool_execution.builtin.memory import MemoryTools
 from strata.tool_execution.builtin.retrieval import ArchivalTools, ConversationSearch
+from strata.tool_execution.builtin.summaries import ExpandSummary
 from strata.tool_execution.engine import Engine
 from strata.tool_execution.migrations import MIGRATIONS
 from strata.tool_execution.servicer import ExecutionServicer, ToolServicer
@@ -49,6 +50,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
             ConversationSearch(
                 message_grpc.MessageServiceStub(wiring.channel("recall")), wiring.clock
             ),
+            ExpandSummary(message_grpc.MessageServiceStub(wiring.channel("recall"))),
             ArchivalTools(passage_grpc.PassageServiceStub(wiring.channel("archival"))),
         ],
         wiring.clock,

@@ -17,6 +17,7 @@ import grpc.aio
 
 from strata.shared.auth import TokenVerifier
 from strata.shared.clock import Clock, SystemClock
+from strata.shared.commons import Commons
 from strata.shared.errors import Reason
 from strata.shared.inprocess_call import (
     Deserializer,
@@ -114,6 +115,7 @@ class InProcessNetwork:
         self.verifier = verifier
         self.clock: Clock = clock or SystemClock()
         self.telemetry = telemetry or Telemetry()
+        self.commons = Commons()
         self._policy = policy or CallPolicy()
         self._servers: dict[str, InProcessServer] = {}
         self._changed = asyncio.Event()

@@ -19,9 +19,11 @@ import grpc
 
 from strata.shared.auth import TokenVerifier
 from strata.shared.clock import Clock
+from strata.shared.commons import Commons
 from strata.shared.interceptors.auth import Authenticator
 from strata.shared.logs import get_logger
 from strata.shared.settings import RoomSettings
+from strata.shared.telemetry import Telemetry
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
@@ -75,6 +77,16 @@ class Wiring(Protocol):
     @property
     def clock(self) -> Clock:
         """The clock of the process."""
+        ...
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """Where the metrics of the process go."""
+        ...
+
+    @property
+    def commons(self) -> Commons:
+        """What the rooms of the process share."""
         ...
 
     def channel(self, room: str) -> grpc.aio.Channel:

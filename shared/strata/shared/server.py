@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from strata.shared.auth import TokenVerifier
 from strata.shared.channels import ChannelFactory, ChannelOptions, RoomChannels
 from strata.shared.clock import Clock, SystemClock
+from strata.shared.commons import Commons
 from strata.shared.interceptors.auth import Authenticator, TokenAuthenticator
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
 from strata.shared.interceptors.standard import method_table
@@ -144,9 +145,17 @@ def _address(host: str, port: int) -> str:
 class NetworkWiring:
     """The wiring of a room that is alone in its process."""
 
-    def __init__(self, verifier: TokenVerifier, channels: RoomChannels, clock: Clock) -> None:
+    def __init__(
+        self,
+        verifier: TokenVerifier,
+        channels: RoomChannels,
+        clock: Clock,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self.verifier = verifier
         self.clock = clock
+        self.telemetry = telemetry or Telemetry()
+        self.commons = Commons()
         self._channels = channels
 
     def channel(self, room: str) -> ClientChannel:
@@ -190,7 +199,9 @@ async def serving(
             CallPolicy(settings.call_timeout_s, settings.stream_timeout_s),
         )
         stack.push_async_callback(factory.close)
-        wiring = NetworkWiring(verifier, RoomChannels(settings.targets, factory), SystemClock())
+        telemetry = telemetry or Telemetry()
+        channels = RoomChannels(settings.targets, factory)
+        wiring = NetworkWiring(verifier, channels, SystemClock(), telemetry)
         room = await build(settings, wiring, stack)
         await stack.enter_async_context(BackgroundTasks(room))
         authenticator = room.authenticator or TokenAuthenticator(verifier)

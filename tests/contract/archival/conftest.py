@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from archival_support import CHUNK_BATCH, Finder, Stores, caller
+from archival_support import CHUNK_BATCH, NOW, Finder, Stores, caller
 from strata.archival.index import FILE_CHUNKS, PASSAGES, ChunkIndex, PassageIndex
-from strata.archival.indexer import Backlog, ChunkBacklog, Indexer, PassageBacklog
+from strata.archival.indexer import ChunkBacklog, PassageBacklog
 from strata.archival.migrations import MIGRATIONS
 from strata.archival.search import FileChunkSearch, PassageSearch
 from strata.archival.store import (
@@ -16,14 +16,17 @@ from strata.archival.store import (
     PendingPassages,
     PostgresArchiveStore,
     PostgresFileChunkStore,
+    PostgresPassageHistory,
     PostgresPassageStore,
 )
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared import context
+from strata.shared.clock import ManualClock
 from strata.shared.db import Database
 from strata.shared.embedding import CachingEmbedder, Embedder
 from strata.shared.embedding.minilm import MiniLmEmbedder
 from strata.shared.ids import new_id
+from strata.shared.vectors.indexing import Backlog, Indexer
 from strata.shared.vectors.qdrant import QdrantIndex, connect
 from strata.shared.vectors.sparse import SparseEncoder
 
@@ -42,6 +45,7 @@ async def stores(databases: Any) -> AsyncIterator[Stores]:
     yield Stores(
         PostgresArchiveStore(database),
         PostgresPassageStore(database),
+        PostgresPassageHistory(database),
         PendingPassages(database, worker),
         PostgresFileChunkStore(database),
         ChunkQueue(database, worker),
@@ -81,7 +85,7 @@ async def finder(
         index,
         chunk_index,
         Indexer(backlogs, poll=0.2),
-        PassageSearch(stores.passages, index),
+        PassageSearch(stores.passages, index, ManualClock(NOW)),
         FileChunkSearch(stores.chunks, chunk_index),
     )
     yield finder, engine

@@ -7,6 +7,8 @@ from strata.archival.index import ChunkIndex, PassageIndex
 from strata.archival.indexer import ChunkBacklog, PassageBacklog
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.ids import new_id
+from strata.shared.telemetry import Telemetry
+from strata.shared.vectors.indexing import LAG_SECONDS, WAITING
 from strata.shared.vectors.qdrant import connect
 
 
@@ -44,3 +46,27 @@ async def test_everything_waits_before_the_new_collection_is_there(
     await PassageBacklog(world.stores.pending, passages, batch=1).ensure()  # type: ignore[arg-type]
     await ChunkBacklog(world.stores.queue, chunks, batch=1).ensure()  # type: ignore[arg-type]
     assert (passages.waiting, chunks.waiting) == ([1], [2])
+
+
+async def test_how_far_the_index_is_behind_is_measured(
+    finder: tuple[Finder, EmbeddedVectors],
+) -> None:
+    world, _ = finder
+    telemetry = Telemetry()
+    backlogs = (
+        PassageBacklog(world.stores.pending, world.index, batch=9, telemetry=telemetry),
+        ChunkBacklog(world.stores.queue, world.chunk_index, batch=9, telemetry=telemetry),
+    )
+
+    async def told() -> list[float]:
+        for backlog in backlogs:
+            await backlog.ensure()
+        names = ("passages", "file-chunks")
+        return [telemetry.gauge(WAITING, collection=name).value for name in names]
+
+    await world.stores.insert(new_id("agent"), "one", "two")
+    await world.stores.index_file(new_id("folder"), new_id("file"), "a", "b", "c")
+    assert await told() == [2, 3]
+    await world.index_all()
+    assert await told() == [0, 0]
+    assert telemetry.gauge(LAG_SECONDS, collection="passages").value == 0

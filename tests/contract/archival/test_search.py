@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from archival_support import NOW, Finder, caller
-from strata.archival.domain.passages import Found, Search, TagMatch
+import pytest
+
+from archival_support import NOW, Finder, caller, new_text
+from strata.archival.domain.history import Author, Change
+from strata.archival.domain.passages import TagMatch
+from strata.archival.domain.searching import Answer, Found, Search
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared import context
 from strata.shared.ids import new_id
@@ -18,13 +23,17 @@ from strata.shared.vectors.qdrant import connect
 World = tuple[Finder, EmbeddedVectors]
 
 
-async def find(finder: Finder, agent: str, query: str, **fields: Any) -> list[Found]:
+async def ask(finder: Finder, agent: str, query: str, **fields: Any) -> Answer:
     return await finder.search.search(
         Search(query=query, top_k=fields.pop("top_k", 5), agent_id=agent, **fields)
     )
 
 
-def texts(found: list[Found]) -> list[str]:
+async def find(finder: Finder, agent: str, query: str, **fields: Any) -> list[Found]:
+    return list((await ask(finder, agent, query, **fields)).hits)
+
+
+def texts(found: Iterable[Found]) -> list[str]:
     return [item.passage.text for item in found]
 
 
@@ -71,6 +80,109 @@ async def test_tags_dates_and_top_k_limit_what_is_found(finder: World) -> None:
     assert len(await find(world, agent, "a city", top_k=1)) == 1
 
 
+async def test_what_was_stored_when_the_question_says_comes_first(finder: World) -> None:
+    world, _ = finder
+    agent = new_id("agent")
+    await world.stores.insert(agent, "Went climbing with Ada.", created=NOW - timedelta(days=40))
+    await world.stores.insert(agent, "Went climbing with Ben.", created=NOW - timedelta(days=1))
+    for waits in (True, False):
+        for words, name in (("yesterday", "Ben"), ("in October", "Ada")):
+            asked = f"Who was I climbing with {words}?"
+            answer = await ask(world, agent, asked, explain=True)
+            assert texts(answer.hits)[0] == f"Went climbing with {name}."
+            # The other one is found as well: what was stored then may tell of another time.
+            assert len(answer.hits) == 2
+            assert [each.words for each in answer.spoken_times] == [words]
+            first, second = answer.hits
+            assert "the index does not have it" in first.why if waits else first.vector_rank
+            assert f"it was stored at the time of {words!r}" in first.why
+            assert "because" not in second.why
+        await world.index_all()
+
+
+async def test_words_of_time_count_from_where_the_person_is(finder: World) -> None:
+    world, _ = finder
+    agent = new_id("agent")
+    # Half past ten in the evening of the 20th in UTC is the 21st in Tokyo.
+    await world.stores.insert(
+        agent, "Bought a lamp.", created=NOW - timedelta(hours=13, minutes=30)
+    )
+    for timezone, word in (("", "yesterday"), ("Asia/Tokyo", "today"), ("Nowhere", "yesterday")):
+        answer = await ask(
+            world, agent, f"What did I buy {word}? lamp", timezone=timezone, explain=True
+        )
+        assert "because" in answer.hits[0].why
+    (earlier,) = (
+        await ask(world, agent, "lamp today", reference_time=NOW - timedelta(days=1), explain=True)
+    ).hits
+    assert "because it was stored at the time of 'today'" in earlier.why
+
+
+async def test_a_search_tells_what_each_condition_left_out(finder: World) -> None:
+    world, _ = finder
+    agent = new_id("agent")
+    later = NOW + timedelta(days=2)
+    await world.stores.insert(agent, "The boat is called Nora.", tags=("boat",))
+    await world.stores.insert(agent, "The boat was sold.", tags=("boat", "money"), created=later)
+    await world.index_all()
+    asked = "What is the name of the boat?"
+    answer = await ask(
+        world,
+        agent,
+        asked,
+        tags=("boat", "money"),
+        tag_match=TagMatch.ALL,
+        end_time=later,
+        explain=True,
+    )
+    assert answer.hits == ()
+    everything = (await ask(world, agent, asked, explain=True)).hits
+    ids = {each.passage.text: each.passage.id for each in everything}
+    left_out = {each.condition: (each.count, each.best_passage_id) for each in answer.exclusions}
+    assert left_out == {
+        "tags": (1, ids["The boat is called Nora."]),
+        "end_time": (1, ids["The boat was sold."]),
+    }
+    assert (await ask(world, agent, asked, tags=("boat",), explain=True)).exclusions == ()
+    # Unasked, nothing is explained: it takes another search.
+    unasked = await ask(world, agent, asked, end_time=later)
+    assert unasked.exclusions == ()
+    assert [each.why for each in unasked.hits] == [""]
+
+
+async def test_an_explanation_names_the_arms(finder: World) -> None:
+    world, _ = finder
+    agent = new_id("agent")
+    await world.stores.insert(agent, "The cat sleeps on the sofa.", "Taxes are due in May.")
+    await world.index_all()
+    first, second = (await ask(world, agent, "where does the cat sleep", explain=True)).hits
+    assert first.mode == "hybrid"
+    assert "by meaning at rank 1 and by its words at rank 1" in first.why
+    assert second.mode == "vector"
+    assert "by its words" not in second.why
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "query"),
+    [
+        ("彼女は大阪で寿司屋を営んでいる。", "明日は東京で雨が降るでしょう。", "寿司"),
+        ("我妹妹在上海的大学教物理。", "昨天我们去爬山了。", "谁教物理"),
+        ("ภรรยาของผมแพ้ถั่วลิสง", "รถของผมสีฟ้า", "แพ้ถั่ว"),
+    ],
+)
+async def test_scripts_without_spaces_are_found_waiting_and_indexed(
+    finder: World, right: str, wrong: str, query: str
+) -> None:
+    world, _ = finder
+    agent = new_id("agent")
+    await world.stores.insert(agent, wrong, right)
+    (waiting,) = await find(world, agent, query)
+    assert (waiting.passage.text, waiting.mode, waiting.fts_rank) == (right, "fts", 1)
+    await world.index_all()
+    best = (await find(world, agent, query))[0]
+    assert (best.passage.text, best.fts_rank) == (right, 1)
+
+
 async def test_a_blank_query_or_an_agent_without_archive_finds_nothing(finder: World) -> None:
     world, _ = finder
     assert await find(world, new_id("agent"), "anything") == []
@@ -85,8 +197,10 @@ async def test_changes_and_deletions_reach_the_index(finder: World) -> None:
     changed, gone = await world.stores.insert(agent, "likes green tea", "likes red wine")
     await world.indexer.index_pending()
     later = NOW + timedelta(hours=1)
-    await world.stores.passages.update(changed.passage.id, ("moved to Portugal", 3), None, 0, later)
-    await world.stores.passages.delete(gone.passage.id, later)
+    await world.stores.history.update(
+        changed.passage.id, Change(text=new_text("moved to Portugal")), later
+    )
+    await world.stores.history.delete(gone.passage.id, Author(), later)
     # Before the index knows, PostgreSQL already has the last word.
     assert "likes red wine" not in texts(await find(world, agent, "red wine"))
     await world.indexer.index_pending()
@@ -119,7 +233,7 @@ async def test_another_projects_passages_are_never_found(finder: World) -> None:
                 archive_ids=(stranger.passage.archive_id,),
             )
         )
-        assert "the launch code is 1234" not in texts(found)
+        assert "the launch code is 1234" not in texts(found.hits)
 
 
 async def test_without_the_engine_words_still_find_and_nothing_is_lost(finder: World) -> None:

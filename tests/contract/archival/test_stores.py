@@ -8,9 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from archival_support import DIM, MODEL, NOW, Stores, archive, caller, new_passage
+from archival_support import DIM, MODEL, NOW, Stores, archive, caller, new_passage, new_text
 from strata.archival.convert import own_archive
-from strata.archival.domain.passages import ArchiveChange, Place
+from strata.archival.domain.history import Author, Change
+from strata.archival.domain.passages import ArchiveChange, Filter, Place, Request
 from strata.shared import context
 from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared.ids import new_id
@@ -32,6 +33,15 @@ async def test_many_first_passages_at_once_make_one_archive(stores: Stores) -> N
     done = await asyncio.gather(*(stores.insert(agent, f"fact {n}") for n in range(8)))
     assert len({item[0].passage.archive_id for item in done}) == 1
     assert (await stores.archives.stats(agent)).passage_count == 8
+
+
+async def test_an_agents_archive_is_made_though_its_name_is_taken(stores: Stores) -> None:
+    agent = new_id("agent")
+    name = own_archive(agent, MODEL, DIM, NOW).name
+    taken = await stores.archives.create(archive(name), "", "")
+    (stored,) = await stores.insert(agent, "one")
+    assert stored.passage.archive_id != taken.id
+    assert (await stores.archives.get(stored.passage.archive_id)).name.startswith(name)
 
 
 async def test_the_same_text_is_stored_once(stores: Stores) -> None:
@@ -95,14 +105,16 @@ async def test_a_change_moves_the_tag_counts_and_waits_for_the_index(stores: Sto
     agent = new_id("agent")
     (stored,) = await stores.insert(agent, "one", tags=("old", "kept"))
     later = NOW + timedelta(hours=1)
-    changed = await stores.passages.update(
-        stored.passage.id, ("one more", 2), ("kept", "new"), 1, later
+    changed = await stores.history.update(
+        stored.passage.id,
+        Change(expected_revision=1, text=new_text("one more"), tags=("kept", "new")),
+        later,
     )
     assert (changed.text, changed.tags, changed.revision) == ("one more", ("kept", "new"), 2)
     assert not changed.indexed
     assert await stores.archives.tags("", agent) == {"kept": 1, "new": 1}
     with pytest.raises(AbortedError) as caught:
-        await stores.passages.update(stored.passage.id, None, (), 1, later)
+        await stores.history.update(stored.passage.id, Change(expected_revision=1, tags=()), later)
     assert caught.value.metadata == {"expected": "1", "current": "2"}
 
 
@@ -110,8 +122,8 @@ async def test_a_repeated_change_gets_the_first_answer(stores: Stores) -> None:
     (stored,) = await stores.insert(new_id("agent"), "one")
 
     async def change(request: str) -> int:
-        changed = await stores.passages.update(stored.passage.id, ("two", 1), None, 1, NOW, request)
-        return changed.revision
+        change = Change(request=Request(request), expected_revision=1, text=new_text("two"))
+        return (await stores.history.update(stored.passage.id, change, NOW)).revision
 
     assert [await change("r1"), await change("r1")] == [2, 2]
     with pytest.raises(AbortedError):
@@ -121,8 +133,8 @@ async def test_a_repeated_change_gets_the_first_answer(stores: Stores) -> None:
 async def test_deleting_twice_counts_once(stores: Stores) -> None:
     agent = new_id("agent")
     kept, gone = await stores.insert(agent, "kept", "gone", tags=("t",))
-    await stores.passages.delete(gone.passage.id, NOW)
-    await stores.passages.delete(gone.passage.id, NOW)
+    await stores.history.delete(gone.passage.id, Author(), NOW)
+    await stores.history.delete(gone.passage.id, Author(), NOW)
     with pytest.raises(NotFoundError):
         await stores.passages.get(gone.passage.id)
     stats = await stores.archives.stats(agent)
@@ -134,17 +146,18 @@ async def test_deleting_twice_counts_once(stores: Stores) -> None:
 async def test_pages_give_every_passage_once_in_order(stores: Stores) -> None:
     agent = new_id("agent")
     texts = [f"fact {number}" for number in range(7)]
-    await stores.insert(agent, *texts, tags=("t",))
+    (first, *_) = await stores.insert(agent, *texts, tags=("t",))
+    within = Filter((first.passage.archive_id,))
     seen: list[str] = []
     cursor = None
     while True:
-        page = await stores.passages.page("", agent, ["t"], 3, cursor)
+        page = await stores.passages.page(replace(within, tags=("t",)), 3, cursor)
         seen += [item.text for item in page.passages]
         cursor = page.next_cursor
         if cursor is None:
             break
     assert sorted(seen) == texts
-    assert (await stores.passages.page("", agent, ["other"], 3, None)).passages == []
+    assert (await stores.passages.page(replace(within, tags=("no",)), 3, None)).passages == []
 
 
 async def test_archives_are_shared_by_attaching(stores: Stores) -> None:
@@ -203,7 +216,7 @@ async def test_a_revision_made_while_indexing_stays_pending(stores: Stores) -> N
     (stored,) = await stores.insert(agent, "one")
     ((project, ids),) = (await stores.pending.find(10)).items()
     seen = await stores.pending.load(project, ids)
-    await stores.passages.update(stored.passage.id, ("two", 1), None, 0, NOW)
+    await stores.history.update(stored.passage.id, Change(text=new_text("two")), NOW)
     await stores.pending.done(project, seen)
     assert list((await stores.pending.find(10)).values()) == [[stored.passage.id]]
 
@@ -215,7 +228,11 @@ async def test_another_project_sees_nothing(stores: Stores) -> None:
         assert await stores.passages.archive_ids(agent) == []
         for missing in (
             stores.passages.get(stored.passage.id),
-            stores.passages.delete(stored.passage.id, NOW),
+            stores.history.delete(stored.passage.id, Author(), NOW),
+            stores.history.update(stored.passage.id, Change(), NOW),
+            stores.history.restore(stored.passage.id, 1, Change(), NOW),
+            stores.history.purge(stored.passage.id, Request()),
+            stores.history.versions(stored.passage.id, 5, None),
             stores.archives.get(stored.passage.archive_id),
             stores.archives.attach(new_id("agent"), stored.passage.archive_id),
         ):

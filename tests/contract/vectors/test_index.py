@@ -2,16 +2,18 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from qdrant_client import AsyncQdrantClient
 
 from strata.shared.errors import FailedPreconditionError, InternalError, Reason
-from strata.shared.vectors import Collection, Document, Hit, SparseVector, Where
+from strata.shared.vectors import Collection, Document, Hit, Preference, SparseVector, Where
 from strata.shared.vectors.qdrant import QdrantIndex
 
-from .conftest import DIM, ENCODER, EPOCH, MODEL, document, vector
+from .conftest import DIM, ENCODER, EPOCH, FIELDS, MODEL, document, vector
 
 PROJECT = "project-a"
 EAST = vector(1.0)
@@ -45,7 +47,7 @@ async def test_search_by_words_finds_only_documents_with_a_word(
     hits = await index.query(collection, PROJECT, sparse=ENCODER.query("shrimp and peanut"))
     assert names(hits) == ["both", "peanuts"]
     assert [hit.fts_rank for hit in hits] == [1, 2]
-    assert hits[0].score == pytest.approx(1.0)
+    assert 1 > hits[0].score > hits[1].score > 0
     assert {hit.vector_rank for hit in hits} == {None}
 
 
@@ -59,6 +61,43 @@ async def test_hybrid_search_tells_both_ranks(index: QdrantIndex, collection: Co
     hits = await index.query(collection, PROJECT, dense=EAST, sparse=ENCODER.query("zebra"))
     assert names(hits) == ["words", "meaning", "neither"]
     assert [(hit.vector_rank, hit.fts_rank) for hit in hits] == [(2, 1), (1, None), (3, None)]
+
+
+async def test_what_is_preferred_is_placed_higher_and_nothing_is_left_out(
+    index: QdrantIndex, collection: Collection
+) -> None:
+    documents = [
+        document("near", (1, 0.1), archive_id="a", create_time=EPOCH),
+        document("far", (1, 0.6), archive_id="b", create_time=EPOCH + timedelta(days=9)),
+    ]
+    await index.upsert(collection, PROJECT, documents)
+
+    async def order(*prefer: Preference) -> list[tuple[str, float]]:
+        hits = await index.query(collection, PROJECT, dense=EAST, prefer=prefer)
+        return [(hit.document_id, hit.bonus) for hit in hits]
+
+    week = EPOCH + timedelta(days=7)
+    assert await order() == [("near", 0), ("far", 0)]
+    assert await order(Preference(0.3, "archive_id", "b")) == [("far", 0.3), ("near", 0)]
+    assert await order(Preference(0.3, "create_time", since=week)) == [("far", 0.3), ("near", 0)]
+    assert await order(Preference(0.3, "create_time", until=week)) == [("near", 0.3), ("far", 0)]
+    both = (Preference(0.25, "archive_id", "b"), Preference(0.5, "create_time", since=week))
+    assert await order(*both) == [("far", 0.75), ("near", 0)]
+    assert await order(Preference(0.3, "archive_id", "c")) == [("near", 0), ("far", 0)]
+
+
+async def test_documents_of_many_chunks_do_not_hide_others(
+    index: QdrantIndex, client: AsyncQdrantClient
+) -> None:
+    deep = Collection(f"test-{uuid4().hex[:12]}", FIELDS, depth=80)
+    await index.ensure(deep, MODEL, DIM)
+    chunks = [((1.0, 0.01), "word")] * 35
+    documents = [document(name, (1,), "word", chunks) for name in ("long-1", "long-2")]
+    await index.upsert(deep, PROJECT, [*documents, document("short", (1, 0.5), "word")])
+    found = names(await index.query(deep, PROJECT, dense=EAST, limit=3))
+    assert sorted(found) == ["long-1", "long-2", "short"]
+    for generation in await index.generations(deep):
+        await client.delete_collection(generation)
 
 
 async def test_a_query_of_stop_words_is_answered_by_meaning_alone(
@@ -266,6 +305,27 @@ async def test_a_new_model_is_built_beside_and_switched_to(
     await index.drop(collection, old)
     await index.drop(collection, old)
     assert await index.generations(collection) == [new]
+
+
+async def test_a_model_has_as_many_generations_as_rebuilds(
+    index: QdrantIndex, collection: Collection
+) -> None:
+    first = await index.serving(collection)
+    second = await index.ensure(collection, MODEL, DIM, generation=f"{first}-r1")
+    assert await index.serving(collection) == first
+    await index.upsert(collection, PROJECT, [document("a")], generation=second)
+    assert await index.count(collection, PROJECT) == 0
+    assert await index.count(collection, PROJECT, generation=second) == 1
+    with pytest.raises(InternalError):
+        await index.ensure(collection, MODEL, DIM, generation="another__model__v1")
+
+
+async def test_the_cosine_of_unrelated_texts_counts_for_nothing(
+    index: QdrantIndex, collection: Collection
+) -> None:
+    await index.upsert(collection, PROJECT, [document("a", (1.0,)), document("b", (0.8, 0.6))])
+    found = await index.query(collection, PROJECT, dense=EAST, unrelated=0.8)
+    assert [(hit.document_id, round(hit.score, 3)) for hit in found] == [("a", 1.0), ("b", 0.0)]
 
 
 async def test_misuse_is_an_error_of_ours(index: QdrantIndex, collection: Collection) -> None:

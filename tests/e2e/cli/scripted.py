@@ -227,8 +227,15 @@ class Passages(passage_service_pb2_grpc.PassageServiceServicer):
 
     async def SearchPassages(self, request: Any, context: Any) -> Any:
         self.searched.append(request)
-        hits = [passage_service_pb2.PassageHit(passage=each) for each in self.passages]
-        return passage_service_pb2.SearchPassagesResponse(hits=hits)
+        told = passage_service_pb2.PassageRelevance(
+            explanation="Found by its words at rank 1." if request.explain else ""
+        )
+        hits = [passage_service_pb2.PassageHit(passage=p, relevance=told) for p in self.passages]
+        response = passage_service_pb2.SearchPassagesResponse(hits=hits)
+        if request.explain:
+            response.exclusions.add(condition="tags", count=2, best_passage_id="passage-other")
+            response.spoken_times.add(words="last March")
+        return response
 
     async def ListPassages(self, request: Any, context: Any) -> Any:
         return passage_service_pb2.ListPassagesResponse(passages=self.passages)

@@ -225,6 +225,10 @@ async def test_passages_are_stored_listed_and_searched(
     assert json.loads(found.out)["hits"][0]["passage"]["id"] == passage.id
     [request] = gateway.passages.searched
     assert (list(request.tags), request.tag_match_mode, request.top_k) == (["food"], 2, 3)
+    explained = await strata("archival", "search", "ann", "olives last March", "--explain")
+    assert "Found by its words at rank 1." in explained.out
+    assert "tags leaves out 2, best passage-other." in explained.err
+    assert "'last March': from ever to now counts more." in explained.err
     assert "Ann's\t7" in (await strata("archival", "list")).out
 
 

@@ -223,7 +223,7 @@ async def test_failure_after_a_step_keeps_the_step(world: World, dialect: Dialec
     assert (await world.send(agent, "What do I like?")).text == "You like tea."
 
 
-async def test_one_refused_overflow_is_mended_by_leaving_out_the_oldest(
+async def test_one_refused_overflow_is_mended_by_a_summary_of_the_oldest(
     world: World, dialect: Dialect
 ) -> None:
     agent = await agent_on(world, dialect)
@@ -232,15 +232,20 @@ async def test_one_refused_overflow_is_mended_by_leaving_out_the_oldest(
         world.model.script(say(f"{long} {number}"))
         await world.send(agent, f"Tell me story {number}. {long}")
     world.model.requests.clear()
-    world.model.script(overflow(dialect), say("In short: yes."))
+    world.model.script(overflow(dialect), say("- Stories were told."), say("In short: yes."))
 
     ran = await world.send(agent, "And the moral?")
 
     assert ran.text == "In short: yes."
-    before, after = (json.dumps(request.body) for request in world.model.requests)
+    assert "window_compacted" in ran.kinds
+    before, asked, after = (json.dumps(request.body) for request in world.model.requests)
     assert len(after) < len(before)
+    assert "tools" not in world.model.requests[1].body
+    assert "Tell me story 0." in asked
+    assert "Tell me story 0." not in after
+    assert "- Stories were told." in after
     assert "And the moral?" in after
-    assert len(await world.log(agent)) == 9, "left out of the request, never out of the store"
+    assert len(await world.log(agent)) == 10, "out of view, never out of the store"
 
 
 async def test_broken_calls_are_told_to_the_model(world: World, dialect: Dialect) -> None:

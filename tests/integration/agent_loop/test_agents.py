@@ -37,6 +37,7 @@ BUILTIN = [
     "memory_replace",
     "archival_memory_insert",
     "archival_memory_search",
+    "expand_summary",
 ]
 
 
@@ -211,6 +212,13 @@ async def test_failed_creation_leaves_nothing(
         ({"model": {"context_window": 100}}, "model.context_window"),
         ({"model": {"reasoning_effort": "huge"}}, "model.reasoning_effort"),
         ({"compaction": {"mode": "magic"}}, "compaction.mode"),
+        ({"compaction": {"model": "nohandle"}}, "compaction.model"),
+        ({"compaction": {"model": "nobody/model"}}, "compaction.model"),
+        ({"compaction": {"clip_chars": 10}}, "compaction.clip_chars"),
+        (
+            {"compaction": {"sliding_window_percentage": 1.5}},
+            "compaction.sliding_window_percentage",
+        ),
         ({"without_blocks": True, "blocks": [{"label": "x"}]}, "without_blocks"),
         ({"type": 99}, "type"),
         ({"max_files_open": -1}, "max_files_open"),
@@ -234,8 +242,6 @@ async def test_wrong_fields_are_named(world: World, fields: dict[str, Any], fiel
         {"enable_sleeptime": True},
         {"message_buffer_autoclear": True},
         {"include_base_tool_rules": True},
-        {"compaction": {"mode": "all"}},
-        {"compaction": {"clip_chars": 500}},
         {"tool_rules": [{"type": tool_pb2.TOOL_RULE_TYPE_EXIT_LOOP, "tool_name": "memory_insert"}]},
     ],
 )
@@ -245,20 +251,24 @@ async def test_what_is_not_built_is_refused(world: World, fields: dict[str, Any]
     assert raised.value.reason is Reason.NOT_BUILT
 
 
-async def test_compaction_settings_cannot_be_set_later_either(world: World) -> None:
-    agent = (await create(world, name="Ada")).agent
-    settings = pb.CompactionSettings(prompt="Sum up.")
-    with pytest.raises(UnimplementedError) as raised:
-        await world.agents.UpdateAgent(
-            pb.UpdateAgentRequest(agent_id=agent.id, name="Bo", compaction=settings)
-        )
-    assert raised.value.reason is Reason.NOT_BUILT
-    # To leave the settings alone is to ask for nothing.
-    nothing = pb.UpdateAgentRequest(
-        agent_id=agent.id, description="x", compaction=pb.CompactionSettings()
-    )
-    changed = (await world.agents.UpdateAgent(nothing)).agent
-    assert (changed.name, changed.description) == ("Ada", "x")
+async def test_compaction_settings_are_kept_and_changed_whole(world: World) -> None:
+    settings: dict[str, Any] = {
+        "model": "test/test-model",
+        "mode": "all",
+        "sliding_window_percentage": 0.5,
+    }
+    agent = (await create(world, compaction=settings)).agent
+    assert agent.compaction == pb.CompactionSettings(**settings)
+
+    changed = pb.CompactionSettings(prompt="Sum up.", clip_chars=500)
+    request = pb.UpdateAgentRequest(agent_id=agent.id, compaction=changed)
+    assert (await world.agents.UpdateAgent(request)).agent.compaction == changed
+    request = pb.UpdateAgentRequest(agent_id=agent.id, description="x")
+    assert (await world.agents.UpdateAgent(request)).agent.compaction == changed
+    unknown = pb.CompactionSettings(model="nobody/model")
+    with pytest.raises(InvalidArgumentError) as raised:
+        await world.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, compaction=unknown))
+    assert raised.value.violations[0].field == "compaction.model"
 
 
 async def test_agents_are_listed_by_pages_tags_and_name(world: World) -> None:
@@ -407,7 +417,7 @@ async def test_context_window_is_told_part_by_part(world: World) -> None:
     ]
     assert told.context_window == 32000
     assert told.used_tokens == sum(part.tokens for part in told.parts)
-    assert (parts["blocks"].count, parts["tools"].count, parts["messages"].count) == (1, 5, 2)
+    assert (parts["blocks"].count, parts["tools"].count, parts["messages"].count) == (1, 6, 2)
     assert parts["system"].characters == len(LETTA_V1)
     assert parts["files"].tokens == parts["summary"].tokens == 0
     assert parts["metadata"].tokens > 0
@@ -426,7 +436,7 @@ async def test_models_are_listed_with_endpoints_and_default(world: World) -> Non
 async def test_declared_and_not_built_says_so(world: World) -> None:
     for call in (
         world.groups.ListGroups(group_pb.ListGroupsRequest()),
-        world.agents.ForkConversation(pb.ForkConversationRequest()),
+        world.agents.ImportAgent(iter([pb.ImportAgentRequest()])),
     ):
         with pytest.raises(UnimplementedError) as raised:
             await call

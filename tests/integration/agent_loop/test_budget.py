@@ -16,13 +16,13 @@ import pytest_asyncio
 
 from doubles.script import Call, Reply, say
 from integration.agent_loop.world import World, open_world
-from strata.shared.db import Database
+from metering import Cost as SqlCost
+from metering import SqlMeter
 from strata.shared.interceptors.observe import REQUESTS
 from strata.shared.telemetry import Counter
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-ROOMS = ("agent_loop", "core_memory", "recall")
 INTERNAL = (
     "strata.api.agent_loop.v1.TurnService",
     "strata.api.core_memory.v1.ContextService",
@@ -34,26 +34,20 @@ INTERNAL = (
 
 @dataclass
 class Cost:
-    """Counters since the world was made."""
+    """What was done for calls; what rooms do by themselves, such as indexing, is not in it."""
 
     calls: int
     statements: int
 
-    def __sub__(self, other: Cost) -> Cost:
-        return Cost(
-            self.calls - other.calls,
-            self.statements - other.statements,
-        )
-
 
 @dataclass
 class Meter:
-    """Reads what all rooms did."""
+    """Reads what all rooms but the gateway did."""
 
     world: World
-    opened: list[Database]
+    sql: SqlMeter
 
-    def read(self) -> Cost:
+    def calls(self) -> int:
         network = self.world.network
         assert network is not None
         calls = 0
@@ -61,32 +55,27 @@ class Meter:
             if sample.name == REQUESTS and isinstance(sample.metric, Counter):
                 service = sample.labels["method"].lstrip("/").partition("/")[0]
                 calls += int(sample.metric.value) if service in INTERNAL else 0
-        return Cost(calls, sum(database.statistics.statements for database in self.opened))
+        return calls
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def meter(databases: Any, vectors: Any) -> AsyncIterator[Meter]:
-    opened: list[Database] = []
-
-    def counted(*args: Any, **fields: Any) -> Database:
-        database = Database(*args, **fields)
-        if not fields["application_name"].endswith("worker"):
-            opened.append(database)
-        return database
-
-    with pytest.MonkeyPatch.context() as patch:
-        for room in ROOMS:
-            patch.setattr(f"strata.{room}.main.Database", counted)
+    sql = SqlMeter()
+    with sql.on():
         async for world in open_world(databases, vectors, "inprocess"):
-            yield Meter(world, opened)
+            yield Meter(world, sql)
 
 
 async def cost_of(meter: Meter, agent: Any, *steps: Reply) -> Cost:
     meter.world.model.script(*steps)
-    before = meter.read()
-    ran = await meter.world.run(agent, "Hello.")
+    before, cost = meter.calls(), SqlCost()
+    meter.sql.into(cost)
+    try:
+        ran = await meter.world.run(agent, "Hello.")
+    finally:
+        meter.sql.into(None)
     assert ran.finished.step_count == len(steps)
-    return meter.read() - before
+    return Cost(meter.calls() - before, cost.sql)
 
 
 async def test_plain_turn_keeps_within_the_budget_and_does_not_grow(meter: Meter) -> None:

@@ -11,6 +11,7 @@ from integration.agent_loop.world import World, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
+from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.shared.errors import AbortedError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
@@ -171,7 +172,7 @@ async def test_unknown_tool_is_refused_in_the_specified_words(world: World) -> N
     assert message == (
         "[ToolConstraintError] Cannot call launch_rocket, valid tools include:"
         " ['conversation_search', 'memory_insert', 'memory_replace', 'archival_memory_insert',"
-        " 'archival_memory_search']."
+        " 'archival_memory_search', 'expand_summary']."
     )
 
 
@@ -252,39 +253,67 @@ async def test_cut_at_the_token_limit_keeps_the_text(world: World) -> None:
     assert ran.finished.stop_reason == event_pb.STOP_REASON_MAX_TOKENS_EXCEEDED
 
 
-async def test_context_refusal_takes_older_messages_out_of_the_window_but_not_of_the_log(
+async def test_context_refusal_puts_a_summary_in_the_place_of_older_messages(
     world: World,
 ) -> None:
     agent = await world.make_agent()
     for number in range(4):
         world.model.script(say(f"Answer {number}. " + "x" * 4000))
         await world.run(agent, f"Question {number}. " + "y" * 4000)
-    world.model.script(overflow("openai"), say("Short."))
+    world.model.script(overflow("openai"), say("- They asked and answered."), say("Short."))
 
     ran = await world.run(agent, "Last question.")
 
     assert ran.text == "Short."
-    refused, answered = world.model.requests[-2:]
+    refused, summarised, answered = world.model.requests[-3:]
+    assert "tools" not in summarised.body
+    assert "Question 0." in summarised.last_text
     assert len(answered.body["messages"]) < len(refused.body["messages"])
-    assert answered.body["messages"][0]["role"] == "system"
+    roles_shown = [message["role"] for message in answered.body["messages"]]
+    assert roles_shown[:3] == ["system", "user", "user"]
     assert answered.body["messages"][-1]["content"] == "Last question."
-    assert answered.body["messages"][1]["role"] == "user"
+    packed = json.loads(answered.body["messages"][1]["content"])
+    assert list(packed) == ["type", "message", "time"]
+    assert packed["type"] == "system_alert"
+    assert packed["message"] == (
+        "Note: prior messages have been hidden from view due to conversation memory constraints.\n"
+        "The following is a summary of the previous messages:\n - They asked and answered."
+    )
+    (event,) = [e.window_compacted for e in ran.events if e.HasField("window_compacted")]
+    assert event.tokens_after < event.tokens_before
     window = await world.window(agent)
-    assert window.message_count == 11
+    assert window.messages[1] == event.summary
+    assert window.message_count == 12
     assert len(window.messages) == len(answered.body["messages"]) + 1
-    assert window.metadata_stale
+    assert not window.metadata_stale
+    part = event.summary.parts[0].summary
+    hidden = part.message_count
+    assert f"- {hidden} previous messages" in answered.body["messages"][0]["content"]
+    listed = await world.messages.ListMessages(
+        message_pb.ListMessagesRequest(
+            conversation_id=agent.default_conversation_id,
+            from_message_id=part.first_message_id,
+            to_message_id=part.last_message_id,
+        )
+    )
+    assert len(listed.messages) == hidden
+    assert listed.messages[0].parts[0].text.text.startswith("Question 0.")
 
 
-async def test_second_context_refusal_ends_the_run(world: World) -> None:
+async def test_third_context_refusal_ends_the_run(world: World) -> None:
     agent = await world.make_agent()
     world.model.script(say("A" * 4000))
     await world.run(agent, "B" * 4000)
-    world.model.script(overflow("openai"), overflow("openai"))
+    # The summarizer refuses as well.
+    world.model.script(*[overflow("openai")] * 8)
 
     ran = await world.run(agent, "C")
 
     assert ran.finished.stop_reason == event_pb.STOP_REASON_LLM_API_ERROR
     assert ran.finished.error.reason == "CONTEXT_WINDOW_EXCEEDED"
+    window = await world.window(agent)
+    assert "excerpts of 2 messages" in window.messages[1].parts[0].summary.text
+    world.model._steps.clear()
 
 
 async def test_anthropic_sees_numbered_lines_and_openai_does_not(world: World) -> None:

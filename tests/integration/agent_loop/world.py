@@ -204,7 +204,12 @@ async def open_world(
             ),
         )
         rooms: list[tuple[Any, Any]] = [
-            (recall.build, RecallSettings(**of("recall"))),
+            (
+                recall.build,
+                RecallSettings(
+                    qdrant_url=vectors.url, qdrant_api_key=vectors.api_key, **of("recall")
+                ),
+            ),
             (
                 archival.build,
                 ArchivalSettings(

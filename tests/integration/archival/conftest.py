@@ -81,6 +81,7 @@ def settings(urls: Any, vectors: EmbeddedVectors, keys: Keys) -> ArchivalSetting
         qdrant_url=vectors.url,
         qdrant_api_key=vectors.api_key,
         token_public_keys=keys.public,
+        expiry_poll_s=0.2,
         drain_s=0,
         grace_s=0.1,
     )

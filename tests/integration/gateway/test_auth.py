@@ -40,7 +40,9 @@ async def status(gateway: Gateway, method: MethodDescriptor, *metadata: tuple[st
             call = channel.stream_unary(path)(iter([b""]), metadata=metadata, timeout=20)
             await call
         else:
-            raise AssertionError("no public method streams both ways")
+            both = channel.stream_stream(path)
+            async for _ in both(iter([b""]), metadata=metadata, timeout=20):
+                pass
     except grpc.aio.AioRpcError as error:
         return error
     return None
@@ -113,6 +115,10 @@ def test_every_public_method_has_a_deliberate_scope() -> None:
     assert table["recall.v1.MessageService.SearchMessages"] == {Scope.READ}
     assert table["archival.v1.PassageService.InsertPassages"] == {Scope.WRITE}
     assert table["tool_execution.v1.ToolService.PutSecret"] == {Scope.ADMIN}
+    assert table["recall.v1.MessageService.SetRetention"] == {Scope.ADMIN}
+    assert table["recall.v1.MessageIndexService.GetIndex"] == {Scope.ADMIN}
+    assert table["archival.v1.PassageIndexService.StartReindex"] == {Scope.ADMIN}
+    assert table["recall.v1.MessageService.ExportMessages"] == {Scope.READ}
     readers = {name for name, scopes in table.items() if scopes == {Scope.READ}}
     verbs = (
         "Get",
@@ -123,6 +129,7 @@ def test_every_public_method_has_a_deliberate_scope() -> None:
         "Blame",
         "Grep",
         "Explain",
+        "Expand",
         "Lint",
         "Render",
         "Watch",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from strata.agent_loop.convert.messages import message_from_proto, message_to_proto
 from strata.agent_loop.convert.runs import event_to_proto, run_from_proto
 from strata.agent_loop.convert.tools import toolset_from_proto
-from strata.agent_loop.domain.events import RunFinished
+from strata.agent_loop.domain.events import RunFinished, WindowCompacted
 from strata.agent_loop.domain.journal import (
     reply_from_json,
     reply_to_json,
@@ -67,7 +67,7 @@ parts = st.one_of(
     returns,
     st.builds(ImagePart, text, url=text.filter(bool)),
     st.builds(ImagePart, text, data=st.binary(max_size=5)),
-    st.builds(SummaryPart, text, numbers, numbers, numbers),
+    st.builds(SummaryPart, text, numbers, numbers, numbers, text, text),
 )
 messages = st.builds(
     Message,
@@ -225,3 +225,12 @@ def test_tools_are_told_apart_by_what_a_repetition_does() -> None:
     assert repeatable == {"memory_insert": True, "custom": False, "reader": True, "sender": False}
     assert toolset.find("sender") == replace(toolset.tools[3], effect=ToolEffect.SIDE_EFFECT)
     assert toolset.find("nobody") is None
+
+
+def test_a_compaction_is_told_with_its_summary_and_its_tokens() -> None:
+    summary = Message("message-1", MessageRole.SUMMARY, (SummaryPart("Before."),))
+    wire = event_to_proto(
+        WindowCompacted(summary, 900, 400), "run-1", datetime(2026, 1, 1, tzinfo=UTC)
+    ).window_compacted
+    assert message_from_proto(wire.summary) == summary
+    assert (wire.tokens_before, wire.tokens_after) == (900, 400)

@@ -102,7 +102,7 @@ def rooms() -> Mapping[str, RoomFacts]:
                 for value in vars(module).values()
                 if isinstance(value, type)
                 and issubclass(value, RoomSettings)
-                and value is not RoomSettings
+                and value.__module__ == module.__name__
             ]
             assert len(classes) == 1, name
             found[name] = RoomFacts(name, main.parent, classes[0])

@@ -14,10 +14,12 @@ from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import usage_pb2
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as window_pb
-from strata.recall import convert
-from strata.recall.domain.messages import Role
-from strata.shared.errors import InvalidArgumentError, UnimplementedError
+from strata.recall import convert, convert_search
+from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.search import Answer, Exclusion, Mode, SearchHit
+from strata.shared.errors import InvalidArgumentError
 from strata.shared.ids import new_id
+from strata.shared.timewords import TimeRange
 
 NOW = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
@@ -73,7 +75,14 @@ PARTS = st.one_of(
     ),
     st.builds(
         lambda t, n: common.Part(
-            summary=common.SummaryPart(text=t, first_sequence=1, last_sequence=n, message_count=3)
+            summary=common.SummaryPart(
+                text=t,
+                first_sequence=1,
+                last_sequence=n,
+                message_count=3,
+                first_message_id="message-1",
+                last_message_id="message-2",
+            )
         ),
         TEXT,
         st.integers(0, 2**40),
@@ -173,13 +182,14 @@ def test_a_call_without_its_return_is_refused() -> None:
         ({"query": "x", "limit": -1}, "limit"),
         ({"query": "x", "neighbours": 9}, "neighbours"),
         ({"query": "x", "roles": [99]}, "roles[0]"),
+        ({"query": "x", "mode": 99}, "mode"),
         ({"query": "x", "agent_id": "agent-1"}, "agent_id"),
     ],
 )
 def test_wrong_searches_are_refused_by_field(fields: dict[str, Any], wrong: str) -> None:
     request = message_pb.SearchMessagesRequest(**{"agent_id": new_id("agent"), **fields})
     with pytest.raises(InvalidArgumentError) as caught:
-        convert.to_search(request)
+        convert_search.to_search(request)
     assert wrong in [item.field for item in caught.value.violations]
 
 
@@ -189,15 +199,39 @@ def test_a_list_needs_a_conversation_or_an_agent() -> None:
         message_pb.ListMessagesRequest(
             agent_id=new_id("agent"), conversation_id=new_id("conversation")
         ),
+        message_pb.ListMessagesRequest(agent_id=new_id("agent"), from_message_id=new_id("message")),
+        message_pb.ListMessagesRequest(
+            conversation_id=new_id("conversation"), to_message_id="elsewhere"
+        ),
     ):
         with pytest.raises(InvalidArgumentError):
             convert.to_filter(request)
 
 
-@pytest.mark.parametrize("mode", [message_pb.SEARCH_MODE_SEMANTIC, message_pb.SEARCH_MODE_HYBRID])
-def test_a_search_by_meaning_is_refused_and_not_answered_by_words(
-    mode: message_pb.SearchMode.ValueType,
-) -> None:
+@pytest.mark.parametrize(
+    ("mode", "meant"),
+    [
+        (message_pb.SEARCH_MODE_UNSPECIFIED, Mode.HYBRID),
+        (message_pb.SEARCH_MODE_HYBRID, Mode.HYBRID),
+        (message_pb.SEARCH_MODE_SEMANTIC, Mode.SEMANTIC),
+        (message_pb.SEARCH_MODE_FULL_TEXT, Mode.FULL_TEXT),
+    ],
+)
+def test_every_mode_is_taken(mode: message_pb.SearchMode.ValueType, meant: Mode) -> None:
     request = message_pb.SearchMessagesRequest(agent_id=new_id("agent"), query="x", mode=mode)
-    with pytest.raises(UnimplementedError):
-        convert.to_search(request)
+    assert convert_search.to_search(request).mode is meant
+
+
+def test_an_answer_says_what_is_known_and_no_more() -> None:
+    message = Message(new_id("message"), Role.USER, (), NOW)
+    spoken = TimeRange("since March", NOW, None)
+    answer = Answer(
+        (SearchHit(message, "vector", 0.5, 2, None),), (Exclusion("roles", 3, "m"),), (spoken,)
+    )
+    wire = convert_search.answer_to_proto(answer)
+    [hit] = wire.hits
+    assert (hit.relevance.search_mode, hit.relevance.vector_rank) == ("vector", 2)
+    assert not hit.relevance.HasField("fts_rank")
+    assert (wire.exclusions[0].condition, wire.exclusions[0].count) == ("roles", 3)
+    assert wire.spoken_times[0].start_time.ToDatetime(tzinfo=UTC) == NOW
+    assert not wire.spoken_times[0].HasField("end_time")

@@ -22,6 +22,9 @@ def answers(*ids: str) -> Message:
     return Message(id="m", role=Role.TOOL, parts=parts, create_time=NOW)
 
 
+APPROVES = Message(
+    id="m", role=Role.APPROVAL, parts=({"type": "approval_request"},), create_time=NOW
+)
 SAYS = Message(id="m", role=Role.USER, parts=({"type": "text", "text": "x"},), create_time=NOW)
 
 
@@ -33,6 +36,7 @@ SAYS = Message(id="m", role=Role.USER, parts=({"type": "text", "text": "x"},), c
         [asks("a"), answers("a")],
         [asks("a", "b"), answers("b"), answers("a"), SAYS],
         [SAYS, asks("a", "b"), answers("a", "b"), asks("a"), answers("a")],
+        [asks("a", "b"), APPROVES, answers("a"), APPROVES, answers("b")],
     ],
 )
 def test_whole_pairs_pass(messages: list[Message]) -> None:
@@ -49,6 +53,8 @@ def test_whole_pairs_pass(messages: list[Message]) -> None:
         ([asks("a"), answers("a", "a")], 1),
         ([asks("a", "a"), answers("a")], 0),
         ([answers("a"), asks("a")], 0),
+        ([SAYS, asks("a"), APPROVES], 1),
+        ([asks("a"), APPROVES, SAYS, answers("a")], 0),
     ],
 )
 def test_parted_pairs_are_named(messages: list[Message], place: int) -> None:

@@ -11,22 +11,30 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.core_memory.v1.block_service_pb2 import NewBlock
 from strata.cli.chat.prompt import interruptible, is_interactive
 from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.commands.agents_context import compact_conversation, show_context
+from strata.cli.commands.conversations import fork_conversation, list_conversations
+from strata.cli.compaction_options import (
+    CompactionChoice,
+    CompactionModelOption,
+    CompactionModeOption,
+    CompactionPromptFileOption,
+    CompactionPromptOption,
+    CompactionShareOption,
+    SummaryCharsOption,
+)
 from strata.cli.failures import UsageError
 from strata.cli.options import (
     AgentArgument,
     Connection,
-    ConversationOption,
     JsonOption,
     LimitOption,
     online,
 )
 from strata.cli.output import (
     clipped,
-    note,
     print_fields,
     print_json,
     print_listing,
-    print_text,
     safe,
     when,
 )
@@ -116,9 +124,23 @@ def create_agent(
     tool: ToolOption = None,
     tag: TagOption = None,
     timezone: TimezoneOption = None,
+    compaction_mode: CompactionModeOption = None,
+    compaction_share: CompactionShareOption = None,
+    compaction_model: CompactionModelOption = None,
+    compaction_prompt: CompactionPromptOption = None,
+    compaction_prompt_file: CompactionPromptFileOption = None,
+    summary_chars: SummaryCharsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create an agent with its memory blocks and tools."""
+    compaction = CompactionChoice(
+        compaction_mode,
+        compaction_share,
+        compaction_model,
+        compaction_prompt,
+        compaction_prompt_file,
+        summary_chars,
+    )
     blocks = [
         ("human", human or ""),
         ("persona", persona or ""),
@@ -134,6 +156,7 @@ def create_agent(
         tools=tool or [],
         tags=tag or [],
         timezone=timezone or "",
+        compaction=compaction.over() if compaction else None,
     )
 
     async def create(client: Client) -> pb.Agent:
@@ -155,11 +178,26 @@ def update_agent(
     tool: ToolOption = None,
     tag: TagOption = None,
     timezone: TimezoneOption = None,
+    compaction_mode: CompactionModeOption = None,
+    compaction_share: CompactionShareOption = None,
+    compaction_model: CompactionModelOption = None,
+    compaction_prompt: CompactionPromptOption = None,
+    compaction_prompt_file: CompactionPromptFileOption = None,
+    summary_chars: SummaryCharsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Change an agent. Tools and tags that are given replace the present ones."""
     prompt = _system(system, system_file)
-    if all(each is None for each in (name, model, description, prompt, tool, tag, timezone)):
+    compaction = CompactionChoice(
+        compaction_mode,
+        compaction_share,
+        compaction_model,
+        compaction_prompt,
+        compaction_prompt_file,
+        summary_chars,
+    )
+    given = (name, model, description, prompt, tool, tag, timezone)
+    if not compaction and all(each is None for each in given):
         raise UsageError("Nothing to change: give at least one option.")
     request = pb.UpdateAgentRequest(
         request_id=new_request_id(),
@@ -178,6 +216,9 @@ def update_agent(
             # The configuration is replaced whole: keep the rest of it, as it was read.
             request.model.CopyFrom(present.model)
             request.model.handle = model
+            request.expected_revision = present.revision
+        if compaction:
+            request.compaction.CopyFrom(compaction.over(present.compaction))
             request.expected_revision = present.revision
         return (await client.agents.UpdateAgent(request)).agent
 
@@ -208,47 +249,13 @@ def delete_agent(
     typer.echo(f"Deleted {safe(connection.run(delete))}.")
 
 
-@app.command("context")
-@online
-def show_context(
-    connection: Connection,
-    agent: AgentArgument,
-    conversation: ConversationOption = "",
-    prompt: Annotated[
-        bool, typer.Option("--prompt", help="Print the whole system message instead.")
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Show what fills the context window of an agent."""
-
-    async def read(client: Client) -> pb.GetContextWindowResponse:
-        request = pb.GetContextWindowRequest(
-            agent_id=await client.agent_id(agent), conversation_id=conversation
-        )
-        return await client.agents.GetContextWindow(request)
-
-    window = connection.run(read)
-    if prompt and not as_json:
-        print_text(window.system_message)
-        return
-    print_listing(
-        window,
-        ["part", "tokens", "characters", "items"],
-        [
-            (part.name, f"{part.tokens:,}", f"{part.characters:,}", str(part.count or ""))
-            for part in window.parts
-        ],
-        empty="The window is empty.",
-        as_json=as_json,
-    )
-    if not as_json:
-        share = window.used_tokens / window.context_window if window.context_window else 0
-        about = "about " if window.estimated else ""
-        note(f"{about}{window.used_tokens:,} of {window.context_window:,} tokens ({share:.0%})")
+app.command("context")(show_context)
+app.command("compact")(compact_conversation)
+app.command("conversations")(list_conversations)
+app.command("fork")(fork_conversation)
 
 
 def _print_agent(agent: pb.Agent, *, as_json: bool) -> None:
-
     if as_json:
         print_json(agent)
         return
@@ -261,12 +268,25 @@ def _print_agent(agent: pb.Agent, *, as_json: bool) -> None:
             ("tools", ", ".join(agent.tools)),
             ("tags", ", ".join(agent.tags)),
             ("timezone", agent.timezone),
+            ("compaction", _compaction(agent.compaction)),
             ("conversation", agent.default_conversation_id),
             ("revision", str(agent.revision)),
             ("created", when(agent.create_time)),
             ("changed", when(agent.update_time)),
         ]
     )
+
+
+def _compaction(settings: pb.CompactionSettings) -> str:
+    share = settings.sliding_window_percentage
+    told = {
+        "mode": settings.mode,
+        "share": f"{share:g}" if share else "",
+        "model": settings.model,
+        "characters": str(settings.clip_chars or ""),
+        "prompt": "its own" if settings.prompt else "",
+    }
+    return ", ".join(f"{name} {value}" for name, value in told.items() if value)
 
 
 def _label_and_text(given: str) -> tuple[str, str]:

@@ -10,8 +10,10 @@ import typer
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.commands import archival_import, archival_life
 from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
-from strata.cli.output import clipped, print_json, print_listing, when
+from strata.cli.output import clipped, note, print_json, print_listing, when
+from strata.cli.spoken_times import tell_spoken_times
 
 app = typer.Typer(help="Store and search passages.", no_args_is_help=True, add_completion=False)
 
@@ -42,9 +44,11 @@ def insert_passage(
     stored = connection.run(insert)
     if as_json:
         print_json(stored)
-    else:
-        word = "It was there already" if stored.duplicate else "Stored"
-        typer.echo(f"{word}: {stored.passage.id}")
+        return
+    word = "It was there already" if stored.duplicate else "Stored"
+    typer.echo(f"{word}: {stored.passage.id}")
+    for passage_id in stored.near_duplicate_ids:
+        note(f"Nearly the same: {passage_id}")
 
 
 @app.command("search")
@@ -60,6 +64,9 @@ def search_passages(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, max=_MOST_HITS, help="How many at most.")
     ] = 10,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Tell why each was found, and what was left out.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Search the passages of an agent, best first."""
@@ -71,17 +78,21 @@ def search_passages(
             tags=tag or [],
             tag_match_mode=pb.TAG_MATCH_MODE_ALL if all_tags else pb.TAG_MATCH_MODE_ANY,
             top_k=limit,
+            explain=explain,
         )
         return await client.passages.SearchPassages(request)
 
     found = connection.run(search)
+    why = ["why"] if explain else []
     print_listing(
         found,
-        ["score", "text", "tags", "when", "id"],
-        [(f"{hit.relevance.rrf_score:.4f}", *_row(hit.passage)) for hit in found.hits],
+        ["score", "text", "tags", "when", "id", *why],
+        [_hit_row(hit, explain=explain) for hit in found.hits],
         empty="Nothing found.",
         as_json=as_json,
     )
+    if explain and not as_json:
+        _tell_left_out(found)
 
 
 @app.command("list")
@@ -99,29 +110,49 @@ def list_archival(
     tag: Annotated[
         list[str] | None, typer.Option("--tag", help="Only passages with this tag.")
     ] = None,
+    run: Annotated[
+        str, typer.Option("--run", help="Only passages that this run stored.", metavar="ID")
+    ] = "",
+    deleted: Annotated[bool, typer.Option("--deleted", help="Deleted passages, too.")] = False,
     limit: LimitOption = 50,
     as_json: JsonOption = False,
 ) -> None:
     """List the passages of an agent, or the archives of the project."""
     if agent:
-        _list_passages(connection, agent, tag or [], limit, as_json=as_json)
+        request = pb.ListPassagesRequest(tags=tag or [], run_id=run, show_deleted=deleted)
+        _list_passages(connection, agent, request, limit, as_json=as_json)
     else:
         _list_archives(connection, limit, as_json=as_json)
 
 
+app.command("import")(archival_import.import_passages)
+app.command("log")(archival_life.log)
+app.command("restore")(archival_life.restore)
+app.command("delete")(archival_life.delete)
+app.command("purge")(archival_life.purge)
+
+
 def _list_passages(
-    connection: Connection, agent: str, tags: list[str], limit: int, *, as_json: bool
+    connection: Connection,
+    agent: str,
+    request: pb.ListPassagesRequest,
+    limit: int,
+    *,
+    as_json: bool,
 ) -> None:
 
     async def read(client: Client) -> pb.ListPassagesResponse:
-        request = pb.ListPassagesRequest(agent_id=await client.agent_id(agent), tags=tags)
+        request.agent_id = await client.agent_id(agent)
         return await first_of(client.passages.ListPassages, request, "passages", limit)
 
     found = connection.run(read)
     print_listing(
         found,
-        ["text", "tags", "when", "id"],
-        [_row(passage) for passage in found.passages],
+        ["text", "tags", "when", "id", *(["deleted"] if request.show_deleted else [])],
+        [
+            (*_row(passage), *([when(passage.delete_time)] if request.show_deleted else []))
+            for passage in found.passages
+        ],
         empty="No passages.",
         as_json=as_json,
     )
@@ -157,3 +188,14 @@ def _row(passage: pb.Passage) -> tuple[str, str, str, str]:
 
     text = clipped(passage.text, _TEXT_CHARS)
     return text, ", ".join(passage.tags), when(passage.create_time), passage.id
+
+
+def _hit_row(hit: pb.PassageHit, *, explain: bool) -> tuple[str, ...]:
+    row = (f"{hit.relevance.rrf_score:.4f}", *_row(hit.passage))
+    return (*row, hit.relevance.explanation) if explain else row
+
+
+def _tell_left_out(found: pb.SearchPassagesResponse) -> None:
+    for each in found.exclusions:
+        note(f"{each.condition} leaves out {each.count}, best {each.best_passage_id}.")
+    tell_spoken_times(found.spoken_times)

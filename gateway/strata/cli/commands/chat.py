@@ -15,6 +15,7 @@ from strata.cli.chat.screens import screen_for
 from strata.cli.chat.session import ChatOptions, ChatSession
 from strata.cli.chat.slash import SlashCommands
 from strata.cli.client import Client, is_agent_id, new_request_id
+from strata.cli.commands.conversations import fork
 from strata.cli.connection import Choice
 from strata.cli.failures import EXIT_FAILURE, UsageError, exit_code_of, show_error
 from strata.cli.options import AgentArgument, Connection, ConversationOption, online
@@ -41,6 +42,12 @@ def chat(
         str | None, typer.Option("--message", "-m", help="Send this, print the reply, and end.")
     ] = None,
     conversation: ConversationOption = "",
+    fork_at: Annotated[
+        str,
+        typer.Option(
+            "--fork", metavar="MESSAGE", help="Go on from this message, in a new conversation."
+        ),
+    ] = "",
     max_steps: Annotated[
         int, typer.Option("--max-steps", min=0, max=200, help="Most model calls of a turn.")
     ] = 0,
@@ -71,7 +78,11 @@ def chat(
     async def talk(client: Client) -> bool:
         without = Consent.ASK if message is None else Consent.REFUSED
         found = await find_or_create(client, agent, consent=Consent.GIVEN if create else without)
-        options = ChatOptions(found.id, conversation, max_steps, reasoning, usage)
+        chosen = conversation
+        if fork_at:
+            chosen = (await fork(client, found, fork_at, conversation)).id
+            note(f"A new conversation; to come back to it: --conversation {chosen}")
+        options = ChatOptions(found.id, chosen, max_steps, reasoning, usage)
         session = ChatSession(client, screen_for(console()), options)
         if message is None:
             return await converse(session, found.name, SlashCommands(client, found.id))

@@ -9,7 +9,8 @@ import typer
 from strata.api.common.v1 import message_pb2
 from strata.api.recall.v1 import message_service_pb2 as pb
 from strata.cli.client import Client, first_of
-from strata.cli.messages import speaker_of, text_of
+from strata.cli.commands.recall_keep import expand_summary, export_messages, show_retention
+from strata.cli.messages import message_row, text_of
 from strata.cli.options import (
     AgentArgument,
     Connection,
@@ -18,12 +19,20 @@ from strata.cli.options import (
     LimitOption,
     online,
 )
-from strata.cli.output import clipped, print_listing, when
+from strata.cli.output import clipped, note, print_json, print_listing, print_table, safe
+from strata.cli.spoken_times import tell_spoken_times
 
-app = typer.Typer(help="List and search what was said.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="List, search, pin, expand and export what was said.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
-_TEXT_CHARS = 160
 _MOST_HITS = 100
+_MOST_NEIGHBOURS = 5
+_TEXT_CHARS = 60
+
+MessageArgument = Annotated[str, typer.Argument(metavar="MESSAGE", help="Id of the message.")]
 
 
 @app.command("search")
@@ -38,9 +47,22 @@ def search_messages(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, max=_MOST_HITS, help="How many at most.")
     ] = 10,
+    neighbours: Annotated[
+        int,
+        typer.Option(
+            "--neighbours",
+            "-C",
+            min=0,
+            max=_MOST_NEIGHBOURS,
+            help="Messages before and after each to show with it.",
+        ),
+    ] = 0,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Tell why each was found, and what was left out.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Search the messages of an agent, best first."""
+    """Search the messages of an agent in all its conversations, best first."""
 
     async def search(client: Client) -> pb.SearchMessagesResponse:
         request = pb.SearchMessagesRequest(
@@ -48,17 +70,20 @@ def search_messages(
             conversation_id=conversation,
             query=query,
             limit=limit,
+            neighbours=neighbours,
+            explain=explain,
         )
         return await client.messages.SearchMessages(request)
 
     found = connection.run(search)
-    print_listing(
-        found,
-        ["when", "who", "text", "id"],
-        [_row(hit.message) for hit in found.hits],
-        empty="Nothing found.",
-        as_json=as_json,
-    )
+    if as_json:
+        print_json(found)
+        return
+    columns = ["when", "who", "text", "id"]
+    rows = [row for hit in found.hits for row in _hit_rows(hit, explain=explain)]
+    print_table([*columns, "why"] if explain else columns, rows, empty="Nothing found.")
+    if explain:
+        _tell_left_out(found)
 
 
 @app.command("list")
@@ -71,14 +96,21 @@ def list_messages(
     oldest: Annotated[
         bool, typer.Option("--oldest", help="The first messages instead of the last.")
     ] = False,
+    pinned: Annotated[
+        bool, typer.Option("--pinned", help="Only pinned ones, of all conversations.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List the messages of a conversation: the last ones, in the order in which they came."""
 
     async def read(client: Client) -> pb.ListMessagesResponse:
-        chosen = conversation or (await client.agent(agent)).default_conversation_id
         order = pb.LIST_ORDER_OLDEST_FIRST if oldest else pb.LIST_ORDER_NEWEST_FIRST
-        request = pb.ListMessagesRequest(conversation_id=chosen, order=order)
+        request = pb.ListMessagesRequest(order=order, pinned_only=pinned)
+        if pinned and not conversation:
+            request.agent_id = await client.agent_id(agent)
+        else:
+            chosen = conversation or (await client.agent(agent)).default_conversation_id
+            request.conversation_id = chosen
         return await first_of(client.messages.ListMessages, request, "messages", limit)
 
     found = connection.run(read)
@@ -86,13 +118,66 @@ def list_messages(
     print_listing(
         found,
         ["when", "who", "text", "id"],
-        [_row(message) for message in messages],
+        [message_row(message) for message in messages],
         empty="No messages.",
         as_json=as_json,
     )
 
 
-def _row(message: message_pb2.Message) -> tuple[str, str, str, str]:
+@app.command("pin")
+@online
+def pin_message(
+    connection: Connection, message: MessageArgument, as_json: JsonOption = False
+) -> None:
+    """Keep a message in view through every compaction."""
 
-    text = clipped(text_of(message), _TEXT_CHARS)
-    return when(message.create_time), speaker_of(message), text, message.id
+    async def pin(client: Client) -> message_pb2.Message:
+        request = pb.PinMessageRequest(message_id=message)
+        return (await client.messages.PinMessage(request)).message
+
+    _tell("Pinned", connection.run(pin), as_json=as_json)
+
+
+@app.command("unpin")
+@online
+def unpin_message(
+    connection: Connection, message: MessageArgument, as_json: JsonOption = False
+) -> None:
+    """Let compaction take a message out of view again."""
+
+    async def unpin(client: Client) -> message_pb2.Message:
+        request = pb.UnpinMessageRequest(message_id=message)
+        return (await client.messages.UnpinMessage(request)).message
+
+    _tell("No longer pinned", connection.run(unpin), as_json=as_json)
+
+
+app.command("expand")(expand_summary)
+app.command("export")(export_messages)
+app.command("retention")(show_retention)
+
+
+def _tell(what: str, message: message_pb2.Message, *, as_json: bool) -> None:
+    if as_json:
+        print_json(message)
+    else:
+        typer.echo(safe(f"{what}: {clipped(text_of(message), _TEXT_CHARS)}"))
+
+
+def _hit_rows(hit: pb.MessageHit, *, explain: bool) -> list[tuple[str, ...]]:
+    """Returns the row of a hit among those of its neighbours, which are indented."""
+    around = [(each.sequence, each, False) for each in hit.neighbours]
+    rows: list[tuple[str, ...]] = []
+    for _, message, is_hit in sorted(
+        [*around, (hit.message.sequence, hit.message, True)], key=lambda each: each[0]
+    ):
+        time, who, text, message_id = message_row(message)
+        row = (time, who, text if is_hit else f"| {text}", message_id)
+        rows.append((*row, hit.relevance.explanation if is_hit else "") if explain else row)
+    return rows
+
+
+def _tell_left_out(found: pb.SearchMessagesResponse) -> None:
+    for each in found.exclusions:
+        note(f"{each.condition} leaves out {each.count}, best {each.best_message_id}.")
+    tell_spoken_times(found.spoken_times)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from strata.api.common.v1.reindex_pb2 import IndexState
 from strata.cli.client import Client
 from strata.cli.connection import Target
 from strata.cli.failures import EXIT_FAILURE
-from strata.cli.health import count_agents, gateway_state, room_states
+from strata.cli.health import count_agents, gateway_state, index_states, room_states
 from strata.cli.options import Connection, JsonOption, online
 from strata.cli.output import print_fields, print_json, print_table
 from strata.shared.errors import StrataError
@@ -21,11 +22,15 @@ def status(connection: Connection, as_json: JsonOption = False) -> None:
     """Tell whether Strata runs, and which rooms answer. The exit code is 0 if all is well."""
     target, report = _ask(connection)
     rooms: dict[str, str] = report.pop("rooms")  # type: ignore[assignment]
+    indexes: dict[str, str] = report.pop("indexes")  # type: ignore[assignment]
     if as_json:
-        print_json({"address": target.address, **report, "rooms": dict(rooms)})
+        told = {"rooms": dict(rooms), "indexes": indexes}
+        print_json({"address": target.address, **report, **told})
     else:
         print_fields([("address", target.address), *((k, str(v)) for k, v in report.items())])
         print_table(["room", "state"], rooms.items(), empty="")
+        if indexes:
+            print_table(["index", "state"], indexes.items(), empty="")
     if not report["gateway"] == "serving" or any(state != "answers" for state in rooms.values()):
         raise typer.Exit(EXIT_FAILURE)
 
@@ -37,9 +42,11 @@ def _ask(connection: Connection) -> tuple[Target, dict[str, object]]:
         states = await room_states(client)
         try:
             agents = await count_agents(client)
+            indexes = {each.collection: _told(each) for each in await index_states(client)}
         except StrataError:
-            agents = "unknown"
+            agents, indexes = "unknown", {}
         return {
+            "indexes": indexes,
             "gateway": "serving" if gateway.serving else "not serving",
             "version": gateway.version,
             "project": gateway.project,
@@ -51,3 +58,9 @@ def _ask(connection: Connection) -> tuple[Target, dict[str, object]]:
         }
 
     return connection.target(), connection.run(ask)
+
+
+def _told(index: IndexState) -> str:
+    if not index.waiting:
+        return f"up to date, {index.embedding_model}"
+    return f"{index.waiting} waiting, for {index.lag_seconds:.0f} s, {index.embedding_model}"

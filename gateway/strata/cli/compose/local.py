@@ -86,6 +86,7 @@ class Local:
             values["worker_token_key"] = self.worker_key
         if room == "archival":
             values["token_public_keys"] = self.public_key + public_key_of(self.worker_key)
+        if room in {"recall", "archival"}:
             values["qdrant_url"] = self.storage.vectors.url
             values["qdrant_api_key"] = self.storage.vectors.api_key
         if room == "agent_loop":

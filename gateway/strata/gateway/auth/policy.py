@@ -14,6 +14,14 @@ _RUN = frozenset({Scope.RUN})
 # Whoever may start a run may also see what becomes of it.
 _RUN_OR_READ = frozenset({Scope.RUN, Scope.READ})
 _ANY = frozenset(Scope)
+_ADMINISTRATION = frozenset(
+    {
+        f"{_GATEWAY}.AdminService",
+        # The indexes are those of all projects.
+        "strata.api.archival.v1.PassageIndexService",
+        "strata.api.recall.v1.MessageIndexService",
+    }
+)
 
 _EXCEPTIONS: dict[str, frozenset[Scope]] = {
     f"{_GATEWAY}.RunService.SendMessage": _RUN,
@@ -27,6 +35,8 @@ _EXCEPTIONS: dict[str, frozenset[Scope]] = {
     # Secrets of a provider or of tools reach beyond the data of the project.
     "strata.api.agent_loop.v1.ModelService.PutModelKey": frozenset({Scope.ADMIN}),
     "strata.api.tool_execution.v1.ToolService.PutSecret": frozenset({Scope.ADMIN}),
+    # It deletes what all agents of the project have said.
+    "strata.api.recall.v1.MessageService.SetRetention": frozenset({Scope.ADMIN}),
 }
 
 
@@ -39,7 +49,7 @@ def scopes_of(method: MethodDescriptor) -> frozenset[Scope]:
     exception = _EXCEPTIONS.get(method.full_name)
     if exception is not None:
         return exception
-    if method.containing_service.full_name == f"{_GATEWAY}.AdminService":
+    if method.containing_service.full_name in _ADMINISTRATION:
         return frozenset({Scope.ADMIN})
     if method.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS:
         return frozenset({Scope.READ})

@@ -10,6 +10,9 @@ from strata.shared.errors import FieldViolation
 MIN_CONTEXT_WINDOW = 4096
 """Blueprint §19."""
 
+MIN_CLIP_CHARS, MAX_CLIP_CHARS = 200, 100_000
+"""Below, a summary says nothing; above, it is none."""
+
 _MAX_TOKENS = 10_000_000
 _MAX_HANDLE = 256
 _EFFORTS = ("", "none", "minimal", "low", "medium", "high", "xhigh")
@@ -80,14 +83,29 @@ def compaction_to_proto(settings: CompactionSettings) -> pb.CompactionSettings:
     )
 
 
+def compaction_of(request: pb.CompactConversationRequest) -> CompactionSettings:
+    """Returns the settings that a request has for itself.
+
+    Raises:
+        InvalidArgumentError: Naming every wrong field.
+    """
+    checks.refuse(compaction_violations(request.compaction))
+    return compaction_from_proto(request.compaction)
+
+
 def compaction_violations(wire: pb.CompactionSettings) -> list[FieldViolation]:
     """Says what is wrong with compaction settings."""
     found = checks.text_violations("compaction.model", wire.model, _MAX_HANDLE)
+    if wire.model and not all(wire.model.partition("/")):
+        found.append(FieldViolation("compaction.model", 'must look like "provider/model"'))
     found += checks.text_violations("compaction.prompt", wire.prompt, checks.MAX_SYSTEM)
     if wire.mode not in _MODES:
         found.append(FieldViolation("compaction.mode", "must be sliding_window or all"))
     found += checks.range_violations(
         "compaction.sliding_window_percentage", wire.sliding_window_percentage, 0.0, 1.0
     )
-    found += checks.range_violations("compaction.clip_chars", wire.clip_chars, 0, _MAX_TOKENS)
+    if wire.clip_chars:
+        found += checks.range_violations(
+            "compaction.clip_chars", wire.clip_chars, MIN_CLIP_CHARS, MAX_CLIP_CHARS
+        )
     return found

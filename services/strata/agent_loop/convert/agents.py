@@ -28,7 +28,12 @@ from strata.agent_loop.domain.agents import (
     default_tools,
     merge_tools,
 )
-from strata.agent_loop.domain.commands import CreateAgent, CreateConversation, UpdateAgent
+from strata.agent_loop.domain.commands import (
+    CreateAgent,
+    CreateConversation,
+    ForkConversation,
+    UpdateAgent,
+)
 from strata.agent_loop.domain.store import Request
 from strata.agent_loop.prompts.base import base_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
@@ -104,7 +109,6 @@ def update_from_proto(request: pb.UpdateAgentRequest) -> UpdateAgent:
     checks.refuse(_update_violations(request))
     if request.set_tool_rules and request.tool_rules:
         raise _unbuilt("Tool rules")
-    _refuse_compaction(request)
     patch = AgentPatch(
         agent_id=request.agent_id,
         name=_optional(request, "name"),
@@ -147,6 +151,26 @@ def conversation_from_proto(request: pb.CreateConversationRequest) -> CreateConv
         ]
     )
     return CreateConversation(request.agent_id, request.title, _request(request))
+
+
+def fork_from_proto(request: pb.ForkConversationRequest) -> ForkConversation:
+    """Returns the conversation to fork.
+
+    Raises:
+        InvalidArgumentError: Naming every wrong field.
+    """
+    check_id(request.conversation_id, "conversation", field="conversation_id")
+    if request.until_message_id:
+        check_id(request.until_message_id, "message", field="until_message_id")
+    checks.refuse(
+        [
+            *checks.request_id_violations(request.request_id),
+            *checks.name_violations("title", request.title),
+        ]
+    )
+    return ForkConversation(
+        request.conversation_id, request.until_message_id, request.title, _request(request)
+    )
 
 
 def agent_to_proto(agent: Agent) -> pb.Agent:
@@ -262,13 +286,6 @@ def _refuse_unbuilt(request: pb.CreateAgentRequest) -> None:
         raise _unbuilt("enable_sleeptime")
     if request.message_buffer_autoclear:
         raise _unbuilt("message_buffer_autoclear")
-    _refuse_compaction(request)
-
-
-def _refuse_compaction(request: pb.CreateAgentRequest | pb.UpdateAgentRequest) -> None:
-    # What nothing reads yet is not accepted; an empty message asks for nothing.
-    if request.compaction.ListFields():
-        raise _unbuilt("Compaction")
 
 
 def _unbuilt(what: str) -> UnimplementedError:
@@ -282,7 +299,12 @@ def _blocks(request: pb.CreateAgentRequest) -> tuple[block_pb.NewBlock, ...]:
 
 
 def _request(
-    request: pb.CreateAgentRequest | pb.UpdateAgentRequest | pb.CreateConversationRequest,
+    request: (
+        pb.CreateAgentRequest
+        | pb.UpdateAgentRequest
+        | pb.CreateConversationRequest
+        | pb.ForkConversationRequest
+    ),
 ) -> Request:
     bare = type(request)()
     bare.CopyFrom(request)  # type: ignore[arg-type]

@@ -131,7 +131,12 @@ def part_from_proto(wire: pb.Part) -> MessagePart:
         case "summary":
             told = wire.summary
             return SummaryPart(
-                told.text, told.first_sequence, told.last_sequence, told.message_count
+                told.text,
+                told.first_sequence,
+                told.last_sequence,
+                told.message_count,
+                told.first_message_id,
+                told.last_message_id,
             )
         case _:
             return OpaquePart(wire.SerializeToString())
@@ -165,6 +170,8 @@ def part_to_proto(part: MessagePart) -> pb.Part:
                 first_sequence=part.first_sequence,
                 last_sequence=part.last_sequence,
                 message_count=part.message_count,
+                first_message_id=part.first_message_id,
+                last_message_id=part.last_message_id,
             )
             return pb.Part(summary=summary)
         case OpaquePart():

@@ -23,6 +23,7 @@ from strata.agent_loop.domain.events import (
     ToolCallPiece,
     ToolFinished,
     ToolStarted,
+    WindowCompacted,
 )
 from strata.agent_loop.domain.messages import MessageInput, MessageRole
 from strata.agent_loop.domain.runs import DEFAULT_MAX_STEPS, Outcome, RunRequest, StopReason
@@ -144,6 +145,12 @@ def event_to_proto(event: RunEvent, run_id: str, now: datetime) -> pb.RunEvent:
             wire.tool_finished.CopyFrom(_finished(result))
         case MessageStored(message):
             wire.message_stored.CopyFrom(pb.MessageStored(message=message_to_proto(message)))
+        case WindowCompacted(summary, before, after):
+            wire.window_compacted.CopyFrom(
+                pb.WindowCompacted(
+                    summary=message_to_proto(summary), tokens_before=before, tokens_after=after
+                )
+            )
         case RunFinished(outcome):
             wire.run_finished.CopyFrom(_outcome(outcome))
     return wire

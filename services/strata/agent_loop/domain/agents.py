@@ -12,6 +12,9 @@ from strata.agent_loop.domain.keys import SealedKey
 DEFAULT_MAX_FILES_OPEN = 5
 DEFAULT_FILE_VIEW_CHARS = 50_000
 DEFAULT_TIMEZONE = "UTC"
+# As observed (§10); blueprint §16.1 has 0.5, under which an agent forgets more than it must.
+DEFAULT_EVICTED_SHARE = 0.3
+DEFAULT_CLIP_CHARS = 2000
 
 
 class AgentType(StrEnum):
@@ -64,15 +67,53 @@ class ModelConfig:
     structured_tools: bool | None = None
 
 
+class CompactionMode(StrEnum):
+    """What a compaction takes out of the window."""
+
+    SLIDING_WINDOW = "sliding_window"
+    """The oldest exchanges, as many as the settings say."""
+    ALL = "all"
+    """Everything before the exchange under way."""
+
+
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
-    """How compaction will work (blueprint §16.1); kept with the agent."""
+    """How compaction works (blueprint §16.1).
+
+    Attributes:
+        model: Handle of the summarizer; empty for the agent's model.
+        prompt: What it is told; empty for our prompt.
+        mode: Wire name of a `CompactionMode`; empty for ``sliding_window``.
+        sliding_window_percentage: Share of the room for messages that is freed; 0 for the default.
+        clip_chars: Most characters of a summary; 0 for the default.
+    """
 
     model: str = ""
     prompt: str = ""
     mode: str = ""
     sliding_window_percentage: float = 0.0
     clip_chars: int = 0
+
+    def over(self, others: CompactionSettings) -> CompactionSettings:
+        """Returns these settings, and what they leave open as others have it."""
+        names = ("model", "prompt", "mode", "sliding_window_percentage", "clip_chars")
+        given = {name: getattr(self, name) for name in names if getattr(self, name)}
+        return replace(others, **given)
+
+    @property
+    def evicts(self) -> CompactionMode:
+        """What is taken out."""
+        return CompactionMode(self.mode or CompactionMode.SLIDING_WINDOW)
+
+    @property
+    def evicted_share(self) -> float:
+        """Share of the room that is freed."""
+        return self.sliding_window_percentage or DEFAULT_EVICTED_SHARE
+
+    @property
+    def limit_chars(self) -> int:
+        """Most characters of a summary."""
+        return self.clip_chars or DEFAULT_CLIP_CHARS
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +207,8 @@ def default_conversation_id(agent_id: str) -> str:
 
 
 # Blueprint §4.2.1 and observed §5 give the first three. Archival memory was in no default set
-# there, so that an agent could not reach one of its own tiers unless told; ours has it.
+# there, so that an agent could not reach one of its own tiers unless told; ours has it, and a
+# way to what a summary stands for.
 _DEFAULT_TOOLS: Mapping[AgentType, Sequence[str]] = {
     AgentType.LETTA_V1: (
         "conversation_search",
@@ -174,6 +216,7 @@ _DEFAULT_TOOLS: Mapping[AgentType, Sequence[str]] = {
         "memory_replace",
         "archival_memory_insert",
         "archival_memory_search",
+        "expand_summary",
     ),
 }
 
@@ -185,8 +228,8 @@ def default_tools(agent_type: AgentType) -> tuple[str, ...]:
     """Returns the tools that an agent of the type starts with, in the order offered.
 
     For ``letta_v1_agent``: ``conversation_search``, ``memory_insert``, ``memory_replace`` as in
-    the specification, and ``archival_memory_insert``, ``archival_memory_search``, which are
-    Strata's addition.
+    the specification, and ``archival_memory_insert``, ``archival_memory_search`` and
+    ``expand_summary``, which are Strata's addition.
     """
     return tuple(_DEFAULT_TOOLS.get(agent_type, ()))
 

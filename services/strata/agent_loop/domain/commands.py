@@ -45,3 +45,18 @@ class CreateConversation:
     agent_id: str
     title: str
     request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class ForkConversation:
+    """Start a conversation with the window of another as it was at a message.
+
+    Attributes:
+        conversation_id: The other one.
+        until_message_id: The message; empty for the newest.
+    """
+
+    conversation_id: str
+    until_message_id: str
+    title: str
+    request: Request

@@ -89,6 +89,21 @@ class MessageStored:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowCompacted:
+    """A summary took the place of older messages.
+
+    Attributes:
+        summary: The summary, as stored.
+        tokens_before: Tokens of the window before.
+        tokens_after: Tokens of it now.
+    """
+
+    summary: Message
+    tokens_before: int
+    tokens_after: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
     """The one terminal event."""
 
@@ -105,5 +120,6 @@ RunEvent: TypeAlias = (
     | ToolStarted
     | ToolFinished
     | MessageStored
+    | WindowCompacted
     | RunFinished
 )

@@ -78,12 +78,23 @@ class ToolReturn:
 
 @dataclass(frozen=True, slots=True)
 class SummaryPart:
-    """A summary that stands for messages that compaction took out of the window."""
+    """A summary that stands for messages that compaction took out of the window.
+
+    Attributes:
+        text: What it says.
+        first_sequence: First sequence of the evicted range.
+        last_sequence: Last sequence of it.
+        message_count: How many messages it stands for, those of earlier summaries included.
+        first_message_id: First message of the evicted range.
+        last_message_id: Last message of it.
+    """
 
     text: str
     first_sequence: int = 0
     last_sequence: int = 0
     message_count: int = 0
+    first_message_id: str = ""
+    last_message_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,14 @@ class AgentStore(Protocol):
         """
         ...
 
+    async def conversation(self, conversation_id: str) -> Conversation:
+        """Returns a conversation of an active agent.
+
+        Raises:
+            NotFoundError: CONVERSATION_NOT_FOUND.
+        """
+        ...
+
     async def conversations(self, agent_id: str, limit: int, after: str) -> Sequence[Conversation]:
         """Lists the conversations of an agent.
 

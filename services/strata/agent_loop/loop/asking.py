@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Protocol
 
 from strata.agent_loop.domain.events import (
     ReasoningPiece,
     StepRestarted,
     TextPiece,
     ToolCallPiece,
+    WindowCompacted,
 )
-from strata.agent_loop.domain.messages import Message
+from strata.agent_loop.domain.messages import Window
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.failures import (
     cut_before_text,
@@ -21,9 +23,10 @@ from strata.agent_loop.loop.failures import (
     from_model_error,
     system_prompt_too_large,
 )
-from strata.agent_loop.loop.packaging import return_limit
-from strata.agent_loop.loop.ports import BoundModel, EventSink
-from strata.agent_loop.loop.requests import FittedRequest, build_request
+from strata.agent_loop.loop.gauge import Gauge
+from strata.agent_loop.loop.ports import BoundModel, Compacted, EventSink
+from strata.agent_loop.loop.prompt import WorkingWindow
+from strata.agent_loop.loop.requests import FittedRequest, View, build_request
 from strata.agent_loop.models.domain import (
     FinishReason,
     ModelEvent,
@@ -34,18 +37,21 @@ from strata.agent_loop.models.domain import (
     Usage,
 )
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind, naming_key
-from strata.agent_loop.models.tokens import (
-    DEFAULT_HEADROOM,
-    TokenEstimator,
-    TokenKey,
-    tools_bytes,
-)
+from strata.agent_loop.models.tokens import tools_bytes
+from strata.shared.errors import AbortedError, Reason
+from strata.shared.logs import get_logger
 
 MAX_RESTARTS = 2
+MAX_OVERFLOWS = 2
+"""Context-length refusals of one step that are answered with a smaller request."""
+
 _FIRST_DELAY = 0.5
 _MAX_DELAY = 20.0
-# More bytes per token than any text has: what is too large by this measure is too large.
-_GENEROUS_RATIO = 6.0
+# The provider counts more tokens than we do; how many more it seldom says.
+_REFUSED_SHARE = 0.7
+_TOO_LONG = "The prompt was too long; older messages are summarised or left out."
+
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,69 +63,78 @@ class StepName:
     message_id: str
 
 
+class Compact(Protocol):
+    """Makes room in a window; see `compaction.compactor.Compactor.compact`."""
+
+    async def __call__(self, window: Window, view: View, room: float) -> Compacted | None:
+        """Returns what was done, None if nothing could leave the window."""
+        ...
+
+
 class Asker:
     """Asks one agent's model.
 
     Attributes:
-        usage: Tokens of all replies so far.
-        evictable: Oldest messages that the last answered request could not show.
+        usage: Tokens of all replies so far, those of a summarizer included.
 
     Args:
         bound: The model.
-        tokens: What is known of bytes per token.
-        agent_id: The agent, for the learnt ratio.
+        gauge: How full its windows are.
+        view: How messages are shown.
         sink: Where the pieces go.
-        stream_tokens: Whether they are wanted.
+        compact: Makes room in the window.
+        stream_tokens: Whether the pieces are wanted.
         sleep: Waits between two requests.
     """
 
     def __init__(
         self,
         bound: BoundModel,
-        tokens: TokenEstimator,
-        agent_id: str,
+        gauge: Gauge,
+        view: View,
         sink: EventSink,
         *,
+        compact: Compact,
         stream_tokens: bool,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.usage = Usage()
-        self.evictable = 0
         self._bound = bound
-        self._tokens = tokens
+        self._gauge = gauge
+        self._view = view
         self._sink = sink
+        self._compact = compact
         self._stream_tokens = stream_tokens
         self._sleep = sleep
-        settings = bound.settings
-        self._key = TokenKey(settings.endpoint_type, settings.model, agent_id)
+        self._read = False
 
-    async def ask(self, name: StepName, window: Sequence[Message], tools: ToolSet) -> ModelReply:
-        """Returns the model's reply to the window.
+    async def ask(self, name: StepName, window: WorkingWindow, tools: ToolSet) -> ModelReply:
+        """Returns the model's reply to the window, which is compacted first if it is too full.
 
         A stream that breaks after its first piece is begun anew, at most `MAX_RESTARTS` times;
         no tool has run by then, so nothing has happened yet. Failures before the first piece
-        were repeated by the model connection already. A context-length refusal halves the
-        request, once. An empty reply is asked for again, once.
+        were repeated by the model connection already. After a context-length refusal the window
+        is compacted, after a second one the request is halved; a third ends the step. An empty
+        reply is asked for again, once.
 
         Raises:
             StepFailedError: There is no reply to be had.
+            StrataError: Recall cannot be reached, or refused the compacted window.
         """
-        max_bytes = self._budget(window, tools)
+        fitted = await self._prepare(window, tools)
         restarts = empties = overflows = 0
         while True:
-            fitted = self._fit(window, tools, max_bytes)
             attempt = _Attempt(self, name)
             try:
                 reply = await attempt.run(fitted)
             except ModelError as error:
                 if error.kind is ModelErrorKind.CONTEXT_OVERFLOW:
                     overflows += 1
-                    if overflows > 1 or fitted.minimal:
+                    smaller = await self._smaller(window, tools, fitted, overflows)
+                    if smaller is None:
                         raise from_model_error(error) from error
-                    max_bytes = fitted.size / 2
-                    await self._restart(
-                        name, "The prompt was too long; older messages are left out."
-                    )
+                    fitted = smaller
+                    await self._restart(name, _TOO_LONG)
                     continue
                 restarts += 1
                 if not (attempt.started and error.retryable) or restarts > MAX_RESTARTS:
@@ -129,9 +144,8 @@ class Asker:
                 await self._sleep(_delay(restarts, error))
                 continue
             self.usage += reply.usage
-            self._tokens.observe(self._key, fitted.size, reply.usage)
+            self._gauge.observe(fitted.size, reply.usage)
             if not reply.is_empty:
-                self.evictable = fitted.evictable
                 return reply
             if reply.finish_reason is FinishReason.LENGTH:
                 raise cut_before_text()
@@ -161,19 +175,56 @@ class Asker:
         """The model that is asked."""
         return self._bound
 
-    def _budget(self, window: Sequence[Message], tools: ToolSet) -> float:
-        settings = self._bound.settings
-        fixed = tools_bytes(tools.schemas) + len(window[0].text.encode("utf-8", "replace"))
-        optimistic = int(fixed / max(_GENEROUS_RATIO, self._tokens.ratio(self._key)))
-        if optimistic > settings.context_window:
-            raise system_prompt_too_large(optimistic, settings.context_window)
-        reserve = min(settings.max_tokens or 0, settings.context_window // 2)
-        usable = (settings.context_window - reserve) * (1.0 - DEFAULT_HEADROOM)
-        return usable * self._tokens.ratio(self._key)
+    async def _prepare(self, window: WorkingWindow, tools: ToolSet) -> FittedRequest:
+        if not self._read:
+            self._gauge.read(window.messages, tools, self._view)
+            self._read = True
+        fixed = tools_bytes(tools.schemas) + len(window.messages[0].text.encode("utf-8", "replace"))
+        least, size = self._gauge.least(fixed), self._bound.settings.context_window
+        if least > size:
+            raise system_prompt_too_large(least, size)
+        fitted = self._fit(window, tools, self._gauge.max_bytes)
+        if fitted.whole_size <= self._gauge.max_bytes:
+            return fitted
+        await self._make_room(window, tools, self._gauge.max_bytes)
+        return self._fit(window, tools, self._gauge.max_bytes)
 
-    def _fit(self, window: Sequence[Message], tools: ToolSet, max_bytes: float) -> FittedRequest:
-        limit = return_limit(self._bound.settings.context_window)
-        return build_request(window, tools, return_limit=limit, max_bytes=max_bytes)
+    async def _smaller(
+        self, window: WorkingWindow, tools: ToolSet, refused: FittedRequest, overflows: int
+    ) -> FittedRequest | None:
+        """Returns a smaller request than the one refused; None if there is none."""
+        if overflows > MAX_OVERFLOWS:
+            return None
+        max_bytes = refused.size * _REFUSED_SHARE
+        if overflows == 1:
+            await self._make_room(window, tools, max_bytes)
+        else:
+            max_bytes = refused.size / 2
+        fitted = self._fit(window, tools, max_bytes)
+        return fitted if fitted.size < refused.size else None
+
+    async def _make_room(self, window: WorkingWindow, tools: ToolSet, max_bytes: float) -> None:
+        fixed = self._view.size(window.messages[:1]) + tools_bytes(tools.schemas)
+        before = fixed + self._view.size(window.messages[1:])
+        try:
+            done = await self._compact(window.stored, self._view, max_bytes - fixed)
+        except AbortedError as error:
+            if error.reason is not Reason.REVISION_MISMATCH:
+                raise
+            # Somebody keeps changing the window; the next step finds it still too full.
+            _log.warning("a window could not be compacted", error=repr(error))
+            return
+        if done is None:
+            return
+        self.usage += done.usage
+        await window.compacted(done.window)
+        after = self._view.size(window.messages) + tools_bytes(tools.schemas)
+        await self._sink.emit(
+            WindowCompacted(done.summary, self._gauge.estimate(before), self._gauge.estimate(after))
+        )
+
+    def _fit(self, window: WorkingWindow, tools: ToolSet, max_bytes: float) -> FittedRequest:
+        return build_request(window.messages, tools, self._view, max_bytes=max_bytes)
 
     async def _restart(self, name: StepName, reason: str) -> None:
         await self._sink.emit(StepRestarted(name.step_id, name.step, reason))

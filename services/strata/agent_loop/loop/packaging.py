@@ -1,4 +1,4 @@
-"""Tool returns as the model reads them (blueprint §17.2, observed §4), and how they are cut."""
+"""Tool returns and summaries as the model reads them (blueprint §16.2, §17.2, observed §4)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ MIN_RETURN_CHARS = 5000
 _WINDOW_SHARE = 0.2
 _CHARS_PER_TOKEN = 4
 
+SUMMARY_NOTE = (
+    "Note: prior messages have been hidden from view due to conversation memory constraints.\n"
+    "The following is a summary of the previous messages:\n "
+)
+
 CANCELLED = (
     "The run was cancelled while this call was running; whether it had its effect is not known."
 )
@@ -30,6 +35,17 @@ def package(status: ToolStatus, message: str | Mapping[str, Any], now: datetime,
     """Returns the JSON text that stands for a tool's return."""
     body = {"status": status.value, "message": message, "time": format_time(now, zone)}
     return json.dumps(body, ensure_ascii=False, indent=2)
+
+
+def pack_summary(text: str, made: datetime | None, zone: str) -> str:
+    """Returns the JSON text that stands for a summary (blueprint §16.2).
+
+    The time is that of the summary and not the present one, so that the prompt stays the same.
+    """
+    body = {"type": "system_alert", "message": SUMMARY_NOTE + text}
+    if made is not None:
+        body["time"] = format_time(made, zone)
+    return json.dumps(body, ensure_ascii=False)
 
 
 def own_result(

@@ -16,7 +16,7 @@ from strata.agent_loop.domain.journal import JournalKey, StepRecord
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.messages import Message, Window
 from strata.agent_loop.domain.tools import ToolBatch, ToolEvent, ToolResult, ToolSet
-from strata.agent_loop.models.domain import ChatModel, ModelSettings
+from strata.agent_loop.models.domain import ChatModel, ModelSettings, Usage
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.shared.clock import Clock
@@ -87,7 +87,6 @@ class StepCommit:
         messages: In order; calls are followed by the returns of all of them.
         system_text: The system message, if it was rebuilt for the step.
         metadata_stale: Whether its counts are old now; None if that did not change.
-        evict_count: Oldest messages after the system message that leave the window.
     """
 
     key: JournalKey
@@ -96,7 +95,6 @@ class StepCommit:
     messages: Sequence[Message]
     system_text: str | None = None
     metadata_stale: bool | None = None
-    evict_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +110,40 @@ class CommittedStep:
     messages: Sequence[Message]
     revision: int
     message_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSwap:
+    """A smaller window in the place of another.
+
+    Attributes:
+        conversation_id: Whose window.
+        key: The dispatch that swaps it; None if no run does.
+        expected_revision: The revision that it was planned on.
+        summary: The summary to store.
+        kept_ids: What stays, in order, without the system message.
+    """
+
+    conversation_id: str
+    key: JournalKey | None
+    expected_revision: int
+    summary: Message
+    kept_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """A compaction that was made.
+
+    Attributes:
+        window: The window now.
+        summary: The summary in it, as stored.
+        usage: Tokens of the calls that it took.
+    """
+
+    window: Window
+    summary: Message
+    usage: Usage
 
 
 class Recall(Protocol):
@@ -131,6 +163,18 @@ class Recall(Protocol):
         Raises:
             AbortedError: STALE_ATTEMPT.
         """
+        ...
+
+    async def swap_window(self, swap: WindowSwap) -> Window:
+        """Stores a summary and the window that names it, both or neither.
+
+        Raises:
+            AbortedError: STALE_ATTEMPT, REVISION_MISMATCH.
+        """
+        ...
+
+    async def get_window(self, conversation_id: str) -> Window:
+        """Returns a window as it is stored now."""
         ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.messages import Message, MessageRole, Window
+from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart, Window
 from strata.agent_loop.loop.ports import Archival, CommittedStep, MemorySection
 from strata.agent_loop.models.domain import TextPart
 from strata.agent_loop.prompts.system_message import (
@@ -52,6 +52,9 @@ class WorkingWindow:
         self._archival = archival
         self._clock = clock
         self._messages = list(window.messages)
+        self._conversation_id = window.conversation_id
+        self._revision = window.revision
+        self._section = MemorySection("", None)
         self._message_count = window.message_count
         self._stale = window.metadata_stale
         self._counts_known = True
@@ -67,6 +70,17 @@ class WorkingWindow:
         """Ids of all calls in the window."""
         return [call.id for message in self._messages for call in message.tool_calls]
 
+    @property
+    def stored(self) -> Window:
+        """The window as it is stored, but for a rebuilt system message."""
+        return Window(
+            self._conversation_id,
+            self._agent.id,
+            self._revision,
+            tuple(self._messages),
+            self._message_count,
+        )
+
     async def refresh(self, section: MemorySection) -> None:
         """Rebuilds the system message if it shows another memory, old counts or another day.
 
@@ -74,6 +88,7 @@ class WorkingWindow:
         of the metadata that is compared: it changes once a day, and an agent that does not know
         the date gives wrong answers.
         """
+        self._section = section
         text = self._messages[0].text
         now = self._clock.now()
         current = is_current(text, self._agent.system, section.text)
@@ -83,7 +98,7 @@ class WorkingWindow:
             now=now,
             timezone=self._agent.timezone,
             last_modified=section.last_modified,
-            hidden_messages=self._message_count - len(self._messages),
+            hidden_messages=self._hidden(),
             archival=await self._stats(text),
         )
         self.unsaved_text = assemble(self._agent.system, section.text, metadata)
@@ -94,18 +109,40 @@ class WorkingWindow:
         """Returns what to store about the counts with a step; None leaves it as it is.
 
         Args:
-            changed: Whether the step changed archival memory, or what the window holds.
+            changed: Whether the step changed archival memory.
         """
         if changed:
             return True
         return None if self.unsaved_text is None else not self._counts_known
 
-    def committed(self, step: CommittedStep, evicted: int = 0) -> None:
-        """Takes in what a step stored, and lets go of the oldest messages that it evicted."""
-        del self._messages[1 : 1 + evicted]
+    def committed(self, step: CommittedStep) -> None:
+        """Takes in what a step stored."""
         self._messages.extend(step.messages)
         self._message_count = step.message_count
+        self._revision = step.revision
         self.unsaved_text = None
+
+    async def compacted(self, window: Window) -> None:
+        """Takes in the window that a compaction left, and rebuilds the system message.
+
+        Its counts are old now, and the provider's prompt cache is lost in any case.
+        """
+        self._messages = list(window.messages)
+        self._message_count = window.message_count
+        self._revision = window.revision
+        self._stale = True
+        await self.refresh(self._section)
+
+    def _hidden(self) -> int:
+        """Messages out of view; summaries that later ones took in are none."""
+        hidden = self._message_count - len(self._messages)
+        told = [
+            part.message_count
+            for message in self._messages
+            for part in message.parts
+            if isinstance(part, SummaryPart)
+        ]
+        return min(hidden, sum(told)) if told else hidden
 
     async def _stats(self, text: str) -> ArchivalStats:
         try:

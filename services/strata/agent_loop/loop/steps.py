@@ -7,8 +7,11 @@ gone on with from the journal, and a call is never stored without its return.
 from __future__ import annotations
 
 import asyncio
+import functools
 from dataclasses import replace
 
+from strata.agent_loop.compaction.compactor import Compactor
+from strata.agent_loop.compaction.summarizing import Summarizer
 from strata.agent_loop.domain.agents import LINE_NUMBERED_TYPES, Agent
 from strata.agent_loop.domain.events import MessageStored, StepStarted
 from strata.agent_loop.domain.journal import JournalKey, StepRecord
@@ -17,6 +20,8 @@ from strata.agent_loop.domain.runs import RunRequest, StopReason
 from strata.agent_loop.domain.tools import EXIT_TOOLS, Seen, ToolResult, ToolSet
 from strata.agent_loop.loop.asking import Asker, StepName
 from strata.agent_loop.loop.calls import tidy
+from strata.agent_loop.loop.gauge import Gauge
+from strata.agent_loop.loop.packaging import return_limit
 from strata.agent_loop.loop.ports import (
     BegunTurn,
     BoundModel,
@@ -26,6 +31,7 @@ from strata.agent_loop.loop.ports import (
     StepCommit,
 )
 from strata.agent_loop.loop.prompt import WorkingWindow
+from strata.agent_loop.loop.requests import View
 from strata.agent_loop.loop.tooling import StepCalls, ToolBench, effects
 from strata.agent_loop.loop.uninterrupted import uninterrupted
 from strata.agent_loop.models.domain import EndpointType, FinishReason, ModelReply, Usage
@@ -79,8 +85,15 @@ class Steps:
         self._model = bound.settings.handle
         self._numbered = shows_line_numbers(agent, bound)
         self._window = WorkingWindow(agent, begun.window, ports.archival, ports.clock)
+        summarizer = Summarizer(ports.models, ports.tokens, agent, bound)
+        compactor = Compactor(agent, summarizer, ports.recall, ports.clock)
         self._asker = Asker(
-            bound, ports.tokens, agent.id, sink, stream_tokens=request.stream_tokens
+            bound,
+            Gauge(ports.tokens, bound.settings, agent.id),
+            View(return_limit(bound.settings.context_window), agent.timezone),
+            sink,
+            compact=functools.partial(compactor.compact, key=self._key),
+            stream_tokens=request.stream_tokens,
         )
 
     @property
@@ -148,7 +161,7 @@ class Steps:
     async def _ask(self, step: int) -> StepRecord:
         name = StepName(step, new_id("step"), new_id("message"))
         await self._tell_started(step, name.step_id)
-        reply = await self._asker.ask(name, self._window.messages, self._toolset)
+        reply = await self._asker.ask(name, self._window, self._toolset)
         reply = tidy(reply, self._window.call_ids)
         found = effects(reply, self._toolset)
         return StepRecord(
@@ -192,8 +205,7 @@ class Steps:
         messages = [self._assistant(record)]
         if results:
             messages.append(self._returns(record, results))
-        evicted, self._asker.evictable = self._asker.evictable, 0
-        stale = evicted > 0 or any(result.archival_changed for result in results)
+        stale = any(result.archival_changed for result in results)
         committed = await self._ports.recall.commit_step(
             StepCommit(
                 self._key,
@@ -202,10 +214,9 @@ class Steps:
                 messages,
                 self._window.unsaved_text,
                 self._window.metadata_stale(changed=stale),
-                evicted,
             )
         )
-        self._window.committed(committed, evicted)
+        self._window.committed(committed)
         for message in committed.messages:
             await self._sink.emit(MessageStored(message))
 

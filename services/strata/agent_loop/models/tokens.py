@@ -57,6 +57,10 @@ class TokenEstimator:
                 return self._ratios[known]
         return FIRST_CALL_RATIO[key.endpoint_type]
 
+    def learnt(self, key: TokenKey) -> float | None:
+        """Bytes per token as exact counts of this very key have told; None before there is one."""
+        return self._ratios.get(key)
+
     def estimate(self, key: TokenKey, size: int) -> int:
         """Tokens of `size` bytes, rounded up."""
         return -int(-size // self.ratio(key))
@@ -67,10 +71,8 @@ class TokenEstimator:
 
     def observe(self, key: TokenKey, size: int, usage: Usage) -> None:
         """Learns from an exact count of a prompt of `size` bytes; ignores estimated counts."""
-        if usage.estimated or usage.prompt_tokens <= 0 or size < _MIN_SAMPLE_BYTES:
-            return
-        sample = size / usage.prompt_tokens
-        if not _LOWEST_RATIO <= sample <= _HIGHEST_RATIO:
+        sample = sample_ratio(size, usage)
+        if sample is None:
             return
         for known in {key, TokenKey(key.endpoint_type, key.model)}:
             old = self._ratios.get(known)
@@ -78,6 +80,14 @@ class TokenEstimator:
             self._ratios.move_to_end(known)
         while len(self._ratios) > self._max_keys:
             self._ratios.popitem(last=False)
+
+
+def sample_ratio(size: int, usage: Usage) -> float | None:
+    """Bytes per token of a prompt of `size` bytes; None if the count is not exact or not sane."""
+    if usage.estimated or usage.prompt_tokens <= 0 or size < _MIN_SAMPLE_BYTES:
+        return None
+    sample = size / usage.prompt_tokens
+    return sample if _LOWEST_RATIO <= sample <= _HIGHEST_RATIO else None
 
 
 def fits(tokens: int, context_window: int, *, headroom: float = DEFAULT_HEADROOM) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from strata.agent_loop.compaction.by_hand import CompactionByHand
+from strata.agent_loop.convert.agent_options import compaction_of
 from strata.agent_loop.convert.agents import (
     agent_to_proto,
     conversation_from_proto,
     conversation_to_proto,
     create_from_proto,
+    fork_from_proto,
     update_from_proto,
 )
-from strata.agent_loop.convert.windows import window_to_proto
+from strata.agent_loop.convert.windows import freed_to_proto, window_to_proto
 from strata.agent_loop.domain.agents import default_conversation_id
 from strata.agent_loop.domain.store import AgentStore
 from strata.agent_loop.lifecycle import AgentLifecycle
@@ -27,12 +30,17 @@ MAX_PAGE_SIZE = 500
 
 
 class AgentServicer(pb_grpc.AgentServiceServicer):
-    """Agents and their conversations. Fork, export and import are not built yet."""
+    """Agents and their conversations. Export and import are not built yet."""
 
     def __init__(
-        self, lifecycle: AgentLifecycle, store: AgentStore, tokens: TokenEstimator
+        self,
+        lifecycle: AgentLifecycle,
+        store: AgentStore,
+        tokens: TokenEstimator,
+        compaction: CompactionByHand,
     ) -> None:
         self._lifecycle = lifecycle
+        self._compaction = compaction
         self._store = store
         self._tokens = tokens
 
@@ -42,7 +50,8 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
         """Creates an agent with its blocks, tools and default conversation.
 
         A ``letta_v1_agent`` gets ``conversation_search``, ``memory_insert``, ``memory_replace``,
-        and, as Strata's addition, ``archival_memory_insert`` and ``archival_memory_search``.
+        and, as Strata's addition, ``archival_memory_insert``, ``archival_memory_search`` and
+        ``expand_summary``.
         """
         agent, blocks = await self._lifecycle.create(create_from_proto(request))
         return pb.CreateAgentResponse(agent=agent_to_proto(agent), blocks=blocks)
@@ -116,6 +125,13 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
             next_page_token=page.next_page_token,
         )
 
+    async def ForkConversation(
+        self, request: pb.ForkConversationRequest, context: Context
+    ) -> pb.ForkConversationResponse:
+        """Starts a conversation where another was at a message."""
+        made = await self._lifecycle.fork_conversation(fork_from_proto(request))
+        return pb.ForkConversationResponse(conversation=conversation_to_proto(made))
+
     async def GetContextWindow(
         self, request: pb.GetContextWindowRequest, context: Context
     ) -> pb.GetContextWindowResponse:
@@ -123,5 +139,16 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
         check_id(request.agent_id, "agent", field="agent_id")
         conversation_id = request.conversation_id or default_conversation_id(request.agent_id)
         check_id(conversation_id, "conversation", field="conversation_id")
-        window, toolset, bound = await self._lifecycle.inspect(request.agent_id, conversation_id)
-        return window_to_proto(window, toolset, bound, request.agent_id, self._tokens)
+        found = await self._lifecycle.inspect(request.agent_id, conversation_id)
+        return window_to_proto(*found, self._tokens)
+
+    async def CompactConversation(
+        self, request: pb.CompactConversationRequest, context: Context
+    ) -> pb.CompactConversationResponse:
+        """Puts a summary in the place of older messages now."""
+        check_id(request.agent_id, "agent", field="agent_id")
+        conversation_id = request.conversation_id or default_conversation_id(request.agent_id)
+        check_id(conversation_id, "conversation", field="conversation_id")
+        settings = self._lifecycle.check_compaction(compaction_of(request))
+        freed = await self._compaction.compact(request.agent_id, conversation_id, settings)
+        return freed_to_proto(freed)

@@ -124,6 +124,15 @@ _INSERT_CONVERSATION = text(
     RETURNING {CONVERSATION_COLUMNS}
     """
 )
+_CONVERSATION = text(
+    f"""
+    SELECT {", ".join(f"c.{column.strip()}" for column in CONVERSATION_COLUMNS.split(","))}
+    FROM agent_loop.conversations c
+    JOIN agent_loop.agents a
+      ON a.project_id = c.project_id AND a.id = c.agent_id AND a.state = 'active'
+    WHERE c.project_id = :project AND c.id = :id
+    """
+)
 _CONVERSATIONS = text(
     f"""
     SELECT {", ".join(f"c.{column.strip()}" for column in CONVERSATION_COLUMNS.split(","))},
@@ -185,10 +194,8 @@ class PostgresAgentStore:
         if row is None:
             raise agent_not_found(agent_id)
         if row["conversation_id"] is None:
-            raise NotFoundError(
-                f"Agent {agent_id} has no conversation {conversation_id}.",
-                reason=Reason.CONVERSATION_NOT_FOUND,
-                metadata={"id": conversation_id},
+            raise _conversation_not_found(
+                f"Agent {agent_id} has no conversation {conversation_id}.", conversation_id
             )
         return replace(to_agent(row), model_keys=to_keys(row))
 
@@ -242,6 +249,16 @@ class PostgresAgentStore:
             return await self._insert_conversation(conversation, request)
         except _LostRaceError:
             return await self._insert_conversation(conversation, request)
+
+    async def conversation(self, conversation_id: str) -> Conversation:
+        """Returns a conversation of an active agent."""
+        async with self._database.transaction(read_only=True) as connection:
+            row = await _one(connection, _CONVERSATION, id=conversation_id)
+        if row is None:
+            raise _conversation_not_found(
+                f"There is no conversation {conversation_id}.", conversation_id
+            )
+        return to_conversation(row)
 
     async def conversations(self, agent_id: str, limit: int, after: str) -> Sequence[Conversation]:
         """Lists the conversations of an agent."""
@@ -370,6 +387,12 @@ async def _run(connection: AsyncConnection, statement: TextClause, **parameters:
         if getattr(driver_error(error), "constraint_name", None) == "requests_once":
             raise _LostRaceError from error
         raise
+
+
+def _conversation_not_found(message: str, conversation_id: str) -> NotFoundError:
+    return NotFoundError(
+        message, reason=Reason.CONVERSATION_NOT_FOUND, metadata={"id": conversation_id}
+    )
 
 
 def agent_not_found(wanted: str, *, key: str = "id") -> NotFoundError:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from strata.archival.domain.likeness import Likeness
+
 Cursor = tuple[str | int | datetime, ...]
 
 
@@ -32,6 +34,7 @@ class Archive:
         time_to_live: Seconds after which passages are deleted; 0 means never.
         agent_ids: Agents that have it.
         unindexed_count: Passages stored but not in the index yet.
+        own_model: Its embedding model, if it does not follow the default.
     """
 
     id: str
@@ -46,6 +49,7 @@ class Archive:
     own_agent_id: str = ""
     agent_ids: tuple[str, ...] = ()
     unindexed_count: int = 0
+    own_model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +73,52 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class NewPassage:
-    """A passage to be stored; its tags are sorted and unique."""
+class NewText:
+    """A text to be stored, with what takes long to find out about it."""
 
-    id: str
     text: str
     token_count: int
-    create_time: datetime
-    tags: tuple[str, ...] = ()
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    origin: Origin = field(default_factory=Origin)
+    likeness: Likeness
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 of the text, hex: what makes two passages the same."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+        """See `hash_of`."""
+        return hash_of(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenVector:
+    """A vector of a whole text that was made elsewhere."""
+
+    model: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewPassage:
+    """A passage to be stored; its tags are sorted and unique.
+
+    Attributes:
+        create_time: When it was said or written.
+        store_time: Now.
+        principal: Who stores it.
+        vector: Used instead of embedding the text.
+    """
+
+    id: str
+    content: NewText
+    create_time: datetime
+    store_time: datetime
+    tags: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    origin: Origin = field(default_factory=Origin)
+    principal: str = ""
+    vector: GivenVector | None = None
+
+    @property
+    def content_hash(self) -> str:
+        """What makes two passages of an archive the same."""
+        return self.content.content_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +127,9 @@ class Passage:
 
     Attributes:
         indexed: True if its present revision is in the index.
-        deleted: True if it is kept only until the index has forgotten it.
+        deleted: True if it is hidden; since its last change then.
+        near_duplicate_ids: Those that said nearly the same when its text was stored.
+        vector: Used instead of embedding the text; only the indexer is given it.
     """
 
     id: str
@@ -107,14 +144,21 @@ class Passage:
     create_time: datetime
     update_time: datetime
     deleted: bool = False
+    near_duplicate_ids: tuple[str, ...] = ()
+    vector: GivenVector | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Inserted:
-    """A stored passage, and whether it was there before."""
+    """A stored passage, and whether it was there before.
+
+    Attributes:
+        near_texts: How the near-duplicates of a new one begin, in their order.
+    """
 
     passage: Passage
     duplicate: bool
+    near_texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,49 +191,22 @@ class TagMatch(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which passages are meant; ``end_time`` is exclusive."""
+    """Which passages are meant; ``end_time`` is exclusive.
+
+    Attributes:
+        run_id: The run that they came from.
+        message_id: The message that they came from.
+        show_deleted: Deleted ones, too.
+    """
 
     archive_ids: tuple[str, ...]
     tags: tuple[str, ...] = ()
     tag_match: TagMatch = TagMatch.ANY
     start_time: datetime | None = None
     end_time: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """What to look for; either an agent or archives say where."""
-
-    query: str
-    top_k: int
-    agent_id: str = ""
-    archive_ids: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    tag_match: TagMatch = TagMatch.ANY
-    start_time: datetime | None = None
-    end_time: datetime | None = None
-
-    def within(self, archive_ids: Sequence[str]) -> Filter:
-        """Returns the conditions of the search over known archives."""
-        return Filter(tuple(archive_ids), self.tags, self.tag_match, self.start_time, self.end_time)
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A found passage.
-
-    Attributes:
-        mode: ``hybrid``, ``vector`` or ``fts``: which arms took part.
-        score: What the results are ordered by.
-        vector_rank: Place by meaning, from 1; None if not found so.
-        fts_rank: Place by words, from 1; None if not found so.
-    """
-
-    passage: Passage
-    mode: str
-    score: float
-    vector_rank: int | None
-    fts_rank: int | None
+    run_id: str = ""
+    message_id: str = ""
+    show_deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,3 +231,8 @@ class ArchivePage:
 
     archives: Sequence[Archive]
     next_cursor: Cursor | None = None
+
+
+def hash_of(text: str) -> str:
+    """Returns the SHA-256 of a text as it stands, hex: what makes two passages the same."""
+    return hashlib.sha256(text.encode()).hexdigest()

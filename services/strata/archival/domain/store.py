@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from strata.archival.domain.history import Author, Change, Progress, VersionPage
 from strata.archival.domain.passages import (
     AgentStats,
     Archive,
@@ -13,14 +14,12 @@ from strata.archival.domain.passages import (
     ArchivePage,
     Cursor,
     Filter,
-    Found,
     Inserted,
     NewPassage,
     Page,
     Passage,
     Place,
     Request,
-    Search,
     Uploaded,
 )
 
@@ -109,7 +108,10 @@ class ArchiveStore(Protocol):
 
 
 class PassageStore(Protocol):
-    """Passages of the current project; each method is one transaction."""
+    """Passages of the current project; each method is one transaction.
+
+    What is deleted or older than its archive keeps is found by none of them.
+    """
 
     async def insert(
         self, place: Place, passages: Sequence[NewPassage], template: Archive, request_id: str
@@ -125,6 +127,8 @@ class PassageStore(Protocol):
         Raises:
             NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
             AlreadyExistsError: ``REQUEST_ID_REUSED``: it was used for another text.
+            InvalidArgumentError: A vector is not of the archive's model, or a passage is too
+                old for its time-to-live.
         """
         ...
 
@@ -163,7 +167,54 @@ class PassageStore(Protocol):
         """Says whether a request of this id was answered."""
         ...
 
-    async def get(self, passage_id: str) -> Passage:
+    async def progress(self, request: Request) -> Progress:
+        """Returns how far an upload is; nowhere without an id.
+
+        Args:
+            request: The upload; its digest tells the place from others.
+
+        Raises:
+            AlreadyExistsError: ``REQUEST_ID_REUSED``.
+        """
+        ...
+
+    async def upload(
+        self,
+        place: Place,
+        passages: Sequence[NewPassage],
+        template: Archive,
+        request: Request,
+        seen: Progress,
+        said: str,
+    ) -> Progress:
+        """Stores the next passages of an upload together with how far it is then.
+
+        Args:
+            place: As for `insert`.
+            passages: As for `insert`.
+            template: As for `insert`.
+            request: The upload. Of what another stream of it has stored meanwhile, nothing is
+                stored again.
+            seen: How far it was before these passages.
+            said: Digest of the passages up to the last of these; see `Progress`.
+
+        Raises:
+            NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
+            AlreadyExistsError: ``REQUEST_ID_REUSED``.
+            UnavailableError: What was known of the upload is forgotten; it must be sent again.
+        """
+        ...
+
+    async def complete(self, request: Request, seen: Progress) -> Progress:
+        """Notes that nothing more comes of an upload, and returns how far it is.
+
+        Raises:
+            AlreadyExistsError: ``REQUEST_ID_REUSED``.
+            UnavailableError: As for `upload`.
+        """
+        ...
+
+    async def get(self, passage_id: str, *, show_deleted: bool = False) -> Passage:
         """Returns a passage.
 
         Raises:
@@ -171,39 +222,7 @@ class PassageStore(Protocol):
         """
         ...
 
-    async def update(
-        self,
-        passage_id: str,
-        text: tuple[str, int] | None,
-        tags: tuple[str, ...] | None,
-        expected_revision: int,
-        now: datetime,
-        request_id: str = "",
-    ) -> Passage:
-        """Changes text (with its tokens) or tags; the last request repeated changes nothing.
-
-        Raises:
-            NotFoundError: ``PASSAGE_NOT_FOUND``.
-            AbortedError: ``REVISION_MISMATCH``.
-        """
-        ...
-
-    async def delete(self, passage_id: str, now: datetime) -> None:
-        """Deletes a passage; repeating it is success.
-
-        Raises:
-            NotFoundError: ``PASSAGE_NOT_FOUND``.
-        """
-        ...
-
-    async def page(
-        self,
-        archive_id: str,
-        agent_id: str,
-        tags: Sequence[str],
-        limit: int,
-        cursor: Cursor | None,
-    ) -> Page:
+    async def page(self, within: Filter, limit: int, cursor: Cursor | None) -> Page:
         """Returns a page, oldest first."""
         ...
 
@@ -222,9 +241,60 @@ class PassageStore(Protocol):
         ...
 
 
-class SearchIndex(Protocol):
-    """Passages by meaning and words, in one engine."""
+class PassageHistory(Protocol):
+    """Changes of passages of the current project; each method is one transaction.
 
-    async def search(self, project_id: str, search: Search, within: Filter) -> list[Found]:
-        """Returns ids and ranks, best first; the passages in it are filled in by the caller."""
+    Each change moves what was before to the versions. What is older than its archive keeps
+    is not there.
+    """
+
+    async def update(self, passage_id: str, change: Change, now: datetime) -> Passage:
+        """Changes a passage; a repeated request changes nothing and gets the first answer.
+
+        Raises:
+            NotFoundError: ``PASSAGE_NOT_FOUND``.
+            AbortedError: ``REVISION_MISMATCH``.
+            AlreadyExistsError: ``NAME_TAKEN``: the archive holds that text;
+                ``REQUEST_ID_REUSED``.
+        """
+        ...
+
+    async def delete(self, passage_id: str, author: Author, now: datetime) -> None:
+        """Hides a passage; repeating it is success.
+
+        Raises:
+            NotFoundError: ``PASSAGE_NOT_FOUND``.
+        """
+        ...
+
+    async def restore(
+        self, passage_id: str, revision: int, change: Change, now: datetime
+    ) -> Passage:
+        """Brings back a deleted passage (revision 0) or a version; otherwise as `update`.
+
+        Of the change only author, request and expected revision count. A passage that is
+        not deleted stays as it is at revision 0.
+
+        Raises:
+            NotFoundError: ``PASSAGE_NOT_FOUND``, ``VERSION_NOT_FOUND``.
+            AbortedError: ``REVISION_MISMATCH``.
+            AlreadyExistsError: ``NAME_TAKEN``, ``REQUEST_ID_REUSED``.
+        """
+        ...
+
+    async def purge(self, passage_id: str, request: Request) -> int:
+        """Destroys a passage with its versions, and returns how many these were.
+
+        Raises:
+            NotFoundError: ``PASSAGE_NOT_FOUND``.
+            AlreadyExistsError: ``REQUEST_ID_REUSED``.
+        """
+        ...
+
+    async def versions(self, passage_id: str, limit: int, cursor: Cursor | None) -> VersionPage:
+        """Returns a page of versions, newest first; those of deleted passages, too.
+
+        Raises:
+            NotFoundError: ``PASSAGE_NOT_FOUND``.
+        """
         ...

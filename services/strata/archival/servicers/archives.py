@@ -11,10 +11,12 @@ from strata.api.archival.v1 import archive_service_pb2 as pb
 from strata.api.archival.v1 import archive_service_pb2_grpc as pb_grpc
 from strata.archival import convert
 from strata.archival.domain.store import ArchiveStore
+from strata.archival.reindexing import ArchiveModels
 from strata.shared.clock import Clock
 from strata.shared.db import decode_page_token, encode_page_token, page_limit
-from strata.shared.embedding import Embedder
+from strata.shared.embedding import EmbeddingModels
 from strata.shared.ids import check_id
+from strata.shared.vectors.reindex.desk import to_proto
 
 Context = Any
 MAX_PAGE_SIZE = 500
@@ -24,10 +26,16 @@ class ArchiveServicer(pb_grpc.ArchiveServiceServicer):
     """Keeps archives."""
 
     def __init__(
-        self, store: ArchiveStore, embedder: Embedder, clock: Clock, wake: Callable[[], None]
+        self,
+        store: ArchiveStore,
+        models: EmbeddingModels,
+        rebuilds: ArchiveModels,
+        clock: Clock,
+        wake: Callable[[], None],
     ) -> None:
         self._store = store
-        self._embedder = embedder
+        self._models = models
+        self._rebuilds = rebuilds
         self._clock = clock
         self._wake = wake
 
@@ -35,9 +43,7 @@ class ArchiveServicer(pb_grpc.ArchiveServiceServicer):
         self, request: pb.CreateArchiveRequest, context: Context
     ) -> pb.CreateArchiveResponse:
         """Creates an archive."""
-        archive = convert.to_archive(
-            request, self._embedder.model_id, self._embedder.dim, self._clock.now()
-        )
+        archive = convert.to_archive(request, self._models, self._clock.now())
         stored = await self._store.create(archive, request.agent_id, request.request_id)
         return pb.CreateArchiveResponse(archive=convert.archive_to_proto(stored))
 
@@ -102,6 +108,29 @@ class ArchiveServicer(pb_grpc.ArchiveServiceServicer):
         check_id(request.archive_id, "archive", field="archive_id")
         await self._store.detach(request.agent_id, request.archive_id)
         return pb.DetachArchiveResponse()
+
+    async def ReindexArchive(
+        self, request: pb.ReindexArchiveRequest, context: Context
+    ) -> pb.ReindexArchiveResponse:
+        """Rebuilds the index of an archive."""
+        check_id(request.archive_id, "archive", field="archive_id")
+        if request.action == pb.REINDEX_ACTION_STATUS:
+            job = await self._rebuilds.latest(request.archive_id)
+        elif request.action == pb.REINDEX_ACTION_FINISH:
+            job = await self._rebuilds.finish(request.archive_id)
+        elif request.action == pb.REINDEX_ACTION_ROLL_BACK:
+            job = await self._rebuilds.roll_back(request.archive_id)
+        else:
+            request_id = convert.check_request_id(request.request_id)
+            job = await self._rebuilds.start(
+                request.archive_id, request.embedding_model, request_id
+            )
+        return pb.ReindexArchiveResponse(
+            total=job.total,
+            done=job.progress.done,
+            complete=job.phase.new_serves,
+            reindex=to_proto(job),
+        )
 
 
 class AgentArchiveServicer(agent_grpc.AgentArchiveServiceServicer):

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as pb_grpc
-from strata.archival import convert
-from strata.archival.domain.passages import Archive, Inserted, NewPassage, Place
-from strata.archival.domain.store import ArchiveStore, PassageStore
+from strata.archival import convert, convert_passages, convert_search
+from strata.archival.convert_passages import PassageReader
+from strata.archival.domain.passages import Archive, NewPassage, Place
+from strata.archival.domain.store import ArchiveStore, PassageHistory, PassageStore
 from strata.archival.search import PassageSearch
+from strata.archival.servicers.steady_uploads import SteadyUpload
 from strata.archival.servicers.uploads import PassageUpload
 from strata.shared.clock import Clock
+from strata.shared.context import require_caller
 from strata.shared.db import decode_page_token, encode_page_token, page_limit
 from strata.shared.embedding import Embedder
-from strata.shared.errors import InvalidArgumentError
 from strata.shared.ids import check_id
 
 Context = Any
@@ -30,6 +33,7 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
 
     Args:
         passages: The passages.
+        history: Their changes.
         archives: The archives, for their tags.
         search: Finds passages.
         embedder: Counts tokens and names the model of new archives.
@@ -41,6 +45,7 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
     def __init__(
         self,
         passages: PassageStore,
+        history: PassageHistory,
         archives: ArchiveStore,
         search: PassageSearch,
         embedder: Embedder,
@@ -50,11 +55,12 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
         wake: Callable[[], None],
     ) -> None:
         self._passages = passages
+        self._history = history
         self._archives = archives
         self._search = search
         self._embedder = embedder
         self._clock = clock
-        self._token_limit = token_limit
+        self._reader = PassageReader(embedder.count_tokens, token_limit)
         self._wake = wake
 
     async def InsertPassage(
@@ -64,10 +70,11 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
         place = convert.to_place(request.archive_id, request.agent_id)
         request_id = convert.check_request_id(request.request_id)
         passages = await self._to_passages([request.passage], "passage")
-        stored = (await self._insert(place, passages, request_id))[0]
-        return pb.InsertPassageResponse(
-            passage=convert.passage_to_proto(stored.passage), duplicate=stored.duplicate
-        )
+        stored = (await self._passages.insert(place, passages, self._template(place), request_id))[
+            0
+        ]
+        self._wake()
+        return convert_passages.inserted_to_proto(stored)
 
     async def InsertPassages(
         self, request_iterator: AsyncIterator[pb.InsertPassagesRequest], context: Context
@@ -82,62 +89,94 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
             inserted_count=stored.inserted, duplicate_count=stored.duplicates
         )
 
+    async def UploadPassages(
+        self, request_iterator: AsyncIterator[pb.UploadPassagesRequest], context: Context
+    ) -> AsyncIterator[pb.UploadPassagesResponse]:
+        """Stores many passages, and tells after each message how far it is."""
+        upload = SteadyUpload(self._passages, self._to_passages, self._template, self._wake)
+        async for progress in upload.receive(request_iterator):
+            yield convert_passages.progress_to_proto(progress)
+
     async def GetPassage(
         self, request: pb.GetPassageRequest, context: Context
     ) -> pb.GetPassageResponse:
         """Returns a passage."""
         check_id(request.passage_id, "passage", field="passage_id")
-        passage = await self._passages.get(request.passage_id)
+        passage = await self._passages.get(request.passage_id, show_deleted=request.show_deleted)
         return pb.GetPassageResponse(passage=convert.passage_to_proto(passage))
 
     async def UpdatePassage(
         self, request: pb.UpdatePassageRequest, context: Context
     ) -> pb.UpdatePassageResponse:
-        """Changes text or tags."""
-        check_id(request.passage_id, "passage", field="passage_id")
-        violations = convert.tag_violations("tags", request.tags)
-        if request.HasField("text"):
-            violations += convert.text_violations("text", request.text)
-        if violations:
-            raise InvalidArgumentError("The passage cannot be changed.", violations=violations)
+        """Changes text, tags or metadata."""
+        convert_passages.check_change(request)
         text = None
         if request.HasField("text"):
-            count = self._embedder.count_tokens
-            tokens = convert.checked_tokens(request.text, count, self._token_limit)
-            text = (request.text, tokens)
-        passage = await self._passages.update(
-            request.passage_id,
-            text,
-            tuple(sorted(set(request.tags))) if request.set_tags else None,
-            request.expected_revision,
-            self._clock.now(),
-            convert.check_request_id(request.request_id),
-        )
+            text = await asyncio.to_thread(self._reader.text, request.text)
+        change = convert_passages.to_change(request, text)
+        passage = await self._history.update(request.passage_id, change, self._clock.now())
         self._wake()
         return pb.UpdatePassageResponse(passage=convert.passage_to_proto(passage))
 
     async def DeletePassage(
         self, request: pb.DeletePassageRequest, context: Context
     ) -> pb.DeletePassageResponse:
-        """Deletes a passage."""
-        check_id(request.passage_id, "passage", field="passage_id")
-        await self._passages.delete(request.passage_id, self._clock.now())
+        """Hides a passage."""
+        author = convert_passages.to_deleter(request)
+        await self._history.delete(request.passage_id, author, self._clock.now())
         self._wake()
         return pb.DeletePassageResponse()
+
+    async def RestorePassage(
+        self, request: pb.RestorePassageRequest, context: Context
+    ) -> pb.RestorePassageResponse:
+        """Brings back a passage or a version."""
+        change = convert_passages.to_restoration(request)
+        passage = await self._history.restore(
+            request.passage_id, request.revision, change, self._clock.now()
+        )
+        self._wake()
+        return pb.RestorePassageResponse(passage=convert.passage_to_proto(passage))
+
+    async def PurgePassage(
+        self, request: pb.PurgePassageRequest, context: Context
+    ) -> pb.PurgePassageResponse:
+        """Destroys a passage."""
+        check_id(request.passage_id, "passage", field="passage_id")
+        purged = await self._history.purge(request.passage_id, convert.to_request(request))
+        self._wake()
+        return pb.PurgePassageResponse(purged_versions=purged)
+
+    async def ListPassageVersions(
+        self, request: pb.ListPassageVersionsRequest, context: Context
+    ) -> pb.ListPassageVersionsResponse:
+        """Lists versions, newest first."""
+        check_id(request.passage_id, "passage", field="passage_id")
+        scope = f"ListPassageVersions {request.passage_id}"
+        page = await self._history.versions(
+            request.passage_id,
+            page_limit(request.page_size, maximum=MAX_PAGE_SIZE),
+            decode_page_token(scope, request.page_token, (int,)),
+        )
+        return pb.ListPassageVersionsResponse(
+            versions=[convert_passages.version_to_proto(version) for version in page.versions],
+            next_page_token=encode_page_token(scope, page.next_cursor) if page.next_cursor else "",
+        )
 
     async def ListPassages(
         self, request: pb.ListPassagesRequest, context: Context
     ) -> pb.ListPassagesResponse:
         """Lists passages, oldest first."""
-        place = convert.to_place(request.archive_id, request.agent_id)
-        tags = convert.check_tags(request.tags)
-        scope = f"ListPassages {place} {sorted(tags)}"
+        place, within = convert_passages.to_listing(request)
+        scope = f"ListPassages {place} {within}"
+        cursor = decode_page_token(scope, request.page_token, _TIME_AND_ID)
+        archives = [place.archive_id]
+        if place.agent_id:
+            archives = await self._passages.archive_ids(place.agent_id)
         page = await self._passages.page(
-            place.archive_id,
-            place.agent_id,
-            tags,
+            replace(within, archive_ids=tuple(archives)),
             page_limit(request.page_size, maximum=MAX_PAGE_SIZE),
-            decode_page_token(scope, request.page_token, _TIME_AND_ID),
+            cursor,
         )
         return pb.ListPassagesResponse(
             passages=[convert.passage_to_proto(passage) for passage in page.passages],
@@ -148,10 +187,8 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
         self, request: pb.SearchPassagesRequest, context: Context
     ) -> pb.SearchPassagesResponse:
         """Searches passages by meaning and words."""
-        found = await self._search.search(convert.to_search(request))
-        return pb.SearchPassagesResponse(
-            hits=[convert.found_to_proto(item, request.explain) for item in found]
-        )
+        answer = await self._search.search(convert_search.to_search(request))
+        return convert_search.answer_to_proto(answer)
 
     async def ListTags(self, request: pb.ListTagsRequest, context: Context) -> pb.ListTagsResponse:
         """Lists tags with counts."""
@@ -164,21 +201,8 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
     async def _to_passages(self, wires: Sequence[pb.NewPassage], field: str) -> list[NewPassage]:
         # Counting the tokens of a whole batch would hold up the event loop.
         return await asyncio.to_thread(
-            convert.to_passages,
-            wires,
-            field,
-            self._embedder.count_tokens,
-            self._token_limit,
-            self._clock.now(),
+            self._reader.passages, wires, field, self._clock.now(), require_caller().principal
         )
-
-    async def _insert(
-        self, place: Place, passages: list[NewPassage], request_id: str
-    ) -> list[Inserted]:
-        template = self._template(place)
-        stored = await self._passages.insert(place, passages, template, request_id)
-        self._wake()
-        return stored
 
     def _template(self, place: Place) -> Archive:
         return convert.own_archive(

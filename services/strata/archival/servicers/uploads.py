@@ -59,7 +59,7 @@ class PassageUpload:
         async for message in messages:
             if self._place is None:
                 self._place = await self._begin(message)
-            _check_size(message)
+            check_size(message)
             empty = empty and not message.passages
             self._note(message)
             if self._repeated or not message.passages:
@@ -106,7 +106,12 @@ class PassageUpload:
         return counts
 
 
-def _check_size(message: pb.InsertPassagesRequest) -> None:
+def check_size(message: pb.InsertPassagesRequest | pb.UploadPassagesRequest) -> None:
+    """Refuses a message with too many passages.
+
+    Raises:
+        InvalidArgumentError: There are more than `MAX_UPLOAD_BATCH`.
+    """
     if len(message.passages) > MAX_UPLOAD_BATCH:
         raise InvalidArgumentError(
             f"A message holds at most {MAX_UPLOAD_BATCH} passages.",

@@ -34,17 +34,42 @@ from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 INSERT_ARCHIVE = """
     INSERT INTO archival.archives (
         project_id, id, name, description, embedding_model, embedding_dim, time_to_live,
-        own_agent_id, request_id, passage_count, create_time, update_time)
-    VALUES (:project, :id, :name, :description, :model, :dim, :ttl, :own, :request, 0, :now, :now)
+        own_agent_id, request_id, passage_count, create_time, update_time, own_model)
+    VALUES (:project, :id, :name, :description, :model, :dim, :ttl, :own, :request, 0, :now, :now,
+            :own_model)
 """
+# What has expired and is not destroyed yet does not count. The cutoff is computed beforehand:
+# row security does not let an expression with a column in it be looked up in an index.
+_EXPIRED = """
+    homes AS MATERIALIZED (
+        SELECT a.id, now() - a.time_to_live * interval '1 second' AS cutoff
+        FROM archival.archives a
+        WHERE a.project_id = :project AND a.time_to_live > 0 AND {which}
+    ), expired AS (
+        SELECT p.archive_id, p.tags FROM archival.passages p, homes
+        WHERE p.project_id = :project AND p.archive_id = homes.id AND NOT p.purge
+          AND NOT p.deleted AND p.create_time <= homes.cutoff
+    )
+"""
+_MINE = """a.id IN (SELECT archive_id FROM archival.agent_archives
+                  WHERE project_id = :project AND agent_id = :agent)"""
 _ARCHIVE = """
-    SELECT a.*,
+    SELECT a.*, coalesce(s.model, a.embedding_model) AS present_model,
+        coalesce(s.dim, a.embedding_dim) AS present_dim,
+        a.passage_count - CASE WHEN a.time_to_live = 0 THEN 0 ELSE (
+            WITH at AS MATERIALIZED (
+                SELECT now() - a.time_to_live * interval '1 second' AS cutoff)
+            SELECT count(*) FROM archival.passages p, at
+            WHERE p.project_id = a.project_id AND p.archive_id = a.id AND NOT p.purge
+              AND NOT p.deleted AND p.create_time <= at.cutoff) END AS living_count,
         ARRAY(SELECT agent_id FROM archival.agent_archives x
               WHERE x.project_id = a.project_id AND x.archive_id = a.id ORDER BY 1) AS agent_ids,
         (SELECT count(*) FROM archival.passages p
           WHERE p.project_id = a.project_id AND p.archive_id = a.id
             AND p.indexed_revision < p.revision AND NOT p.deleted) AS unindexed_count
-    FROM archival.archives a WHERE a.project_id = :project
+    FROM archival.archives a LEFT JOIN archival.serving_indexes s
+      ON s.project_id = '' AND s.slot = 'passages' AND a.own_model = ''
+    WHERE a.project_id = :project
 """
 _CREATE = text(
     INSERT_ARCHIVE + " ON CONFLICT (project_id, request_id) WHERE request_id <> '' DO NOTHING"
@@ -85,9 +110,22 @@ _DELETE = text(
     ), purged AS (
         UPDATE archival.passages p SET
             deleted = true, purge = true, text = '', tags = '{}', metadata = '{}', origin = '{}',
-            revision = revision + 1
+            content_hash = '', request_id = '', near_ids = '{}', change = '{}',
+            change_request_id = '', change_digest = '', revision = revision + 1
         FROM gone WHERE p.project_id = :project AND p.archive_id = gone.id
         RETURNING p.deleted
+    ), forgotten AS (
+        DELETE FROM archival.passage_versions v USING archival.passages p, gone
+        WHERE p.project_id = :project AND p.archive_id = gone.id
+          AND v.project_id = :project AND v.passage_id = p.id
+    ), unlikened AS (
+        DELETE FROM archival.passage_likeness l USING archival.passages p, gone
+        WHERE p.project_id = :project AND p.archive_id = gone.id
+          AND l.project_id = :project AND l.passage_id = p.id
+    ), unplaced AS (
+        DELETE FROM archival.passage_vectors v USING archival.passages p, gone
+        WHERE p.project_id = :project AND p.archive_id = gone.id
+          AND v.project_id = :project AND v.passage_id = p.id
     )
     SELECT (SELECT count(*) FROM gone) AS archives,
            (SELECT coalesce(sum(passage_count), 0) FROM archival.archives a, gone
@@ -95,26 +133,33 @@ _DELETE = text(
     """
 )
 _STATS = text(
-    """
-    WITH mine AS (
+    f"""
+    WITH {_EXPIRED.format(which=_MINE)}, mine AS (
         SELECT archive_id FROM archival.agent_archives
         WHERE project_id = :project AND agent_id = :agent
     )
     SELECT (SELECT coalesce(sum(a.passage_count), 0) FROM archival.archives a, mine
-             WHERE a.project_id = :project AND a.id = mine.archive_id) AS passages,
-           ARRAY(SELECT DISTINCT t.tag FROM archival.archive_tags t, mine
-             WHERE t.project_id = :project AND t.archive_id = mine.archive_id AND t.count > 0
-             ORDER BY t.tag) AS tags
+             WHERE a.project_id = :project AND a.id = mine.archive_id)
+           - (SELECT count(*) FROM expired) AS passages,
+           ARRAY(SELECT tag FROM (
+               SELECT t.tag, t.count FROM archival.archive_tags t, mine
+               WHERE t.project_id = :project AND t.archive_id = mine.archive_id
+               UNION ALL SELECT tag, -1 FROM expired, unnest(expired.tags) AS tag) used
+             GROUP BY tag HAVING sum(count) > 0 ORDER BY tag) AS tags
     """
 )
 _TAGS = text(
-    """
-    SELECT tag, sum(count)::bigint AS used FROM archival.archive_tags
-    WHERE project_id = :project AND count > 0 AND archive_id IN (
-        SELECT CAST(:id AS text) WHERE :id <> ''
-        UNION SELECT archive_id FROM archival.agent_archives
-              WHERE project_id = :project AND agent_id = :agent AND CAST(:agent AS text) <> '')
-    GROUP BY tag ORDER BY tag
+    f"""
+    WITH {_EXPIRED.format(which=f"(a.id = :id OR {_MINE})")}
+    SELECT tag, sum(count)::bigint AS used FROM (
+        SELECT tag, count FROM archival.archive_tags
+        WHERE project_id = :project AND archive_id IN (
+            SELECT CAST(:id AS text) WHERE :id <> ''
+            UNION SELECT archive_id FROM archival.agent_archives
+                  WHERE project_id = :project AND agent_id = :agent
+                    AND CAST(:agent AS text) <> '')
+        UNION ALL SELECT tag, -1 FROM expired, unnest(expired.tags) AS tag) every
+    GROUP BY tag HAVING sum(count) > 0 ORDER BY tag
     """
 )
 

@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 from strata.archival.domain.chunks import ChunkBatch, FileChunk, QueuedSet, SetState
 from strata.shared.db import Database
+from strata.shared.vectors.indexing import MOST_COUNTED, Lag
 
 # The longest waiting first. Whoever has a set holds its lock until his transaction ends, with
 # his process at the latest; others pass on to the next set. The list is made before the first
@@ -52,6 +53,15 @@ _ABANDON = text(
 _FORGET = text(
     "DELETE FROM archival.chunk_sets"
     " WHERE project_id = :project AND id = :set AND state = 'dropped'"
+)
+_LAG = text(
+    """
+    SELECT coalesce(sum(chunk_count - indexed_count), 0)::bigint AS waiting,
+           coalesce(extract(epoch FROM now() - min(queue_time)), 0) AS seconds
+    FROM (SELECT chunk_count, indexed_count, queue_time FROM archival.chunk_sets
+          WHERE state = 'serving' AND indexed_count < chunk_count
+          ORDER BY queue_time LIMIT :most) waiting
+    """
 )
 _ALL_AGAIN = text("UPDATE archival.chunk_sets SET indexed_count = 0 WHERE indexed_count > 0")
 _TRIES = 16
@@ -124,6 +134,12 @@ class ChunkQueue:
         """Deletes a dropped set for good, after the index has forgotten it."""
         async with self._database.transaction(project_id=queued.project_id) as connection:
             await connection.execute(_FORGET, {"project": queued.project_id, "set": queued.id})
+
+    async def lag(self) -> Lag:
+        """Returns how far the index is behind: chunks, and seconds since a file last got on."""
+        async with self._worker.system_transaction(read_only=True) as connection:
+            row = (await connection.execute(_LAG, {"most": MOST_COUNTED})).one()
+        return Lag(min(row.waiting, MOST_COUNTED), max(0.0, float(row.seconds)))
 
     async def index_all_again(self) -> int:
         """Marks every chunk of every project as not indexed, and returns how many sets."""

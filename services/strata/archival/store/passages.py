@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from strata.archival.domain.history import Progress
 from strata.archival.domain.passages import (
     Archive,
     Cursor,
@@ -31,46 +32,74 @@ from strata.archival.store.archives import (
     missing_agent,
     missing_archive,
 )
+from strata.archival.store.destroying import destroy_expired_same
+from strata.archival.store.nearness import near_sql, put_likeness_sql
 from strata.archival.store.rows import (
     PASSAGE_COLUMNS,
+    PASSAGES,
     RECORD,
+    UNEXPIRED,
     archive_values,
     to_passage,
     to_records,
 )
-from strata.archival.store.words import storable, wanted_sql
+from strata.archival.store.words import (
+    MOST_RANKED,
+    pairs_of,
+    pairs_sql,
+    storable,
+    wanted_sql,
+)
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
+from strata.shared.errors import (
+    FieldViolation,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+    UnavailableError,
+)
 
+_MOST_VIOLATIONS = 20
+_NEAR_CHARS = 500
 _RESOLVE = text(
     f"""
-    SELECT (SELECT id FROM archival.archives WHERE project_id = :project
-             AND CASE WHEN :archive <> '' THEN id = :archive
-                      ELSE own_agent_id = :agent AND own_agent_id <> '' END) AS home, p.*
-    FROM (SELECT 1) AS one LEFT JOIN (
-        SELECT {PASSAGE_COLUMNS}, content_hash FROM archival.passages
-        WHERE project_id = :project AND request_id = :request AND request_id <> '') p ON true
+    SELECT now() AS now, h.*, p.* FROM (SELECT 1) AS one
+    LEFT JOIN (
+        SELECT id AS home, coalesce(s.model, embedding_model) AS model,
+               coalesce(s.dim, embedding_dim) AS dim, time_to_live
+        FROM archival.archives a LEFT JOIN archival.serving_indexes s
+          ON s.project_id = '' AND s.slot = 'passages' AND a.own_model = ''
+        WHERE a.project_id = :project
+          AND CASE WHEN :archive <> '' THEN id = :archive
+                   ELSE own_agent_id = :agent AND own_agent_id <> '' END) h ON true
+    LEFT JOIN (
+        SELECT {PASSAGE_COLUMNS}, p.content_hash FROM archival.passages p
+        WHERE p.project_id = :project AND p.request_id = :request AND p.request_id <> '') p ON true
     """
 )
+# Of two at the same time one makes it; which of its keys the other one meets is left open.
 _OWN_ARCHIVE = text(
     f"""
-    WITH made AS ({INSERT_ARCHIVE}
-        ON CONFLICT (project_id, own_agent_id) WHERE own_agent_id <> '' DO NOTHING RETURNING id)
+    WITH made AS ({INSERT_ARCHIVE} ON CONFLICT DO NOTHING RETURNING id)
     INSERT INTO archival.agent_archives (project_id, agent_id, archive_id)
     SELECT :project, :own, id FROM made
     """
 )
 _INSERT = text(
     f"""
-    WITH added AS (
+    WITH record AS MATERIALIZED (
+        SELECT * FROM jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD})
+    ), added AS (
         INSERT INTO archival.passages (
             project_id, archive_id, id, text, tags, metadata, origin, content_hash, token_count,
-            create_time, update_time, request_id, revision, indexed_revision, deleted, purge)
+            create_time, update_time, change, near_ids, request_id, revision, indexed_revision,
+            deleted, purge)
         SELECT :project, :archive, r.id, r.text, r.tags, r.metadata, r.origin, r.content_hash,
-               r.token_count, r.create_time, r.create_time, :request, 1, 0, false, false
-        FROM jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD})
-        ON CONFLICT DO NOTHING RETURNING id, tags
+               r.token_count, r.create_time, r.store_time, r.change, {near_sql("r")}, :request,
+               1, 0, false, false
+        FROM record r
+        ON CONFLICT DO NOTHING RETURNING id, tags, near_ids
     ), counted AS (
         UPDATE archival.archives SET passage_count = passage_count + (SELECT count(*) FROM added)
         WHERE project_id = :project AND id = :archive
@@ -80,58 +109,31 @@ _INSERT = text(
         GROUP BY tag ORDER BY tag
         ON CONFLICT (project_id, archive_id, tag)
         DO UPDATE SET count = archive_tags.count + excluded.count
+    ), likened AS (
+        {put_likeness_sql("record r JOIN added ON added.id = r.id")}
+    ), placed AS (
+        INSERT INTO archival.passage_vectors (project_id, passage_id, model, vector)
+        SELECT :project, r.id, r.model, decode(r.vector, 'base64')
+        FROM record r JOIN added ON added.id = r.id WHERE r.vector IS NOT NULL
     )
-    SELECT id FROM added
+    SELECT id, near_ids, ARRAY(
+        SELECT left(n.text, {_NEAR_CHARS})
+        FROM unnest(a.near_ids) WITH ORDINALITY AS near (id, place)
+        JOIN archival.passages n ON n.project_id = :project AND n.id = near.id
+        ORDER BY near.place) AS near_texts
+    FROM added a
     """
 )
 _SAME = text(
     f"""
-    SELECT {PASSAGE_COLUMNS}, content_hash FROM archival.passages
-    WHERE project_id = :project AND archive_id = :archive AND NOT deleted
-      AND content_hash = ANY(CAST(:hashes AS text[]))
+    SELECT {PASSAGE_COLUMNS}, p.content_hash FROM archival.passages p
+    WHERE p.project_id = :project AND p.archive_id = :archive AND NOT p.deleted
+      AND p.content_hash = ANY(CAST(:hashes AS text[]))
     """
 )
 _GET = text(
-    f"SELECT {PASSAGE_COLUMNS} FROM archival.passages"
-    " WHERE project_id = :project AND id = :id AND NOT purge"
-)
-_LOCK = text(
-    f"SELECT {PASSAGE_COLUMNS}, change_request_id FROM archival.passages"
-    " WHERE project_id = :project AND id = :id AND NOT deleted FOR UPDATE"
-)
-_RETAG = """
-    INSERT INTO archival.archive_tags (project_id, archive_id, tag, count)
-    SELECT :project, c.archive_id, change.tag, sum(change.count)
-    FROM changed c, (
-        SELECT unnest(CAST(:new_tags AS text[])) AS tag, 1 AS count
-        UNION ALL SELECT unnest(CAST(:old_tags AS text[])), -1) AS change
-    GROUP BY c.archive_id, change.tag ORDER BY change.tag
-    ON CONFLICT (project_id, archive_id, tag)
-    DO UPDATE SET count = archive_tags.count + excluded.count
-"""
-_UPDATE = text(
-    f"""
-    WITH changed AS (
-        UPDATE archival.passages SET
-            text = :text, token_count = :tokens, content_hash = :hash,
-            tags = CAST(:new_tags AS text[]), revision = revision + 1, update_time = :now,
-            change_request_id = :request
-        WHERE project_id = :project AND id = :id RETURNING {PASSAGE_COLUMNS}
-    ), tagged AS ({_RETAG})
-    SELECT * FROM changed
-    """
-)
-_DELETE = text(
-    f"""
-    WITH changed AS (
-        UPDATE archival.passages SET deleted = true, revision = revision + 1, update_time = :now
-        WHERE project_id = :project AND id = :id RETURNING archive_id
-    ), counted AS (
-        UPDATE archival.archives a SET passage_count = passage_count - 1 FROM changed c
-        WHERE a.project_id = :project AND a.id = c.archive_id
-    ), tagged AS ({_RETAG})
-    SELECT 1 FROM changed
-    """
+    f"SELECT {PASSAGE_COLUMNS} FROM {PASSAGES}"
+    f" WHERE p.project_id = :project AND p.id = :id AND NOT p.purge AND {UNEXPIRED}"
 )
 _ARCHIVES = text(
     "SELECT archive_id FROM archival.agent_archives"
@@ -183,88 +185,75 @@ class PostgresPassageStore:
         async with self._database.transaction(read_only=True) as connection:
             return await receipts.is_answered(connection, request_id)
 
-    async def get(self, passage_id: str) -> Passage:
+    async def progress(self, request: Request) -> Progress:
+        """Returns how far an upload is."""
+        if not request.id:
+            return Progress()
+        async with self._database.transaction(read_only=True) as connection:
+            known = await receipts.answered(connection, request)
+        return Progress() if known is None else Progress(**known)
+
+    async def upload(
+        self,
+        place: Place,
+        passages: Sequence[NewPassage],
+        template: Archive,
+        request: Request,
+        seen: Progress,
+        said: str,
+    ) -> Progress:
+        """Stores the next passages of an upload together with how far it is then."""
+        async with self._database.transaction() as connection:
+            state = await self._state(connection, request, seen)
+            fresh = passages[state.received - seen.received :]
+            if state.complete and fresh:
+                raise receipts.reused(request.id)
+            if not fresh:
+                return state
+            stored = await self._insert(connection, place, fresh, template, "")
+            state = state.plus(stored, said)
+            await receipts.answer(connection, request, asdict(state))
+            return state
+
+    async def complete(self, request: Request, seen: Progress) -> Progress:
+        """Notes that nothing more comes of an upload."""
+        async with self._database.transaction() as connection:
+            state = await self._state(connection, request, seen)
+            done = replace(state, complete=True)
+            await receipts.answer(connection, request, asdict(done))
+            return done
+
+    async def _state(
+        self, connection: AsyncConnection, request: Request, seen: Progress
+    ) -> Progress:
+        if not request.id:
+            return seen
+        known = await receipts.take(connection, request, lock=True)
+        state = Progress() if known is None else Progress(**known)
+        if state.received < seen.received:
+            raise UnavailableError(
+                "What was known of this upload is forgotten: send it again.", retry_after=0.0
+            )
+        return state
+
+    async def get(self, passage_id: str, *, show_deleted: bool = False) -> Passage:
         """Returns a passage."""
         async with self._database.transaction(read_only=True) as connection:
             found = await connection.execute(_GET, {"project": current_project(), "id": passage_id})
             row = found.one_or_none()
-        if row is None or row.deleted:
-            raise _missing(passage_id)
+        if row is None or (row.deleted and not show_deleted):
+            raise missing_passage(passage_id)
         return to_passage(row)
 
-    async def update(
-        self,
-        passage_id: str,
-        text: tuple[str, int] | None,
-        tags: tuple[str, ...] | None,
-        expected_revision: int,
-        now: datetime,
-        request_id: str = "",
-    ) -> Passage:
-        """Changes text or tags under the row's lock."""
-        async with self._database.transaction() as connection:
-            row = await self._lock(connection, passage_id)
-            old = to_passage(row)
-            if request_id and row.change_request_id == request_id:
-                return old
-            if expected_revision not in {0, old.revision}:
-                raise AbortedError(
-                    "The passage has changed since it was read.",
-                    metadata={"expected": expected_revision, "current": old.revision},
-                )
-            words, tokens = text or (old.text, old.token_count)
-            new = NewPassage(old.id, words, tokens, now, old.tags if tags is None else tags)
-            same = await self._same(connection, current_project(), old.archive_id, [new])
-            if any(item.id != old.id for item in same.values()):
-                raise AlreadyExistsError("The archive holds this very text already.")
-            changed = await connection.execute(
-                _UPDATE,
-                {
-                    "project": current_project(),
-                    "id": passage_id,
-                    "text": new.text,
-                    "tokens": new.token_count,
-                    "hash": new.content_hash,
-                    "new_tags": list(new.tags),
-                    "old_tags": list(old.tags),
-                    "now": now,
-                    "request": request_id,
-                },
-            )
-            return to_passage(changed.one())
-
-    async def delete(self, passage_id: str, now: datetime) -> None:
-        """Deletes a passage."""
-        async with self._database.transaction() as connection:
-            values = {"project": current_project(), "id": passage_id}
-            seen = (await connection.execute(_GET, values)).one_or_none()
-            if seen is not None and seen.deleted:
-                return
-            old = to_passage(await self._lock(connection, passage_id))
-            await connection.execute(
-                _DELETE, {**values, "now": now, "new_tags": [], "old_tags": list(old.tags)}
-            )
-
-    async def page(
-        self,
-        archive_id: str,
-        agent_id: str,
-        tags: Sequence[str],
-        limit: int,
-        cursor: Cursor | None,
-    ) -> Page:
+    async def page(self, within: Filter, limit: int, cursor: Cursor | None) -> Page:
         """Returns a page by time."""
-        archives = [archive_id] if archive_id else await self.archive_ids(agent_id)
-        conditions = [*_conditions(Filter(tuple(archives), tuple(tags), TagMatch.ALL))]
-        values: dict[str, Any] = {
-            **_filter_values(Filter(tuple(archives), tuple(tags), TagMatch.ALL)),
-            "limit": limit + 1,
-        }
+        conditions = _conditions(within)
+        values: dict[str, Any] = {**_filter_values(within), "limit": limit + 1}
         if cursor is not None:
             conditions.append("(p.create_time, p.id) > (:after_time, :after_id)")
             values["after_time"], values["after_id"] = cursor
         statement = text(
-            f"SELECT {PASSAGE_COLUMNS} FROM archival.passages p"
+            f"SELECT {PASSAGE_COLUMNS} FROM {PASSAGES}"
             f" WHERE {' AND '.join(conditions)} ORDER BY p.create_time, p.id LIMIT :limit"
         )
         async with self._database.transaction(read_only=True) as connection:
@@ -290,22 +279,27 @@ class PostgresPassageStore:
         pending = "" if all_words else "AND p.indexed_revision < p.revision"
         statement = text(
             f"""
-            WITH wanted AS ({wanted_sql("english", "simple")}), found AS (
-                SELECT p.*, CAST(ts_rank_cd(p.search_vector, wanted.query) AS float8) AS rank
-                FROM archival.passages p, wanted
-                WHERE {conditions} {pending} AND p.search_vector @@ wanted.query
-                ORDER BY rank DESC, p.id LIMIT :limit
+            WITH wanted AS ({wanted_sql("english", "simple")}), matches AS (
+                SELECT p.*, wanted.query, {pairs_sql("p.text")} AS held
+                FROM {PASSAGES}, wanted
+                WHERE {conditions} {pending} AND
+                    (p.search_vector @@ wanted.query OR {pairs_sql("p.text")} > 0)
+                ORDER BY p.create_time DESC, p.id DESC LIMIT {MOST_RANKED}
+            ), found AS (
+                SELECT m.*, CAST(ts_rank_cd(search_vector, query) AS float8) + held AS rank
+                FROM matches m ORDER BY rank DESC, id LIMIT :limit
             )
-            SELECT {PASSAGE_COLUMNS}, CAST(NULL AS float8) AS rank FROM archival.passages p
+            SELECT {PASSAGE_COLUMNS}, CAST(NULL AS float8) AS rank FROM {PASSAGES}
             WHERE {conditions} AND p.id = ANY(CAST(:ids AS text[]))
             UNION ALL
-            SELECT {PASSAGE_COLUMNS}, rank FROM found
+            SELECT {PASSAGE_COLUMNS}, rank FROM found p
             """
         )
         values = {
             **_filter_values(within),
             "ids": list(ids),
             "words": storable(words),
+            "pairs": pairs_of(words),
             "limit": limit,
         }
         async with self._database.transaction(read_only=True) as connection:
@@ -332,65 +326,111 @@ class PostgresPassageStore:
         row = (await connection.execute(_RESOLVE, values)).one()
         if row.id is not None:
             return [_repeated(row, passages, request_id)]
-        home = row.home or await self._own_archive(connection, values, template)
-        values |= {"archive": home, "records": to_records(passages)}
-        added = {row.id for row in await connection.execute(_INSERT, values)}
-        known = await self._same(
-            connection, project, home, [item for item in passages if item.id not in added]
+        if row.home is None:
+            row = await self._own_archive(connection, values, template)
+        check_home(row, passages)
+        values["archive"] = row.home
+        if row.time_to_live:
+            hashes = [item.content_hash for item in passages]
+            await destroy_expired_same(connection, project, row.home, hashes)
+        return await self._store(connection, values, passages)
+
+    async def _store(
+        self, connection: AsyncConnection, values: dict[str, Any], passages: Sequence[NewPassage]
+    ) -> list[Inserted]:
+        home = values["archive"]
+        # The records of a large batch would hold up the event loop.
+        records = await asyncio.to_thread(to_records, passages, home)
+        rows = await connection.execute(_INSERT, {**values, "records": records})
+        added = {row.id: row for row in rows}
+        known = await same_texts(
+            connection, home, [item.content_hash for item in passages if item.id not in added]
         )
-        stored = {item.id: _as_stored(item, home) for item in passages if item.id in added}
-        return [
-            Inserted(stored[item.id], duplicate=False)
-            if item.id in stored
-            else Inserted(known[item.content_hash], duplicate=True)
-            for item in passages
-        ]
+        stored = []
+        for item in passages:
+            if item.id in added:
+                row = added[item.id]
+                passage = _as_stored(item, home, tuple(row.near_ids))
+                stored.append(Inserted(passage, duplicate=False, near_texts=tuple(row.near_texts)))
+            elif item.content_hash in known:
+                stored.append(Inserted(known[item.content_hash], duplicate=True))
+            else:
+                # What stood in the way has gone in this moment.
+                raise UnavailableError("Send the passages again.", retry_after=0.0)
+        return stored
 
     async def _own_archive(
         self, connection: AsyncConnection, values: dict[str, Any], template: Archive
-    ) -> str:
+    ) -> Row[Any]:
         if values["archive"]:
             raise missing_archive(values["archive"])
-        try:
-            await connection.execute(
-                _OWN_ARCHIVE,
-                {**archive_values(template), "project": values["project"], "request": ""},
-            )
-        except IntegrityError as error:
-            if is_unknown_agent(error):
-                raise missing_agent(values["agent"]) from error
-            raise
-        # Another transaction may have made it at the same time: ask, do not assume.
-        return str((await connection.execute(_RESOLVE, values)).one().home)
+        made = {**archive_values(template), "project": values["project"], "request": ""}
+        # Somebody may have given the name to another archive.
+        for name in (template.name, f"{template.name} ({template.id})"):
+            try:
+                await connection.execute(_OWN_ARCHIVE, {**made, "name": name})
+            except IntegrityError as error:
+                if is_unknown_agent(error):
+                    raise missing_agent(values["agent"]) from error
+                raise
+            # Another transaction may have made it at the same time: ask, do not assume.
+            row = (await connection.execute(_RESOLVE, values)).one()
+            if row.home is not None:
+                return row
+        raise UnavailableError("Send the passages again.", retry_after=0.0)
 
-    async def _same(
-        self, connection: AsyncConnection, project: str, archive_id: str, new: Sequence[NewPassage]
-    ) -> dict[str, Passage]:
-        if not new:
-            return {}
-        rows = await connection.execute(
-            _SAME,
-            {
-                "project": project,
-                "archive": archive_id,
-                "hashes": [item.content_hash for item in new],
-            },
+
+async def same_texts(
+    connection: AsyncConnection, archive_id: str, hashes: Sequence[str]
+) -> dict[str, Passage]:
+    """Returns the passages of an archive with the very same texts, by their hash."""
+    if not hashes:
+        return {}
+    values = {"project": current_project(), "archive": archive_id, "hashes": list(hashes)}
+    rows = await connection.execute(_SAME, values)
+    return {row.content_hash: to_passage(row) for row in rows}
+
+
+def check_home(home: Row[Any], passages: Sequence[NewPassage]) -> None:
+    """Refuses passages that the archive cannot hold.
+
+    Raises:
+        InvalidArgumentError: A vector is not of its model, or a passage is too old for it.
+    """
+    violations = []
+    for index, item in enumerate(passages):
+        place = f"passages[{index}]" if len(passages) > 1 else "passage"
+        age = (home.now - item.create_time).total_seconds()
+        if home.time_to_live and age >= home.time_to_live:
+            told = f"is older than the {home.time_to_live} seconds that the archive keeps passages"
+            violations.append(FieldViolation(f"{place}.create_time", told))
+        if item.vector is None:
+            continue
+        if item.vector.model != home.model:
+            told = f"must be {home.model!r}, the model of the archive"
+            violations.append(FieldViolation(f"{place}.embedding_model", told))
+        elif len(item.vector.values) != home.dim:
+            told = f"must have {home.dim} numbers, the dimension of the archive"
+            violations.append(FieldViolation(f"{place}.embedding", told))
+    if violations:
+        raise InvalidArgumentError(
+            "The archive cannot hold these passages.", violations=violations[:_MOST_VIOLATIONS]
         )
-        return {row.content_hash: to_passage(row) for row in rows}
-
-    async def _lock(self, connection: AsyncConnection, passage_id: str) -> Row[Any]:
-        found = await connection.execute(_LOCK, {"project": current_project(), "id": passage_id})
-        row = found.one_or_none()
-        if row is None:
-            raise _missing(passage_id)
-        return row
 
 
 def _conditions(within: Filter) -> list[str]:
     conditions = [
         "p.project_id = :project",
-        "NOT p.deleted",
+        "NOT p.purge",
+        UNEXPIRED,
         "p.archive_id = ANY(CAST(:archives AS text[]))",
+    ]
+    if not within.show_deleted:
+        conditions.append("NOT p.deleted")
+    conditions += [
+        f"p.{column} = :{column} AND p.{column} <> ''"
+        for column in ("run_id", "message_id")
+        if getattr(within, column)
     ]
     if within.tags:
         operator = "&&" if within.tag_match is TagMatch.ANY else "@>"
@@ -410,37 +450,38 @@ def _filter_values(within: Filter) -> dict[str, Any]:
         values["start"] = within.start_time
     if within.end_time is not None:
         values["until"] = within.end_time
+    for column in ("run_id", "message_id"):
+        if getattr(within, column):
+            values[column] = getattr(within, column)
     return values
 
 
-def _as_stored(new: NewPassage, archive_id: str) -> Passage:
+def _as_stored(new: NewPassage, archive_id: str, near: tuple[str, ...]) -> Passage:
     return Passage(
         id=new.id,
         archive_id=archive_id,
-        text=new.text,
+        text=new.content.text,
         tags=new.tags,
         metadata=dict(new.metadata),
         origin=replace(new.origin),
-        token_count=new.token_count,
+        token_count=new.content.token_count,
         revision=1,
         indexed=False,
         create_time=new.create_time,
-        update_time=new.create_time,
+        update_time=new.store_time,
+        near_duplicate_ids=near,
     )
 
 
 def _repeated(row: Any, passages: Sequence[NewPassage], request_id: str) -> Inserted:
     # A passage that was changed since no longer tells what the request had said.
     if row.revision == 1 and [row.content_hash] != [item.content_hash for item in passages]:
-        raise AlreadyExistsError(
-            f"The request_id {request_id!r} was used before for something else.",
-            reason=Reason.REQUEST_ID_REUSED,
-            metadata={"request_id": request_id},
-        )
+        raise receipts.reused(request_id)
     return Inserted(to_passage(row), duplicate=False)
 
 
-def _missing(passage_id: str) -> NotFoundError:
+def missing_passage(passage_id: str) -> NotFoundError:
+    """Returns the error for a passage that the project does not have, or not any more."""
     return NotFoundError(
         f"Passage {passage_id} does not exist.",
         reason=Reason.PASSAGE_NOT_FOUND,

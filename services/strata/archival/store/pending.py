@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import Row, text
 
-from strata.archival.domain.passages import Passage
-from strata.archival.store.rows import PASSAGE_COLUMNS, to_passage
+from strata.archival.domain.passages import GivenVector, Passage
+from strata.archival.store.rows import PASSAGE_COLUMNS, to_passage, unpack_vector
 from strata.shared.db import Database
+from strata.shared.vectors.indexing import MOST_COUNTED, Lag
 
 _PENDING = text(
     "SELECT project_id, id FROM archival.passages WHERE indexed_revision < revision"
     " ORDER BY update_time LIMIT :limit"
 )
 _LOAD = text(
-    f"SELECT {PASSAGE_COLUMNS} FROM archival.passages"
-    " WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))"
+    f"""
+    SELECT {PASSAGE_COLUMNS}, v.model, v.vector FROM archival.passages p
+    LEFT JOIN archival.passage_vectors v ON v.project_id = p.project_id AND v.passage_id = p.id
+    WHERE p.project_id = :project AND p.id = ANY(CAST(:ids AS text[]))
+    """
 )
 # A revision made while this one was indexed keeps the passage pending.
 _DONE = text(
@@ -30,6 +36,14 @@ _DONE = text(
     UPDATE archival.passages p SET indexed_revision = done.revision FROM done
     WHERE p.project_id = :project AND p.id = done.id AND NOT p.purge
       AND p.indexed_revision < done.revision
+    """
+)
+_LAG = text(
+    """
+    SELECT count(*) AS waiting,
+           coalesce(extract(epoch FROM now() - min(update_time)), 0) AS seconds
+    FROM (SELECT update_time FROM archival.passages WHERE indexed_revision < revision
+          ORDER BY update_time LIMIT :most) waiting
     """
 )
 _ALL_AGAIN = text("UPDATE archival.passages SET indexed_revision = 0 WHERE indexed_revision > 0")
@@ -57,10 +71,10 @@ class PendingPassages:
         return found
 
     async def load(self, project_id: str, ids: Sequence[str]) -> list[Passage]:
-        """Returns passages of a project, deleted ones too."""
+        """Returns passages of a project, deleted ones too, with the vectors they came with."""
         async with self._database.transaction(project_id=project_id, read_only=True) as connection:
             rows = await connection.execute(_LOAD, {"project": project_id, "ids": list(ids)})
-            return [to_passage(row) for row in rows]
+            return [_to_passage(row) for row in rows]
 
     async def done(self, project_id: str, passages: Sequence[Passage]) -> None:
         """Notes that the index holds these revisions; purged passages go for good."""
@@ -74,7 +88,19 @@ class PendingPassages:
                 },
             )
 
+    async def lag(self) -> Lag:
+        """Returns how far the index is behind."""
+        async with self._worker.system_transaction(read_only=True) as connection:
+            row = (await connection.execute(_LAG, {"most": MOST_COUNTED})).one()
+        return Lag(row.waiting, max(0.0, float(row.seconds)))
+
     async def index_all_again(self) -> int:
         """Marks every passage of every project as not indexed, and returns how many."""
         async with self._worker.system_transaction() as connection:
             return int((await connection.execute(_ALL_AGAIN)).rowcount)
+
+
+def _to_passage(row: Row[Any]) -> Passage:
+    if row.vector is None:
+        return to_passage(row)
+    return replace(to_passage(row), vector=GivenVector(row.model, unpack_vector(row.vector)))

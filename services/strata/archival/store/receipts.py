@@ -20,13 +20,14 @@ _FIND = text(
     "SELECT digest, response FROM archival.receipts"
     " WHERE project_id = :project AND request_id = :request"
 )
+_HOLD = text(f"{_FIND.text} FOR UPDATE")
 # Waits for a transaction of the same request and then does nothing.
 _TAKE = text(
     "INSERT INTO archival.receipts (project_id, request_id, digest, response)"
     " VALUES (:project, :request, :digest, 'null') ON CONFLICT DO NOTHING"
 )
 _ANSWER = text(
-    "UPDATE archival.receipts SET response = CAST(:response AS jsonb)"
+    "UPDATE archival.receipts SET response = CAST(:response AS jsonb), create_time = now()"
     " WHERE project_id = :project AND request_id = :request"
 )
 _FORGET = text(
@@ -41,22 +42,23 @@ _BATCH = 1_000
 _PAUSE = timedelta(hours=1)
 
 
-async def answered(connection: AsyncConnection, request: Request) -> Any:
+async def answered(connection: AsyncConnection, request: Request, *, lock: bool = False) -> Any:
     """Returns the answer that a request has got, None if it has not.
+
+    Args:
+        connection: In a transaction.
+        request: The request.
+        lock: Keep others of the same request waiting until the end of the transaction.
 
     Raises:
         AlreadyExistsError: ``REQUEST_ID_REUSED``: its id was used for something else.
     """
-    found = await connection.execute(_FIND, {"project": current_project(), "request": request.id})
-    row = found.one_or_none()
+    values = {"project": current_project(), "request": request.id}
+    row = (await connection.execute(_HOLD if lock else _FIND, values)).one_or_none()
     if row is None:
         return None
     if row.digest != request.digest:
-        raise AlreadyExistsError(
-            f"The request_id {request.id!r} was used before for something else.",
-            reason=Reason.REQUEST_ID_REUSED,
-            metadata={"request_id": request.id},
-        )
+        raise reused(request.id)
     return from_json(row.response)
 
 
@@ -66,8 +68,13 @@ async def is_answered(connection: AsyncConnection, request_id: str) -> bool:
     return found.one_or_none() is not None
 
 
-async def take(connection: AsyncConnection, request: Request) -> Any:
+async def take(connection: AsyncConnection, request: Request, *, lock: bool = False) -> Any:
     """Takes the id of a request for the transaction, or returns the answer it has got.
+
+    Args:
+        connection: In a transaction.
+        request: The request; nothing is taken without an id.
+        lock: As for `answered`.
 
     Raises:
         AlreadyExistsError: ``REQUEST_ID_REUSED``: the id was used for something else.
@@ -77,7 +84,7 @@ async def take(connection: AsyncConnection, request: Request) -> Any:
     values = {"project": current_project(), "request": request.id, "digest": request.digest}
     if (await connection.execute(_TAKE, values)).rowcount:
         return None
-    return await answered(connection, request)
+    return await answered(connection, request, lock=lock)
 
 
 async def answer(connection: AsyncConnection, request: Request, response: Any) -> None:
@@ -91,6 +98,15 @@ async def answer(connection: AsyncConnection, request: Request, response: Any) -
                 "response": json.dumps(response, ensure_ascii=False),
             },
         )
+
+
+def reused(request_id: str) -> AlreadyExistsError:
+    """Returns the error for an id that was used for another request."""
+    return AlreadyExistsError(
+        f"The request_id {request_id!r} was used before for something else.",
+        reason=Reason.REQUEST_ID_REUSED,
+        metadata={"request_id": request_id},
+    )
 
 
 class ReceiptLog:

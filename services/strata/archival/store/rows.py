@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import struct
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -10,16 +12,47 @@ from typing import Any
 
 from sqlalchemy import Row
 
+from strata.archival.domain.history import Author, Operation
+from strata.archival.domain.likeness import BITS
 from strata.archival.domain.passages import Archive, NewPassage, Origin, Passage
 
-PASSAGE_COLUMNS = (
-    "id, archive_id, text, tags, metadata, origin, token_count, revision, indexed_revision,"
-    " deleted, create_time, update_time"
-)
-RECORD = (
-    "id text, text text, tags text[], metadata jsonb, origin jsonb, content_hash text,"
-    " token_count integer, create_time timestamptz"
-)
+PASSAGES = """
+    archival.passages p
+    JOIN archival.archives home ON home.project_id = p.project_id AND home.id = p.archive_id
+"""
+"""Passages ``p`` with their archives ``home``, which `UNEXPIRED` asks."""
+
+
+def unexpired(passage: str, archive: str) -> str:
+    """Returns SQL for whether a passage is not older than its archive keeps.
+
+    Args:
+        passage: What the passage is called in the statement.
+        archive: What its archive is called.
+    """
+    return (
+        f"({archive}.time_to_live = 0 OR {passage}.create_time >"
+        f" now() - {archive}.time_to_live * interval '1 second')"
+    )
+
+
+UNEXPIRED = unexpired("p", "home")
+PASSAGE_COLUMNS = f"""
+    p.id, p.archive_id, p.text, p.tags, p.metadata, p.origin, p.token_count, p.revision,
+    p.indexed_revision, p.deleted, p.create_time, p.update_time,
+    ARRAY(SELECT n.id FROM unnest(p.near_ids) WITH ORDINALITY AS near (id, place)
+          JOIN archival.passages n ON n.project_id = p.project_id AND n.id = near.id
+          JOIN archival.archives a ON a.project_id = n.project_id AND a.id = n.archive_id
+          WHERE NOT n.deleted AND NOT n.purge AND {unexpired("n", "a")}
+          ORDER BY near.place) AS near_ids
+"""
+"""Of passages that are called ``p``."""
+RECORD = f"""
+    id text, text text, tags text[], metadata jsonb, origin jsonb, content_hash text,
+    token_count integer, create_time timestamptz, store_time timestamptz, change jsonb,
+    sketch bit({BITS}), bands bigint[], model text, vector text
+"""
+"""What `to_records` writes."""
 
 
 def to_archive(row: Row[Any]) -> Archive:
@@ -28,15 +61,16 @@ def to_archive(row: Row[Any]) -> Archive:
         id=row.id,
         name=row.name,
         description=row.description,
-        embedding_model=row.embedding_model,
-        embedding_dim=row.embedding_dim,
+        embedding_model=row.present_model,
+        embedding_dim=row.present_dim,
         time_to_live=row.time_to_live,
-        passage_count=row.passage_count,
+        passage_count=row.living_count,
         create_time=row.create_time,
         update_time=row.update_time,
         own_agent_id=row.own_agent_id,
         agent_ids=tuple(row.agent_ids),
         unindexed_count=row.unindexed_count,
+        own_model=row.own_model,
     )
 
 
@@ -48,6 +82,7 @@ def archive_values(archive: Archive) -> dict[str, Any]:
         "description": archive.description,
         "model": archive.embedding_model,
         "dim": archive.embedding_dim,
+        "own_model": archive.own_model,
         "ttl": archive.time_to_live,
         "own": archive.own_agent_id,
         "now": archive.create_time,
@@ -90,27 +125,66 @@ def to_passage(row: Row[Any]) -> Passage:
         create_time=row.create_time,
         update_time=row.update_time,
         deleted=row.deleted,
+        near_duplicate_ids=tuple(row.near_ids),
     )
 
 
-def to_records(passages: Sequence[NewPassage]) -> str:
-    """Returns passages as a JSON array of `RECORD` rows."""
-    return json.dumps(
-        [
-            {
-                "id": passage.id,
-                "text": passage.text,
-                "tags": passage.tags,
-                "metadata": dict(passage.metadata),
-                "origin": asdict(passage.origin),
-                "content_hash": passage.content_hash,
-                "token_count": passage.token_count,
-                "create_time": passage.create_time.isoformat(),
-            }
-            for passage in passages
-        ],
-        ensure_ascii=False,
-    )
+def to_records(passages: Sequence[NewPassage], archive_id: str) -> str:
+    """Returns passages for an archive as a JSON array of `RECORD` rows."""
+    return json.dumps([_record(each, archive_id) for each in passages], ensure_ascii=False)
+
+
+def _record(passage: NewPassage, archive_id: str) -> dict[str, Any]:
+    content, vector = passage.content, passage.vector
+    author = Author(passage.principal, passage.origin)
+    return {
+        "id": passage.id,
+        "text": content.text,
+        "tags": passage.tags,
+        "metadata": dict(passage.metadata),
+        "origin": asdict(passage.origin),
+        "content_hash": passage.content_hash,
+        "token_count": content.token_count,
+        "create_time": passage.create_time.isoformat(),
+        "store_time": passage.store_time.isoformat(),
+        "change": change_to_json(Operation.INSERT, author),
+        "sketch": content.likeness.sketch,
+        "bands": content.likeness.within(archive_id),
+        "model": vector.model if vector else None,
+        "vector": b64encode(pack_vector(vector.values)).decode() if vector else None,
+    }
+
+
+def change_to_json(operation: Operation, author: Author) -> dict[str, Any]:
+    """Returns how a change is kept: what was done, by whom and why."""
+    return {"operation": operation, **asdict(author)}
+
+
+def change_from_json(kept: Any, revision: int, origin: Origin) -> tuple[Operation, Author]:
+    """Returns operation and author of a version.
+
+    Args:
+        kept: What `change_to_json` gave, or less from before changes were kept.
+        revision: Of the version.
+        origin: Of the passage, which is the author's if nothing was kept of the first version.
+    """
+    found = from_json(kept)
+    if not found:
+        first = revision == 1
+        operation = Operation.INSERT if first else Operation.UPDATE
+        return operation, Author(origin=origin if first else Origin())
+    author = Author(found["principal"], Origin(**found["origin"]), found["reason"])
+    return Operation(found["operation"]), author
+
+
+def pack_vector(values: Sequence[float]) -> bytes:
+    """Returns a vector as 32-bit floats, little-endian."""
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def unpack_vector(packed: bytes) -> tuple[float, ...]:
+    """Returns the vector that `pack_vector` wrote."""
+    return struct.unpack(f"<{len(packed) // 4}f", packed)
 
 
 def from_json(value: Any) -> Any:

@@ -12,7 +12,8 @@ and looks into few of them:
                        ``stderr``, ``provenance``
 ``approval_request``   ``approval_id``, ``tool_calls``, ``expire_time``
 ``approval_response``  ``approval_id``, ``decisions``
-``summary``            ``text``, ``first_sequence``, ``last_sequence``, ``message_count``
+``summary``            ``text``, ``first_sequence``, ``last_sequence``, ``message_count``,
+                       ``first_message_id``, ``last_message_id``
 =====================  ====================================================================
 """
 
@@ -53,6 +54,7 @@ class Message:
         step: Number of the step in its run from 1; 0 for inputs and first messages.
         usage: Token counts of the model call, by name.
         create_time: When it was said, UTC.
+        copied_from_id: The message that it is a copy of, in a fork; empty for what was said here.
     """
 
     id: str
@@ -72,6 +74,7 @@ class Message:
     provenance: tuple[str, ...] = ()
     pinned: bool = False
     client_message_id: str = ""
+    copied_from_id: str = ""
 
     def placed(self, conversation_id: str, agent_id: str, sequence: int) -> Self:
         """Returns the message as stored at a position of a conversation."""
@@ -171,39 +174,23 @@ class Compaction:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchQuery:
-    """What to look for in an agent's messages; times are UTC, ``end_time`` is exclusive."""
-
-    agent_id: str
-    text: str
-    limit: int
-    conversation_id: str = ""
-    roles: tuple[Role, ...] = (Role.USER, Role.ASSISTANT, Role.SUMMARY)
-    start_time: datetime | None = None
-    end_time: datetime | None = None
-    exclude_run_id: str = ""
-    neighbours: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SearchHit:
-    """A found message, its full-text rank from 1 and its score."""
-
-    message: Message
-    rank: int
-    score: float
-    neighbours: tuple[Message, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """Which messages to list; one of conversation and agent is set."""
+    """Which messages to list; one of conversation and agent is set.
+
+    ``from_id`` and ``to_id``, or the sequences, are the ends of a range of a conversation, both
+    in it.
+    """
 
     conversation_id: str = ""
     agent_id: str = ""
     roles: tuple[Role, ...] = ()
     run_id: str = ""
     newest_first: bool = False
+    from_id: str = ""
+    to_id: str = ""
+    from_sequence: int = 0
+    to_sequence: int | None = None
+    pinned_only: bool = False
 
     def cursor_kinds(self) -> tuple[type, ...]:
         """Returns the types of the sort key: sequence, or time and id over conversations."""

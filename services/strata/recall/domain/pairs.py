@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from strata.recall.domain.messages import Message
+from strata.recall.domain.messages import Message, Role
 from strata.shared.errors import FieldViolation
 
 
@@ -12,14 +12,16 @@ def pair_violations(messages: Iterable[Message]) -> list[FieldViolation]:
     """Returns what is wrong with the calls and returns of one step.
 
     Every message with tool calls must be followed, before anything but another
-    answer, by messages that return all of them, each once; a return needs its call.
+    answer or an approval of these calls, by messages that return all of them, each
+    once; a return needs its call.
     """
     violations: list[FieldViolation] = []
     open_calls: set[str] = set()
     opened_at = 0
     for index, message in enumerate(messages):
         returns = message.tool_return_ids()
-        if open_calls and not returns:
+        waits = message.role is Role.APPROVAL
+        if open_calls and not returns and not waits:
             violations.append(_unanswered(opened_at, open_calls))
             open_calls = set()
         for call_id in returns:

@@ -21,8 +21,9 @@ _UNSPACED = re.compile(
     "[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
     "\U00020000-\U0003ffff]+"
 )
-_SEARCH_TOOLS = frozenset({"conversation_search", "conversation_search_date"})
-_SEARCHABLE_ROLES = frozenset({Role.USER, Role.ASSISTANT, Role.SUMMARY, Role.TOOL})
+_SEARCH_TOOLS = frozenset({"conversation_search", "conversation_search_date", "expand_summary"})
+_INDEXED_ROLES = frozenset({Role.USER, Role.ASSISTANT, Role.SUMMARY})
+_SEARCHABLE_ROLES = _INDEXED_ROLES | {Role.TOOL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +47,10 @@ def split_text(text: str) -> SearchText:
 def searchable_text(message: Message) -> str:
     """Returns the text that a search may find the message by; empty if none.
 
-    Left out: system and approval messages, reasoning, arguments of tool calls (but
-    for what ``send_message`` said), and whole assistant messages that call
-    ``conversation_search``, since a search that finds searches feeds on itself
-    (blueprint §6.2).
+    It begins with the name of the person who speaks, if there is one. Left out: system and
+    approval messages, reasoning, arguments of tool calls (but for what ``send_message``
+    said), and whole assistant messages that call ``conversation_search`` or ``expand_summary``,
+    since a search that finds searches feeds on itself (blueprint §6.2).
     """
     if message.role not in _SEARCHABLE_ROLES:
         return ""
@@ -57,6 +58,8 @@ def searchable_text(message: Message) -> str:
     if any(call["name"] in _SEARCH_TOOLS for call in calls):
         return ""
     pieces = [str(part["text"]) for part in message.parts if part["type"] in {"text", "summary"}]
+    if message.role is Role.USER and message.name:
+        pieces.insert(0, f"{message.name}:")
     pieces += [_sent_text(call["arguments"]) for call in calls if call["name"] == "send_message"]
     pieces += [
         str(part["content"])
@@ -64,6 +67,14 @@ def searchable_text(message: Message) -> str:
         if part["type"] == "tool_return" and part["name"] not in _SEARCH_TOOLS
     ]
     return "\n".join(piece for piece in pieces if piece)
+
+
+def is_indexed(message: Message) -> bool:
+    """Says whether the vector index holds a message: what people, agents and summaries say.
+
+    What tools return is found by its words alone: there is much of it, in the form of machines.
+    """
+    return message.role in _INDEXED_ROLES and bool(searchable_text(message).strip())
 
 
 def _sent_text(arguments: str) -> str:

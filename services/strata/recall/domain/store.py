@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Protocol
 
 from strata.recall.domain.messages import (
@@ -12,8 +13,6 @@ from strata.recall.domain.messages import (
     Message,
     MessageFilter,
     MessagePage,
-    SearchHit,
-    SearchQuery,
     Step,
     TurnStart,
     Window,
@@ -67,12 +66,45 @@ class WindowStore(Protocol):
 
         Raises:
             NotFoundError: ``WINDOW_NOT_FOUND``.
+            InvalidArgumentError: What is kept is not of the window, or lacks a pinned message.
             AbortedError: ``STALE_ATTEMPT`` or ``REVISION_MISMATCH``.
         """
         ...
 
     async def delete_agent(self, agent_id: str) -> int:
         """Deletes all windows and messages of an agent, and returns how many messages."""
+        ...
+
+
+class ForkStore(Protocol):
+    """Conversations that start where others were."""
+
+    async def fork(self, source_id: str, conversation_id: str, until_id: str) -> None:
+        """Opens a conversation with the window of another as it was at a message.
+
+        Args:
+            source_id: The conversation to copy.
+            conversation_id: The new one; MUST stay as it is if it is there.
+            until_id: The last message; empty for the newest. Its call's return comes along.
+
+        Raises:
+            NotFoundError: ``WINDOW_NOT_FOUND``, ``MESSAGE_NOT_FOUND``.
+        """
+        ...
+
+
+class PinStore(Protocol):
+    """What must stay in a window."""
+
+    async def set(self, message_id: str, *, pinned: bool) -> Message:
+        """Pins a message or takes its pin away; repeating it changes nothing.
+
+        A message that is pinned is in the window afterwards, with all messages of its step.
+
+        Raises:
+            NotFoundError: ``MESSAGE_NOT_FOUND``.
+            InvalidArgumentError: It is a system message or a summary.
+        """
         ...
 
 
@@ -88,9 +120,28 @@ class MessageStore(Protocol):
         ...
 
     async def page(self, wanted: MessageFilter, limit: int, cursor: Cursor | None) -> MessagePage:
-        """Returns a page of a listing."""
+        """Returns a page of a listing.
+
+        Raises:
+            NotFoundError: ``MESSAGE_NOT_FOUND``: an end of the range is not in the conversation.
+        """
         ...
 
-    async def search(self, query: SearchQuery) -> list[SearchHit]:
-        """Returns the best matches, best first; filters MUST apply before the limit."""
+    async def newest_summary(self, conversation_id: str) -> Message | None:
+        """Returns the newest summary in a window; None if there is none, or no window."""
+        ...
+
+    async def first_since(
+        self, conversation_id: str, since: datetime, first: int, last: int
+    ) -> int | None:
+        """Returns from which sequence on messages were stored at a time or later.
+
+        It goes by halves, so it may be a little off where messages are not in the order of time.
+
+        Args:
+            conversation_id: The conversation.
+            since: The time.
+            first: Not before this sequence.
+            last: Not after it; None is returned if there is none until then.
+        """
         ...

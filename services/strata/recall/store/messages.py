@@ -1,7 +1,9 @@
-"""The log in PostgreSQL, for reading and searching."""
+"""The log in PostgreSQL, for reading."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
@@ -12,25 +14,25 @@ from strata.recall.domain.messages import (
     Message,
     MessageFilter,
     MessagePage,
-    SearchHit,
-    SearchQuery,
 )
-from strata.recall.domain.search_text import split_text
+from strata.recall.store.log import POSITION, log_sql
 from strata.recall.store.rows import COLUMNS, to_message
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import NotFoundError, Reason
 
-# Ranking reads the text of all_words match; older matches than these are not ranked.
-RANKED_MATCHES = 1_000
-
 _GET = text(f"SELECT {COLUMNS} FROM recall.messages WHERE project_id = :project AND id = :id")
-_AROUND = text(
-    f"SELECT {COLUMNS} FROM recall.messages"
-    " WHERE project_id = :project AND conversation_id = :conversation"
-    " AND sequence BETWEEN :first AND :last AND sequence <> :middle AND role <> 'system'"
-    " ORDER BY sequence"
+_POSITION = text(POSITION)
+_SUMMARY = text(
+    f"""
+    SELECT {COLUMNS} FROM recall.messages
+    WHERE project_id = :project AND conversation_id = :conversation AND role = 'summary'
+      AND id = ANY(SELECT unnest(message_ids) FROM recall.windows
+                   WHERE project_id = :project AND conversation_id = :conversation)
+    ORDER BY sequence DESC LIMIT 1
+    """
 )
+_NEXT = text(log_sql(["m.sequence >= :first", "m.sequence <= :last"]))
 
 
 class PostgresMessageStore:
@@ -45,40 +47,19 @@ class PostgresMessageStore:
             found = await connection.execute(_GET, {"project": current_project(), "id": message_id})
             row = found.one_or_none()
         if row is None:
-            raise _missing(message_id)
+            raise missing(message_id)
         return to_message(row)
 
     async def page(self, wanted: MessageFilter, limit: int, cursor: Cursor | None) -> MessagePage:
         """Returns a page, by sequence in a conversation, by time over those of an agent."""
-        conditions = ["project_id = :project"]
-        values: dict[str, Any] = {"project": current_project(), "limit": limit + 1}
-        if wanted.conversation_id:
-            conditions.append("conversation_id = :conversation")
-            values["conversation"] = wanted.conversation_id
-        else:
-            conditions.append("agent_id = :agent")
-            values["agent"] = wanted.agent_id
-        if wanted.roles:
-            conditions.append("role = ANY(CAST(:roles AS text[]))")
-            values["roles"] = [role.value for role in wanted.roles]
-        if wanted.run_id:
-            conditions.append("run_id = :run")
-            values["run"] = wanted.run_id
-        keys = ["sequence"] if wanted.conversation_id else ["create_time", "id"]
-        if cursor is not None:
-            marks = ", ".join(f":after_{index}" for index in range(len(keys)))
-            conditions.append(
-                f"({', '.join(keys)}) {'<' if wanted.newest_first else '>'} ({marks})"
-            )
-            values.update({f"after_{index}": part for index, part in enumerate(cursor)})
-        direction = "DESC" if wanted.newest_first else "ASC"
-        order = ", ".join(f"{key} {direction}" for key in keys)
-        statement = text(
-            f"SELECT {COLUMNS} FROM recall.messages"
-            f" WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT :limit"
-        )
         async with self._database.transaction(read_only=True) as connection:
-            rows = (await connection.execute(statement, values)).all()
+            if wanted.conversation_id:
+                wanted = await self._with_ends(connection, wanted)
+                statement, values = _of_conversation(wanted, cursor)
+            else:
+                statement, values = _of_agent(wanted, cursor)
+            values |= {"project": current_project(), "limit": limit + 1}
+            rows = (await connection.execute(text(statement), values)).all()
         messages = [to_message(row) for row in rows[:limit]]
         if len(rows) <= limit:
             return MessagePage(messages)
@@ -88,94 +69,106 @@ class PostgresMessageStore:
             (last.sequence,) if wanted.conversation_id else (last.create_time, last.id),
         )
 
-    async def search(self, query: SearchQuery) -> list[SearchHit]:
-        """Returns the best matches by words; all filters stand before the limit."""
-        words = split_text(query.text)
-        if not words:
-            return []
-        statement, values = _search(query, words.words, words.pairs)
+    async def newest_summary(self, conversation_id: str) -> Message | None:
+        """Returns the newest summary in a window."""
+        values = {"project": current_project(), "conversation": conversation_id}
         async with self._database.transaction(read_only=True) as connection:
-            rows = (await connection.execute(statement, values)).all()
-            hits = [
-                SearchHit(to_message(row), rank, float(row.score))
-                for rank, row in enumerate(rows, start=1)
-            ]
-            if not query.neighbours:
-                return hits
-            return [await self._with_neighbours(connection, hit, query.neighbours) for hit in hits]
+            row = (await connection.execute(_SUMMARY, values)).one_or_none()
+        return None if row is None else to_message(row)
 
-    async def _with_neighbours(
-        self, connection: AsyncConnection, hit: SearchHit, count: int
-    ) -> SearchHit:
-        sequence = hit.message.sequence
-        rows = await connection.execute(
-            _AROUND,
-            {
-                "project": current_project(),
-                "conversation": hit.message.conversation_id,
-                "first": sequence - count,
-                "last": sequence + count,
-                "middle": sequence,
-            },
-        )
-        neighbours = tuple(to_message(row) for row in rows)
-        return SearchHit(hit.message, hit.rank, hit.score, neighbours)
+    async def first_since(
+        self, conversation_id: str, since: datetime, first: int, last: int
+    ) -> int | None:
+        """Finds the first message of a part of a log that was stored at a time or later."""
+        low, high = first, last + 1
+        async with self._database.transaction(read_only=True) as connection:
+            while low < high:
+                middle = (low + high) // 2
+                found = await connection.execute(
+                    _NEXT,
+                    {
+                        "project": current_project(),
+                        "conversation": conversation_id,
+                        "first": middle,
+                        "last": last,
+                        "limit": 1,
+                    },
+                )
+                row = found.one_or_none()
+                if row is None or row.create_time >= since:
+                    high = middle
+                else:
+                    low = row.sequence + 1
+        return low if low <= last else None
+
+    async def _with_ends(self, connection: AsyncConnection, wanted: MessageFilter) -> MessageFilter:
+        """Returns the filter with sequences for the messages that it names."""
+        ends = {}
+        for name, message_id in (("from_sequence", wanted.from_id), ("to_sequence", wanted.to_id)):
+            if message_id:
+                found = await connection.execute(
+                    _POSITION,
+                    {
+                        "project": current_project(),
+                        "conversation": wanted.conversation_id,
+                        "id": message_id,
+                    },
+                )
+                ends[name] = found.scalar()
+                if ends[name] is None:
+                    raise missing(message_id)
+        return replace(wanted, **ends)  # type: ignore[arg-type]
 
 
-def _search(query: SearchQuery, words: str, pairs: str) -> tuple[Any, dict[str, Any]]:
-    conditions = [
-        "m.project_id = :project",
-        "m.agent_id = :agent",
-        "m.role = ANY(CAST(:roles AS text[]))",
-    ]
-    values: dict[str, Any] = {
-        "project": current_project(),
-        "agent": query.agent_id,
-        "roles": [role.value for role in query.roles],
-        "words": words,
-        "pairs": pairs,
-        "ranked": RANKED_MATCHES,
-        "limit": query.limit,
-    }
-    optional = {
-        "conversation": ("m.conversation_id = :conversation", query.conversation_id),
-        "start": ("m.create_time >= :start", query.start_time),
-        "until": ("m.create_time < :until", query.end_time),
-        "excluded": ("m.run_id <> :excluded", query.exclude_run_id),
-    }
-    for name, (condition, value) in optional.items():
-        if value:
-            conditions.append(condition)
-            values[name] = value
-    # Any word may match, since people ask in sentences; a message with all of them
-    # comes first. A query with "-word" is taken as it stands.
-    statement = text(
-        f"""
-        WITH asked AS (
-            SELECT DISTINCT w.search_language,
-                   websearch_to_tsquery(w.search_language, :words)
-                       && plainto_tsquery('simple', :pairs) AS all_words
-            FROM recall.windows w WHERE w.project_id = :project AND w.agent_id = :agent
-        ), wanted AS (
-            SELECT search_language, all_words,
-                   CASE WHEN all_words::text LIKE '%!%' THEN all_words
-                        ELSE replace(all_words::text, ' & ', ' | ')::tsquery END AS any_word
-            FROM asked WHERE numnode(all_words) > 0
-        ), matches AS (
-            SELECT m.*, wanted.all_words, wanted.any_word
-            FROM recall.messages m JOIN wanted USING (search_language)
-            WHERE {" AND ".join(conditions)} AND m.search_vector @@ wanted.any_word
-            ORDER BY m.create_time DESC, m.id DESC LIMIT :ranked
-        )
-        SELECT {COLUMNS}, ts_rank_cd(search_vector, any_word)
-               + CASE WHEN search_vector @@ all_words THEN 1 ELSE 0 END AS score
-        FROM matches ORDER BY score DESC, create_time DESC, id DESC LIMIT :limit
-        """
-    )
+def _of_conversation(wanted: MessageFilter, cursor: Cursor | None) -> tuple[str, dict[str, Any]]:
+    conditions, values = _conditions(wanted)
+    values["conversation"] = wanted.conversation_id
+    if wanted.from_sequence:
+        conditions.append("m.sequence >= :range_from")
+        values["range_from"] = wanted.from_sequence
+    if wanted.to_sequence is not None:
+        conditions.append("m.sequence <= :range_to")
+        values["range_to"] = wanted.to_sequence
+    if cursor is not None:
+        conditions.append(f"m.sequence {'<' if wanted.newest_first else '>'} :after")
+        values["after"] = cursor[0]
+    return log_sql(conditions, newest_first=wanted.newest_first), values
+
+
+def _of_agent(wanted: MessageFilter, cursor: Cursor | None) -> tuple[str, dict[str, Any]]:
+    conditions, values = _conditions(wanted)
+    values["agent"] = wanted.agent_id
+    if not wanted.pinned_only:
+        conditions.append("m.copied_from_id = ''")
+    if cursor is not None:
+        sign = "<" if wanted.newest_first else ">"
+        conditions.append(f"(m.create_time, m.id) {sign} (:after_time, :after_id)")
+        values |= {"after_time": cursor[0], "after_id": cursor[1]}
+    direction = "DESC" if wanted.newest_first else "ASC"
+    statement = f"""
+        SELECT {COLUMNS} FROM recall.messages m
+        WHERE {" AND ".join(["m.project_id = :project", "m.agent_id = :agent", *conditions])}
+        ORDER BY m.create_time {direction}, m.id {direction} LIMIT :limit
+    """
     return statement, values
 
 
-def _missing(message_id: str) -> NotFoundError:
+def _conditions(wanted: MessageFilter) -> tuple[list[str], dict[str, Any]]:
+    conditions: list[str] = []
+    values: dict[str, Any] = {}
+    if wanted.roles:
+        conditions.append("m.role = ANY(CAST(:roles AS text[]))")
+        values["roles"] = [role.value for role in wanted.roles]
+    if wanted.run_id:
+        conditions.append("m.run_id = :run")
+        values["run"] = wanted.run_id
+    if wanted.pinned_only:
+        conditions.append("m.pinned")
+    return conditions, values
+
+
+def missing(message_id: str) -> NotFoundError:
+    """Returns the error for a message that is not there."""
     return NotFoundError(
         f"Message {message_id} does not exist.",
         reason=Reason.MESSAGE_NOT_FOUND,

@@ -6,30 +6,42 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import Row, text
 
 from strata.recall.domain.messages import Message, Role
-from strata.recall.domain.search_text import searchable_text, split_text
+from strata.recall.domain.search_text import is_indexed, searchable_text, split_text
 
 COLUMNS = (
     "conversation_id, agent_id, sequence, id, role, parts, name, run_id, step_id, step, group_id,"
-    " model, usage, provenance, pinned, client_message_id, create_time"
+    " model, usage, provenance, pinned, client_message_id, create_time, copied_from_id"
 )
 
 # Rows to insert travel as one JSON array: one statement whatever their number.
 RECORD = (
     "ordinal bigint, id text, role text, parts jsonb, name text, run_id text, step_id text,"
     " step integer, group_id text, model text, usage jsonb, provenance text[], pinned boolean,"
-    " client_message_id text, create_time timestamptz, search_words text, search_pairs text"
+    " client_message_id text, create_time timestamptz, search_words text, search_pairs text,"
+    " index_state text"
 )
 INSERT_COLUMNS = (
     "project_id, conversation_id, agent_id, sequence, id, role, parts, name, run_id, step_id,"
     " step, group_id, model, usage, provenance, pinned, client_message_id, create_time,"
-    " search_words, search_pairs, search_language"
+    " search_words, search_pairs, index_state, search_language"
 )
 RECORD_COLUMNS = (
     "r.id, r.role, r.parts, r.name, r.run_id, r.step_id, r.step, r.group_id, r.model, r.usage,"
-    " r.provenance, r.pinned, r.client_message_id, r.create_time, r.search_words, r.search_pairs"
+    " r.provenance, r.pinned, r.client_message_id, r.create_time, r.search_words, r.search_pairs,"
+    " r.index_state"
+)
+
+BY_ID = text(
+    f"SELECT {COLUMNS} FROM recall.messages"
+    " WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))"
+)
+BY_RUN = text(
+    f"SELECT {COLUMNS} FROM recall.messages"
+    " WHERE project_id = :project AND run_id = :run AND run_id <> ''"
+    " AND conversation_id = :conversation ORDER BY sequence"
 )
 
 
@@ -42,7 +54,7 @@ def to_records(messages: Iterable[Message]) -> str:
 
 
 def _to_record(ordinal: int, message: Message) -> dict[str, Any]:
-    text = split_text(searchable_text(message))
+    found = split_text(searchable_text(message))
     return {
         "ordinal": ordinal,
         "id": message.id,
@@ -59,8 +71,9 @@ def _to_record(ordinal: int, message: Message) -> dict[str, Any]:
         "pinned": message.pinned,
         "client_message_id": message.client_message_id,
         "create_time": message.create_time.isoformat(),
-        "search_words": text.words.strip(),
-        "search_pairs": text.pairs,
+        "search_words": found.words.strip(),
+        "search_pairs": found.pairs,
+        "index_state": "pending" if is_indexed(message) else "none",
     }
 
 
@@ -84,6 +97,7 @@ def to_message(row: Row[Any]) -> Message:
         pinned=row.pinned,
         client_message_id=row.client_message_id,
         create_time=row.create_time,
+        copied_from_id=row.copied_from_id,
     )
 
 

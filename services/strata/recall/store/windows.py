@@ -19,12 +19,15 @@ from strata.recall.domain.messages import (
     CommittedStep,
     Compaction,
     Message,
+    Part,
+    Role,
     Step,
     TurnStart,
     Window,
 )
 from strata.recall.store.rows import (
-    COLUMNS,
+    BY_ID,
+    BY_RUN,
     INSERT_COLUMNS,
     RECORD,
     RECORD_COLUMNS,
@@ -33,7 +36,13 @@ from strata.recall.store.rows import (
 )
 from strata.shared.context import current_project
 from strata.shared.db import Database
-from strata.shared.errors import AbortedError, NotFoundError, Reason
+from strata.shared.errors import (
+    AbortedError,
+    FieldViolation,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+)
 
 _INSERT = f"""
     INSERT INTO recall.messages ({INSERT_COLUMNS})
@@ -120,10 +129,23 @@ _COMPACT = text(
             revision = revision + 1,
             metadata_stale = true
         WHERE project_id = :project AND conversation_id = :conversation
-          AND revision = :expected AND CAST(:kept AS text[]) <@ message_ids
+          AND revision = :expected AND CAST(:kept AS text[]) <@ message_ids[2:]
+          AND NOT EXISTS (
+              SELECT 1 FROM recall.messages m
+              WHERE m.project_id = :project AND m.id = ANY(message_ids) AND m.pinned
+                AND NOT m.id = ANY(CAST(:kept AS text[])))
           AND (CAST(:run AS text) = '' OR (active_run_id = :run AND attempt = :attempt))
         RETURNING *, message_count - 1 AS first_sequence
-    ), stored AS ({_INSERT})
+    ), stored AS ({_INSERT}), noted AS (
+        INSERT INTO recall.compactions (
+            project_id, conversation_id, sequence, agent_id, kept, first_message_id, last_message_id
+        )
+        SELECT :project, w.conversation_id, w.first_sequence, w.agent_id, ARRAY(
+            SELECT m.sequence FROM recall.messages m
+            WHERE m.project_id = :project AND m.id = ANY(CAST(:kept AS text[])) ORDER BY 1),
+            :first_id, :last_id
+        FROM moved w
+    )
     SELECT * FROM moved
     """
 )
@@ -131,20 +153,17 @@ _COMPACT = text(
 _WINDOW = text(
     "SELECT * FROM recall.windows WHERE project_id = :project AND conversation_id = :conversation"
 )
-_BY_ID = text(
-    f"SELECT {COLUMNS} FROM recall.messages"
-    " WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))"
-)
-_BY_RUN = text(
-    f"SELECT {COLUMNS} FROM recall.messages"
-    " WHERE project_id = :project AND run_id = :run AND run_id <> '' ORDER BY sequence"
-)
 _DELETE = text(
     """
     WITH windows AS (
         DELETE FROM recall.windows WHERE project_id = :project AND agent_id = :agent
     ), turns AS (
         DELETE FROM recall.turns WHERE project_id = :project AND agent_id = :agent
+    ), compactions AS (
+        DELETE FROM recall.compactions WHERE project_id = :project AND agent_id = :agent
+    ), forgotten AS (
+        INSERT INTO recall.forgotten_agents (project_id, agent_id) VALUES (:project, :agent)
+        ON CONFLICT (project_id, agent_id) DO UPDATE SET delete_time = now(), swept = false
     ), messages AS (
         DELETE FROM recall.messages WHERE project_id = :project AND agent_id = :agent RETURNING 1
     )
@@ -250,6 +269,8 @@ class PostgresWindowStore:
                     "attempt": compaction.attempt,
                     "expected": compaction.expected_revision,
                     "kept": list(compaction.kept_ids),
+                    "first_id": str(_summary_part(compaction).get("first_message_id", "")),
+                    "last_id": str(_summary_part(compaction).get("last_message_id", "")),
                     **_new_rows([compaction.summary]),
                 },
             )
@@ -273,13 +294,23 @@ class PostgresWindowStore:
             _check_agent(row, fence["agent"])
             raise _stale(fence["run"], fence["attempt"], row)
         of_run = await connection.execute(
-            _BY_RUN, {"project": fence["project"], "run": fence["run"]}
+            BY_RUN,
+            {
+                "project": fence["project"],
+                "run": fence["run"],
+                "conversation": fence["conversation"],
+            },
         )
         messages = [to_message(item) for item in of_run]
         window = await self._by_id(connection, fence["project"], row.message_ids)
         return TurnStart(
             window=_window(row, window),
-            inputs=tuple(message for message in messages if message.step == 0),
+            # A summary that the run made is of no step either.
+            inputs=tuple(
+                message
+                for message in messages
+                if message.step == 0 and message.role is not Role.SUMMARY
+            ),
             committed_steps=row.committed_steps,
             committed=tuple(message for message in messages if message.step > 0),
         )
@@ -292,7 +323,10 @@ class PostgresWindowStore:
         mine = row.active_run_id == step.run_id and row.attempt == step.attempt
         if not mine or row.committed_steps < step.step:
             raise _stale(step.run_id, step.attempt, row)
-        of_run = await connection.execute(_BY_RUN, {"project": project, "run": step.run_id})
+        of_run = await connection.execute(
+            BY_RUN,
+            {"project": project, "run": step.run_id, "conversation": step.conversation_id},
+        )
         messages = [to_message(item) for item in of_run]
         return CommittedStep(
             tuple(message for message in messages if message.step == step.step),
@@ -311,6 +345,12 @@ class PostgresWindowStore:
             compaction.attempt,
         ):
             raise _stale(compaction.run_id, compaction.attempt, row)
+        if compaction.expected_revision == row.revision:
+            told = "must be messages of the window, all pinned ones among them"
+            raise InvalidArgumentError(
+                f"kept_message_ids {told}.",
+                violations=[FieldViolation("kept_message_ids", told)],
+            )
         raise AbortedError(
             "The window has changed since the compaction was planned.",
             reason=Reason.REVISION_MISMATCH,
@@ -337,7 +377,7 @@ class PostgresWindowStore:
     async def _by_id(
         self, connection: AsyncConnection, project: str, ids: Sequence[str]
     ) -> list[Message]:
-        found = await connection.execute(_BY_ID, {"project": project, "ids": list(ids)})
+        found = await connection.execute(BY_ID, {"project": project, "ids": list(ids)})
         by_id = {row.id: to_message(row) for row in found}
         return [by_id[message_id] for message_id in ids]
 
@@ -348,6 +388,11 @@ def _new_rows(messages: Sequence[Message]) -> dict[str, Any]:
         "count": len(messages),
         "records": to_records(messages),
     }
+
+
+def _summary_part(compaction: Compaction) -> Part:
+    parts = [part for part in compaction.summary.parts if part["type"] == "summary"]
+    return parts[0] if parts else {}
 
 
 def _placed(

@@ -52,6 +52,7 @@ class ConversationSearch:
             roles=[_ROLES[role] for role in arguments.get("roles", [])],
             limit=arguments.get("limit", 0),
             exclude_run_id=caller.run_id,
+            timezone=caller.timezone,
         )
         _set_time(request.start_time, start_of(arguments.get("start_date"), "start_date", timezone))
         _set_time(request.end_time, end_of(arguments.get("end_date"), "end_date", timezone))
@@ -83,7 +84,7 @@ class ArchivalTools:
         return await self._search(arguments, caller)
 
     async def _insert(self, call: Call, arguments: Arguments, caller: Caller) -> Output:
-        await self._passages.InsertPassage(
+        stored = await self._passages.InsertPassage(
             passage_pb.InsertPassageRequest(
                 request_id=call.key,
                 agent_id=caller.agent_id,
@@ -96,7 +97,11 @@ class ArchivalTools:
                 ),
             )
         )
-        return Output(None, archival_changed=True)
+        if stored.duplicate:
+            told = "Nothing was stored: archival memory holds this very text already."
+            return Output({"message": told})
+        # Plainly stored is plainly said: there is nothing to tell.
+        return Output(_near(stored), archival_changed=True)
 
     async def _search(self, arguments: Arguments, caller: Caller) -> Output:
         timezone = zone(caller.timezone)
@@ -106,6 +111,7 @@ class ArchivalTools:
             tags=arguments.get("tags", []),
             tag_match_mode=_MATCH[arguments.get("tag_match_mode", "any")],
             top_k=arguments.get("top_k", 0),
+            timezone=caller.timezone,
         )
         start = start_of(arguments.get("start_datetime"), "start_datetime", timezone)
         end = end_of(arguments.get("end_datetime"), "end_datetime", timezone)
@@ -113,6 +119,17 @@ class ArchivalTools:
         _set_time(request.end_time, end)
         response = await self._passages.SearchPassages(request)
         return Output([_passage_result(hit, timezone) for hit in response.hits])
+
+
+def _near(stored: passage_pb.InsertPassageResponse) -> dict[str, Any] | None:
+    if not stored.near_duplicates:
+        return None
+    return {
+        "message": "Stored. Archival memory already held what is nearly the same:",
+        "near_duplicates": [
+            {"id": near.passage_id, "content": near.text} for near in stored.near_duplicates
+        ],
+    }
 
 
 def _set_time(field: Timestamp, moment: Any) -> None:

@@ -34,7 +34,8 @@ ARCHIVAL_MEMORY_INSERT = Tool(
     description=(
         "Put a fact away in archival memory, which has no size limit and is searched by meaning."
         " Write one self-contained statement, with names and dates spelled out. Use it for"
-        " details that need not be in view all the time."
+        " details that need not be in view all the time. Says so if the same, or nearly the same,"
+        " is there already."
     ),
     type=ToolType.CORE,
     effect=Effect.IDEMPOTENT,
@@ -69,4 +70,28 @@ ARCHIVAL_MEMORY_SEARCH = Tool(
     ),
 )
 
-SEARCH_TOOLS = (ARCHIVAL_MEMORY_INSERT, ARCHIVAL_MEMORY_SEARCH, CONVERSATION_SEARCH)
+EXPAND_SUMMARY = Tool(
+    name="expand_summary",
+    description=(
+        "Read the messages that the summary at the top of this conversation stands for, word for"
+        " word and in order. Use it when the summary mentions something but leaves out the details"
+        " you need; to find one thing among many, use conversation_search. Messages are numbered;"
+        " the return names the number to go on from."
+    ),
+    type=ToolType.CORE,
+    effect=Effect.READ_ONLY,
+    parallel=True,
+    parameters=parameters(
+        [],
+        first_number=integer("Start with the message of this number.", minimum=0),
+        start_date=text("Start with what was said from then on: YYYY-MM-DD or YYYY-MM-DDTHH:MM."),
+        limit=integer("How many messages to return at most (default 20).", minimum=1, maximum=100),
+    ),
+)
+
+SEARCH_TOOLS = (
+    ARCHIVAL_MEMORY_INSERT,
+    ARCHIVAL_MEMORY_SEARCH,
+    CONVERSATION_SEARCH,
+    EXPAND_SUMMARY,
+)

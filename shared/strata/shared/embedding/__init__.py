@@ -7,5 +7,15 @@ importing this package loads no inference engine and no SDK.
 from strata.shared.embedding.base import Embedder, Kind
 from strata.shared.embedding.cache import CachingEmbedder
 from strata.shared.embedding.chunking import Chunk, chunk_text, embed_chunked
+from strata.shared.embedding.models import EmbeddingModels, ModelInfo
 
-__all__ = ["CachingEmbedder", "Chunk", "Embedder", "Kind", "chunk_text", "embed_chunked"]
+__all__ = [
+    "CachingEmbedder",
+    "Chunk",
+    "Embedder",
+    "EmbeddingModels",
+    "Kind",
+    "ModelInfo",
+    "chunk_text",
+    "embed_chunked",
+]

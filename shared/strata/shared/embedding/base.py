@@ -5,6 +5,10 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 Kind: TypeAlias = Literal["query", "document"]
 
+LOCAL_MODEL = "all-minilm-l6-v2-int8"
+"""Id of the model that comes with Strata; here so that naming it loads no inference engine."""
+LOCAL_DIM = 384
+
 
 @runtime_checkable
 class Embedder(Protocol):

@@ -1,14 +1,19 @@
 """Texts longer than a model reads: overlapping chunks, one vector each."""
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from strata.shared.embedding.base import Embedder, Kind
 
 _PIECE = re.compile(r"\s*\S+\s*")
 _SENTENCE_END = re.compile(r"[.!?\u3002\uff01\uff1f][\"')\]]*\s*$|\n\s*$")
 _DEFAULT_OVERLAP = 32
+_SHORT_TEXT = 2_000
+# What is done with the vectors of one call is done in one piece.
+_AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +58,39 @@ def chunk_text(
 
 
 async def embed_chunked(
-    embedder: Embedder, texts: Sequence[str], kind: Kind = "document"
+    embedder: Embedder,
+    texts: Sequence[str],
+    kind: Kind = "document",
+    *,
+    chunk_tokens: int | None = None,
 ) -> list[list[Chunk]]:
-    """Embed texts of any length: for each text its chunks, at least one, in order."""
-    parts = [
-        chunk_text(
-            text,
-            embedder.count_tokens,
-            embedder.max_tokens,
-            overlap=min(_DEFAULT_OVERLAP, embedder.max_tokens // 8),
-        )
-        for text in texts
-    ]
-    vectors = iter(await embedder.embed([chunk for chunks in parts for chunk in chunks], kind))
-    return [[Chunk(chunk, next(vectors)) for chunk in chunks] for chunks in parts]
+    """Embed texts of any length: for each text its chunks, at least one, in order.
+
+    Args:
+        embedder: The model.
+        texts: Any number.
+        kind: Whether they ask or are asked for.
+        chunk_tokens: Most tokens of a chunk; None, or what the model cannot read, is the model's
+            own limit.
+    """
+    most = min(chunk_tokens or embedder.max_tokens, embedder.max_tokens)
+    overlap = min(_DEFAULT_OVERLAP, most // 4)
+    cut = partial(_cut, texts, embedder.count_tokens, most, overlap)
+    # Counting the tokens of a long text, or of many, would hold up the event loop.
+    short = sum(map(len, texts)) <= _SHORT_TEXT
+    parts = cut() if short else await asyncio.to_thread(cut)
+    chunks = [chunk for chunks in parts for chunk in chunks]
+    vectors: list[list[float]] = []
+    for start in range(0, len(chunks), _AT_ONCE):
+        vectors += await embedder.embed(chunks[start : start + _AT_ONCE], kind)
+    each = iter(vectors)
+    return [[Chunk(chunk, next(each)) for chunk in chunks] for chunks in parts]
+
+
+def _cut(
+    texts: Sequence[str], count_tokens: Callable[[str], int], most: int, overlap: int
+) -> list[list[str]]:
+    return [chunk_text(text, count_tokens, most, overlap) for text in texts]
 
 
 def _pieces(text: str, tokens: Callable[[str], int], budget: int) -> list[tuple[str, int]]:

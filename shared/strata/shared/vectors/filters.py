@@ -68,8 +68,16 @@ def tenant_corpus(project_id: str) -> models.SearchParams:
 
     Over all projects, scores would tell one tenant what words the others use.
     """
-    corpus = models.Filter(must=[_project(project_id)])
-    return models.SearchParams(idf=models.IdfCorpusParams(corpus=corpus))
+    return models.SearchParams(idf=models.IdfCorpusParams(corpus=project_filter(project_id)))
+
+
+def project_filter(project_id: str) -> models.Filter:
+    """Everything of the project.
+
+    Raises:
+        InternalError: TENANT_MISSING: no project.
+    """
+    return models.Filter(must=[_project(project_id)])
 
 
 def _project(project_id: str) -> models.FieldCondition:

@@ -1,11 +1,12 @@
 """One ranking out of two: search by meaning and search by words.
 
-The fused score is ``dense + weight x sparse``, both on a scale from 0 to 1. Measured on
-short facts and on turns of real chats (recall at 5: .87 and .62; BM25 alone .09 and .58,
-reciprocal rank fusion .85 and .55), a weighted sum of scores beats the fusion of ranks.
-It is done here, not in the engine, because the engine's fusion hides the ranks.
+The fused score is ``dense + weight x words``, both on a scale from 0 to 1, and what is
+preferred on top. A weighted sum of scores beats the fusion of ranks on short facts and on
+long chats alike; the numbers are in ``docs/benchmarks/retrieval.md``. It is done here, not
+in the engine, because the engine's fusion hides the ranks.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -14,11 +15,12 @@ _RRF_K = 60
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A chunk that one arm of the search found."""
+    """A chunk that one arm of the search found; ``bonus`` is for what the asker prefers."""
 
     document_id: str
     chunk: int
     score: float
+    bonus: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +29,21 @@ class FusionConfig:
 
     Attributes:
         sparse_weight: Weight of the words beside meaning's 1.
+        half_words: So many words that no other text holds count half of that. Words are not
+            measured by their best hit: where a question shares only common words with the
+            texts, the best of them is still a poor one.
         dense_low: Cosine that counts as unrelated (0 for the default model; models of the E5
             family keep everything above 0.7).
         dense_high: Cosine that counts as equal.
     """
 
-    sparse_weight: float = 0.3
+    sparse_weight: float = 1.0
+    half_words: float = 3.0
     dense_low: float = 0.0
     dense_high: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.sparse_weight < 0 or self.dense_low >= self.dense_high:
+        if self.sparse_weight < 0 or self.half_words <= 0 or self.dense_low >= self.dense_high:
             raise ValueError("weights are not negative and the dense range is not empty")
 
 
@@ -53,6 +59,7 @@ class Hit:
         fts_rank: Place in the search by words, from 1; None if it is not among them.
         vector_score: Cosine, as the engine gave it.
         fts_score: BM25, as the engine gave it; comparable within one query only.
+        bonus: What the score holds for being preferred.
     """
 
     document_id: str
@@ -62,12 +69,18 @@ class Hit:
     fts_rank: int | None
     vector_score: float | None
     fts_score: float | None
+    bonus: float = 0.0
 
     @property
     def rrf_score(self) -> float:
         """Reciprocal rank fusion of the two ranks (k = 60), for clients that expect it."""
         ranks = (self.vector_rank, self.fts_rank)
         return sum(1 / (_RRF_K + rank) for rank in ranks if rank is not None)
+
+
+def rarest(corpus: int) -> float:
+    """What BM25 gives a word that one chunk of a corpus holds (its inverse frequency)."""
+    return math.log(1 + (max(corpus, 1) - 0.5) / 1.5)
 
 
 def fuse(
@@ -77,6 +90,7 @@ def fuse(
     limit: int,
     depth: int,
     config: FusionConfig,
+    corpus: int,
 ) -> list[Hit]:
     """Rank the documents of both arms.
 
@@ -86,6 +100,7 @@ def fuse(
         limit: Most hits to return.
         depth: How many candidates each arm was asked for.
         config: Weights.
+        corpus: Chunks that the rarity of words was counted over.
 
     Returns:
         At most one hit per document. Ties go to the better cosine, then to the smaller id,
@@ -95,12 +110,11 @@ def fuse(
     # A document without a word of the query is no candidate; ranking it anyway ruins the
     # fusion (recall at 1: .10 with, .41 without).
     by_words = _ranked(hit for hit in sparse if hit.score > 0)
-    best_sparse = max((hit.score for _, hit in by_words.values()), default=1.0)
     # A list cut at `depth` says of a document it lacks only that its cosine is not above
     # the last one: that bound stands for it.
     cut = len(dense) >= depth
     floor = min((hit.score for hit in dense), default=0.0) if cut else config.dense_low
-    weight = config.sparse_weight if dense else 1.0
+    half = config.half_words * rarest(corpus)
 
     hits = []
     for document_id in by_meaning.keys() | by_words.keys():
@@ -110,9 +124,10 @@ def fuse(
         if dense:
             score += _dense_score(meaning.score if meaning else floor, config)
         if words:
-            score += weight * words.score / best_sparse
+            score += config.sparse_weight * words.score / (words.score + half)
         found = meaning or words
         assert found is not None  # the id comes from one of the two
+        score += found.bonus
         hits.append(
             Hit(
                 document_id=document_id,
@@ -122,6 +137,7 @@ def fuse(
                 fts_rank=fts_rank,
                 vector_score=meaning.score if meaning else None,
                 fts_score=words.score if words else None,
+                bonus=found.bonus,
             )
         )
     hits.sort(key=_order)

@@ -47,11 +47,14 @@ class Collection:
         name: The alias under which the serving generation is reached.
         fields: What can be filtered on, beside project and document id; each is indexed.
         time_field: The field that `Where.since` and `Where.until` are about.
+        depth: Chunks that each arm of a search looks at, at least. Documents of many chunks
+            need more of them: the best ten documents can hold the best hundred chunks.
     """
 
     name: str
     fields: Mapping[str, FieldKind]
     time_field: str = "create_time"
+    depth: int = 60
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9-]{0,62}", self.name):
@@ -134,6 +137,36 @@ class Where:
         return any(not values for values in self.any_of.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """Documents to place higher, others still being found. Preferences add up.
+
+    Attributes:
+        weight: Added to the fused score (meaning counts up to 1).
+        field: One of the collection's fields.
+        value: The field has this value; or
+        since: the field, a time, is at this time or later. Time zone aware.
+        until: And before this time. Time zone aware.
+    """
+
+    weight: float
+    field: str
+    value: FilterValue | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def holds(self, stored: object) -> bool:
+        """Says whether a value, as the engine gives it back, is a preferred one."""
+        if self.value is not None:
+            return stored == self.value
+        if not isinstance(stored, str):
+            return False
+        time = datetime.fromisoformat(stored)
+        return (self.since is None or time >= self.since) and (
+            self.until is None or time < self.until
+        )
+
+
 class VectorIndex(Protocol):
     """Documents of all projects, searched within one.
 
@@ -146,11 +179,19 @@ class VectorIndex(Protocol):
     `InternalError` when it refuses a request.
     """
 
-    async def ensure(self, collection: Collection, model_id: str, dim: int) -> str:
+    async def ensure(
+        self, collection: Collection, model_id: str, dim: int, *, generation: str | None = None
+    ) -> str:
         """Make the generation of the model, with all indexes, if it is not there.
 
         The first generation of a collection also becomes the serving one. Compare the answer
         with `serving` to see whether another model's generation still serves.
+
+        Args:
+            collection: Of which collection.
+            model_id: The model.
+            dim: Components of its vectors.
+            generation: The name, if not the first of the model.
 
         Returns:
             The name of the generation.
@@ -214,13 +255,16 @@ class VectorIndex(Protocol):
         dense: Sequence[float] | None = None,
         sparse: SparseVector | None = None,
         where: Where | None = None,
+        prefer: Sequence[Preference] = (),
         limit: int = 10,
         generation: str | None = None,
+        unrelated: float | None = None,
     ) -> list[Hit]:
         """The documents that fit best: by meaning, by words, or by both, fused.
 
         The conditions are applied by the engine before the limit. A sparse vector without
-        terms (a query of stop words) finds nothing by words.
+        terms (a query of stop words) finds nothing by words. ``unrelated`` is the cosine of
+        texts that have nothing in common, if the model has one of its own.
         """
 
     async def delete(

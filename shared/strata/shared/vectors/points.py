@@ -17,6 +17,7 @@ from strata.shared.vectors.index import (
     Document,
     FieldKind,
     PayloadValue,
+    Preference,
     SparseVector,
 )
 
@@ -80,13 +81,16 @@ def engine_sparse(vector: SparseVector) -> models.SparseVector:
     return models.SparseVector(indices=list(vector.indices), values=list(vector.values))
 
 
-def candidates_of(points: Sequence[models.ScoredPoint]) -> list[Candidate]:
+def candidates_of(
+    points: Sequence[models.ScoredPoint], prefer: Sequence[Preference] = ()
+) -> list[Candidate]:
     """What one arm of a search found."""
     candidates = []
     for point in points:
         payload = point.payload or {}
+        bonus = sum(each.weight for each in prefer if each.holds(payload.get(each.field)))
         candidates.append(
-            Candidate(str(payload[DOCUMENT_FIELD]), int(payload[CHUNK_FIELD]), point.score)
+            Candidate(str(payload[DOCUMENT_FIELD]), int(payload[CHUNK_FIELD]), point.score, bonus)
         )
     return candidates
 

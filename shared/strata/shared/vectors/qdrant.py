@@ -7,8 +7,9 @@ import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -20,6 +21,7 @@ from strata.shared.vectors.circuit import CircuitBreaker
 from strata.shared.vectors.filters import (
     documents_filter,
     first_chunks,
+    project_filter,
     tenant_corpus,
     tenant_filter,
 )
@@ -30,9 +32,11 @@ from strata.shared.vectors.index import (
     Collection,
     Document,
     PayloadValue,
+    Preference,
     SparseVector,
     Where,
 )
+from strata.shared.vectors.lean_client import LeanQdrantClient
 from strata.shared.vectors.points import (
     DENSE,
     SPARSE,
@@ -52,12 +56,15 @@ from strata.shared.vectors.qdrant_errors import (
 
 _T = TypeVar("_T")
 
-_MIN_DEPTH = 60
 _DEPTH_PER_HIT = 3
-_UPSERT_POINTS = 256
+# Making so many points and their messages takes 11 ms, in which nothing else is done.
+_UPSERT_POINTS = 128
 _DELETE_DOCUMENTS = 512
 _RETRY_AFTER_SECONDS = 0.05
 _GRPC_PORT = 6334
+_CORPUS_SECONDS = 2.0
+_LONGEST_CORPUS_SECONDS = 600.0
+_MAX_CORPORA = 10_000
 _GRPC_OPTIONS = {
     "grpc.keepalive_time_ms": 30_000,
     # gRPC's own limit is two minutes; a restarted engine must be found again at once.
@@ -97,7 +104,7 @@ def connect(url: str, api_key: str | None = None) -> AsyncQdrantClient:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("the address of the vector index is http(s)://host:port")
-    return AsyncQdrantClient(
+    return LeanQdrantClient(
         host=parts.hostname,
         grpc_port=parts.port or _GRPC_PORT,
         https=parts.scheme == "https",
@@ -121,10 +128,14 @@ class QdrantIndex:
         self._client = client
         self._config = config or QdrantConfig()
         self._circuit = circuit or CircuitBreaker("the vector index")
+        self._corpora: dict[tuple[str, str], tuple[int, float]] = {}
 
-    async def ensure(self, collection: Collection, model_id: str, dim: int) -> str:
+    async def ensure(
+        self, collection: Collection, model_id: str, dim: int, *, generation: str | None = None
+    ) -> str:
         """See `VectorIndex.ensure`."""
-        generation = collection.generation(model_id)
+        generation = generation or collection.generation(model_id)
+        _check_generation(collection, generation)
         if not await self._read("exists", lambda: self._client.collection_exists(generation)):
             await self._create(generation, dim)
         await self._check_dim(generation, dim)
@@ -190,9 +201,8 @@ class QdrantIndex:
         """See `VectorIndex.upsert`."""
         tenant_filter(collection, project_id, Where())  # refuses a missing project
         target = _target(collection, generation)
-        points = list(points_of(collection, project_id, documents))
-        for start in range(0, len(points), _UPSERT_POINTS):
-            batch = points[start : start + _UPSERT_POINTS]
+        points = points_of(collection, project_id, documents)
+        while batch := list(islice(points, _UPSERT_POINTS)):
             await self._write("upsert", partial(self._client.upsert, target, batch, wait=True))
         if replace:
             await self._delete_surplus_chunks(target, project_id, documents)
@@ -224,38 +234,41 @@ class QdrantIndex:
         dense: Sequence[float] | None = None,
         sparse: SparseVector | None = None,
         where: Where | None = None,
+        prefer: Sequence[Preference] = (),
         limit: int = 10,
         generation: str | None = None,
+        unrelated: float | None = None,
     ) -> list[Hit]:
         """See `VectorIndex.query`."""
         where = where or Where()
         conditions = tenant_filter(collection, project_id, where)
         if dense is None and sparse is None:
             raise InternalError("a search by nothing")
-        depth = max(_MIN_DEPTH, limit * _DEPTH_PER_HIT)
+        depth = max(collection.depth, limit * _DEPTH_PER_HIT)
+        fields = [DOCUMENT_FIELD, CHUNK_FIELD, *{each.field for each in prefer}]
         arms: dict[str, models.QueryRequest] = {}
         if dense is not None:
-            arms[DENSE] = _arm(DENSE, list(dense), conditions, depth)
+            arms[DENSE] = _arm(DENSE, list(dense), conditions, depth, fields)
         if sparse:
-            arms[SPARSE] = _arm(SPARSE, engine_sparse(sparse), conditions, depth)
+            arms[SPARSE] = _arm(SPARSE, engine_sparse(sparse), conditions, depth, fields)
             arms[SPARSE].params = tenant_corpus(project_id)
         if where.matches_nothing or not arms or limit < 1:
             return []
+        target = _target(collection, generation)
         replies = await self._read(
-            "query",
-            lambda: self._client.query_batch_points(
-                _target(collection, generation), list(arms.values())
-            ),
+            "query", lambda: self._client.query_batch_points(target, list(arms.values()))
         )
         found = {
-            name: candidates_of(reply.points) for name, reply in zip(arms, replies, strict=True)
+            name: candidates_of(reply.points, prefer)
+            for name, reply in zip(arms, replies, strict=True)
         }
         return fuse(
             found.get(DENSE, []),
             found.get(SPARSE, []),
             limit=limit,
             depth=depth,
-            config=self._config.fusion,
+            config=self._fusion(unrelated),
+            corpus=await self._corpus_size(target, project_id) if sparse else 1,
         )
 
     async def delete(
@@ -310,6 +323,27 @@ class QdrantIndex:
     async def close(self) -> None:
         """See `VectorIndex.close`."""
         await self._client.close()
+
+    def _fusion(self, unrelated: float | None) -> FusionConfig:
+        config = self._config.fusion
+        return config if unrelated is None else replace(config, dense_low=unrelated)
+
+    async def _corpus_size(self, target: str, project_id: str) -> int:
+        """Points of the project, some seconds ago; only its logarithm matters."""
+        now = asyncio.get_running_loop().time()
+        count, until = self._corpora.get((target, project_id), (0, 0.0))
+        if now < until:
+            return count
+        conditions = project_filter(project_id)
+        reply = await self._read(
+            "count", lambda: self._client.count(target, count_filter=conditions, exact=False)
+        )
+        if len(self._corpora) >= _MAX_CORPORA:
+            self._corpora.clear()
+        # What is large changes slowly, and takes longer to count.
+        seconds = min(_CORPUS_SECONDS * max(1.0, reply.count / 1_000), _LONGEST_CORPUS_SECONDS)
+        self._corpora[(target, project_id)] = (reply.count, now + seconds)
+        return reply.count
 
     async def _create(self, generation: str, dim: int) -> None:
         config = self._config
@@ -401,13 +435,15 @@ async def _again_if_cut(call: Callable[[], Awaitable[_T]]) -> _T:
     return await call()
 
 
-def _arm(name: str, vector: Any, conditions: models.Filter, depth: int) -> models.QueryRequest:
+def _arm(
+    name: str, vector: Any, conditions: models.Filter, depth: int, fields: list[str]
+) -> models.QueryRequest:
     return models.QueryRequest(
         query=vector,
         using=name,
         filter=conditions,
         limit=depth,
-        with_payload=[DOCUMENT_FIELD, CHUNK_FIELD],
+        with_payload=fields,
     )
 
 

@@ -48,6 +48,19 @@ class SparseEncoder:
         return SparseVector(tuple(vector.indices), tuple(vector.values))
 
 
+def unspaced_pairs(text: str) -> list[str]:
+    """Returns the pairs of neighbours in the runs of scripts without spaces, each once.
+
+    A run of one character counts as a pair.
+    """
+    runs = _UNSPACED.findall(unicodedata.normalize("NFKC", text))
+    return list(
+        dict.fromkeys(
+            run[place : place + 2] for run in runs for place in range(max(1, len(run) - 1))
+        )
+    )
+
+
 def _prepare(text: str, *, single_characters: bool) -> str:
     # Compatibility forms (half-width kana, full-width Latin, ligatures) are the same words;
     # lone surrogates cannot be encoded.

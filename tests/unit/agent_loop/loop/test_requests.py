@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from histories import assert_answered, histories
 from strata.agent_loop.domain.messages import (
     ImagePart,
     Message,
@@ -19,13 +21,19 @@ from strata.agent_loop.domain.messages import (
 )
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.packaging import cut_return, package, return_limit
-from strata.agent_loop.loop.requests import build_request, to_chat
-from strata.agent_loop.models.domain import ChatMessage, Role, TextPart, ToolCall
+from strata.agent_loop.loop.requests import (
+    MIN_PIECE_BYTES,
+    View,
+    _piece_sizes,
+    build_request,
+)
+from strata.agent_loop.models.domain import ChatMessage, ReasoningPart, Role, TextPart, ToolCall
 from strata.agent_loop.models.tokens import messages_bytes
 from strata.shared.clock import ManualClock
 
 NOW = ManualClock().now()
 NO_TOOLS = ToolSet(())
+VIEW = View(5000)
 
 
 def said(role: MessageRole, text: str, **fields: object) -> Message:
@@ -41,67 +49,65 @@ def called(*ids: str) -> list[Message]:
     ]
 
 
-@st.composite
-def windows(draw: st.DrawFn) -> list[Message]:
-    messages = [said(MessageRole.SYSTEM, "system")]
-    for exchange in range(draw(st.integers(1, 6))):
-        sizes = draw(st.lists(st.integers(1, 60), min_size=1, max_size=2))
-        messages += [said(MessageRole.USER, "u" * size) for size in sizes]
-        for step in range(draw(st.integers(0, 3))):
-            ids = [f"{exchange}.{step}.{n}" for n in range(draw(st.integers(1, 3)))]
-            messages += called(*ids)
-        if draw(st.booleans()):
-            messages.append(said(MessageRole.ASSISTANT, "a" * draw(st.integers(1, 60))))
-    return messages
-
-
-def answered(messages: list[ChatMessage]) -> None:
-    waiting: list[str] = []
-    for message in messages:
-        if message.role is Role.TOOL:
-            assert message.tool_call_id == waiting.pop(0)
-        else:
-            assert waiting == []
-            waiting = [call.id for call in message.tool_calls]
-    assert waiting == []
-
-
 @settings(deadline=None)
-@given(windows(), st.integers(0, 800))
+@given(histories(), st.integers(0, 60_000))
 def test_whatever_is_left_out_pairs_stay_whole_and_the_newest_stays(
     window: list[Message], budget: int
 ) -> None:
-    fitted = build_request(window, NO_TOOLS, return_limit=5000, max_bytes=budget)
+    fitted = build_request(window, NO_TOOLS, VIEW, max_bytes=budget)
     shown = list(fitted.request.messages)
+    whole = VIEW.chats(window)
 
-    assert shown[0].text == "system"
-    answered(shown)
-    newest = [m.text for m in window if m.role is MessageRole.USER][-1]
-    assert newest in [m.text for m in shown if m.role is Role.USER]
-    assert shown[1].role is Role.USER
-    whole = [chat for message in window for chat in to_chat(message, 5000)]
-    assert shown[-1] == whole[-1]
+    assert fitted.whole_size == messages_bytes(whole)
     assert fitted.size == messages_bytes(shown)
-    assert fitted.size <= budget or fitted.minimal
-    assert fitted.evictable <= fitted.left_out
-    evicted, kept = window[1 : 1 + fitted.evictable], window[1 + fitted.evictable :]
-    answered([chat for message in evicted for chat in to_chat(message, 5000)])
-    assert kept[0].role is MessageRole.USER
-    if messages_bytes(whole) <= budget:
+    assert shown[0].text == "You remember."
+    assert_answered(shown)
+    if fitted.whole_size <= budget:
         assert shown == whole
         assert fitted.left_out == 0
+        return
+    newest = [m for m in window if m.role is MessageRole.USER][-1]
+    for message in (newest, *(m for m in window if m.pinned and m.role is MessageRole.USER)):
+        assert any(_shows(chat, message) for chat in shown)
+    smallest = max((size for chat in shown[1:] for size in _piece_sizes(chat)), default=0)
+    assert fitted.size <= budget or smallest <= MIN_PIECE_BYTES + 120
 
 
-def test_once_something_goes_there_is_room_for_turns_to_come() -> None:
-    window = [said(MessageRole.SYSTEM, "system")]
-    for number in range(20):
-        window.append(said(MessageRole.USER, f"{number:03}" + "u" * 97))
-        window.append(said(MessageRole.ASSISTANT, "a" * 100))
-    whole = build_request(window, NO_TOOLS, return_limit=5000, max_bytes=1e9)
-    budget = whole.size - 1
-    cut = build_request(window, NO_TOOLS, return_limit=5000, max_bytes=budget)
-    assert 0.5 * budget < cut.size < 0.75 * budget
-    assert cut.evictable == cut.left_out > 2
+def _shows(chat: ChatMessage, message: Message) -> bool:
+    """Whether a message is shown, whole or cut."""
+    kept = chat.text.partition("... [truncated")[0]
+    return chat.role is Role.USER and bool(chat.text) and message.text.startswith(kept)
+
+
+def test_what_no_compaction_can_take_out_is_cut_the_longest_text_first() -> None:
+    long = said(MessageRole.USER, "u" * 50_000)
+    call, told = called("1")
+    window = [said(MessageRole.SYSTEM, "system"), long, call, told]
+    fitted = build_request(window, NO_TOOLS, VIEW, max_bytes=4000)
+
+    assert fitted.size <= 4000
+    assert fitted.left_out == 0
+    _, question, *_, answer = fitted.request.messages
+    assert question.text.startswith("uuuu")
+    kept = question.text.partition("...")[0]
+    assert question.text.endswith(f"[truncated {50_000 - len(kept)} chars]")
+    assert answer.text == "r" * 40
+
+
+def test_arguments_that_are_cut_stay_json() -> None:
+    call = ToolCall("1", "f", json.dumps({"text": "a" * 30_000}))
+    told = ToolReturn("1", "f", ToolStatus.OK, package(ToolStatus.OK, "r" * 30_000, NOW, "UTC"))
+    window = [
+        said(MessageRole.SYSTEM, "system"),
+        said(MessageRole.USER, "Go."),
+        Message("message-1", MessageRole.ASSISTANT, (ReasoningPart("x" * 9000, "s"), call)),
+        Message("message-2", MessageRole.TOOL, (told,)),
+    ]
+    fitted = build_request(window, NO_TOOLS, VIEW, max_bytes=3000)
+
+    assert fitted.size <= 3000
+    assert set(json.loads(fitted.request.messages[2].tool_calls[0].arguments)) == {"truncated"}
+    assert "[truncated" in json.loads(fitted.request.messages[3].text)["message"]
 
 
 @settings(deadline=None)
@@ -133,11 +139,24 @@ def test_limit_of_a_return_grows_with_the_window(window: int, limit: int) -> Non
     assert return_limit(window) == limit
 
 
-def test_roles_names_summaries_images_and_unknown_parts() -> None:
-    assert to_chat(said(MessageRole.USER, "Hi.", name="Ada"), 100)[0].text == "Ada: Hi."
-    summary = Message("message-1", MessageRole.SUMMARY, (SummaryPart("Before."),))
-    assert to_chat(summary, 100) == [ChatMessage.user("Before.")]
+def test_roles_names_images_and_unknown_parts() -> None:
+    assert VIEW.chat(said(MessageRole.USER, "Hi.", name="Ada"))[0].text == "Ada: Hi."
     image = Message("message-1", MessageRole.USER, (ImagePart("image/png", data=b"x"),))
-    assert to_chat(image, 100)[0].text == "[image: image/png, not shown]"
-    assert to_chat(Message("message-1", MessageRole.APPROVAL, (OpaquePart(b""),)), 100) == []
-    assert to_chat(Message("message-1", MessageRole.USER, (OpaquePart(b""),)), 100) == []
+    assert VIEW.chat(image)[0].text == "[image: image/png, not shown]"
+    assert VIEW.chat(Message("message-1", MessageRole.APPROVAL, (OpaquePart(b""),))) == []
+    assert VIEW.chat(Message("message-1", MessageRole.USER, (OpaquePart(b""),))) == []
+
+
+def test_a_summary_is_shown_as_the_packed_alert_of_the_specification() -> None:
+    made = datetime(2026, 1, 20, 22, 13, 45, tzinfo=UTC)
+    summary = Message(
+        "message-1", MessageRole.SUMMARY, (SummaryPart('She said "no".'),), create_time=made
+    )
+    (shown,) = View(5000, "America/Los_Angeles").chat(summary)
+
+    assert shown.role is Role.USER
+    assert shown.text == (
+        '{"type": "system_alert", "message": "Note: prior messages have been hidden from view'
+        " due to conversation memory constraints.\\nThe following is a summary of the previous"
+        ' messages:\\n She said \\"no\\".", "time": "2026-01-20 02:13:45 PM PST-0800"}'
+    )

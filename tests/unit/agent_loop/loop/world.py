@@ -41,6 +41,7 @@ from strata.agent_loop.loop.ports import (
     MemorySection,
     Ports,
     StepCommit,
+    WindowSwap,
 )
 from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.models.domain import (
@@ -95,6 +96,10 @@ class Recall:
         self.messages: list[Message] = [first]
         self.hidden = 0
         self.stale = False
+        self.revision = 1
+        self.log: dict[str, Message] = {}
+        self.swaps: list[WindowSwap] = []
+        self.on_swap: Callable[[], None] = lambda: None
         self.commits: list[StepCommit] = []
         self._agent = agent
         self._fate = fate
@@ -110,21 +115,50 @@ class Recall:
             raise stale()
         self._fence = (key.run_id, key.attempt)
         if key.run_id not in self._inputs:
-            self._inputs[key.run_id] = list(inputs)
+            self._inputs[key.run_id] = self._store(inputs)
             self._steps[key.run_id] = 0
             self._of_run[key.run_id] = []
-            self.messages.extend(inputs)
-        window = Window(
-            key.conversation_id,
-            key.agent_id,
-            1,
+            self.messages.extend(self._inputs[key.run_id])
+            self.revision += 1
+        window = await self.get_window(key.conversation_id)
+        committed = tuple(self._of_run[key.run_id])
+        self._fate.step()
+        return BegunTurn(window, self._inputs[key.run_id], self._steps[key.run_id], committed)
+
+    async def get_window(self, conversation_id: str) -> Window:
+        return Window(
+            conversation_id,
+            self._agent.id,
+            self.revision,
             tuple(self.messages),
             len(self.messages) + self.hidden,
             self.stale,
         )
-        committed = tuple(self._of_run[key.run_id])
+
+    async def swap_window(self, swap: WindowSwap) -> Window:
         self._fate.step()
-        return BegunTurn(window, self._inputs[key.run_id], self._steps[key.run_id], committed)
+        self.on_swap()
+        if swap.key is not None and self._fence != (swap.key.run_id, swap.key.attempt):
+            raise stale()
+        if swap.expected_revision != self.revision:
+            raise AbortedError("moved", reason=Reason.REVISION_MISMATCH)
+        by_id = {message.id: message for message in self.messages[1:]}
+        kept = [by_id[message_id] for message_id in swap.kept_ids]
+        assert {m.id for m in self.messages[1:] if m.pinned} <= set(swap.kept_ids)
+        self.hidden += len(self.messages) - 1 - len(kept)
+        self.messages = [self.messages[0], *self._store([swap.summary]), *kept]
+        self.revision += 1
+        self.stale = True
+        self.swaps.append(swap)
+        self._fate.step()
+        return await self.get_window(swap.conversation_id)
+
+    def _store(self, messages: Sequence[Message]) -> list[Message]:
+        stored = []
+        for message in messages:
+            stored.append(replace(message, sequence=len(self.log) + 1))
+            self.log[message.id] = stored[-1]
+        return stored
 
     async def commit_step(self, commit: StepCommit) -> CommittedStep:
         self._fate.step()
@@ -132,10 +166,10 @@ class Recall:
             raise stale()
         if commit.step == self._steps[commit.key.run_id] + 1:
             self._steps[commit.key.run_id] = commit.step
-            self._of_run[commit.key.run_id].extend(commit.messages)
-            del self.messages[1 : 1 + commit.evict_count]
-            self.hidden += commit.evict_count
-            self.messages.extend(commit.messages)
+            new = self._store(commit.messages)
+            self._of_run[commit.key.run_id].extend(new)
+            self.messages.extend(new)
+            self.revision += 1
             self.commits.append(commit)
             if commit.system_text is not None:
                 text = (TextPart(commit.system_text),)
@@ -143,7 +177,8 @@ class Recall:
             if commit.metadata_stale is not None:
                 self.stale = commit.metadata_stale
         self._fate.step()
-        return CommittedStep(commit.messages, 1, len(self.messages) + self.hidden)
+        stored = tuple(self.log[message.id] for message in commit.messages)
+        return CommittedStep(stored, self.revision, len(self.messages) + self.hidden)
 
 
 class Journal:
@@ -180,22 +215,32 @@ class Journal:
         self._fate.step()
 
 
-Script = Callable[[ModelRequest], ModelReply | Exception | None]
+def _summary(request: ModelRequest) -> ModelReply:
+    return reply("- They talked.")
 
 
 class Model:
-    """A model that replies from a list, and remembers what it was asked."""
+    """A model that replies from a list, and remembers what it was asked.
+
+    What it is asked to summarise is told apart, and answered by `on_summary`.
+    """
 
     def __init__(self, fate: Fate) -> None:
         self.replies: list[ModelReply | Exception] = []
         self.requests: list[ModelRequest] = []
+        self.summarised: list[ModelRequest] = []
+        self.on_summary: Callable[[ModelRequest], ModelReply | Exception] = _summary
         self.hold: asyncio.Event | None = None
         self._fate = fate
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         self._fate.step()
-        self.requests.append(request)
-        answer = self.replies.pop(0)
+        if "transcript" in request.messages[0].text:
+            self.summarised.append(request)
+            answer = self.on_summary(request)
+        else:
+            self.requests.append(request)
+            answer = self.replies.pop(0)
         text = answer.text if isinstance(answer, ModelReply) else "half"
         if text:
             yield TextDelta(text)
@@ -234,6 +279,7 @@ class Tools:
         self.batches: list[ToolBatch] = []
         self.failing: set[str] = set()
         self.operation = "append"
+        self.text = ""
         self.on_call: Callable[[], None] = lambda: None
         self.acted: dict[str, int] = {}
         self.keys: set[str] = set()
@@ -269,7 +315,8 @@ class Tools:
                 self.on_edit()
             self._fate.step()
             status = ToolStatus.FAILED if call.name in self.failing else ToolStatus.OK
-            content = package(status, f"did {call.name}", self._clock.now(), "UTC")
+            told_text = self.text or f"did {call.name}"
+            content = package(status, told_text, self._clock.now(), "UTC")
             edit = MemoryEdit("block-1", "human", 2, "+x", self.operation)
             edits = (edit,) if call.name == "edits" else ()
             told = ToolReturn(call.id, call.name, status, content)
@@ -323,11 +370,14 @@ class Models:
     def __init__(self, chat: Model, settings: ModelSettings) -> None:
         self.settings = settings
         self.error: Exception | None = None
+        self.others: dict[str, BoundModel] = {}
         self._chat = chat
 
     async def bind(self, config: ModelConfig, keys: Sequence[SealedKey] = ()) -> BoundModel:
         if self.error is not None:
             raise self.error
+        if config.handle:
+            return self.others[config.handle]
         return BoundModel(self._chat, self.settings)
 
 

@@ -132,9 +132,7 @@ Global___ModelConfig: _TypeAlias = ModelConfig  # noqa: Y015
 
 @_typing.final
 class CompactionSettings(_message.Message):
-    """How compaction works (blueprint 16.1). Not built in this release: setting any
-    of it gives UNIMPLEMENTED (NOT_BUILT).
-    """
+    """How compaction works (blueprint 16.1)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -148,9 +146,12 @@ class CompactionSettings(_message.Message):
     prompt: _builtins.str
     """Its prompt; empty means ours."""
     mode: _builtins.str
-    """"sliding_window" (default) or "all"."""
+    """"sliding_window" (default): the oldest exchanges go, as many as
+    sliding_window_percentage says. "all": everything before the exchange under
+    way goes.
+    """
     sliding_window_percentage: _builtins.float
-    """Share of the window that is evicted; 0 means 0.3."""
+    """Share of the room for messages that a compaction frees; 0 means 0.3."""
     clip_chars: _builtins.int
     """Most characters of a summary; 0 means 2000."""
     def __init__(
@@ -994,9 +995,11 @@ class ForkConversationRequest(_message.Message):
     conversation_id: _builtins.str
     """The conversation to copy."""
     until_message_id: _builtins.str
-    """Last message to copy; empty means the newest."""
+    """Last message to take over, of the conversation or of one that it was forked
+    from; empty means the newest.
+    """
     title: _builtins.str
-    """Title of the copy."""
+    """Title of the new conversation."""
     def __init__(
         self,
         *,
@@ -1108,6 +1111,7 @@ class GetContextWindowResponse(_message.Message):
     PARTS_FIELD_NUMBER: _builtins.int
     SYSTEM_MESSAGE_FIELD_NUMBER: _builtins.int
     ESTIMATED_FIELD_NUMBER: _builtins.int
+    COMPACTION_TOKENS_FIELD_NUMBER: _builtins.int
     context_window: _builtins.int
     """Size of the window."""
     used_tokens: _builtins.int
@@ -1116,6 +1120,8 @@ class GetContextWindowResponse(_message.Message):
     """The whole system message."""
     estimated: _builtins.bool
     """True if token counts are estimates."""
+    compaction_tokens: _builtins.int
+    """Tokens from which on the window is compacted before the next model call."""
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContextWindowPart]:
         """The parts."""
@@ -1128,14 +1134,81 @@ class GetContextWindowResponse(_message.Message):
         parts: _abc.Iterable[Global___ContextWindowPart] | None = ...,
         system_message: _builtins.str = ...,
         estimated: _builtins.bool = ...,
+        compaction_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_window", b"context_window", "estimated", b"estimated", "parts", b"parts", "system_message", b"system_message", "used_tokens", b"used_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction_tokens", b"compaction_tokens", "context_window", b"context_window", "estimated", b"estimated", "parts", b"parts", "system_message", b"system_message", "used_tokens", b"used_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetContextWindowResponse: _TypeAlias = GetContextWindowResponse  # noqa: Y015
+
+@_typing.final
+class CompactConversationRequest(_message.Message):
+    """Asks for a compaction."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    COMPACTION_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent."""
+    conversation_id: _builtins.str
+    """The conversation; empty means the default one."""
+    @_builtins.property
+    def compaction(self) -> Global___CompactionSettings:
+        """For this compaction: fields that are set stand for those of the agent."""
+
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+        compaction: Global___CompactionSettings | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "compaction", b"compaction", "conversation_id", b"conversation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactConversationRequest: _TypeAlias = CompactConversationRequest  # noqa: Y015
+
+@_typing.final
+class CompactConversationResponse(_message.Message):
+    """What the compaction did."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    TOKENS_BEFORE_FIELD_NUMBER: _builtins.int
+    TOKENS_AFTER_FIELD_NUMBER: _builtins.int
+    tokens_before: _builtins.int
+    """Tokens of the window before, estimated."""
+    tokens_after: _builtins.int
+    """Tokens of the window after, estimated."""
+    @_builtins.property
+    def summary(self) -> _message_pb2.Message:
+        """The summary that now stands for the evicted messages; unset if there was
+        nothing that could leave the window.
+        """
+
+    def __init__(
+        self,
+        *,
+        summary: _message_pb2.Message | None = ...,
+        tokens_before: _builtins.int = ...,
+        tokens_after: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["summary", b"summary"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["summary", b"summary", "tokens_after", b"tokens_after", "tokens_before", b"tokens_before"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompactConversationResponse: _TypeAlias = CompactConversationResponse  # noqa: Y015
 
 @_typing.final
 class ExportAgentRequest(_message.Message):

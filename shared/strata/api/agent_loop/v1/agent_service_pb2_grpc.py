@@ -84,6 +84,11 @@ class AgentServiceStub:
                 request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetContextWindowRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetContextWindowResponse.FromString,
                 _registered_method=True)
+        self.CompactConversation = channel.unary_unary(
+                '/strata.api.agent_loop.v1.AgentService/CompactConversation',
+                request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.CompactConversationRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.CompactConversationResponse.FromString,
+                _registered_method=True)
         self.ExportAgent = channel.unary_stream(
                 '/strata.api.agent_loop.v1.AgentService/ExportAgent',
                 request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.ExportAgentRequest.SerializeToString,
@@ -108,7 +113,7 @@ class AgentServiceServicer:
         """Creates an agent with its blocks, tools and default conversation, whole or
         not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
         TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED), UNIMPLEMENTED
-        (NOT_BUILT: compaction settings and others that this release cannot keep).
+        (NOT_BUILT: settings that this release cannot keep).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -130,7 +135,8 @@ class AgentServiceServicer:
 
     def UpdateAgent(self, request, context):
         """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
-        ABORTED (REVISION_MISMATCH), UNIMPLEMENTED (NOT_BUILT: compaction settings).
+        ABORTED (REVISION_MISMATCH), UNIMPLEMENTED (NOT_BUILT: settings that this
+        release cannot keep).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -161,7 +167,11 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ForkConversation(self, request, context):
-        """Copies a conversation up to a message. NOT_FOUND (CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND).
+        """Starts another conversation with the window as it was at a message; both go
+        on for themselves and share the agent's blocks and archives. A call is not
+        parted from its return: a message between the two stands for the return.
+        NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND),
+        ALREADY_EXISTS (REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -169,6 +179,17 @@ class AgentServiceServicer:
 
     def GetContextWindow(self, request, context):
         """Shows what fills the context window. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompactConversation(self, request, context):
+        """Puts a summary in the place of older messages now, instead of when the
+        window is full. They stay in recall memory. Turns go on meanwhile; the swap
+        is made on the window as it was read, or not at all. NOT_FOUND
+        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (REVISION_MISMATCH: the
+        conversation went on too fast), FAILED_PRECONDITION (MODEL_NOT_CONFIGURED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -235,6 +256,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.GetContextWindow,
                     request_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetContextWindowRequest.FromString,
                     response_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetContextWindowResponse.SerializeToString,
+            ),
+            'CompactConversation': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompactConversation,
+                    request_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.CompactConversationRequest.FromString,
+                    response_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.CompactConversationResponse.SerializeToString,
             ),
             'ExportAgent': grpc.unary_stream_rpc_method_handler(
                     servicer.ExportAgent,
@@ -495,6 +521,33 @@ class AgentService:
             '/strata.api.agent_loop.v1.AgentService/GetContextWindow',
             strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetContextWindowRequest.SerializeToString,
             strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.GetContextWindowResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompactConversation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.agent_loop.v1.AgentService/CompactConversation',
+            strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.CompactConversationRequest.SerializeToString,
+            strata_dot_api_dot_agent__loop_dot_v1_dot_agent__service__pb2.CompactConversationResponse.FromString,
             options,
             channel_credentials,
             insecure,

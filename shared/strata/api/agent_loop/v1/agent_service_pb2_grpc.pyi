@@ -24,7 +24,7 @@ class AgentServiceStub:
     """Creates an agent with its blocks, tools and default conversation, whole or
     not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
     TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED), UNIMPLEMENTED
-    (NOT_BUILT: compaction settings and others that this release cannot keep).
+    (NOT_BUILT: settings that this release cannot keep).
     """
     GetAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetAgentRequest, _agent_service_pb2.GetAgentResponse]
     """Returns an agent by id or by name. NOT_FOUND (AGENT_NOT_FOUND)."""
@@ -32,7 +32,8 @@ class AgentServiceStub:
     """Lists agents by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     UpdateAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.UpdateAgentRequest, _agent_service_pb2.UpdateAgentResponse]
     """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
-    ABORTED (REVISION_MISMATCH), UNIMPLEMENTED (NOT_BUILT: compaction settings).
+    ABORTED (REVISION_MISMATCH), UNIMPLEMENTED (NOT_BUILT: settings that this
+    release cannot keep).
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.DeleteAgentRequest, _agent_service_pb2.DeleteAgentResponse]
     """Deletes an agent with its conversations, messages, own archive and own
@@ -47,9 +48,21 @@ class AgentServiceStub:
     INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
     """
     ForkConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.ForkConversationRequest, _agent_service_pb2.ForkConversationResponse]
-    """Copies a conversation up to a message. NOT_FOUND (CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND)."""
+    """Starts another conversation with the window as it was at a message; both go
+    on for themselves and share the agent's blocks and archives. A call is not
+    parted from its return: a message between the two stands for the return.
+    NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND),
+    ALREADY_EXISTS (REQUEST_ID_REUSED).
+    """
     GetContextWindow: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetContextWindowRequest, _agent_service_pb2.GetContextWindowResponse]
     """Shows what fills the context window. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND)."""
+    CompactConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CompactConversationRequest, _agent_service_pb2.CompactConversationResponse]
+    """Puts a summary in the place of older messages now, instead of when the
+    window is full. They stay in recall memory. Turns go on meanwhile; the swap
+    is made on the window as it was read, or not at all. NOT_FOUND
+    (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (REVISION_MISMATCH: the
+    conversation went on too fast), FAILED_PRECONDITION (MODEL_NOT_CONFIGURED).
+    """
     ExportAgent: _aio.UnaryStreamMultiCallable[_agent_service_pb2.ExportAgentRequest, _agent_service_pb2.ExportAgentResponse]
     """Exports an agent with all its tiers. NOT_FOUND (AGENT_NOT_FOUND)."""
     ImportAgent: _aio.StreamUnaryMultiCallable[_agent_service_pb2.ImportAgentRequest, _agent_service_pb2.ImportAgentResponse]
@@ -71,7 +84,7 @@ class AgentServiceServicer:
         """Creates an agent with its blocks, tools and default conversation, whole or
         not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
         TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED), UNIMPLEMENTED
-        (NOT_BUILT: compaction settings and others that this release cannot keep).
+        (NOT_BUILT: settings that this release cannot keep).
         """
 
     def GetAgent(
@@ -94,7 +107,8 @@ class AgentServiceServicer:
         context: _aio.ServicerContext[_agent_service_pb2.UpdateAgentRequest, _abc.Awaitable[_agent_service_pb2.UpdateAgentResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.UpdateAgentResponse]:
         """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
-        ABORTED (REVISION_MISMATCH), UNIMPLEMENTED (NOT_BUILT: compaction settings).
+        ABORTED (REVISION_MISMATCH), UNIMPLEMENTED (NOT_BUILT: settings that this
+        release cannot keep).
         """
 
     def DeleteAgent(
@@ -129,7 +143,12 @@ class AgentServiceServicer:
         request: _agent_service_pb2.ForkConversationRequest,
         context: _aio.ServicerContext[_agent_service_pb2.ForkConversationRequest, _abc.Awaitable[_agent_service_pb2.ForkConversationResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.ForkConversationResponse]:
-        """Copies a conversation up to a message. NOT_FOUND (CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND)."""
+        """Starts another conversation with the window as it was at a message; both go
+        on for themselves and share the agent's blocks and archives. A call is not
+        parted from its return: a message between the two stands for the return.
+        NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND, MESSAGE_NOT_FOUND),
+        ALREADY_EXISTS (REQUEST_ID_REUSED).
+        """
 
     def GetContextWindow(
         self,
@@ -137,6 +156,18 @@ class AgentServiceServicer:
         context: _aio.ServicerContext[_agent_service_pb2.GetContextWindowRequest, _abc.Awaitable[_agent_service_pb2.GetContextWindowResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.GetContextWindowResponse]:
         """Shows what fills the context window. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND)."""
+
+    def CompactConversation(
+        self,
+        request: _agent_service_pb2.CompactConversationRequest,
+        context: _aio.ServicerContext[_agent_service_pb2.CompactConversationRequest, _abc.Awaitable[_agent_service_pb2.CompactConversationResponse]],
+    ) -> _abc.Awaitable[_agent_service_pb2.CompactConversationResponse]:
+        """Puts a summary in the place of older messages now, instead of when the
+        window is full. They stay in recall memory. Turns go on meanwhile; the swap
+        is made on the window as it was read, or not at all. NOT_FOUND
+        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (REVISION_MISMATCH: the
+        conversation went on too fast), FAILED_PRECONDITION (MODEL_NOT_CONFIGURED).
+        """
 
     def ExportAgent(
         self,

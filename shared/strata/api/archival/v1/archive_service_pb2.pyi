@@ -8,6 +8,8 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from strata.api.common.v1 import reindex_pb2 as _reindex_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -18,6 +20,38 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _ReindexAction:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ReindexActionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ReindexAction.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REINDEX_ACTION_UNSPECIFIED: _ReindexAction.ValueType  # 0
+    """Begin one."""
+    REINDEX_ACTION_START: _ReindexAction.ValueType  # 1
+    """Begin one."""
+    REINDEX_ACTION_STATUS: _ReindexAction.ValueType  # 2
+    """Tell how far the newest is."""
+    REINDEX_ACTION_FINISH: _ReindexAction.ValueType  # 3
+    """Drop the old vectors of one that serves, before the grace is over."""
+    REINDEX_ACTION_ROLL_BACK: _ReindexAction.ValueType  # 4
+    """Let the old vectors serve again, or call off one that does not serve yet."""
+
+class ReindexAction(_ReindexAction, metaclass=_ReindexActionEnumTypeWrapper):
+    """What to do with the rebuild of an archive."""
+
+REINDEX_ACTION_UNSPECIFIED: ReindexAction.ValueType  # 0
+"""Begin one."""
+REINDEX_ACTION_START: ReindexAction.ValueType  # 1
+"""Begin one."""
+REINDEX_ACTION_STATUS: ReindexAction.ValueType  # 2
+"""Tell how far the newest is."""
+REINDEX_ACTION_FINISH: ReindexAction.ValueType  # 3
+"""Drop the old vectors of one that serves, before the grace is over."""
+REINDEX_ACTION_ROLL_BACK: ReindexAction.ValueType  # 4
+"""Let the old vectors serve again, or call off one that does not serve yet."""
+Global___ReindexAction: _TypeAlias = ReindexAction  # noqa: Y015
 
 @_typing.final
 class Archive(_message.Message):
@@ -51,7 +85,7 @@ class Archive(_message.Message):
     unindexed_count: _builtins.int
     """Passages that are stored but not indexed yet."""
     time_to_live_seconds: _builtins.int
-    """Seconds after which passages are deleted; 0 means never."""
+    """Seconds after its create_time at which a passage is destroyed; 0 means never."""
     @_builtins.property
     def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Agents that have it."""
@@ -108,7 +142,7 @@ class CreateArchiveRequest(_message.Message):
     embedding_model: _builtins.str
     """Embedding model; empty means the server's default."""
     time_to_live_seconds: _builtins.int
-    """Seconds after which passages are deleted; 0 means never."""
+    """Seconds after its create_time at which a passage is destroyed; 0 means never."""
     agent_id: _builtins.str
     """Attach it to this agent; empty for none."""
     def __init__(
@@ -277,7 +311,7 @@ class UpdateArchiveRequest(_message.Message):
     description: _builtins.str
     """New description."""
     time_to_live_seconds: _builtins.int
-    """New time-to-live."""
+    """New time-to-live; it holds at once, for the passages that are there, too."""
     def __init__(
         self,
         *,
@@ -476,22 +510,26 @@ class ReindexArchiveRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     ARCHIVE_ID_FIELD_NUMBER: _builtins.int
     EMBEDDING_MODEL_FIELD_NUMBER: _builtins.int
+    ACTION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
     archive_id: _builtins.str
     """The archive."""
     embedding_model: _builtins.str
     """New embedding model; empty keeps the present one."""
+    action: Global___ReindexAction.ValueType
+    """What to do; without one, the rebuild is begun."""
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
         archive_id: _builtins.str = ...,
         embedding_model: _builtins.str = ...,
+        action: Global___ReindexAction.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive_id", b"archive_id", "embedding_model", b"embedding_model", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "archive_id", b"archive_id", "embedding_model", b"embedding_model", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -506,22 +544,28 @@ class ReindexArchiveResponse(_message.Message):
     TOTAL_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
     COMPLETE_FIELD_NUMBER: _builtins.int
+    REINDEX_FIELD_NUMBER: _builtins.int
     total: _builtins.int
     """Passages to index."""
     done: _builtins.int
     """Passages indexed."""
     complete: _builtins.bool
     """True when the new index serves."""
+    @_builtins.property
+    def reindex(self) -> _reindex_pb2.Reindex:
+        """The rebuild."""
+
     def __init__(
         self,
         *,
         total: _builtins.int = ...,
         done: _builtins.int = ...,
         complete: _builtins.bool = ...,
+        reindex: _reindex_pb2.Reindex | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reindex", b"reindex"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "done", b"done", "total", b"total"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "done", b"done", "reindex", b"reindex", "total", b"total"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -91,6 +91,7 @@ class ArchiveServiceServicer:
 
     def CreateArchive(self, request, context):
         """Creates an archive. ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND).
+        An unknown embedding model is INVALID_ARGUMENT, with the known ones.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -142,8 +143,11 @@ class ArchiveServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReindexArchive(self, request, context):
-        """Rebuilds the index, with another embedding model if one is given, while
-        serving. NOT_FOUND (ARCHIVE_NOT_FOUND).
+        """Rebuilds the index of one archive while serving, with another embedding
+        model if one is given; asks how far that is, ends it, or takes it back.
+        NOT_FOUND (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt),
+        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild
+        is open, or is not where the action needs it).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

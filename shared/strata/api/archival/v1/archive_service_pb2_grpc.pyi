@@ -21,7 +21,9 @@ class ArchiveServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.CreateArchiveRequest, _archive_service_pb2.CreateArchiveResponse]
-    """Creates an archive. ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND)."""
+    """Creates an archive. ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND).
+    An unknown embedding model is INVALID_ARGUMENT, with the known ones.
+    """
     GetArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.GetArchiveRequest, _archive_service_pb2.GetArchiveResponse]
     """Returns an archive. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
     ListArchives: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.ListArchivesRequest, _archive_service_pb2.ListArchivesResponse]
@@ -41,8 +43,11 @@ class ArchiveServiceStub:
     (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND).
     """
     ReindexArchive: _aio.UnaryUnaryMultiCallable[_archive_service_pb2.ReindexArchiveRequest, _archive_service_pb2.ReindexArchiveResponse]
-    """Rebuilds the index, with another embedding model if one is given, while
-    serving. NOT_FOUND (ARCHIVE_NOT_FOUND).
+    """Rebuilds the index of one archive while serving, with another embedding
+    model if one is given; asks how far that is, ends it, or takes it back.
+    NOT_FOUND (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt),
+    ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild
+    is open, or is not where the action needs it).
     """
 
 class ArchiveServiceServicer:
@@ -58,7 +63,9 @@ class ArchiveServiceServicer:
         request: _archive_service_pb2.CreateArchiveRequest,
         context: _aio.ServicerContext[_archive_service_pb2.CreateArchiveRequest, _abc.Awaitable[_archive_service_pb2.CreateArchiveResponse]],
     ) -> _abc.Awaitable[_archive_service_pb2.CreateArchiveResponse]:
-        """Creates an archive. ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND)."""
+        """Creates an archive. ALREADY_EXISTS (NAME_TAKEN), NOT_FOUND (AGENT_NOT_FOUND).
+        An unknown embedding model is INVALID_ARGUMENT, with the known ones.
+        """
 
     def GetArchive(
         self,
@@ -113,8 +120,11 @@ class ArchiveServiceServicer:
         request: _archive_service_pb2.ReindexArchiveRequest,
         context: _aio.ServicerContext[_archive_service_pb2.ReindexArchiveRequest, _abc.Awaitable[_archive_service_pb2.ReindexArchiveResponse]],
     ) -> _abc.Awaitable[_archive_service_pb2.ReindexArchiveResponse]:
-        """Rebuilds the index, with another embedding model if one is given, while
-        serving. NOT_FOUND (ARCHIVE_NOT_FOUND).
+        """Rebuilds the index of one archive while serving, with another embedding
+        model if one is given; asks how far that is, ends it, or takes it back.
+        NOT_FOUND (ARCHIVE_NOT_FOUND, REINDEX_NOT_FOUND: it was never rebuilt),
+        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (IN_USE: a rebuild
+        is open, or is not where the action needs it).
         """
 
 def add_ArchiveServiceServicer_to_server(servicer: ArchiveServiceServicer, server: _aio.Server) -> None: ...

@@ -143,6 +143,8 @@ class Passage(_message.Message):
     TOKEN_COUNT_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
+    DELETE_TIME_FIELD_NUMBER: _builtins.int
+    NEAR_DUPLICATE_IDS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "passage-" and a time-sortable UUID."""
     archive_id: _builtins.str
@@ -175,6 +177,16 @@ class Passage(_message.Message):
     def update_time(self) -> _timestamp_pb2.Timestamp:
         """When it was last changed."""
 
+    @_builtins.property
+    def delete_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was deleted; unset if it is not."""
+
+    @_builtins.property
+    def near_duplicate_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Passages of the archive that said nearly the same, letter for letter, when this
+        text was stored; the most alike first, at most 5, and only those still there.
+        """
+
     def __init__(
         self,
         *,
@@ -189,14 +201,106 @@ class Passage(_message.Message):
         token_count: _builtins.int = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
+        delete_time: _timestamp_pb2.Timestamp | None = ...,
+        near_duplicate_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "origin", b"origin", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "origin", b"origin", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive_id", b"archive_id", "create_time", b"create_time", "id", b"id", "index_state", b"index_state", "metadata", b"metadata", "origin", b"origin", "revision", b"revision", "tags", b"tags", "text", b"text", "token_count", b"token_count", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["archive_id", b"archive_id", "create_time", b"create_time", "delete_time", b"delete_time", "id", b"id", "index_state", b"index_state", "metadata", b"metadata", "near_duplicate_ids", b"near_duplicate_ids", "origin", b"origin", "revision", b"revision", "tags", b"tags", "text", b"text", "token_count", b"token_count", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Passage: _TypeAlias = Passage  # noqa: Y015
+
+@_typing.final
+class PassageVersion(_message.Message):
+    """What a passage was from one change to the next."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    PASSAGE_ID_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    OPERATION_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    TOKEN_COUNT_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    passage_id: _builtins.str
+    """The passage."""
+    revision: _builtins.int
+    """The revision that the change made."""
+    operation: _builtins.str
+    """What was done: "insert", "update", "delete" or "restore"."""
+    text: _builtins.str
+    """The text."""
+    token_count: _builtins.int
+    """Tokens of the text."""
+    principal: _builtins.str
+    """The principal (API key or user) that made it."""
+    reason: _builtins.str
+    """Why, in words."""
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Tags, sorted."""
+
+    @_builtins.property
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Free key-value pairs."""
+
+    @_builtins.property
+    def origin(self) -> Global___PassageOrigin:
+        """Where the change came from."""
+
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    def __init__(
+        self,
+        *,
+        passage_id: _builtins.str = ...,
+        revision: _builtins.int = ...,
+        operation: _builtins.str = ...,
+        text: _builtins.str = ...,
+        tags: _abc.Iterable[_builtins.str] | None = ...,
+        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        token_count: _builtins.int = ...,
+        origin: Global___PassageOrigin | None = ...,
+        principal: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "origin", b"origin"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "metadata", b"metadata", "operation", b"operation", "origin", b"origin", "passage_id", b"passage_id", "principal", b"principal", "reason", b"reason", "revision", b"revision", "tags", b"tags", "text", b"text", "token_count", b"token_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PassageVersion: _TypeAlias = PassageVersion  # noqa: Y015
 
 @_typing.final
 class NewPassage(_message.Message):
@@ -229,8 +333,12 @@ class NewPassage(_message.Message):
     METADATA_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    EMBEDDING_FIELD_NUMBER: _builtins.int
+    EMBEDDING_MODEL_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The text; not blank, at most 8192 tokens."""
+    embedding_model: _builtins.str
+    """The model that made it, which must be the archive's; set with the embedding."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Tags; duplicates are dropped."""
@@ -245,7 +353,15 @@ class NewPassage(_message.Message):
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
-        """When it was said or written; unset means now."""
+        """When it was said or written; unset means now. An archive with a time-to-live
+        counts from here, and refuses what is too old for it.
+        """
+
+    @_builtins.property
+    def embedding(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """A vector of the text made beforehand, used instead of embedding it; of the
+        dimension of the archive's model, finite and not all zero.
+        """
 
     def __init__(
         self,
@@ -255,10 +371,12 @@ class NewPassage(_message.Message):
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         origin: Global___PassageOrigin | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        embedding: _abc.Iterable[_builtins.float] | None = ...,
+        embedding_model: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "origin", b"origin"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "metadata", b"metadata", "origin", b"origin", "tags", b"tags", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "embedding", b"embedding", "embedding_model", b"embedding_model", "metadata", b"metadata", "origin", b"origin", "tags", b"tags", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -308,25 +426,63 @@ class InsertPassageResponse(_message.Message):
 
     PASSAGE_FIELD_NUMBER: _builtins.int
     DUPLICATE_FIELD_NUMBER: _builtins.int
+    NEAR_DUPLICATE_IDS_FIELD_NUMBER: _builtins.int
+    NEAR_DUPLICATES_FIELD_NUMBER: _builtins.int
     duplicate: _builtins.bool
     """True if the archive held the very same text already; then that is returned."""
     @_builtins.property
     def passage(self) -> Global___Passage:
         """The passage."""
 
+    @_builtins.property
+    def near_duplicate_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Passages of the archive that say nearly the same; see Passage."""
+
+    @_builtins.property
+    def near_duplicates(self) -> _containers.RepeatedCompositeFieldContainer[Global___NearDuplicate]:
+        """What they say, in the same order; of a duplicate unset."""
+
     def __init__(
         self,
         *,
         passage: Global___Passage | None = ...,
         duplicate: _builtins.bool = ...,
+        near_duplicate_ids: _abc.Iterable[_builtins.str] | None = ...,
+        near_duplicates: _abc.Iterable[Global___NearDuplicate] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["passage", b"passage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "passage", b"passage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "near_duplicate_ids", b"near_duplicate_ids", "near_duplicates", b"near_duplicates", "passage", b"passage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InsertPassageResponse: _TypeAlias = InsertPassageResponse  # noqa: Y015
+
+@_typing.final
+class NearDuplicate(_message.Message):
+    """A passage that says nearly the same."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PASSAGE_ID_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    passage_id: _builtins.str
+    """The passage."""
+    text: _builtins.str
+    """The first 500 characters of its text."""
+    def __init__(
+        self,
+        *,
+        passage_id: _builtins.str = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["passage_id", b"passage_id", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NearDuplicate: _TypeAlias = NearDuplicate  # noqa: Y015
 
 @_typing.final
 class InsertPassagesRequest(_message.Message):
@@ -391,22 +547,110 @@ class InsertPassagesResponse(_message.Message):
 Global___InsertPassagesResponse: _TypeAlias = InsertPassagesResponse  # noqa: Y015
 
 @_typing.final
+class UploadPassagesRequest(_message.Message):
+    """A part of an upload. The first names the archive or the agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    ARCHIVE_ID_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    PASSAGES_FIELD_NUMBER: _builtins.int
+    SKIP_COUNT_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Idempotency key of the whole upload, by which it goes on after a break; first
+    message only. Without one it cannot go on.
+    """
+    archive_id: _builtins.str
+    """The archive; first message only."""
+    agent_id: _builtins.str
+    """The agent; first message only."""
+    skip_count: _builtins.int
+    """How many passages of the upload are left out before those of this message,
+    because they are durable. What is durable and is sent again is passed over.
+    """
+    @_builtins.property
+    def passages(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewPassage]:
+        """Passages, at most 1000 a message; each message is stored whole or not at all."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        archive_id: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
+        passages: _abc.Iterable[Global___NewPassage] | None = ...,
+        skip_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "archive_id", b"archive_id", "passages", b"passages", "request_id", b"request_id", "skip_count", b"skip_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UploadPassagesRequest: _TypeAlias = UploadPassagesRequest  # noqa: Y015
+
+@_typing.final
+class UploadPassagesResponse(_message.Message):
+    """How far an upload is. One is sent for each message, the first included, and one at
+    the end.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECEIVED_COUNT_FIELD_NUMBER: _builtins.int
+    INSERTED_COUNT_FIELD_NUMBER: _builtins.int
+    DUPLICATE_COUNT_FIELD_NUMBER: _builtins.int
+    NEAR_DUPLICATE_COUNT_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    received_count: _builtins.int
+    """Passages of the upload that are durable, counted from its start."""
+    inserted_count: _builtins.int
+    """Those of them that were stored."""
+    duplicate_count: _builtins.int
+    """Those that were there already."""
+    near_duplicate_count: _builtins.int
+    """Those of the stored that say nearly the same as one that was there before them."""
+    complete: _builtins.bool
+    """True if the upload is finished."""
+    def __init__(
+        self,
+        *,
+        received_count: _builtins.int = ...,
+        inserted_count: _builtins.int = ...,
+        duplicate_count: _builtins.int = ...,
+        near_duplicate_count: _builtins.int = ...,
+        complete: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "duplicate_count", b"duplicate_count", "inserted_count", b"inserted_count", "near_duplicate_count", b"near_duplicate_count", "received_count", b"received_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UploadPassagesResponse: _TypeAlias = UploadPassagesResponse  # noqa: Y015
+
+@_typing.final
 class GetPassageRequest(_message.Message):
     """Asks for a passage."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     PASSAGE_ID_FIELD_NUMBER: _builtins.int
+    SHOW_DELETED_FIELD_NUMBER: _builtins.int
     passage_id: _builtins.str
     """The passage."""
+    show_deleted: _builtins.bool
+    """Return it though it is deleted."""
     def __init__(
         self,
         *,
         passage_id: _builtins.str = ...,
+        show_deleted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["passage_id", b"passage_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["passage_id", b"passage_id", "show_deleted", b"show_deleted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -442,12 +686,36 @@ class UpdatePassageRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class MetadataEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     PASSAGE_ID_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
     SET_TAGS_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    METADATA_FIELD_NUMBER: _builtins.int
+    SET_METADATA_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
     passage_id: _builtins.str
@@ -458,9 +726,21 @@ class UpdatePassageRequest(_message.Message):
     """True to replace the tags."""
     expected_revision: _builtins.int
     """Fail if the passage is not at this revision; 0 means any."""
+    set_metadata: _builtins.bool
+    """True to replace the metadata."""
+    reason: _builtins.str
+    """Why, in words; kept in the version."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """New tags, when set_tags is true."""
+
+    @_builtins.property
+    def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """New metadata, when set_metadata is true."""
+
+    @_builtins.property
+    def origin(self) -> Global___PassageOrigin:
+        """Where the change comes from; kept in the version."""
 
     def __init__(
         self,
@@ -471,10 +751,14 @@ class UpdatePassageRequest(_message.Message):
         tags: _abc.Iterable[_builtins.str] | None = ...,
         set_tags: _builtins.bool = ...,
         expected_revision: _builtins.int = ...,
+        metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        set_metadata: _builtins.bool = ...,
+        origin: Global___PassageOrigin | None = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_text", b"_text", "text", b"text"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_text", b"_text", "origin", b"origin", "text", b"text"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text", b"_text", "expected_revision", b"expected_revision", "passage_id", b"passage_id", "request_id", b"request_id", "set_tags", b"set_tags", "tags", b"tags", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_text", b"_text", "expected_revision", b"expected_revision", "metadata", b"metadata", "origin", b"origin", "passage_id", b"passage_id", "reason", b"reason", "request_id", b"request_id", "set_metadata", b"set_metadata", "set_tags", b"set_tags", "tags", b"tags", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__text: _TypeAlias = _typing.Literal["text"]  # noqa: Y015
     _WhichOneofArgType__text: _TypeAlias = _typing.Literal["_text", b"_text"]  # noqa: Y015
@@ -513,16 +797,26 @@ class DeletePassageRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PASSAGE_ID_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
     passage_id: _builtins.str
     """The passage."""
+    reason: _builtins.str
+    """Why, in words; kept in the version."""
+    @_builtins.property
+    def origin(self) -> Global___PassageOrigin:
+        """Where the change comes from; kept in the version."""
+
     def __init__(
         self,
         *,
         passage_id: _builtins.str = ...,
+        origin: Global___PassageOrigin | None = ...,
+        reason: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["origin", b"origin"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["passage_id", b"passage_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["origin", b"origin", "passage_id", b"passage_id", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -546,6 +840,180 @@ class DeletePassageResponse(_message.Message):
 Global___DeletePassageResponse: _TypeAlias = DeletePassageResponse  # noqa: Y015
 
 @_typing.final
+class RestorePassageRequest(_message.Message):
+    """Brings back a passage or a version."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    PASSAGE_ID_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Same id, same answer."""
+    passage_id: _builtins.str
+    """The passage."""
+    revision: _builtins.int
+    """The version to bring back; 0 undoes the deletion, if there was one."""
+    expected_revision: _builtins.int
+    """Fail if the passage is not at this revision; 0 means any."""
+    reason: _builtins.str
+    """Why, in words; kept in the version."""
+    @_builtins.property
+    def origin(self) -> Global___PassageOrigin:
+        """Where the change comes from; kept in the version."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        passage_id: _builtins.str = ...,
+        revision: _builtins.int = ...,
+        expected_revision: _builtins.int = ...,
+        origin: Global___PassageOrigin | None = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["origin", b"origin"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expected_revision", b"expected_revision", "origin", b"origin", "passage_id", b"passage_id", "reason", b"reason", "request_id", b"request_id", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestorePassageRequest: _TypeAlias = RestorePassageRequest  # noqa: Y015
+
+@_typing.final
+class RestorePassageResponse(_message.Message):
+    """The passage as it is now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PASSAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def passage(self) -> Global___Passage:
+        """The passage."""
+
+    def __init__(
+        self,
+        *,
+        passage: Global___Passage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["passage", b"passage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["passage", b"passage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RestorePassageResponse: _TypeAlias = RestorePassageResponse  # noqa: Y015
+
+@_typing.final
+class PurgePassageRequest(_message.Message):
+    """Destroys a passage."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    PASSAGE_ID_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Same id, same answer."""
+    passage_id: _builtins.str
+    """The passage."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        passage_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["passage_id", b"passage_id", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgePassageRequest: _TypeAlias = PurgePassageRequest  # noqa: Y015
+
+@_typing.final
+class PurgePassageResponse(_message.Message):
+    """What was destroyed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PURGED_VERSIONS_FIELD_NUMBER: _builtins.int
+    purged_versions: _builtins.int
+    """Versions destroyed, the last one included."""
+    def __init__(
+        self,
+        *,
+        purged_versions: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["purged_versions", b"purged_versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgePassageResponse: _TypeAlias = PurgePassageResponse  # noqa: Y015
+
+@_typing.final
+class ListPassageVersionsRequest(_message.Message):
+    """Asks for versions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PASSAGE_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    passage_id: _builtins.str
+    """The passage."""
+    page_size: _builtins.int
+    """Versions to return: 0 means 50, at most 500."""
+    page_token: _builtins.str
+    """The next_page_token of the page before."""
+    def __init__(
+        self,
+        *,
+        passage_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "passage_id", b"passage_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPassageVersionsRequest: _TypeAlias = ListPassageVersionsRequest  # noqa: Y015
+
+@_typing.final
+class ListPassageVersionsResponse(_message.Message):
+    """A page of versions."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty at the end."""
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassageVersion]:
+        """The versions, newest first."""
+
+    def __init__(
+        self,
+        *,
+        versions: _abc.Iterable[Global___PassageVersion] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPassageVersionsResponse: _TypeAlias = ListPassageVersionsResponse  # noqa: Y015
+
+@_typing.final
 class ListPassagesRequest(_message.Message):
     """Asks for passages."""
 
@@ -556,6 +1024,11 @@ class ListPassagesRequest(_message.Message):
     TAGS_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    SHOW_DELETED_FIELD_NUMBER: _builtins.int
     archive_id: _builtins.str
     """Passages of this archive; or"""
     agent_id: _builtins.str
@@ -564,9 +1037,23 @@ class ListPassagesRequest(_message.Message):
     """Passages to return: 0 means 50, at most 500."""
     page_token: _builtins.str
     """The next_page_token of the page before."""
+    run_id: _builtins.str
+    """Only passages that came from this run."""
+    message_id: _builtins.str
+    """Only passages that came from this message."""
+    show_deleted: _builtins.bool
+    """List deleted passages, too."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Only passages that have all these tags."""
+
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Only passages created at or after this time."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """Only passages created before this time."""
 
     def __init__(
         self,
@@ -576,10 +1063,15 @@ class ListPassagesRequest(_message.Message):
         tags: _abc.Iterable[_builtins.str] | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        run_id: _builtins.str = ...,
+        message_id: _builtins.str = ...,
+        show_deleted: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "archive_id", b"archive_id", "page_size", b"page_size", "page_token", b"page_token", "tags", b"tags"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "archive_id", b"archive_id", "end_time", b"end_time", "message_id", b"message_id", "page_size", b"page_size", "page_token", b"page_token", "run_id", b"run_id", "show_deleted", b"show_deleted", "start_time", b"start_time", "tags", b"tags"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -628,6 +1120,8 @@ class SearchPassagesRequest(_message.Message):
     END_TIME_FIELD_NUMBER: _builtins.int
     TOP_K_FIELD_NUMBER: _builtins.int
     EXPLAIN_FIELD_NUMBER: _builtins.int
+    TIMEZONE_FIELD_NUMBER: _builtins.int
+    REFERENCE_TIME_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Search the archives of this agent; or"""
     query: _builtins.str
@@ -637,7 +1131,12 @@ class SearchPassagesRequest(_message.Message):
     top_k: _builtins.int
     """Results: 0 means 5, at most 100."""
     explain: _builtins.bool
-    """Return an explanation with each hit."""
+    """Return an explanation with each hit, and what the conditions left out."""
+    timezone: _builtins.str
+    """Timezone of the person who asks, such as "Europe/Lisbon": words like
+    "yesterday" or "last March" in the query place what was stored then higher.
+    Empty or unknown means UTC.
+    """
     @_builtins.property
     def archive_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """these archives."""
@@ -654,6 +1153,10 @@ class SearchPassagesRequest(_message.Message):
     def end_time(self) -> _timestamp_pb2.Timestamp:
         """Only passages created before this time."""
 
+    @_builtins.property
+    def reference_time(self) -> _timestamp_pb2.Timestamp:
+        """What such words count from; unset means now."""
+
     def __init__(
         self,
         *,
@@ -666,10 +1169,12 @@ class SearchPassagesRequest(_message.Message):
         end_time: _timestamp_pb2.Timestamp | None = ...,
         top_k: _builtins.int = ...,
         explain: _builtins.bool = ...,
+        timezone: _builtins.str = ...,
+        reference_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "reference_time", b"reference_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "archive_ids", b"archive_ids", "end_time", b"end_time", "explain", b"explain", "query", b"query", "start_time", b"start_time", "tag_match_mode", b"tag_match_mode", "tags", b"tags", "top_k", b"top_k"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "archive_ids", b"archive_ids", "end_time", b"end_time", "explain", b"explain", "query", b"query", "reference_time", b"reference_time", "start_time", b"start_time", "tag_match_mode", b"tag_match_mode", "tags", b"tags", "timezone", b"timezone", "top_k", b"top_k"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -687,7 +1192,9 @@ class PassageRelevance(_message.Message):
     FTS_RANK_FIELD_NUMBER: _builtins.int
     EXPLANATION_FIELD_NUMBER: _builtins.int
     search_mode: _builtins.str
-    """"hybrid", "fts" or "vector": which arms took part."""
+    """Which arms found it: "hybrid" (both), "vector" or "fts". All hits are "fts" when
+    only words could be searched, because the index is away.
+    """
     rrf_score: _builtins.float
     """The fused score, higher is better; comparable within one response only."""
     vector_rank: _builtins.int
@@ -751,24 +1258,100 @@ class PassageHit(_message.Message):
 Global___PassageHit: _TypeAlias = PassageHit  # noqa: Y015
 
 @_typing.final
+class PassageExclusion(_message.Message):
+    """What a condition of a search has left out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONDITION_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    BEST_PASSAGE_ID_FIELD_NUMBER: _builtins.int
+    condition: _builtins.str
+    """The condition: the field of the request, such as "tags" or "end_time"."""
+    count: _builtins.int
+    """How many of the best matches without the conditions it leaves out."""
+    best_passage_id: _builtins.str
+    """The best of them."""
+    def __init__(
+        self,
+        *,
+        condition: _builtins.str = ...,
+        count: _builtins.int = ...,
+        best_passage_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_passage_id", b"best_passage_id", "condition", b"condition", "count", b"count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PassageExclusion: _TypeAlias = PassageExclusion  # noqa: Y015
+
+@_typing.final
+class PassageSpokenTime(_message.Message):
+    """A stretch of time that the query speaks of."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORDS_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    words: _builtins.str
+    """The words, such as "last March"."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """From this time on; absent if open."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """Before this time; absent if open."""
+
+    def __init__(
+        self,
+        *,
+        words: _builtins.str = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time", "words", b"words"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PassageSpokenTime: _TypeAlias = PassageSpokenTime  # noqa: Y015
+
+@_typing.final
 class SearchPassagesResponse(_message.Message):
     """The best passages, best first."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HITS_FIELD_NUMBER: _builtins.int
+    EXCLUSIONS_FIELD_NUMBER: _builtins.int
+    SPOKEN_TIMES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassageHit]:
         """The hits."""
+
+    @_builtins.property
+    def exclusions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassageExclusion]:
+        """What the conditions left out, when an explanation is asked for."""
+
+    @_builtins.property
+    def spoken_times(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassageSpokenTime]:
+        """The times that the query speaks of: what was stored then is placed higher."""
 
     def __init__(
         self,
         *,
         hits: _abc.Iterable[Global___PassageHit] | None = ...,
+        exclusions: _abc.Iterable[Global___PassageExclusion] | None = ...,
+        spoken_times: _abc.Iterable[Global___PassageSpokenTime] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hits", b"hits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exclusions", b"exclusions", "hits", b"hits", "spoken_times", b"spoken_times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -49,6 +49,11 @@ class PassageServiceStub:
                 request_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.InsertPassagesRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.InsertPassagesResponse.FromString,
                 _registered_method=True)
+        self.UploadPassages = channel.stream_stream(
+                '/strata.api.archival.v1.PassageService/UploadPassages',
+                request_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.UploadPassagesRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.UploadPassagesResponse.FromString,
+                _registered_method=True)
         self.GetPassage = channel.unary_unary(
                 '/strata.api.archival.v1.PassageService/GetPassage',
                 request_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.GetPassageRequest.SerializeToString,
@@ -63,6 +68,21 @@ class PassageServiceStub:
                 '/strata.api.archival.v1.PassageService/DeletePassage',
                 request_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.DeletePassageRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.DeletePassageResponse.FromString,
+                _registered_method=True)
+        self.RestorePassage = channel.unary_unary(
+                '/strata.api.archival.v1.PassageService/RestorePassage',
+                request_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.RestorePassageRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.RestorePassageResponse.FromString,
+                _registered_method=True)
+        self.PurgePassage = channel.unary_unary(
+                '/strata.api.archival.v1.PassageService/PurgePassage',
+                request_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.PurgePassageRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.PurgePassageResponse.FromString,
+                _registered_method=True)
+        self.ListPassageVersions = channel.unary_unary(
+                '/strata.api.archival.v1.PassageService/ListPassageVersions',
+                request_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.ListPassageVersionsRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.ListPassageVersionsResponse.FromString,
                 _registered_method=True)
         self.ListPassages = channel.unary_unary(
                 '/strata.api.archival.v1.PassageService/ListPassages',
@@ -90,7 +110,8 @@ class PassageServiceServicer:
     """
 
     def InsertPassage(self, request, context):
-        """Stores a passage; indexed soon after, found by its words at once. NOT_FOUND
+        """Stores a passage; indexed soon after, found by its words at once. The answer
+        names the passages of the archive that say nearly the same. NOT_FOUND
         (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED),
         FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
         """
@@ -107,6 +128,17 @@ class PassageServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UploadPassages(self, request_iterator, context):
+        """Stores many passages, at least one, and answers after each message how many are
+        durable. An upload that broke off goes on when it is sent again with its
+        request_id: the first answer tells from where. NOT_FOUND (ARCHIVE_NOT_FOUND,
+        AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
+        (TOKEN_LIMIT_EXCEEDED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetPassage(self, request, context):
         """Returns a passage. NOT_FOUND (PASSAGE_NOT_FOUND).
         """
@@ -115,16 +147,45 @@ class PassageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePassage(self, request, context):
-        """Changes text or tags. NOT_FOUND (PASSAGE_NOT_FOUND), ABORTED
-        (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN: the archive holds that text),
-        FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+        """Changes text, tags or metadata; what was is kept as a version. NOT_FOUND
+        (PASSAGE_NOT_FOUND), ABORTED (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN:
+        the archive holds that text; REQUEST_ID_REUSED), FAILED_PRECONDITION
+        (TOKEN_LIMIT_EXCEEDED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeletePassage(self, request, context):
-        """Deletes a passage. NOT_FOUND (PASSAGE_NOT_FOUND).
+        """Hides a passage: nothing finds, counts or lists it, and RestorePassage brings it
+        back. NOT_FOUND (PASSAGE_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RestorePassage(self, request, context):
+        """Brings back a deleted passage, or an older version of one; that is a new
+        version. NOT_FOUND (PASSAGE_NOT_FOUND, VERSION_NOT_FOUND), ABORTED
+        (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN: the archive holds that text;
+        REQUEST_ID_REUSED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PurgePassage(self, request, context):
+        """Destroys a passage, deleted or not, with all its versions; it cannot be brought
+        back. NOT_FOUND (PASSAGE_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPassageVersions(self, request, context):
+        """Lists the versions of a passage, newest first, the present one included; those
+        of a deleted passage too. NOT_FOUND (PASSAGE_NOT_FOUND), INVALID_ARGUMENT
+        (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,7 +199,9 @@ class PassageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SearchPassages(self, request, context):
-        """Searches the passages of an agent or an archive, best first.
+        """Searches the passages of an agent or of archives, best first: by meaning and by
+        words. What is not indexed yet is found by its words; without the index all is,
+        and search_mode says so.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -164,6 +227,11 @@ def add_PassageServiceServicer_to_server(servicer, server):
                     request_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.InsertPassagesRequest.FromString,
                     response_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.InsertPassagesResponse.SerializeToString,
             ),
+            'UploadPassages': grpc.stream_stream_rpc_method_handler(
+                    servicer.UploadPassages,
+                    request_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.UploadPassagesRequest.FromString,
+                    response_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.UploadPassagesResponse.SerializeToString,
+            ),
             'GetPassage': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPassage,
                     request_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.GetPassageRequest.FromString,
@@ -178,6 +246,21 @@ def add_PassageServiceServicer_to_server(servicer, server):
                     servicer.DeletePassage,
                     request_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.DeletePassageRequest.FromString,
                     response_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.DeletePassageResponse.SerializeToString,
+            ),
+            'RestorePassage': grpc.unary_unary_rpc_method_handler(
+                    servicer.RestorePassage,
+                    request_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.RestorePassageRequest.FromString,
+                    response_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.RestorePassageResponse.SerializeToString,
+            ),
+            'PurgePassage': grpc.unary_unary_rpc_method_handler(
+                    servicer.PurgePassage,
+                    request_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.PurgePassageRequest.FromString,
+                    response_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.PurgePassageResponse.SerializeToString,
+            ),
+            'ListPassageVersions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPassageVersions,
+                    request_deserializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.ListPassageVersionsRequest.FromString,
+                    response_serializer=strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.ListPassageVersionsResponse.SerializeToString,
             ),
             'ListPassages': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPassages,
@@ -265,6 +348,33 @@ class PassageService:
             _registered_method=True)
 
     @staticmethod
+    def UploadPassages(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/strata.api.archival.v1.PassageService/UploadPassages',
+            strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.UploadPassagesRequest.SerializeToString,
+            strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.UploadPassagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetPassage(request,
             target,
             options=(),
@@ -335,6 +445,87 @@ class PassageService:
             '/strata.api.archival.v1.PassageService/DeletePassage',
             strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.DeletePassageRequest.SerializeToString,
             strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.DeletePassageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RestorePassage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.archival.v1.PassageService/RestorePassage',
+            strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.RestorePassageRequest.SerializeToString,
+            strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.RestorePassageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PurgePassage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.archival.v1.PassageService/PurgePassage',
+            strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.PurgePassageRequest.SerializeToString,
+            strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.PurgePassageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPassageVersions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.archival.v1.PassageService/ListPassageVersions',
+            strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.ListPassageVersionsRequest.SerializeToString,
+            strata_dot_api_dot_archival_dot_v1_dot_passage__service__pb2.ListPassageVersionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -21,7 +21,8 @@ class PassageServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     InsertPassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.InsertPassageRequest, _passage_service_pb2.InsertPassageResponse]
-    """Stores a passage; indexed soon after, found by its words at once. NOT_FOUND
+    """Stores a passage; indexed soon after, found by its words at once. The answer
+    names the passages of the archive that say nearly the same. NOT_FOUND
     (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED),
     FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
     """
@@ -30,19 +31,47 @@ class PassageServiceStub:
     AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
     (TOKEN_LIMIT_EXCEEDED).
     """
+    UploadPassages: _aio.StreamStreamMultiCallable[_passage_service_pb2.UploadPassagesRequest, _passage_service_pb2.UploadPassagesResponse]
+    """Stores many passages, at least one, and answers after each message how many are
+    durable. An upload that broke off goes on when it is sent again with its
+    request_id: the first answer tells from where. NOT_FOUND (ARCHIVE_NOT_FOUND,
+    AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
+    (TOKEN_LIMIT_EXCEEDED).
+    """
     GetPassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.GetPassageRequest, _passage_service_pb2.GetPassageResponse]
     """Returns a passage. NOT_FOUND (PASSAGE_NOT_FOUND)."""
     UpdatePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.UpdatePassageRequest, _passage_service_pb2.UpdatePassageResponse]
-    """Changes text or tags. NOT_FOUND (PASSAGE_NOT_FOUND), ABORTED
-    (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN: the archive holds that text),
-    FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+    """Changes text, tags or metadata; what was is kept as a version. NOT_FOUND
+    (PASSAGE_NOT_FOUND), ABORTED (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN:
+    the archive holds that text; REQUEST_ID_REUSED), FAILED_PRECONDITION
+    (TOKEN_LIMIT_EXCEEDED).
     """
     DeletePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.DeletePassageRequest, _passage_service_pb2.DeletePassageResponse]
-    """Deletes a passage. NOT_FOUND (PASSAGE_NOT_FOUND)."""
+    """Hides a passage: nothing finds, counts or lists it, and RestorePassage brings it
+    back. NOT_FOUND (PASSAGE_NOT_FOUND).
+    """
+    RestorePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.RestorePassageRequest, _passage_service_pb2.RestorePassageResponse]
+    """Brings back a deleted passage, or an older version of one; that is a new
+    version. NOT_FOUND (PASSAGE_NOT_FOUND, VERSION_NOT_FOUND), ABORTED
+    (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN: the archive holds that text;
+    REQUEST_ID_REUSED).
+    """
+    PurgePassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.PurgePassageRequest, _passage_service_pb2.PurgePassageResponse]
+    """Destroys a passage, deleted or not, with all its versions; it cannot be brought
+    back. NOT_FOUND (PASSAGE_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
+    """
+    ListPassageVersions: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.ListPassageVersionsRequest, _passage_service_pb2.ListPassageVersionsResponse]
+    """Lists the versions of a passage, newest first, the present one included; those
+    of a deleted passage too. NOT_FOUND (PASSAGE_NOT_FOUND), INVALID_ARGUMENT
+    (INVALID_PAGE_TOKEN).
+    """
     ListPassages: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.ListPassagesRequest, _passage_service_pb2.ListPassagesResponse]
     """Lists passages, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     SearchPassages: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.SearchPassagesRequest, _passage_service_pb2.SearchPassagesResponse]
-    """Searches the passages of an agent or an archive, best first."""
+    """Searches the passages of an agent or of archives, best first: by meaning and by
+    words. What is not indexed yet is found by its words; without the index all is,
+    and search_mode says so.
+    """
     ListTags: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.ListTagsRequest, _passage_service_pb2.ListTagsResponse]
     """Lists the tags in use with their counts, by name."""
 
@@ -59,7 +88,8 @@ class PassageServiceServicer:
         request: _passage_service_pb2.InsertPassageRequest,
         context: _aio.ServicerContext[_passage_service_pb2.InsertPassageRequest, _abc.Awaitable[_passage_service_pb2.InsertPassageResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.InsertPassageResponse]:
-        """Stores a passage; indexed soon after, found by its words at once. NOT_FOUND
+        """Stores a passage; indexed soon after, found by its words at once. The answer
+        names the passages of the archive that say nearly the same. NOT_FOUND
         (ARCHIVE_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED),
         FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
         """
@@ -70,6 +100,18 @@ class PassageServiceServicer:
         context: _aio.ServicerContext[_abc.AsyncIterator[_passage_service_pb2.InsertPassagesRequest], _abc.Awaitable[_passage_service_pb2.InsertPassagesResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.InsertPassagesResponse]:
         """Stores many passages, at least one. NOT_FOUND (ARCHIVE_NOT_FOUND,
+        AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
+        (TOKEN_LIMIT_EXCEEDED).
+        """
+
+    def UploadPassages(
+        self,
+        request_iterator: _abc.AsyncIterator[_passage_service_pb2.UploadPassagesRequest],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_passage_service_pb2.UploadPassagesRequest], _abc.AsyncIterator[_passage_service_pb2.UploadPassagesResponse]],
+    ) -> _abc.AsyncIterator[_passage_service_pb2.UploadPassagesResponse]:
+        """Stores many passages, at least one, and answers after each message how many are
+        durable. An upload that broke off goes on when it is sent again with its
+        request_id: the first answer tells from where. NOT_FOUND (ARCHIVE_NOT_FOUND,
         AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
         (TOKEN_LIMIT_EXCEEDED).
         """
@@ -86,9 +128,10 @@ class PassageServiceServicer:
         request: _passage_service_pb2.UpdatePassageRequest,
         context: _aio.ServicerContext[_passage_service_pb2.UpdatePassageRequest, _abc.Awaitable[_passage_service_pb2.UpdatePassageResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.UpdatePassageResponse]:
-        """Changes text or tags. NOT_FOUND (PASSAGE_NOT_FOUND), ABORTED
-        (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN: the archive holds that text),
-        FAILED_PRECONDITION (TOKEN_LIMIT_EXCEEDED).
+        """Changes text, tags or metadata; what was is kept as a version. NOT_FOUND
+        (PASSAGE_NOT_FOUND), ABORTED (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN:
+        the archive holds that text; REQUEST_ID_REUSED), FAILED_PRECONDITION
+        (TOKEN_LIMIT_EXCEEDED).
         """
 
     def DeletePassage(
@@ -96,7 +139,39 @@ class PassageServiceServicer:
         request: _passage_service_pb2.DeletePassageRequest,
         context: _aio.ServicerContext[_passage_service_pb2.DeletePassageRequest, _abc.Awaitable[_passage_service_pb2.DeletePassageResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.DeletePassageResponse]:
-        """Deletes a passage. NOT_FOUND (PASSAGE_NOT_FOUND)."""
+        """Hides a passage: nothing finds, counts or lists it, and RestorePassage brings it
+        back. NOT_FOUND (PASSAGE_NOT_FOUND).
+        """
+
+    def RestorePassage(
+        self,
+        request: _passage_service_pb2.RestorePassageRequest,
+        context: _aio.ServicerContext[_passage_service_pb2.RestorePassageRequest, _abc.Awaitable[_passage_service_pb2.RestorePassageResponse]],
+    ) -> _abc.Awaitable[_passage_service_pb2.RestorePassageResponse]:
+        """Brings back a deleted passage, or an older version of one; that is a new
+        version. NOT_FOUND (PASSAGE_NOT_FOUND, VERSION_NOT_FOUND), ABORTED
+        (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN: the archive holds that text;
+        REQUEST_ID_REUSED).
+        """
+
+    def PurgePassage(
+        self,
+        request: _passage_service_pb2.PurgePassageRequest,
+        context: _aio.ServicerContext[_passage_service_pb2.PurgePassageRequest, _abc.Awaitable[_passage_service_pb2.PurgePassageResponse]],
+    ) -> _abc.Awaitable[_passage_service_pb2.PurgePassageResponse]:
+        """Destroys a passage, deleted or not, with all its versions; it cannot be brought
+        back. NOT_FOUND (PASSAGE_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED).
+        """
+
+    def ListPassageVersions(
+        self,
+        request: _passage_service_pb2.ListPassageVersionsRequest,
+        context: _aio.ServicerContext[_passage_service_pb2.ListPassageVersionsRequest, _abc.Awaitable[_passage_service_pb2.ListPassageVersionsResponse]],
+    ) -> _abc.Awaitable[_passage_service_pb2.ListPassageVersionsResponse]:
+        """Lists the versions of a passage, newest first, the present one included; those
+        of a deleted passage too. NOT_FOUND (PASSAGE_NOT_FOUND), INVALID_ARGUMENT
+        (INVALID_PAGE_TOKEN).
+        """
 
     def ListPassages(
         self,
@@ -110,7 +185,10 @@ class PassageServiceServicer:
         request: _passage_service_pb2.SearchPassagesRequest,
         context: _aio.ServicerContext[_passage_service_pb2.SearchPassagesRequest, _abc.Awaitable[_passage_service_pb2.SearchPassagesResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.SearchPassagesResponse]:
-        """Searches the passages of an agent or an archive, best first."""
+        """Searches the passages of an agent or of archives, best first: by meaning and by
+        words. What is not indexed yet is found by its words; without the index all is,
+        and search_mode says so.
+        """
 
     def ListTags(
         self,

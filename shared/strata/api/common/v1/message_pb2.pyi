@@ -405,6 +405,8 @@ class SummaryPart(_message.Message):
     FIRST_SEQUENCE_FIELD_NUMBER: _builtins.int
     LAST_SEQUENCE_FIELD_NUMBER: _builtins.int
     MESSAGE_COUNT_FIELD_NUMBER: _builtins.int
+    FIRST_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    LAST_MESSAGE_ID_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The summary text."""
     first_sequence: _builtins.int
@@ -412,7 +414,11 @@ class SummaryPart(_message.Message):
     last_sequence: _builtins.int
     """Last sequence of the evicted range."""
     message_count: _builtins.int
-    """How many messages the summary stands for."""
+    """How many messages the summary stands for, those of earlier summaries included."""
+    first_message_id: _builtins.str
+    """First message of the evicted range: ListMessages can list it from here"""
+    last_message_id: _builtins.str
+    """to here. Pinned messages within the range are still in the window."""
     def __init__(
         self,
         *,
@@ -420,10 +426,12 @@ class SummaryPart(_message.Message):
         first_sequence: _builtins.int = ...,
         last_sequence: _builtins.int = ...,
         message_count: _builtins.int = ...,
+        first_message_id: _builtins.str = ...,
+        last_message_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_sequence", b"first_sequence", "last_sequence", b"last_sequence", "message_count", b"message_count", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_message_id", b"first_message_id", "first_sequence", b"first_sequence", "last_message_id", b"last_message_id", "last_sequence", b"last_sequence", "message_count", b"message_count", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -521,6 +529,7 @@ class Message(_message.Message):
     PINNED_FIELD_NUMBER: _builtins.int
     CLIENT_MESSAGE_ID_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    COPIED_FROM_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "message-" and a time-sortable UUID."""
     conversation_id: _builtins.str
@@ -528,7 +537,9 @@ class Message(_message.Message):
     agent_id: _builtins.str
     """The agent that the conversation belongs to."""
     sequence: _builtins.int
-    """Position in the conversation, from 0, without gaps."""
+    """Position in the conversation, from 0. A fork counts on from the message that
+    it was made at; what retention has forgotten leaves gaps.
+    """
     role: Global___Role.ValueType
     """Who speaks."""
     name: _builtins.str
@@ -545,6 +556,10 @@ class Message(_message.Message):
     """True if compaction must keep the message in the window."""
     client_message_id: _builtins.str
     """The client's own id for the message, returned as given."""
+    copied_from_id: _builtins.str
+    """The message that this one is a copy of: a fork starts with copies of the
+    window that it was made from. Empty for what was said here.
+    """
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Part]:
         """The content, in order."""
@@ -580,10 +595,11 @@ class Message(_message.Message):
         pinned: _builtins.bool = ...,
         client_message_id: _builtins.str = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        copied_from_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "client_message_id", b"client_message_id", "conversation_id", b"conversation_id", "create_time", b"create_time", "group_id", b"group_id", "id", b"id", "model", b"model", "name", b"name", "parts", b"parts", "pinned", b"pinned", "provenance", b"provenance", "role", b"role", "run_id", b"run_id", "sequence", b"sequence", "step_id", b"step_id", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "client_message_id", b"client_message_id", "conversation_id", b"conversation_id", "copied_from_id", b"copied_from_id", "create_time", b"create_time", "group_id", b"group_id", "id", b"id", "model", b"model", "name", b"name", "parts", b"parts", "pinned", b"pinned", "provenance", b"provenance", "role", b"role", "run_id", b"run_id", "sequence", b"sequence", "step_id", b"step_id", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

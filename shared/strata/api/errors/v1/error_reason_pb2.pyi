@@ -74,6 +74,8 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """NOT_FOUND: no such API key."""
     ERROR_REASON_APPROVAL_NOT_FOUND: _ErrorReason.ValueType  # 35
     """NOT_FOUND: no such approval request."""
+    ERROR_REASON_REINDEX_NOT_FOUND: _ErrorReason.ValueType  # 36
+    """NOT_FOUND: the collection or archive was never rebuilt."""
     ERROR_REASON_NAME_TAKEN: _ErrorReason.ValueType  # 40
     """ALREADY_EXISTS: the name or label is taken. Metadata: "name"."""
     ERROR_REASON_REQUEST_ID_REUSED: _ErrorReason.ValueType  # 41
@@ -194,6 +196,8 @@ ERROR_REASON_API_KEY_NOT_FOUND: ErrorReason.ValueType  # 34
 """NOT_FOUND: no such API key."""
 ERROR_REASON_APPROVAL_NOT_FOUND: ErrorReason.ValueType  # 35
 """NOT_FOUND: no such approval request."""
+ERROR_REASON_REINDEX_NOT_FOUND: ErrorReason.ValueType  # 36
+"""NOT_FOUND: the collection or archive was never rebuilt."""
 ERROR_REASON_NAME_TAKEN: ErrorReason.ValueType  # 40
 """ALREADY_EXISTS: the name or label is taken. Metadata: "name"."""
 ERROR_REASON_REQUEST_ID_REUSED: ErrorReason.ValueType  # 41

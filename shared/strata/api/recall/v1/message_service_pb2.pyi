@@ -52,7 +52,7 @@ class _SearchMode:
 class _SearchModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SearchMode.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     SEARCH_MODE_UNSPECIFIED: _SearchMode.ValueType  # 0
-    """The best mode that the server has: hybrid, else full text."""
+    """The best mode that there is: hybrid, and full text without the index."""
     SEARCH_MODE_FULL_TEXT: _SearchMode.ValueType  # 1
     """Words only."""
     SEARCH_MODE_SEMANTIC: _SearchMode.ValueType  # 2
@@ -64,7 +64,7 @@ class SearchMode(_SearchMode, metaclass=_SearchModeEnumTypeWrapper):
     """How a search looks for matches."""
 
 SEARCH_MODE_UNSPECIFIED: SearchMode.ValueType  # 0
-"""The best mode that the server has: hybrid, else full text."""
+"""The best mode that there is: hybrid, and full text without the index."""
 SEARCH_MODE_FULL_TEXT: SearchMode.ValueType  # 1
 """Words only."""
 SEARCH_MODE_SEMANTIC: SearchMode.ValueType  # 2
@@ -132,10 +132,15 @@ class ListMessagesRequest(_message.Message):
     ORDER_FIELD_NUMBER: _builtins.int
     ROLES_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
+    FROM_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    TO_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    PINNED_ONLY_FIELD_NUMBER: _builtins.int
     conversation_id: _builtins.str
-    """The conversation to list; or"""
+    """The conversation to list, of a fork also what was said before it; or"""
     agent_id: _builtins.str
-    """the agent, for all its conversations by time. One of the two is required."""
+    """the agent, for all its conversations by time, without the copies that forks
+    start with (but for pinned ones). One of the two is required.
+    """
     page_size: _builtins.int
     """Messages to return: 0 means 50, at most 500."""
     page_token: _builtins.str
@@ -144,6 +149,14 @@ class ListMessagesRequest(_message.Message):
     """Oldest or newest first."""
     run_id: _builtins.str
     """Only messages of this run."""
+    from_message_id: _builtins.str
+    """Only this message of the conversation and later ones: with to_message_id
+    it expands a summary to the messages that it stands for. Needs conversation_id.
+    """
+    to_message_id: _builtins.str
+    """Only this message of the conversation and earlier ones. Needs conversation_id."""
+    pinned_only: _builtins.bool
+    """Only pinned messages."""
     @_builtins.property
     def roles(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Role.ValueType]:
         """Only these roles; empty means all."""
@@ -158,10 +171,13 @@ class ListMessagesRequest(_message.Message):
         order: Global___ListOrder.ValueType = ...,
         roles: _abc.Iterable[_message_pb2.Role.ValueType] | None = ...,
         run_id: _builtins.str = ...,
+        from_message_id: _builtins.str = ...,
+        to_message_id: _builtins.str = ...,
+        pinned_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "order", b"order", "page_size", b"page_size", "page_token", b"page_token", "roles", b"roles", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "from_message_id", b"from_message_id", "order", b"order", "page_size", b"page_size", "page_token", b"page_token", "pinned_only", b"pinned_only", "roles", b"roles", "run_id", b"run_id", "to_message_id", b"to_message_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -212,6 +228,8 @@ class SearchMessagesRequest(_message.Message):
     NEIGHBOURS_FIELD_NUMBER: _builtins.int
     EXCLUDE_RUN_ID_FIELD_NUMBER: _builtins.int
     EXPLAIN_FIELD_NUMBER: _builtins.int
+    TIMEZONE_FIELD_NUMBER: _builtins.int
+    REFERENCE_TIME_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Whose messages to search. Required."""
     conversation_id: _builtins.str
@@ -227,7 +245,12 @@ class SearchMessagesRequest(_message.Message):
     exclude_run_id: _builtins.str
     """Leave out messages of this run (the turn that is asking)."""
     explain: _builtins.bool
-    """Return an explanation with each hit."""
+    """Return an explanation with each hit, and what the conditions left out."""
+    timezone: _builtins.str
+    """Timezone of the person who asks, such as "Europe/Lisbon": words like
+    "yesterday" or "last March" in the query place what was said then higher.
+    Empty or unknown means UTC.
+    """
     @_builtins.property
     def roles(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Role.ValueType]:
         """Only these roles; empty means user, assistant and summary."""
@@ -239,6 +262,10 @@ class SearchMessagesRequest(_message.Message):
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp:
         """Only messages before this time."""
+
+    @_builtins.property
+    def reference_time(self) -> _timestamp_pb2.Timestamp:
+        """What such words count from; unset means now."""
 
     def __init__(
         self,
@@ -254,10 +281,12 @@ class SearchMessagesRequest(_message.Message):
         neighbours: _builtins.int = ...,
         exclude_run_id: _builtins.str = ...,
         explain: _builtins.bool = ...,
+        timezone: _builtins.str = ...,
+        reference_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "reference_time", b"reference_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "end_time", b"end_time", "exclude_run_id", b"exclude_run_id", "explain", b"explain", "limit", b"limit", "mode", b"mode", "neighbours", b"neighbours", "query", b"query", "roles", b"roles", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "end_time", b"end_time", "exclude_run_id", b"exclude_run_id", "explain", b"explain", "limit", b"limit", "mode", b"mode", "neighbours", b"neighbours", "query", b"query", "reference_time", b"reference_time", "roles", b"roles", "start_time", b"start_time", "timezone", b"timezone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -275,7 +304,9 @@ class Relevance(_message.Message):
     FTS_RANK_FIELD_NUMBER: _builtins.int
     EXPLANATION_FIELD_NUMBER: _builtins.int
     search_mode: _builtins.str
-    """"hybrid", "fts" or "vector": which arms took part."""
+    """Which arms found it: "hybrid" (both), "vector" or "fts". All hits are "fts"
+    when only words could be searched: in full-text mode, or without the index.
+    """
     rrf_score: _builtins.float
     """The fused score, higher is better; comparable within one response only."""
     vector_rank: _builtins.int
@@ -345,24 +376,100 @@ class MessageHit(_message.Message):
 Global___MessageHit: _TypeAlias = MessageHit  # noqa: Y015
 
 @_typing.final
+class Exclusion(_message.Message):
+    """What a condition of a search has left out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONDITION_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    BEST_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    condition: _builtins.str
+    """The condition: the field of the request, such as "roles" or "end_time"."""
+    count: _builtins.int
+    """How many of the best matches without the conditions it leaves out."""
+    best_message_id: _builtins.str
+    """The best of them."""
+    def __init__(
+        self,
+        *,
+        condition: _builtins.str = ...,
+        count: _builtins.int = ...,
+        best_message_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["best_message_id", b"best_message_id", "condition", b"condition", "count", b"count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Exclusion: _TypeAlias = Exclusion  # noqa: Y015
+
+@_typing.final
+class SpokenTime(_message.Message):
+    """A stretch of time that the query speaks of."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORDS_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    words: _builtins.str
+    """The words, such as "last March"."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """From this time on; absent if open."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """Before this time; absent if open."""
+
+    def __init__(
+        self,
+        *,
+        words: _builtins.str = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time", "words", b"words"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SpokenTime: _TypeAlias = SpokenTime  # noqa: Y015
+
+@_typing.final
 class SearchMessagesResponse(_message.Message):
     """The best messages, best first."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     HITS_FIELD_NUMBER: _builtins.int
+    EXCLUSIONS_FIELD_NUMBER: _builtins.int
+    SPOKEN_TIMES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___MessageHit]:
         """The hits."""
+
+    @_builtins.property
+    def exclusions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Exclusion]:
+        """What the conditions left out, when an explanation is asked for."""
+
+    @_builtins.property
+    def spoken_times(self) -> _containers.RepeatedCompositeFieldContainer[Global___SpokenTime]:
+        """The times that the query speaks of: what was said then is placed higher."""
 
     def __init__(
         self,
         *,
         hits: _abc.Iterable[Global___MessageHit] | None = ...,
+        exclusions: _abc.Iterable[Global___Exclusion] | None = ...,
+        spoken_times: _abc.Iterable[Global___SpokenTime] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hits", b"hits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exclusions", b"exclusions", "hits", b"hits", "spoken_times", b"spoken_times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -459,3 +566,246 @@ class UnpinMessageResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___UnpinMessageResponse: _TypeAlias = UnpinMessageResponse  # noqa: Y015
+
+@_typing.final
+class ExpandSummaryRequest(_message.Message):
+    """Asks for the messages that a summary stands for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    SUMMARY_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    FROM_SEQUENCE_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    conversation_id: _builtins.str
+    """The conversation whose newest summary is meant; or"""
+    summary_message_id: _builtins.str
+    """the summary itself. One of the two is required."""
+    from_sequence: _builtins.int
+    """Only messages from this sequence on: the next_sequence of the page before."""
+    page_size: _builtins.int
+    """Messages to return: 0 means 50, at most 500."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """Only from the first message on that was stored at or after this time."""
+
+    def __init__(
+        self,
+        *,
+        conversation_id: _builtins.str = ...,
+        summary_message_id: _builtins.str = ...,
+        from_sequence: _builtins.int = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        page_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "from_sequence", b"from_sequence", "page_size", b"page_size", "start_time", b"start_time", "summary_message_id", b"summary_message_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpandSummaryRequest: _TypeAlias = ExpandSummaryRequest  # noqa: Y015
+
+@_typing.final
+class ExpandSummaryResponse(_message.Message):
+    """Messages that a summary stands for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    NEXT_SEQUENCE_FIELD_NUMBER: _builtins.int
+    next_sequence: _builtins.int
+    """Where the next page starts; 0 at the end."""
+    @_builtins.property
+    def summary(self) -> _message_pb2.Message:
+        """The summary; unset if the window has none."""
+
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
+        """The messages, without earlier summaries. Pinned ones are still in the window."""
+
+    def __init__(
+        self,
+        *,
+        summary: _message_pb2.Message | None = ...,
+        messages: _abc.Iterable[_message_pb2.Message] | None = ...,
+        next_sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["summary", b"summary"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages", "next_sequence", b"next_sequence", "summary", b"summary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExpandSummaryResponse: _TypeAlias = ExpandSummaryResponse  # noqa: Y015
+
+@_typing.final
+class ExportMessagesRequest(_message.Message):
+    """Asks for all messages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    conversation_id: _builtins.str
+    """The conversation, of a fork also what was said before it; or"""
+    agent_id: _builtins.str
+    """the agent, for all its conversations by time, without the copies that forks
+    start with. One of the two is required.
+    """
+    def __init__(
+        self,
+        *,
+        conversation_id: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportMessagesRequest: _TypeAlias = ExportMessagesRequest  # noqa: Y015
+
+@_typing.final
+class ExportMessagesResponse(_message.Message):
+    """The next messages."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
+        """The messages, in order."""
+
+    def __init__(
+        self,
+        *,
+        messages: _abc.Iterable[_message_pb2.Message] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["messages", b"messages"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportMessagesResponse: _TypeAlias = ExportMessagesResponse  # noqa: Y015
+
+@_typing.final
+class Retention(_message.Message):
+    """For how long messages are kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DAYS_FIELD_NUMBER: _builtins.int
+    UPDATE_TIME_FIELD_NUMBER: _builtins.int
+    days: _builtins.int
+    """Days after which a message may be deleted; 0 means that all are kept for ever."""
+    @_builtins.property
+    def update_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was set; absent if it never was."""
+
+    def __init__(
+        self,
+        *,
+        days: _builtins.int = ...,
+        update_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["update_time", b"update_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["days", b"days", "update_time", b"update_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Retention: _TypeAlias = Retention  # noqa: Y015
+
+@_typing.final
+class GetRetentionRequest(_message.Message):
+    """Asks for how long messages are kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRetentionRequest: _TypeAlias = GetRetentionRequest  # noqa: Y015
+
+@_typing.final
+class GetRetentionResponse(_message.Message):
+    """For how long messages are kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RETENTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def retention(self) -> Global___Retention:
+        """The retention of the project."""
+
+    def __init__(
+        self,
+        *,
+        retention: Global___Retention | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["retention", b"retention"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["retention", b"retention"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetRetentionResponse: _TypeAlias = GetRetentionResponse  # noqa: Y015
+
+@_typing.final
+class SetRetentionRequest(_message.Message):
+    """Sets for how long messages are kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DAYS_FIELD_NUMBER: _builtins.int
+    days: _builtins.int
+    """Days, at most 36500; 0 keeps all messages for ever. Required."""
+    def __init__(
+        self,
+        *,
+        days: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_days", b"_days", "days", b"days"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_days", b"_days", "days", b"days"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__days: _TypeAlias = _typing.Literal["days"]  # noqa: Y015
+    _WhichOneofArgType__days: _TypeAlias = _typing.Literal["_days", b"_days"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__days) -> _WhichOneofReturnType__days | None: ...
+
+Global___SetRetentionRequest: _TypeAlias = SetRetentionRequest  # noqa: Y015
+
+@_typing.final
+class SetRetentionResponse(_message.Message):
+    """For how long messages are kept now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RETENTION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def retention(self) -> Global___Retention:
+        """The retention of the project."""
+
+    def __init__(
+        self,
+        *,
+        retention: Global___Retention | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["retention", b"retention"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["retention", b"retention"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetRetentionResponse: _TypeAlias = SetRetentionResponse  # noqa: Y015

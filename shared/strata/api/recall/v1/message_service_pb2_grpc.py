@@ -64,6 +64,26 @@ class MessageServiceStub:
                 request_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.UnpinMessageRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.UnpinMessageResponse.FromString,
                 _registered_method=True)
+        self.ExpandSummary = channel.unary_unary(
+                '/strata.api.recall.v1.MessageService/ExpandSummary',
+                request_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExpandSummaryRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExpandSummaryResponse.FromString,
+                _registered_method=True)
+        self.ExportMessages = channel.unary_stream(
+                '/strata.api.recall.v1.MessageService/ExportMessages',
+                request_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExportMessagesRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExportMessagesResponse.FromString,
+                _registered_method=True)
+        self.GetRetention = channel.unary_unary(
+                '/strata.api.recall.v1.MessageService/GetRetention',
+                request_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.GetRetentionRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.GetRetentionResponse.FromString,
+                _registered_method=True)
+        self.SetRetention = channel.unary_unary(
+                '/strata.api.recall.v1.MessageService/SetRetention',
+                request_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.SetRetentionRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.SetRetentionResponse.FromString,
+                _registered_method=True)
 
 
 class MessageServiceServicer:
@@ -83,28 +103,70 @@ class MessageServiceServicer:
 
     def ListMessages(self, request, context):
         """Lists the messages of a conversation or of an agent by sequence.
-        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        INVALID_ARGUMENT (INVALID_PAGE_TOKEN), NOT_FOUND (MESSAGE_NOT_FOUND: an end
+        of the range is not a message of the conversation).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SearchMessages(self, request, context):
-        """Searches the messages of an agent, best first.
+        """Searches the messages of an agent, in all its conversations or in one, best
+        first: by meaning and by words. What is not indexed yet is found by its
+        words; without the index all is, and search_mode says so. What a fork has
+        copied is found where it was said.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PinMessage(self, request, context):
-        """Keeps a message in the window through every compaction. NOT_FOUND (MESSAGE_NOT_FOUND).
+        """Keeps a message in the window through every compaction, a tool call with
+        its return; one that has left the window comes back to stand after the
+        summary. System messages and summaries cannot be pinned: INVALID_ARGUMENT.
+        NOT_FOUND (MESSAGE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnpinMessage(self, request, context):
-        """Takes the pin away. NOT_FOUND (MESSAGE_NOT_FOUND).
+        """Takes the pin away; the message stays in the window until a compaction
+        takes it out. NOT_FOUND (MESSAGE_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExpandSummary(self, request, context):
+        """Returns the messages that a summary stands for, oldest first: the newest
+        summary in the window of a conversation, or any by its id. Empty if there is
+        no summary. NOT_FOUND (MESSAGE_NOT_FOUND: no such summary).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ExportMessages(self, request, context):
+        """Gives all messages of a conversation by sequence, or of an agent by time,
+        in responses of some hundred. What is said meanwhile may be among them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetRetention(self, request, context):
+        """Returns for how long the project keeps messages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetRetention(self, request, context):
+        """Sets for how long the project keeps messages. Older ones are deleted for
+        good, in the background, with what the index has of them. Kept for as long as
+        they are so: what is in a window, what is pinned, and the first and the last
+        message that a summary stands for. A call goes with its return.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,6 +199,26 @@ def add_MessageServiceServicer_to_server(servicer, server):
                     servicer.UnpinMessage,
                     request_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.UnpinMessageRequest.FromString,
                     response_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.UnpinMessageResponse.SerializeToString,
+            ),
+            'ExpandSummary': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExpandSummary,
+                    request_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExpandSummaryRequest.FromString,
+                    response_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExpandSummaryResponse.SerializeToString,
+            ),
+            'ExportMessages': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportMessages,
+                    request_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExportMessagesRequest.FromString,
+                    response_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExportMessagesResponse.SerializeToString,
+            ),
+            'GetRetention': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRetention,
+                    request_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.GetRetentionRequest.FromString,
+                    response_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.GetRetentionResponse.SerializeToString,
+            ),
+            'SetRetention': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetRetention,
+                    request_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.SetRetentionRequest.FromString,
+                    response_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.SetRetentionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -279,6 +361,114 @@ class MessageService:
             '/strata.api.recall.v1.MessageService/UnpinMessage',
             strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.UnpinMessageRequest.SerializeToString,
             strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.UnpinMessageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExpandSummary(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.recall.v1.MessageService/ExpandSummary',
+            strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExpandSummaryRequest.SerializeToString,
+            strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExpandSummaryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportMessages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/strata.api.recall.v1.MessageService/ExportMessages',
+            strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExportMessagesRequest.SerializeToString,
+            strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExportMessagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRetention(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.recall.v1.MessageService/GetRetention',
+            strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.GetRetentionRequest.SerializeToString,
+            strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.GetRetentionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetRetention(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.recall.v1.MessageService/SetRetention',
+            strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.SetRetentionRequest.SerializeToString,
+            strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.SetRetentionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,14 +24,42 @@ class MessageServiceStub:
     """Returns one message. NOT_FOUND (MESSAGE_NOT_FOUND)."""
     ListMessages: _aio.UnaryUnaryMultiCallable[_message_service_pb2.ListMessagesRequest, _message_service_pb2.ListMessagesResponse]
     """Lists the messages of a conversation or of an agent by sequence.
-    INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+    INVALID_ARGUMENT (INVALID_PAGE_TOKEN), NOT_FOUND (MESSAGE_NOT_FOUND: an end
+    of the range is not a message of the conversation).
     """
     SearchMessages: _aio.UnaryUnaryMultiCallable[_message_service_pb2.SearchMessagesRequest, _message_service_pb2.SearchMessagesResponse]
-    """Searches the messages of an agent, best first."""
+    """Searches the messages of an agent, in all its conversations or in one, best
+    first: by meaning and by words. What is not indexed yet is found by its
+    words; without the index all is, and search_mode says so. What a fork has
+    copied is found where it was said.
+    """
     PinMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.PinMessageRequest, _message_service_pb2.PinMessageResponse]
-    """Keeps a message in the window through every compaction. NOT_FOUND (MESSAGE_NOT_FOUND)."""
+    """Keeps a message in the window through every compaction, a tool call with
+    its return; one that has left the window comes back to stand after the
+    summary. System messages and summaries cannot be pinned: INVALID_ARGUMENT.
+    NOT_FOUND (MESSAGE_NOT_FOUND).
+    """
     UnpinMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.UnpinMessageRequest, _message_service_pb2.UnpinMessageResponse]
-    """Takes the pin away. NOT_FOUND (MESSAGE_NOT_FOUND)."""
+    """Takes the pin away; the message stays in the window until a compaction
+    takes it out. NOT_FOUND (MESSAGE_NOT_FOUND).
+    """
+    ExpandSummary: _aio.UnaryUnaryMultiCallable[_message_service_pb2.ExpandSummaryRequest, _message_service_pb2.ExpandSummaryResponse]
+    """Returns the messages that a summary stands for, oldest first: the newest
+    summary in the window of a conversation, or any by its id. Empty if there is
+    no summary. NOT_FOUND (MESSAGE_NOT_FOUND: no such summary).
+    """
+    ExportMessages: _aio.UnaryStreamMultiCallable[_message_service_pb2.ExportMessagesRequest, _message_service_pb2.ExportMessagesResponse]
+    """Gives all messages of a conversation by sequence, or of an agent by time,
+    in responses of some hundred. What is said meanwhile may be among them.
+    """
+    GetRetention: _aio.UnaryUnaryMultiCallable[_message_service_pb2.GetRetentionRequest, _message_service_pb2.GetRetentionResponse]
+    """Returns for how long the project keeps messages."""
+    SetRetention: _aio.UnaryUnaryMultiCallable[_message_service_pb2.SetRetentionRequest, _message_service_pb2.SetRetentionResponse]
+    """Sets for how long the project keeps messages. Older ones are deleted for
+    good, in the background, with what the index has of them. Kept for as long as
+    they are so: what is in a window, what is pinned, and the first and the last
+    message that a summary stands for. A call goes with its return.
+    """
 
 class MessageServiceServicer:
     """Recall memory: every message ever stored, readable and searchable.
@@ -54,7 +82,8 @@ class MessageServiceServicer:
         context: _aio.ServicerContext[_message_service_pb2.ListMessagesRequest, _abc.Awaitable[_message_service_pb2.ListMessagesResponse]],
     ) -> _abc.Awaitable[_message_service_pb2.ListMessagesResponse]:
         """Lists the messages of a conversation or of an agent by sequence.
-        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        INVALID_ARGUMENT (INVALID_PAGE_TOKEN), NOT_FOUND (MESSAGE_NOT_FOUND: an end
+        of the range is not a message of the conversation).
         """
 
     def SearchMessages(
@@ -62,20 +91,67 @@ class MessageServiceServicer:
         request: _message_service_pb2.SearchMessagesRequest,
         context: _aio.ServicerContext[_message_service_pb2.SearchMessagesRequest, _abc.Awaitable[_message_service_pb2.SearchMessagesResponse]],
     ) -> _abc.Awaitable[_message_service_pb2.SearchMessagesResponse]:
-        """Searches the messages of an agent, best first."""
+        """Searches the messages of an agent, in all its conversations or in one, best
+        first: by meaning and by words. What is not indexed yet is found by its
+        words; without the index all is, and search_mode says so. What a fork has
+        copied is found where it was said.
+        """
 
     def PinMessage(
         self,
         request: _message_service_pb2.PinMessageRequest,
         context: _aio.ServicerContext[_message_service_pb2.PinMessageRequest, _abc.Awaitable[_message_service_pb2.PinMessageResponse]],
     ) -> _abc.Awaitable[_message_service_pb2.PinMessageResponse]:
-        """Keeps a message in the window through every compaction. NOT_FOUND (MESSAGE_NOT_FOUND)."""
+        """Keeps a message in the window through every compaction, a tool call with
+        its return; one that has left the window comes back to stand after the
+        summary. System messages and summaries cannot be pinned: INVALID_ARGUMENT.
+        NOT_FOUND (MESSAGE_NOT_FOUND).
+        """
 
     def UnpinMessage(
         self,
         request: _message_service_pb2.UnpinMessageRequest,
         context: _aio.ServicerContext[_message_service_pb2.UnpinMessageRequest, _abc.Awaitable[_message_service_pb2.UnpinMessageResponse]],
     ) -> _abc.Awaitable[_message_service_pb2.UnpinMessageResponse]:
-        """Takes the pin away. NOT_FOUND (MESSAGE_NOT_FOUND)."""
+        """Takes the pin away; the message stays in the window until a compaction
+        takes it out. NOT_FOUND (MESSAGE_NOT_FOUND).
+        """
+
+    def ExpandSummary(
+        self,
+        request: _message_service_pb2.ExpandSummaryRequest,
+        context: _aio.ServicerContext[_message_service_pb2.ExpandSummaryRequest, _abc.Awaitable[_message_service_pb2.ExpandSummaryResponse]],
+    ) -> _abc.Awaitable[_message_service_pb2.ExpandSummaryResponse]:
+        """Returns the messages that a summary stands for, oldest first: the newest
+        summary in the window of a conversation, or any by its id. Empty if there is
+        no summary. NOT_FOUND (MESSAGE_NOT_FOUND: no such summary).
+        """
+
+    def ExportMessages(
+        self,
+        request: _message_service_pb2.ExportMessagesRequest,
+        context: _aio.ServicerContext[_message_service_pb2.ExportMessagesRequest, _abc.AsyncIterator[_message_service_pb2.ExportMessagesResponse]],
+    ) -> _abc.AsyncIterator[_message_service_pb2.ExportMessagesResponse]:
+        """Gives all messages of a conversation by sequence, or of an agent by time,
+        in responses of some hundred. What is said meanwhile may be among them.
+        """
+
+    def GetRetention(
+        self,
+        request: _message_service_pb2.GetRetentionRequest,
+        context: _aio.ServicerContext[_message_service_pb2.GetRetentionRequest, _abc.Awaitable[_message_service_pb2.GetRetentionResponse]],
+    ) -> _abc.Awaitable[_message_service_pb2.GetRetentionResponse]:
+        """Returns for how long the project keeps messages."""
+
+    def SetRetention(
+        self,
+        request: _message_service_pb2.SetRetentionRequest,
+        context: _aio.ServicerContext[_message_service_pb2.SetRetentionRequest, _abc.Awaitable[_message_service_pb2.SetRetentionResponse]],
+    ) -> _abc.Awaitable[_message_service_pb2.SetRetentionResponse]:
+        """Sets for how long the project keeps messages. Older ones are deleted for
+        good, in the background, with what the index has of them. Kept for as long as
+        they are so: what is in a window, what is pinned, and the first and the last
+        message that a summary stands for. A call goes with its return.
+        """
 
 def add_MessageServiceServicer_to_server(servicer: MessageServiceServicer, server: _aio.Server) -> None: ...

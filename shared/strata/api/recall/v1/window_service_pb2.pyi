@@ -39,7 +39,9 @@ class Window(_message.Message):
     revision: _builtins.int
     """Rises by one with every change."""
     message_count: _builtins.int
-    """All messages stored in the conversation, in the window or not."""
+    """All messages ever stored in the conversation, in the window or not; of a
+    fork with those before it.
+    """
     metadata_stale: _builtins.bool
     """True if counts in the system message's metadata are known to be old."""
     @_builtins.property
@@ -438,7 +440,9 @@ class ForkWindowRequest(_message.Message):
     conversation_id: _builtins.str
     """The new conversation."""
     until_message_id: _builtins.str
-    """Last message to copy; empty means the newest."""
+    """Last message to copy, of the conversation or of one that it was forked from;
+    empty means the newest.
+    """
     def __init__(
         self,
         *,

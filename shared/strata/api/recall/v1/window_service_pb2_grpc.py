@@ -126,8 +126,12 @@ class WindowServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ForkWindow(self, request, context):
-        """Copies a window up to a message into a new conversation.
-        NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
+        """Opens a new conversation of the same agent with the window as it was at a
+        message: copies of the messages that were in view, pins and summary among
+        them. The rest of the log is not copied; ListMessages shows it in front of
+        the copies. A message between a call and its return stands for the return.
+        Repeating it for a conversation that has a window returns that window
+        unchanged. NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -41,8 +41,12 @@ class WindowServiceStub:
     NOT_FOUND (WINDOW_NOT_FOUND), ABORTED (STALE_ATTEMPT, REVISION_MISMATCH).
     """
     ForkWindow: _aio.UnaryUnaryMultiCallable[_window_service_pb2.ForkWindowRequest, _window_service_pb2.ForkWindowResponse]
-    """Copies a window up to a message into a new conversation.
-    NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
+    """Opens a new conversation of the same agent with the window as it was at a
+    message: copies of the messages that were in view, pins and summary among
+    them. The rest of the log is not copied; ListMessages shows it in front of
+    the copies. A message between a call and its return stands for the return.
+    Repeating it for a conversation that has a window returns that window
+    unchanged. NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
     """
     DeleteAgentMessages: _aio.UnaryUnaryMultiCallable[_window_service_pb2.DeleteAgentMessagesRequest, _window_service_pb2.DeleteAgentMessagesResponse]
     """Deletes all windows and messages of an agent. Nothing to delete is success."""
@@ -105,8 +109,12 @@ class WindowServiceServicer:
         request: _window_service_pb2.ForkWindowRequest,
         context: _aio.ServicerContext[_window_service_pb2.ForkWindowRequest, _abc.Awaitable[_window_service_pb2.ForkWindowResponse]],
     ) -> _abc.Awaitable[_window_service_pb2.ForkWindowResponse]:
-        """Copies a window up to a message into a new conversation.
-        NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
+        """Opens a new conversation of the same agent with the window as it was at a
+        message: copies of the messages that were in view, pins and summary among
+        them. The rest of the log is not copied; ListMessages shows it in front of
+        the copies. A message between a call and its return stands for the return.
+        Repeating it for a conversation that has a window returns that window
+        unchanged. NOT_FOUND (WINDOW_NOT_FOUND, MESSAGE_NOT_FOUND).
         """
 
     def DeleteAgentMessages(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from strata.shared.embedding import Embedder
-from strata.shared.embedding.base import Kind
+from strata.shared.embedding.base import Embedder, Kind
 
 # How long a document gives way after a question: so long, too, the rest of a search takes,
 # which needs the same processors.

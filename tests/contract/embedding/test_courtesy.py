@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from itertools import count
 
-from strata.archival.courtesy import QuestionsFirst
 from strata.shared.embedding import Embedder
 from strata.shared.embedding.base import Kind
+from strata.shared.embedding.courtesy import QuestionsFirst
+from strata.shared.embedding.minilm import MiniLmEmbedder
 from strata.shared.ids import new_id
 
 
@@ -27,8 +28,8 @@ class Recording:
         return await self._inner.embed(texts, kind)
 
 
-async def test_a_question_waits_for_one_document_at_most(embedder: Embedder) -> None:
-    recording = Recording(embedder)
+async def test_a_question_waits_for_one_document_at_most(minilm: MiniLmEmbedder) -> None:
+    recording = Recording(minilm)
     polite = QuestionsFirst(recording)
     texts = [f"document {number} {new_id('x')}" for number in range(40)]
     documents = asyncio.create_task(polite.embed(texts, "document"))
@@ -39,11 +40,11 @@ async def test_a_question_waits_for_one_document_at_most(embedder: Embedder) -> 
     assert recording.log[before] == "query"
     assert recording.log[before:].count("document") == 0
     assert not documents.done()
-    assert await documents == await embedder.embed(texts, "document")
+    assert await documents == await minilm.embed(texts, "document")
 
 
-async def test_documents_are_done_though_questions_never_end(embedder: Embedder) -> None:
-    recording = Recording(embedder)
+async def test_documents_are_done_though_questions_never_end(minilm: MiniLmEmbedder) -> None:
+    recording = Recording(minilm)
     polite = QuestionsFirst(recording)
 
     async def ask_on(numbers: count[int]) -> None:

@@ -1,0 +1,158 @@
+"""`python -m benchmarks.retrieval PATH...`: see docs/benchmarks/retrieval.md."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import quantiles
+
+from benchmarks.retrieval.baselines import Bm25, substring
+from benchmarks.retrieval.datasets import FACTUAL, Chat, load
+from benchmarks.retrieval.report import Result
+from benchmarks.retrieval.room import Recall, open_recall
+from benchmarks.retrieval.scoring import ALL, DEPTH, Score, by_kind, score
+from strata.api.recall.v1 import message_service_pb2 as pb
+
+METHODS = ("hybrid", "dense", "full text", "BM25", "substring")
+_MIB = 1024 * 1024
+
+
+def main() -> int:
+    """Runs the benchmark; returns the exit code."""
+    options = _options()
+    sets = {_name(path): list(load(path)) for path in options.paths}
+    merged: dict[str, list[Chat]] = defaultdict(list)
+    for name, chats in sets.items():
+        merged["BEAM" if _is_beam(name, options.paths) else name] += chats
+    with _folder(options.data) as folder:
+        result = asyncio.run(_run(folder, merged))
+    for name, by_method in result.scores.items():
+        print(f"{name:24s} recall@5  recall@10  any@10  all@10  MRR")
+        for method in METHODS:
+            each = by_method[method][ALL]
+            print(
+                f"  {method:20s}  {each.recall_5:9.3f} {each.recall_10:10.3f} {each.any_10:7.3f}"
+                f" {each.all_10:7.3f} {each.mrr:6.3f}"
+            )
+    result.write(options.out, METHODS, FACTUAL)
+    if options.json is not None:
+        result.save(options.json)
+    return 0
+
+
+async def _run(folder: Path, sets: dict[str, list[Chat]]) -> Result:
+    result = Result()
+    async with open_recall(folder) as recall:
+        await recall.fill([chat for chats in sets.values() for chat in chats])
+        first: list[float] = []
+        again: list[float] = []
+        for name, chats in sets.items():
+            scores: dict[str, dict[str, list[Score]]] = {
+                method: defaultdict(list) for method in METHODS
+            }
+            for chat in chats:
+                await _ask(recall, chat, scores, first, again)
+            result.scores[name] = {method: by_kind(scores[method], FACTUAL) for method in METHODS}
+        result.seconds = {
+            "hybrid, ten hits": _percentiles(first),
+            "the same with the query's vector known": _percentiles(again),
+        }
+        turns = sum(len(chat.turns) for chats in sets.values() for chat in chats)
+        sizes = recall.sizes()
+        result.facts = {
+            "messages": f"{turns:,} of {len(recall.agents)} agents in one project",
+            "vector index on disk": f"{sizes['vectors'] / _MIB:.0f} MiB",
+            "PostgreSQL on disk, its log included": f"{sizes['postgres'] / _MIB:.0f} MiB",
+            "load of the machine in the last minute": f"{os.getloadavg()[0]:.1f},"
+            f" with {os.cpu_count()} processors",
+        }
+    return result
+
+
+async def _ask(
+    recall: Recall,
+    chat: Chat,
+    scores: dict[str, dict[str, list[Score]]],
+    first: list[float],
+    again: list[float],
+) -> None:
+    texts = [turn.text for turn in chat.turns]
+    bm25 = Bm25(texts)
+    for question in chat.questions:
+        hybrid, seconds = await recall.search(chat, question, pb.SEARCH_MODE_HYBRID, DEPTH)
+        first.append(seconds)
+        _, seconds = await recall.search(chat, question, pb.SEARCH_MODE_HYBRID, DEPTH)
+        again.append(seconds)
+        full_text, _ = await recall.search(chat, question, pb.SEARCH_MODE_FULL_TEXT, DEPTH)
+        found: dict[str, Sequence[str]] = {
+            "hybrid": hybrid,
+            "dense": await recall.by_meaning(chat, question, DEPTH),
+            "full text": full_text,
+            "BM25": [chat.turns[place].key for place in bm25.search(question.text, DEPTH)],
+            "substring": [
+                chat.turns[place].key for place in substring(texts, question.text, DEPTH)
+            ],
+        }
+        for method, keys in found.items():
+            scores[method][question.kind].append(score(keys, question.evidence))
+
+
+def _percentiles(seconds: Sequence[float]) -> tuple[float, float]:
+    cuts = quantiles(seconds, n=20, method="inclusive") if len(seconds) > 1 else [*seconds] * 19
+    return cuts[9], cuts[18]
+
+
+def _name(path: Path) -> str:
+    return path.resolve().name.partition(".")[0]
+
+
+def _is_beam(name: str, paths: Sequence[Path]) -> bool:
+    return any(_name(path) == name and path.is_dir() for path in paths)
+
+
+@contextmanager
+def _folder(given: Path | None) -> Iterator[Path]:
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+        yield given.resolve()
+        return
+    made = Path(tempfile.mkdtemp(prefix="strata-retrieval-"))
+    made.chmod(0o711)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.retrieval",
+        description="Measures what search finds of public chats.",
+    )
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="a BEAM chat or a folder of them, or a JSON file of LoCoMo, LongMemEval or facts",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("docs/benchmarks"), help="where the report goes"
+    )
+    parser.add_argument(
+        "--data", type=Path, help="keep what is stored and indexed in this folder, for the next run"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file too")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

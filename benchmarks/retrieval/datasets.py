@@ -1,0 +1,192 @@
+"""Public data sets of long chats with questions, read from files given by path.
+
+None of their data is part of the project. Known are BEAM (a folder per chat), LoCoMo and
+LongMemEval (JSON), and plain facts::
+
+    {"texts": ["She is allergic to peanuts.", ...],
+     "questions": [{"question": "What must she not eat?", "evidence": [0], "type": "..."}]}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+FACTUAL = (
+    "information_extraction",
+    "multi_session_reasoning",
+    "knowledge_update",
+    "temporal_reasoning",
+    "contradiction_resolution",
+)
+"""The types of BEAM whose evidence is facts; the others ask for standing instructions,
+summaries and orders of events, which no search for ten messages gives."""
+
+_START = datetime(2024, 1, 1, 9, tzinfo=UTC)
+_BEAM_MARK = re.compile(r"\s*->->\s*[\d,\s]*$")
+_LOCOMO_TYPES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A message of a chat; ``role`` is "user" or "assistant"."""
+
+    key: str
+    role: str
+    text: str
+    time: datetime
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, and the keys of the turns that answer it; at least one."""
+
+    kind: str
+    text: str
+    evidence: frozenset[str]
+    asked: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """What one agent is told, and what it is asked."""
+
+    name: str
+    turns: Sequence[Turn]
+    questions: Sequence[Question]
+
+
+def load(path: Path) -> Iterator[Chat]:
+    """Yields the chats at a path.
+
+    Raises:
+        ValueError: It is of no known form.
+    """
+    if path.is_dir():
+        if (path / "chat.json").exists():
+            yield _beam(path)
+            return
+        folders = sorted(each.parent for each in path.glob("*/chat.json"))
+        if not folders:
+            raise ValueError(f"{path} is no folder of BEAM chats")
+        for folder in folders:
+            yield _beam(folder)
+        return
+    data = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(data, dict) and "texts" in data:
+        yield _facts(path.stem, data)
+        return
+    items = data if isinstance(data, list) else [data]
+    for number, item in enumerate(items):
+        if "haystack_sessions" in item:
+            chat = _longmemeval(item)
+        elif "conversation" in item and "qa" in item:
+            chat = _locomo(str(item.get("sample_id", number)), item)
+        else:
+            raise ValueError(f"{path} is of no known form")
+        if chat.questions:
+            yield chat
+
+
+def _beam(folder: Path) -> Chat:
+    batches = json.loads((folder / "chat.json").read_text(encoding="utf-8"))
+    turns: list[Turn] = []
+    time = _START
+    for message in (each for batch in batches for group in batch["turns"] for each in group):
+        if anchor := message.get("time_anchor"):
+            time = max(time, datetime.strptime(anchor, "%B-%d-%Y").replace(hour=9, tzinfo=UTC))
+        time += timedelta(minutes=1)
+        text = _BEAM_MARK.sub("", message["content"])
+        turns.append(Turn(str(message["id"]), message["role"], text, time))
+    file = folder / "probing_questions" / "probing_questions.json"
+    known = {turn.key for turn in turns}
+    asked = time + timedelta(hours=1)
+    questions = [
+        Question(kind, item["question"], evidence, asked)
+        for kind, items in json.loads(file.read_text(encoding="utf-8")).items()
+        for item in items
+        if (evidence := frozenset(map(str, _numbers(item.get("source_chat_ids")))) & known)
+    ]
+    return Chat(folder.name, turns, questions)
+
+
+def _numbers(value: Any) -> Iterable[int]:
+    if isinstance(value, dict):
+        for each in value.values():
+            yield from _numbers(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _numbers(each)
+    elif isinstance(value, int):
+        yield value
+
+
+def _locomo(name: str, item: dict[str, Any]) -> Chat:
+    """Two people talk: both are users with a name."""
+    talk = item["conversation"]
+    turns: list[Turn] = []
+    number = 1
+    time = _START
+    while (session := talk.get(f"session_{number}")) is not None:
+        if told := talk.get(f"session_{number}_date_time"):
+            time = datetime.strptime(told, "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
+        for each in session:
+            time += timedelta(seconds=20)
+            caption = each.get("blip_caption")
+            text = each["text"] + (f" [image: {caption}]" if caption else "")
+            turns.append(Turn(each["dia_id"], "user", text, time, each["speaker"]))
+        number += 1
+    known = {turn.key for turn in turns}
+    asked = time + timedelta(days=1)
+    questions = [
+        Question(_LOCOMO_TYPES.get(qa.get("category"), "other"), qa["question"], evidence, asked)
+        for qa in item["qa"]
+        if (evidence := frozenset(re.findall(r"D\d+:\d+", str(qa.get("evidence")))) & known)
+    ]
+    return Chat(f"locomo-{name}", turns, questions)
+
+
+def _longmemeval(item: dict[str, Any]) -> Chat:
+    """One question has a history of its own."""
+    turns: list[Turn] = []
+    evidence: set[str] = set()
+    for number, session in enumerate(item["haystack_sessions"]):
+        time = _slashed(item["haystack_dates"][number])
+        for place, message in enumerate(session):
+            key = f"{number}:{place}"
+            time += timedelta(seconds=20)
+            turns.append(Turn(key, message["role"], message["content"], time))
+            if message.get("has_answer"):
+                evidence.add(key)
+    turns.sort(key=lambda turn: turn.time)
+    asked = _slashed(item["question_date"])
+    questions = [Question(item["question_type"], item["question"], frozenset(evidence), asked)]
+    return Chat(f"longmemeval-{item['question_id']}", turns, questions if evidence else [])
+
+
+def _slashed(text: str) -> datetime:
+    return datetime.strptime(re.sub(r"\s*\(\w+\)", "", text), "%Y/%m/%d %H:%M").replace(tzinfo=UTC)
+
+
+def _facts(name: str, data: dict[str, Any]) -> Chat:
+    turns = [
+        Turn(str(place), "user", text, _START + timedelta(minutes=place))
+        for place, text in enumerate(data["texts"])
+    ]
+    asked = _START + timedelta(minutes=len(turns))
+    questions = [
+        Question(
+            item.get("type", "fact"),
+            item["question"],
+            frozenset(map(str, item["evidence"])),
+            asked,
+        )
+        for item in data["questions"]
+    ]
+    return Chat(name, turns, questions)

@@ -1,0 +1,175 @@
+"""The real recall room on embedded engines, filled with chats."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.retrieval.datasets import Chat, Question, Turn
+from strata.api.common.v1 import message_pb2 as common
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.api.recall.v1 import window_service_pb2 as window_pb
+from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
+from strata.embedded.postgres import EmbeddedPostgres
+from strata.embedded.vectors import EmbeddedVectors
+from strata.recall.index import MESSAGES
+from strata.recall.main import build
+from strata.recall.migrations import MIGRATIONS
+from strata.recall.settings import RecallSettings
+from strata.recall.store import PendingMessages
+from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
+from strata.shared.context import RequestContext, use
+from strata.shared.db import Database
+from strata.shared.embedding import Embedder
+from strata.shared.ids import new_id
+from strata.shared.inprocess import InProcessNetwork
+from strata.shared.migrate import RolePasswords
+from strata.shared.room import BackgroundTasks
+from strata.shared.vectors import VectorIndex, Where
+from strata.shared.vectors.opening import open_embedder, open_vectors
+
+_ROLES = {"user": common.ROLE_USER, "assistant": common.ROLE_ASSISTANT}
+_PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")
+
+
+@dataclass
+class Recall:
+    """The room and what is in it.
+
+    Attributes:
+        agents: The agent of each chat, by the chat's name.
+        keys: The key of each turn, by the id of its message.
+        project: The tenant that all of them belong to.
+    """
+
+    messages: message_grpc.MessageServiceStub
+    windows: window_grpc.WindowServiceStub
+    pending: PendingMessages
+    vectors: VectorIndex
+    embedder: Embedder
+    folder: Path
+    project: str
+    agents: dict[str, str] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+
+    async def fill(self, chats: Sequence[Chat]) -> None:
+        """Stores what is not there yet, and waits until all of it is indexed."""
+        for chat in chats:
+            if chat.name not in self.agents:
+                await self._store(chat)
+                self._remember()
+        while waiting := (await self.pending.lag()).waiting:
+            print(f"  {waiting} messages wait for the index", flush=True)
+            await asyncio.sleep(5)
+
+    async def search(
+        self, chat: Chat, question: Question, mode: message_pb.SearchMode.ValueType, limit: int
+    ) -> tuple[list[str], float]:
+        """Returns the keys of the best turns through the service, and the seconds it took."""
+        request = message_pb.SearchMessagesRequest(
+            agent_id=self.agents[chat.name], query=question.text, mode=mode, limit=limit
+        )
+        request.reference_time.FromDatetime(question.asked)
+        started = time.perf_counter()
+        response = await self.messages.SearchMessages(request)
+        seconds = time.perf_counter() - started
+        return [self.keys[hit.message.id] for hit in response.hits], seconds
+
+    async def by_meaning(self, chat: Chat, question: Question, limit: int) -> list[str]:
+        """Returns the best turns by cosine alone, without preferences."""
+        vector = (await self.embedder.embed([question.text], "query"))[0]
+        where = Where(eq={"agent_id": self.agents[chat.name]})
+        hits = await self.vectors.query(
+            MESSAGES, self.project, dense=vector, where=where, limit=limit
+        )
+        return [self.keys[hit.document_id] for hit in hits]
+
+    def sizes(self) -> dict[str, int]:
+        """Returns the bytes on disk, by engine."""
+        return {
+            name: sum(each.stat().st_blocks * 512 for each in path.rglob("*") if each.is_file())
+            for name, path in (
+                ("vectors", self.folder / "vectors"),
+                ("postgres", self.folder / "postgres"),
+            )
+        }
+
+    async def _store(self, chat: Chat) -> None:
+        agent, conversation = new_id("agent"), new_id("conversation")
+        system = common.Message(id=new_id("message"), role=common.ROLE_SYSTEM)
+        wires = [_wire(turn) for turn in chat.turns]
+        await self.windows.OpenWindow(
+            window_pb.OpenWindowRequest(
+                conversation_id=conversation, agent_id=agent, messages=[system, *wires]
+            )
+        )
+        self.agents[chat.name] = agent
+        self.keys |= {wire.id: turn.key for wire, turn in zip(wires, chat.turns, strict=True)}
+
+    def _remember(self) -> None:
+        known = {"project": self.project, "agents": self.agents, "keys": self.keys}
+        (self.folder / "known.json").write_text(json.dumps(known), encoding="utf-8")
+
+
+def _wire(turn: Turn) -> common.Message:
+    wire = common.Message(
+        id=new_id("message"),
+        role=_ROLES[turn.role],
+        name=turn.name,
+        parts=[common.Part(text=common.TextPart(text=turn.text))],
+    )
+    wire.create_time.FromDatetime(turn.time)
+    return wire
+
+
+@asynccontextmanager
+async def open_recall(folder: Path) -> AsyncIterator[Recall]:
+    """Opens the room over a folder; what a former run stored there is used again."""
+    async with AsyncExitStack() as stack:
+        postgres = EmbeddedPostgres(folder / "postgres")
+        await postgres.start()
+        stack.push_async_callback(postgres.stop)
+        engine = EmbeddedVectors(folder / "vectors")
+        await engine.start()
+        stack.push_async_callback(engine.stop)
+        await MIGRATIONS.upgrade(postgres.url(), _PASSWORDS)
+        private, public = generate_key_pair()
+        settings = RecallSettings(
+            database_url=postgres.url(user=MIGRATIONS.roles.service, password=_PASSWORDS.service),
+            worker_database_url=postgres.url(
+                user=MIGRATIONS.roles.worker, password=_PASSWORDS.worker
+            ),
+            qdrant_url=engine.url,
+            qdrant_api_key=engine.api_key,
+            token_public_keys=public,
+        )
+        verifier = TokenVerifier(public)
+        network = await stack.enter_async_context(InProcessNetwork(verifier))
+        room = await build(settings, network, stack)
+        network.register(room, settings)
+        await stack.enter_async_context(BackgroundTasks(room))
+        service, worker = Database(settings.database_url), Database(settings.worker_database_url)
+        stack.push_async_callback(service.close)
+        stack.push_async_callback(worker.close)
+        file = folder / "known.json"
+        known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        project = known.get("project") or new_id("project")
+        token = TokenSigner(private).mint("benchmark", project, "benchmark", ["write"])
+        stack.enter_context(use(RequestContext(caller=verifier.verify(token))))
+        yield Recall(
+            message_grpc.MessageServiceStub(network.channel("recall")),
+            window_grpc.WindowServiceStub(network.channel("recall")),
+            PendingMessages(service, worker),
+            await open_vectors(settings, network.commons, stack),
+            await open_embedder(settings, network.commons, stack),
+            folder,
+            project,
+            known.get("agents", {}),
+            known.get("keys", {}),
+        )

@@ -1,0 +1,65 @@
+"""How good a ranking is, by type of question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from statistics import fmean
+
+DEPTH = 10
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One ranking, or the mean of many.
+
+    Attributes:
+        recall_5: Share of the evidence among the first five.
+        recall_10: Among the first ten.
+        any_10: Whether any of it is among the first ten.
+        all_10: Whether all of it is.
+        mrr: One over the place of the first of it, 0 beyond the tenth.
+    """
+
+    recall_5: float
+    recall_10: float
+    any_10: float
+    all_10: float
+    mrr: float
+    questions: int = 1
+
+
+def score(found: Sequence[str], evidence: AbstractSet[str]) -> Score:
+    """Returns the score of one ranking."""
+    ten = found[:DEPTH]
+    hits = evidence & set(ten)
+    first = next((place for place, key in enumerate(ten, start=1) if key in evidence), None)
+    return Score(
+        recall_5=len(evidence & set(found[:5])) / len(evidence),
+        recall_10=len(hits) / len(evidence),
+        any_10=float(bool(hits)),
+        all_10=float(len(hits) == len(evidence)),
+        mrr=0.0 if first is None else 1 / first,
+    )
+
+
+def mean(scores: Iterable[Score]) -> Score:
+    """Returns the mean; every question counts alike."""
+    every = list(scores)
+    return Score(
+        fmean(each.recall_5 for each in every),
+        fmean(each.recall_10 for each in every),
+        fmean(each.any_10 for each in every),
+        fmean(each.all_10 for each in every),
+        fmean(each.mrr for each in every),
+        len(every),
+    )
+
+
+def by_kind(scores: Mapping[str, Sequence[Score]], headline: Sequence[str]) -> dict[str, Score]:
+    """Returns the mean of each type, and under `ALL` that of the types of the headline."""
+    chosen = [kind for kind in scores if kind in headline] or list(scores)
+    found = {ALL: mean(each for kind in chosen for each in scores[kind])}
+    return found | {kind: mean(scores[kind]) for kind in sorted(scores)}

@@ -1,0 +1,1 @@
+"""How Strata does with a hundred thousand passages and a million messages."""

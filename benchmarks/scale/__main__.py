@@ -1,0 +1,84 @@
+"""`python -m benchmarks.scale`: see docs/benchmarks/scale.md."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.processes import Neighbours
+from benchmarks.report import Report
+from benchmarks.scale import messages, passages
+from benchmarks.scale.rooms import open_rooms
+from strata.shared.server import loop_factory
+
+
+def main() -> int:
+    """Runs the benchmark; returns the exit code."""
+    options = _options()
+    report = Report()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(_run(options, report))
+    report.print()
+    if options.json is not None:
+        report.save(options.json)
+    return 1 if options.check and report.missed else 0
+
+
+async def _run(options: argparse.Namespace, report: Report) -> None:
+    neighbours = Neighbours()
+    # Each on engines of its own, so that memory and disk are those of the one kind.
+    if options.passages:
+        with _folder(options.data) as folder:
+            async with open_rooms(Path(folder), os.getpid()) as rooms:
+                await passages.measure(rooms, report, options.passages, options.searches)
+    if options.messages:
+        with _folder(options.data) as folder:
+            async with open_rooms(Path(folder), os.getpid()) as rooms:
+                await messages.measure(
+                    rooms,
+                    report,
+                    options.messages,
+                    options.agents,
+                    round(options.agents * options.indexed),
+                    options.searches,
+                )
+    report.machine["cpu_of_others"] = f"{neighbours.share():.0%}"
+
+
+def _folder(parent: Path | None) -> tempfile.TemporaryDirectory[str]:
+    made = tempfile.TemporaryDirectory(
+        prefix="strata-scale-", dir=parent, ignore_cleanup_errors=True
+    )
+    # PostgreSQL runs as another user when we are root, and must get to its data.
+    Path(made.name).chmod(0o711)
+    return made
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.scale",
+        description="Measures the rooms with as much in them as after years.",
+    )
+    parser.add_argument("--passages", type=int, default=100_000, help="in one archive; 0: none")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="of all agents; 0: none")
+    parser.add_argument("--agents", type=int, default=1_000, help="that have the messages")
+    parser.add_argument(
+        "--indexed",
+        type=float,
+        default=0.2,
+        metavar="SHARE",
+        help="of the agents, whose messages are in the vector index as well",
+    )
+    parser.add_argument("--searches", type=int, default=200, help="of each kind, and turns")
+    parser.add_argument("--data", type=Path, help="folder to work in; must have some GB left")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
+    parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,264 @@
+"""A million messages of a thousand agents, and one agent of a thousand beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from benchmarks.report import Report, Row
+from benchmarks.samples import Samples
+from benchmarks.scale.material import questions, texts, vector_of
+from benchmarks.scale.passages import WARM_UP, check, total
+from benchmarks.scale.rooms import Rooms
+from strata.api.common.v1 import message_pb2 as common
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.api.recall.v1 import window_service_pb2 as pb
+from strata.recall.index import MESSAGES
+from strata.shared.ids import new_id
+from strata.shared.vectors import Document, IndexedChunk
+from strata.shared.vectors.sparse import SparseEncoder
+
+_WORDS = 25
+_WINDOW = 20
+_AT_ONCE = 4
+_START = datetime(2024, 1, 1, tzinfo=UTC)
+SEARCH_TARGET_MS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """An agent with one conversation, and the sizes of its log."""
+
+    id: str
+    conversation: str
+    messages: int
+
+
+async def measure(
+    rooms: Rooms, report: Report, count: int, agents: int, indexed: int, searches: int
+) -> None:
+    """Fills the log and works in it.
+
+    Args:
+        rooms: Where.
+        report: Is added to.
+        count: Messages of all.
+        agents: Agents that have them.
+        indexed: How many of the agents are in the vector index; the messages of the others are
+            marked as if they were.
+        searches: Searches of each kind, and turns.
+    """
+    each = count // agents
+    # First alone with the messages of one agent, then beside those of all.
+    alone = await _fill(rooms, each, seed=0)
+    await _index(rooms, alone)
+    turns_alone = await _turns(rooms, [alone], searches)
+    started = time.perf_counter()
+    filled = [alone]
+    for first in range(1, agents, _AT_ONCE):
+        seeds = range(first, min(first + _AT_ONCE, agents))
+        filled += await asyncio.gather(*(_fill(rooms, each, seed=seed) for seed in seeds))
+    seconds = time.perf_counter() - started
+    report.add(
+        Row(
+            "1,000 messages stored",
+            seconds / max(1, (agents - 1) * each) * 1000,
+            "s",
+            note=f"{(agents - 1) * each / seconds:.0f} a second, a thousand in one call",
+        )
+    )
+    started = time.perf_counter()
+    for agent in filled[1:indexed]:
+        await _index(rooms, agent)
+    seconds = time.perf_counter() - started
+    points = (min(indexed, agents) - 1) * each
+    await _mark_the_rest(rooms)
+    if points > 0:
+        report.add(
+            Row(
+                "1,000 messages written into the index, vectors given",
+                seconds / points * 1000,
+                "s",
+                samples=points,
+                note=f"{points / seconds:.0f} a second",
+            )
+        )
+    turns = await _turns(rooms, filled, searches)
+    for name in ("BeginTurn", "CommitStep"):
+        one, all_of_them = turns_alone[name], turns[name]
+        report.add(
+            Row(f"{name}, {each:,} messages", one.median, "ms", one.p95, samples=len(one)),
+            Row(
+                f"{name}, {count:,} messages",
+                all_of_them.median,
+                "ms",
+                all_of_them.p95,
+                floor=one.median,
+                floor_name=f"{each:,} messages",
+                samples=len(all_of_them),
+            ),
+        )
+    await _searches(rooms, report, filled[: max(1, indexed)], count, searches)
+    share = f"{min(indexed, agents) * each:,} of them in the vector index"
+    report.add(
+        Row(f"memory with {count:,} messages", total(rooms.memory()), "MB",
+            note=f"{rooms.memory()}; {share}"),
+        Row(f"disk with {count:,} messages", total(rooms.disk()), "MiB",
+            note=f"{rooms.disk()}; {share}"),
+    )  # fmt: skip
+
+
+async def _searches(
+    rooms: Rooms, report: Report, agents: Sequence[Agent], count: int, searches: int
+) -> None:
+    asked = questions(searches, seed=5)
+    await rooms.embedder.embed(asked, "query")
+    middle = message_pb.SearchMessagesRequest()
+    middle.start_time.FromDatetime(_START + timedelta(minutes=agents[0].messages // 2))
+    kinds = {
+        "hybrid": message_pb.SearchMessagesRequest(mode=message_pb.SEARCH_MODE_HYBRID),
+        "hybrid, the newer half": middle,
+        "full text": message_pb.SearchMessagesRequest(mode=message_pb.SEARCH_MODE_FULL_TEXT),
+    }
+    for name, kind in kinds.items():
+        samples = Samples()
+        before = rooms.cpu_ms()
+        for number, question in enumerate([*asked[:WARM_UP], *asked]):
+            request = message_pb.SearchMessagesRequest(
+                agent_id=agents[number * 7 % len(agents)].id,
+                query=question,
+                limit=10,
+                explain=number < WARM_UP,
+            )
+            request.MergeFrom(kind)
+            begun = time.perf_counter()
+            response = await rooms.messages.SearchMessages(request)
+            samples.add((time.perf_counter() - begun) * 1000)
+            if name != "full text":
+                check(response.hits)
+        cpu = (rooms.cpu_ms() - before) / len(samples)
+        del samples.values[:WARM_UP]
+        report.add(
+            Row(f"search beside {count:,} messages, {name}", samples.median, "ms", samples.p95,
+                samples=len(samples), note=f"CPU {cpu:.1f} ms"),
+            Row("  its p95", samples.p95, "ms", target=SEARCH_TARGET_MS, samples=len(samples)),
+        )  # fmt: skip
+
+
+async def _fill(rooms: Rooms, count: int, seed: int) -> Agent:
+    """Stores the messages of an agent through the service; the last twenty stay in its window."""
+    agent = Agent(new_id("agent"), new_id("conversation"), count)
+    said = list(texts(count, words=_WORDS, seed=seed))
+    messages = [_message(text, number) for number, text in enumerate(said)]
+    system = common.Message(id=new_id("message"), role=common.ROLE_SYSTEM)
+    await rooms.windows.OpenWindow(
+        pb.OpenWindowRequest(
+            conversation_id=agent.conversation, agent_id=agent.id, messages=[system, *messages]
+        )
+    )
+    await _turn(rooms, agent, evicted=count - _WINDOW)
+    return agent
+
+
+async def _turn(rooms: Rooms, agent: Agent, *, evicted: int = 0) -> tuple[float, float]:
+    """Makes a plain turn; returns the milliseconds of its two calls."""
+    run = new_id("run")
+    now = int((datetime.now(UTC) - _START).total_seconds() // 60)
+    asked = _message("How is the weather?", now - now % 2, run)
+    answered = _message("It rains.", now - now % 2 + 1, run)
+    started = time.perf_counter()
+    await rooms.windows.BeginTurn(
+        pb.BeginTurnRequest(
+            conversation_id=agent.conversation,
+            agent_id=agent.id,
+            run_id=run,
+            attempt=1,
+            inputs=[asked],
+        )
+    )
+    begun = time.perf_counter()
+    await rooms.windows.CommitStep(
+        pb.CommitStepRequest(
+            conversation_id=agent.conversation,
+            agent_id=agent.id,
+            run_id=run,
+            attempt=1,
+            step=1,
+            step_id=new_id("step"),
+            messages=[answered],
+            # As many leave the window as come in.
+            evict_count=evicted or 2,
+        )
+    )
+    return (begun - started) * 1000, (time.perf_counter() - begun) * 1000
+
+
+async def _turns(rooms: Rooms, agents: Sequence[Agent], count: int) -> dict[str, Samples]:
+    draw = random.Random(7)
+    found = {"BeginTurn": Samples(), "CommitStep": Samples()}
+    for number in range(count + 5):
+        begin, commit = await _turn(rooms, draw.choice(agents))
+        if number >= 5:
+            found["BeginTurn"].add(begin)
+            found["CommitStep"].add(commit)
+    return found
+
+
+async def _index(rooms: Rooms, agent: Agent) -> None:
+    """Writes an agent's messages into the index as the indexer does, with vectors given."""
+    sparse = SparseEncoder()
+    ids: list[str] = []
+    token = ""
+    while True:
+        page = await rooms.messages.ListMessages(
+            message_pb.ListMessagesRequest(
+                conversation_id=agent.conversation, page_size=500, page_token=token
+            )
+        )
+        documents = [
+            _document(message, agent, rooms.embedder.dim, sparse)
+            for message in page.messages
+            if message.role != common.ROLE_SYSTEM
+        ]
+        await rooms.vectors.upsert(MESSAGES, rooms.project, documents)
+        ids += [document.id for document in documents]
+        token = page.next_page_token
+        if not token:
+            break
+    await rooms.pending.done(rooms.project, ids)
+
+
+async def _mark_the_rest(rooms: Rooms) -> None:
+    while found := await rooms.pending.find(10_000):
+        for project, ids in found.items():
+            await rooms.pending.done(project, ids)
+
+
+def _document(message: common.Message, agent: Agent, dim: int, sparse: SparseEncoder) -> Document:
+    text = message.parts[0].text.text
+    return Document(
+        message.id,
+        [IndexedChunk(vector_of(text, dim), sparse.document(text))],
+        {
+            "agent_id": agent.id,
+            "conversation_id": agent.conversation,
+            "role": "user" if message.role == common.ROLE_USER else "assistant",
+            "run_id": message.run_id,
+            "create_time": message.create_time.ToDatetime(tzinfo=UTC),
+        },
+    )
+
+
+def _message(text: str, minute: int, run: str = "") -> common.Message:
+    message = common.Message(
+        id=new_id("message"),
+        run_id=run,
+        role=common.ROLE_ASSISTANT if minute % 2 else common.ROLE_USER,
+        parts=[common.Part(text=common.TextPart(text=text))],
+    )
+    message.create_time.FromDatetime(_START + timedelta(minutes=minute))
+    return message

@@ -1,0 +1,159 @@
+"""One archive with a hundred thousand passages: storing, indexing and searching them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from typing import Any
+
+from benchmarks.report import Report, Row
+from benchmarks.samples import Samples
+from benchmarks.scale.material import Sized, questions, with_vectors
+from benchmarks.scale.rooms import Rooms
+from strata.api.archival.v1 import archive_service_pb2 as archive_pb
+from strata.api.archival.v1 import passage_service_pb2 as pb
+
+_WORDS = 40
+_BATCH = 500
+_TAGS = 10
+_START = datetime(2020, 1, 1, tzinfo=UTC)
+_MINUTES = timedelta(minutes=20)
+WARM_UP = 5
+SEARCH_TARGET_MS = 20.0
+STORE_TARGET_S = 1.0
+
+
+async def measure(rooms: Rooms, report: Report, count: int, searches: int) -> None:
+    """Fills an archive and searches it.
+
+    Args:
+        rooms: Where.
+        report: Is added to.
+        count: Passages.
+        searches: Searches of each kind.
+    """
+    created = await rooms.archives.CreateArchive(archive_pb.CreateArchiveRequest(name="Big"))
+    archive = created.archive.id
+    # Made beforehand: making them is not what is measured.
+    requests = list(_upload(archive, count, rooms))
+    started = time.perf_counter()
+    await rooms.passages.InsertPassages(_all_of(requests))
+    stored = time.perf_counter() - started
+    requests.clear()
+    await _until_indexed(rooms, archive)
+    indexed = time.perf_counter() - started
+    report.add(
+        Row(
+            "1,000 passages stored, vectors given",
+            stored / count * 1000,
+            "s",
+            target=STORE_TARGET_S,
+            samples=count,
+            note=f"{count / stored:.0f} a second, durable, batches of {_BATCH}, indexing beside it",
+        ),
+        Row(
+            "1,000 passages stored and indexed",
+            indexed / count * 1000,
+            "s",
+            samples=count,
+            note=f"{count / indexed:.0f} a second",
+        ),
+    )
+    asked = questions(searches, seed=3)
+    # The vectors of the questions are in the cache: what is measured is the search.
+    await rooms.embedder.embed(asked, "query")
+    for name, conditions in _filters(archive, count).items():
+        samples = Samples()
+        before = rooms.cpu_ms()
+        for number, question in enumerate([*asked[:WARM_UP], *asked]):
+            request = pb.SearchPassagesRequest(
+                query=question, top_k=10, explain=number < WARM_UP, **conditions
+            )
+            begun = time.perf_counter()
+            response = await rooms.passages.SearchPassages(request)
+            samples.add((time.perf_counter() - begun) * 1000)
+            check(response.hits)
+        cpu = (rooms.cpu_ms() - before) / len(samples)
+        del samples.values[:WARM_UP]
+        report.add(
+            Row(f"search of {count:,} passages, {name}", samples.median, "ms", samples.p95,
+                samples=len(samples), note=f"CPU {cpu:.1f} ms"),
+            Row("  its p95", samples.p95, "ms", target=SEARCH_TARGET_MS, samples=len(samples)),
+        )  # fmt: skip
+    report.add(
+        Row(f"memory with {count:,} passages", total(rooms.memory()), "MB", note=rooms.memory()),
+        Row(f"disk with {count:,} passages", total(rooms.disk()), "MiB", note=rooms.disk()),
+    )
+
+
+def check(hits: Sequence[Any]) -> None:
+    """Sees that a search asked the index.
+
+    Args:
+        hits: What it found, explained.
+
+    Raises:
+        RuntimeError: It found nothing, or by the words in PostgreSQL alone.
+    """
+    if not hits or any("Only its words" in hit.relevance.explanation for hit in hits):
+        raise RuntimeError("a search did not use the index")
+
+
+def _filters(archive: str, count: int) -> dict[str, dict[str, Any]]:
+    middle = _START + _MINUTES * (count // 2)
+    within: dict[str, Any] = {"archive_ids": [archive]}
+    return {
+        "no filter but the archive": within,
+        "a tag that one in ten has": {**within, "tags": ["tag-3"]},
+        "the newer half": {**within, "start_time": middle},
+        "two tags, both, and the newer half": {
+            **within,
+            "tags": ["tag-3", "odd"],
+            "tag_match_mode": pb.TAG_MATCH_MODE_ALL,
+            "start_time": middle,
+        },
+    }
+
+
+def _upload(archive: str, count: int, rooms: Rooms) -> Iterator[pb.InsertPassagesRequest]:
+    numbered = enumerate(with_vectors(count, words=_WORDS, seed=1, dim=rooms.embedder.dim))
+    first = True
+    while batch := list(islice(numbered, _BATCH)):
+        yield pb.InsertPassagesRequest(
+            archive_id=archive if first else "",
+            passages=[_passage(number, sized, rooms) for number, sized in batch],
+        )
+        first = False
+
+
+def _passage(number: int, sized: Sized, rooms: Rooms) -> pb.NewPassage:
+    passage = pb.NewPassage(
+        text=sized.text,
+        tags=[f"tag-{number % _TAGS}", "odd" if number % 2 else "even"],
+        embedding=sized.vector,
+        embedding_model=rooms.embedder.model_id,
+    )
+    passage.create_time.FromDatetime(_START + _MINUTES * number)
+    return passage
+
+
+async def _all_of(requests: list[pb.InsertPassagesRequest]) -> AsyncIterator[Any]:
+    for request in requests:
+        yield request
+
+
+async def _until_indexed(rooms: Rooms, archive: str) -> None:
+    request = archive_pb.GetArchiveRequest(archive_id=archive)
+    while True:
+        found = await rooms.archives.GetArchive(request)
+        if not found.archive.unindexed_count:
+            return
+        await asyncio.sleep(0.5)
+
+
+def total(by_kind: str) -> float:
+    """Returns the sum of what `Rooms.memory` or `Rooms.disk` tells."""
+    return float(sum(int(part.rsplit(" ", 1)[1]) for part in by_kind.split(", ")))

@@ -1,0 +1,153 @@
+"""The archival and the recall room on embedded engines, durable as in use, in this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.processes import usage
+from strata.api.archival.v1 import agent_archive_service_pb2_grpc as agent_grpc
+from strata.api.archival.v1 import archive_service_pb2_grpc as archive_grpc
+from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
+from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
+from strata.archival.main import build as build_archival
+from strata.archival.migrations import MIGRATIONS as ARCHIVAL
+from strata.archival.settings import ArchivalSettings
+from strata.embedded.postgres import EmbeddedPostgres
+from strata.embedded.vectors import EmbeddedVectors
+from strata.recall.index import MESSAGES
+from strata.recall.main import build as build_recall
+from strata.recall.migrations import MIGRATIONS as RECALL
+from strata.recall.settings import RecallSettings
+from strata.recall.store import PendingMessages
+from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
+from strata.shared.context import RequestContext, use
+from strata.shared.db import Database
+from strata.shared.embedding import Embedder
+from strata.shared.ids import new_id
+from strata.shared.inprocess import InProcessNetwork
+from strata.shared.migrate import RolePasswords, RoomMigrations
+from strata.shared.room import BackgroundTasks
+from strata.shared.vectors import VectorIndex
+from strata.shared.vectors.opening import open_embedder, open_vectors
+
+_PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")
+_MIB = 1 << 20
+
+
+@dataclass
+class Rooms:
+    """The rooms through their services, and what lies below them.
+
+    Attributes:
+        project: The tenant that everything belongs to.
+        pending: The recall room's queue; nothing indexes it unless the benchmark does.
+    """
+
+    archives: archive_grpc.ArchiveServiceStub
+    agents: agent_grpc.AgentArchiveServiceStub
+    passages: passage_grpc.PassageServiceStub
+    messages: message_grpc.MessageServiceStub
+    windows: window_grpc.WindowServiceStub
+    pending: PendingMessages
+    vectors: VectorIndex
+    embedder: Embedder
+    project: str
+    pid: int
+    _folder: Path
+
+    def memory(self) -> str:
+        """Returns the memory of the processes in MB, by kind."""
+        found = usage(self.pid).megabytes
+        return ", ".join(f"{name} {megabytes:.0f}" for name, megabytes in sorted(found.items()))
+
+    def cpu_ms(self) -> float:
+        """Returns the processor time of all processes until now."""
+        return sum(usage(self.pid).cpu_ms.values())
+
+    def disk(self) -> str:
+        """Returns what is on disk in MiB, by engine."""
+        return ", ".join(
+            f"{name} {_size(self._folder / name) / _MIB:.0f}" for name in ("postgres", "vectors")
+        )
+
+
+@asynccontextmanager
+async def open_rooms(folder: Path, pid: int) -> AsyncIterator[Rooms]:
+    """Opens the rooms over an empty folder.
+
+    Args:
+        folder: Other users must be able to pass through it.
+        pid: The process whose tree holds the engines.
+    """
+    async with AsyncExitStack() as stack:
+        postgres = EmbeddedPostgres(folder / "postgres")
+        await postgres.start()
+        stack.push_async_callback(postgres.stop)
+        engine = EmbeddedVectors(folder / "vectors")
+        await engine.start()
+        stack.push_async_callback(engine.stop)
+        private, public = generate_key_pair()
+        verifier = TokenVerifier(public)
+        network = await stack.enter_async_context(InProcessNetwork(verifier))
+
+        async def common(migrations: RoomMigrations) -> dict[str, str]:
+            await migrations.upgrade(postgres.url(), _PASSWORDS)
+            roles = migrations.roles
+            return {
+                "database_url": postgres.url(user=roles.service, password=_PASSWORDS.service),
+                "worker_database_url": postgres.url(user=roles.worker, password=_PASSWORDS.worker),
+                "qdrant_url": engine.url,
+                "qdrant_api_key": engine.api_key,
+                "token_public_keys": public,
+            }
+
+        archival_settings = ArchivalSettings.model_validate(await common(ARCHIVAL))
+        archival = await build_archival(archival_settings, network, stack)
+        network.register(archival, archival_settings)
+        await stack.enter_async_context(BackgroundTasks(archival))
+        recall_settings = RecallSettings.model_validate(await common(RECALL))
+        recall = await build_recall(recall_settings, network, stack)
+        network.register(recall, recall_settings)
+        service = Database(recall_settings.database_url)
+        worker = Database(recall_settings.worker_database_url)
+        stack.push_async_callback(service.close)
+        stack.push_async_callback(worker.close)
+        vectors = await open_vectors(recall_settings, network.commons, stack)
+        # Only so long that the collection is there: what the index is given later comes with its
+        # vectors, which no model could make of a million messages in a reasonable time.
+        async with BackgroundTasks(recall), asyncio.timeout(60):
+            while True:
+                if await vectors.serving(MESSAGES):
+                    break
+                await asyncio.sleep(0.1)
+        project = new_id("project")
+        stack.enter_context(_as_client(private, verifier, project))
+        yield Rooms(
+            archive_grpc.ArchiveServiceStub(network.channel("archival")),
+            agent_grpc.AgentArchiveServiceStub(network.channel("archival")),
+            passage_grpc.PassageServiceStub(network.channel("archival")),
+            message_grpc.MessageServiceStub(network.channel("recall")),
+            window_grpc.WindowServiceStub(network.channel("recall")),
+            PendingMessages(service, worker),
+            vectors,
+            await open_embedder(recall_settings, network.commons, stack),
+            project,
+            pid,
+            folder,
+        )
+
+
+@contextmanager
+def _as_client(private: str, verifier: TokenVerifier, project: str) -> Iterator[None]:
+    token = TokenSigner(private).mint("benchmark", project, "benchmark", ["write"])
+    with use(RequestContext(caller=verifier.verify(token))):
+        yield
+
+
+def _size(folder: Path) -> int:
+    return sum(each.stat().st_blocks * 512 for each in folder.rglob("*") if each.is_file())

@@ -1,0 +1,1 @@
+"""Passages from files."""

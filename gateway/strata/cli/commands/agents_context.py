@@ -1,0 +1,107 @@
+"""``strata agents context`` and ``strata agents compact``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.cli.client import Client
+from strata.cli.compaction_options import (
+    CharsOption,
+    CompactionChoice,
+    ModelOption,
+    ModeOption,
+    PromptFileOption,
+    PromptOption,
+    ShareOption,
+)
+from strata.cli.context_picture import picture
+from strata.cli.options import AgentArgument, Connection, ConversationOption, JsonOption, online
+from strata.cli.output import console, note, print_json, print_table, print_text
+
+# A summary takes a model its time: the server gives up after four minutes, and makes do.
+_COMPACTION_S = 300.0
+
+
+@online
+def show_context(
+    connection: Connection,
+    agent: AgentArgument,
+    conversation: ConversationOption = "",
+    prompt: Annotated[
+        bool, typer.Option("--prompt", help="Print the whole system message instead.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what fills the context window of an agent."""
+
+    async def read(client: Client) -> pb.GetContextWindowResponse:
+        request = pb.GetContextWindowRequest(
+            agent_id=await client.agent_id(agent), conversation_id=conversation
+        )
+        return await client.agents.GetContextWindow(request)
+
+    window = connection.run(read)
+    if as_json:
+        print_json(window)
+        return
+    if prompt:
+        print_text(window.system_message)
+        return
+    screen = console()
+    if screen.is_terminal:
+        for line in picture(window, screen.width):
+            screen.print(line, soft_wrap=True)
+        return
+    print_table(
+        ["part", "tokens", "characters", "items"],
+        [
+            (part.name, f"{part.tokens:,}", f"{part.characters:,}", str(part.count or ""))
+            for part in window.parts
+        ],
+        empty="The window is empty.",
+    )
+    share = window.used_tokens / window.context_window if window.context_window else 0
+    about = "about " if window.estimated else ""
+    note(f"{about}{window.used_tokens:,} of {window.context_window:,} tokens ({share:.0%})")
+
+
+@online
+def compact_conversation(
+    connection: Connection,
+    agent: AgentArgument,
+    conversation: ConversationOption = "",
+    mode: ModeOption = None,
+    share: ShareOption = None,
+    model: ModelOption = None,
+    prompt: PromptOption = None,
+    prompt_file: PromptFileOption = None,
+    chars: CharsOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put a summary in the place of older messages now; they stay in recall memory.
+
+    Options that are given stand for the agent's settings, this once.
+    """
+    choice = CompactionChoice(mode, share, model, prompt, prompt_file, chars)
+    settings = choice.over() if choice else None
+
+    async def compact(client: Client) -> pb.CompactConversationResponse:
+        request = pb.CompactConversationRequest(
+            agent_id=await client.agent_id(agent),
+            conversation_id=conversation,
+            compaction=settings,
+        )
+        return await client.agents.CompactConversation(request, timeout=_COMPACTION_S)
+
+    done = connection.run(compact)
+    if as_json:
+        print_json(done)
+        return
+    if not done.HasField("summary"):
+        note("There is nothing that could leave the window.")
+        return
+    print_text("".join(part.summary.text for part in done.summary.parts))
+    note(f"{done.tokens_before:,} → {done.tokens_after:,} tokens.")

@@ -1,0 +1,77 @@
+"""``strata archival import``."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.cli.archival.importing import Import, Source, Target
+from strata.cli.client import Client, new_request_id
+from strata.cli.failures import UsageError
+from strata.cli.options import Connection, JsonOption, online
+from strata.cli.output import error_console, print_json
+
+
+class _Bar:
+    def __init__(self, progress: Progress, name: str) -> None:
+        self._progress = progress
+        # A name is not markup.
+        self._task = progress.add_task(name.replace("[", r"\["), total=None)
+
+    def show(self, received: int, total: int) -> None:
+        self._progress.update(self._task, completed=received, total=total)
+
+
+@online
+def import_passages(
+    connection: Connection,
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE.jsonl", help="A JSON object a line, with a text.")
+    ],
+    agent: Annotated[
+        str, typer.Option("--agent", help="To the own archive of this agent; or", metavar="AGENT")
+    ] = "",
+    archive: Annotated[str, typer.Option("--archive", help="to this archive.", metavar="ID")] = "",
+    again: Annotated[
+        bool, typer.Option("--again", help="From the start, though it was imported before.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Store the passages of a JSON Lines file; an import that broke off goes on.
+
+    A line holds "text" and, if wanted, "tags", "metadata", "create_time" (RFC 3339), "origin",
+    "embedding" and "embedding_model". The same text is stored once.
+    """
+    if bool(agent) == bool(archive):
+        raise UsageError("Give --agent or --archive.")
+    source = Source.of(path)
+    screen = error_console()
+    bars = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=screen,
+    )
+
+    async def work(client: Client) -> pb.UploadPassagesResponse:
+        target = Target(await client.agent_id(agent) if agent else "", archive)
+        request_id = new_request_id() if again else source.request_id(target)
+        return await Import(client, source, target, request_id, _Bar(bars, path.name)).run()
+
+    with bars if screen.is_terminal else nullcontext():
+        done = connection.run(work)
+    if as_json:
+        print_json(done)
+        return
+    typer.echo(
+        f"Stored {done.inserted_count:,} of {done.received_count:,};"
+        f" {done.duplicate_count:,} were there already."
+    )
+    if done.near_duplicate_count:
+        typer.echo(f"{done.near_duplicate_count:,} say nearly the same as an earlier one.")

@@ -1,0 +1,115 @@
+"""``strata archival log``, ``restore``, ``delete`` and ``purge``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.cli.asking import YesOption, ask
+from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.options import Connection, JsonOption, LimitOption, online
+from strata.cli.output import clipped, print_json, print_listing, when
+
+_TEXT_CHARS = 160
+
+PassageArgument = Annotated[str, typer.Argument(metavar="PASSAGE", help="Id of the passage.")]
+ReasonOption = Annotated[
+    str, typer.Option("--reason", help="Why; kept in the history.", show_default=False)
+]
+
+
+@online
+def log(
+    connection: Connection,
+    passage: PassageArgument,
+    limit: LimitOption = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the versions of a passage, newest first; of a deleted one, too."""
+
+    async def read(client: Client) -> pb.ListPassageVersionsResponse:
+        request = pb.ListPassageVersionsRequest(passage_id=passage)
+        return await first_of(client.passages.ListPassageVersions, request, "versions", limit)
+
+    found = connection.run(read)
+    print_listing(
+        found,
+        ["revision", "what", "when", "by", "why", "tags", "text"],
+        [_row(version) for version in found.versions],
+        empty="No versions.",
+        as_json=as_json,
+    )
+
+
+@online
+def restore(
+    connection: Connection,
+    passage: PassageArgument,
+    revision: Annotated[
+        int,
+        typer.Argument(
+            metavar="REVISION",
+            min=0,
+            help="The version to bring back; else the deletion is undone.",
+            show_default=False,
+        ),
+    ] = 0,
+    reason: ReasonOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Bring back a deleted passage, or an older version of one."""
+    request = pb.RestorePassageRequest(
+        request_id=new_request_id(), passage_id=passage, revision=revision, reason=reason
+    )
+
+    async def work(client: Client) -> pb.RestorePassageResponse:
+        return await client.passages.RestorePassage(request)
+
+    done = connection.run(work)
+    if as_json:
+        print_json(done)
+    else:
+        text = clipped(done.passage.text, _TEXT_CHARS)
+        typer.echo(f"Revision {done.passage.revision}: {text}")
+
+
+@online
+def delete(connection: Connection, passage: PassageArgument, reason: ReasonOption = "") -> None:
+    """Hide a passage; ``restore`` brings it back."""
+
+    async def work(client: Client) -> None:
+        await client.passages.DeletePassage(
+            pb.DeletePassageRequest(passage_id=passage, reason=reason)
+        )
+
+    connection.run(work)
+    typer.echo(f"Deleted. To bring it back: strata archival restore {passage}")
+
+
+@online
+def purge(connection: Connection, passage: PassageArgument, yes: YesOption = False) -> None:
+    """Destroy a passage with all its versions."""
+    ask(f"Destroy {passage}?", yes=yes, otherwise="Destroying cannot be undone.")
+
+    async def work(client: Client) -> pb.PurgePassageResponse:
+        request = pb.PurgePassageRequest(request_id=new_request_id(), passage_id=passage)
+        return await client.passages.PurgePassage(request)
+
+    done = connection.run(work)
+    count = done.purged_versions
+    typer.echo(f"Destroyed {count:,} version{'' if count == 1 else 's'}.")
+
+
+def _row(version: pb.PassageVersion) -> tuple[str, ...]:
+    by = version.origin.agent_id or version.principal
+    return (
+        str(version.revision),
+        version.operation,
+        when(version.create_time),
+        by,
+        version.reason,
+        ", ".join(version.tags),
+        clipped(version.text, _TEXT_CHARS),
+    )

@@ -1,0 +1,112 @@
+"""``strata agents conversations`` and ``strata agents fork``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.failures import UsageError
+from strata.cli.options import (
+    AgentArgument,
+    Connection,
+    ConversationOption,
+    JsonOption,
+    LimitOption,
+    online,
+)
+from strata.cli.output import print_fields, print_json, print_listing, when
+
+
+@online
+def list_conversations(
+    connection: Connection,
+    agent: AgentArgument,
+    limit: LimitOption = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List the conversations of an agent, oldest first."""
+
+    async def read(client: Client) -> pb.ListConversationsResponse:
+        request = pb.ListConversationsRequest(agent_id=await client.agent_id(agent))
+        return await first_of(client.agents.ListConversations, request, "conversations", limit)
+
+    found = connection.run(read)
+    print_listing(
+        found,
+        ["id", "title", "forked from", "created"],
+        [
+            (each.id, each.title, each.forked_from_id, when(each.create_time))
+            for each in found.conversations
+        ],
+        empty="No conversations.",
+        as_json=as_json,
+    )
+
+
+@online
+def fork_conversation(
+    connection: Connection,
+    agent: AgentArgument,
+    message: Annotated[
+        str,
+        typer.Option("--at", metavar="MESSAGE", help="Its last message; the newest if not given."),
+    ] = "",
+    conversation: ConversationOption = "",
+    title: Annotated[str, typer.Option("--title", help="Title of the new conversation.")] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Start another conversation where one was at a message; both go on for themselves."""
+
+    async def work(client: Client) -> pb.Conversation:
+        found = await client.agent(agent)
+        return await fork(client, found, message, conversation, title)
+
+    made = connection.run(work)
+    if as_json:
+        print_json(made)
+        return
+    print_fields(
+        [
+            ("conversation", made.id),
+            ("title", made.title),
+            ("forked from", made.forked_from_id),
+            ("created", when(made.create_time)),
+        ]
+    )
+
+
+async def fork(
+    client: Client, agent: pb.Agent, message_id: str, conversation_id: str = "", title: str = ""
+) -> pb.Conversation:
+    """Forks a conversation of an agent.
+
+    Args:
+        client: The gateway.
+        agent: Whose conversation.
+        message_id: Its last message; empty for the newest.
+        conversation_id: The conversation; else the one that the message was said in, or the
+            default one.
+        title: Title of the new one.
+
+    Raises:
+        UsageError: The message is another agent's.
+    """
+    if message_id and not conversation_id:
+        request = message_pb.GetMessageRequest(message_id=message_id)
+        message = (await client.messages.GetMessage(request)).message
+        if message.agent_id != agent.id:
+            raise UsageError(f"{message_id} is a message of another agent.")
+        conversation_id = message.conversation_id
+    response = await client.agents.ForkConversation(
+        pb.ForkConversationRequest(
+            request_id=new_request_id(),
+            conversation_id=conversation_id or agent.default_conversation_id,
+            until_message_id=message_id,
+            title=title,
+        )
+    )
+    return response.conversation

@@ -1,0 +1,115 @@
+"""``strata reindex``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from strata.api.common.v1 import reindex_pb2 as pb
+from strata.cli.client import Client
+from strata.cli.failures import EXIT_FAILURE
+from strata.cli.indexes import ArchiveIndex, WholeIndex, index_of
+from strata.cli.options import Connection, JsonOption, online
+from strata.cli.output import enum_name, error_console, print_fields, print_json, when
+
+app = typer.Typer(add_completion=False)
+
+_LOOK_EVERY_S = 0.5
+_UNDER_WAY = (pb.REINDEX_PHASE_BUILDING, pb.REINDEX_PHASE_CHECKING)
+
+
+@app.command()
+@online
+def reindex(
+    connection: Connection,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT", help="passages, files, messages, or name or id of an archive."
+        ),
+    ],
+    model: Annotated[
+        str, typer.Option("--model", help="The new embedding model; else the present one.")
+    ] = "",
+    status: Annotated[bool, typer.Option("--status", help="Only tell how far it is.")] = False,
+    rollback: Annotated[
+        bool, typer.Option("--rollback", help="Go back to the old index, or call it off.")
+    ] = False,
+    finish: Annotated[
+        bool, typer.Option("--finish", help="Drop the old index now, not after the grace.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until the new index serves.")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Rebuild an index while it serves, with another embedding model if one is named.
+
+    The new index is filled beside the old one, and serves when a check has shown that it finds
+    stored texts as well. Until it is finished, --rollback goes back. Interrupting this command
+    does not interrupt the rebuild. The exit code is 1 if the new index is not good enough.
+    """
+    if sum((status, rollback, finish, bool(model))) > 1:
+        raise typer.BadParameter("choose one of --model, --status, --rollback and --finish")
+
+    async def work(client: Client) -> pb.Reindex:
+        index = await index_of(client, what)
+        if status:
+            return await index.latest()
+        if rollback:
+            return await index.roll_back()
+        if finish:
+            return await index.finish()
+        job = await index.start(model)
+        return await _watch(index, job, quiet=as_json) if wait else job
+
+    job = connection.run(work)
+    _show(job, as_json=as_json)
+    if job.phase == pb.REINDEX_PHASE_FAILED:
+        raise typer.Exit(EXIT_FAILURE)
+
+
+async def _watch(index: WholeIndex | ArchiveIndex, job: pb.Reindex, *, quiet: bool) -> pb.Reindex:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    screen = error_console()
+    with Progress(*columns, console=screen, disable=quiet or not screen.is_terminal) as bar:
+        task = bar.add_task("building", total=job.total or 1)
+        while True:
+            _draw(bar, task, job)
+            if job.phase not in _UNDER_WAY:
+                return job
+            await asyncio.sleep(_LOOK_EVERY_S)
+            job = await index.latest()
+
+
+def _draw(bar: Progress, task: TaskID, job: pb.Reindex) -> None:
+    phase = enum_name(pb.ReindexPhase, job.phase, "REINDEX_PHASE_")
+    bar.update(task, description=phase, completed=min(job.done, job.total or 1))
+
+
+def _show(job: pb.Reindex, *, as_json: bool) -> None:
+    if as_json:
+        print_json(job)
+        return
+    fields = [
+        ("index", job.archive_id or job.collection),
+        ("phase", enum_name(pb.ReindexPhase, job.phase, "REINDEX_PHASE_")),
+        ("model", _models(job)),
+        ("copied", f"{job.done} of {job.total}"),
+    ]
+    if job.checked:
+        found = f"{job.found_by_new} of {job.checked} texts found again"
+        fields.append(("check", f"{found}, {job.found_by_old} by the old index"))
+    if job.note:
+        fields.append(("why", job.note))
+    fields.append(("since", when(job.phase_time)))
+    print_fields(fields)
+
+
+def _models(job: pb.Reindex) -> str:
+    return (
+        job.new_model if job.new_model == job.old_model else f"{job.old_model} to {job.new_model}"
+    )

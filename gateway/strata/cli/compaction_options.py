@@ -1,0 +1,96 @@
+"""Options that say how a window is compacted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.cli.failures import UsageError
+
+_PANEL = "Compaction"
+_MODES = ("sliding_window", "all")
+_MODE = "What leaves a full window: sliding_window, the oldest exchanges; or all before the newest."
+_SHARE = "Share of the room for messages that a compaction frees, such as 0.3."
+_MODEL = "Handle of the model that writes the summaries; else the agent's own."
+_PROMPT = "What that model is told; else our prompt."
+_FILE = "File with what that model is told."
+_CHARS = "Most characters of a summary."
+
+CompactionModeOption = Annotated[
+    str | None, typer.Option("--compaction-mode", help=_MODE, rich_help_panel=_PANEL)
+]
+CompactionShareOption = Annotated[
+    float | None,
+    typer.Option("--compaction-share", min=0, max=1, help=_SHARE, rich_help_panel=_PANEL),
+]
+CompactionModelOption = Annotated[
+    str | None, typer.Option("--compaction-model", help=_MODEL, rich_help_panel=_PANEL)
+]
+CompactionPromptOption = Annotated[
+    str | None, typer.Option("--compaction-prompt", help=_PROMPT, rich_help_panel=_PANEL)
+]
+CompactionPromptFileOption = Annotated[
+    Path | None,
+    typer.Option("--compaction-prompt-file", help=_FILE, exists=True, rich_help_panel=_PANEL),
+]
+SummaryCharsOption = Annotated[
+    int | None, typer.Option("--summary-chars", min=0, help=_CHARS, rich_help_panel=_PANEL)
+]
+
+# The same for one compaction, by shorter names.
+ModeOption = Annotated[str | None, typer.Option("--mode", help=_MODE)]
+ShareOption = Annotated[float | None, typer.Option("--share", min=0, max=1, help=_SHARE)]
+ModelOption = Annotated[str | None, typer.Option("--model", help=_MODEL)]
+PromptOption = Annotated[str | None, typer.Option("--prompt", help=_PROMPT)]
+PromptFileOption = Annotated[Path | None, typer.Option("--prompt-file", help=_FILE, exists=True)]
+CharsOption = Annotated[int | None, typer.Option("--chars", min=0, help=_CHARS)]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionChoice:
+    """What the options said; None where nothing was said.
+
+    An empty text or 0 goes back to the default.
+    """
+
+    mode: str | None = None
+    share: float | None = None
+    model: str | None = None
+    prompt: str | None = None
+    prompt_file: Path | None = None
+    chars: int | None = None
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, name) is not None for name in self.__slots__)
+
+    def over(self, present: pb.CompactionSettings | None = None) -> pb.CompactionSettings:
+        """Returns settings with what was said, the rest as it is.
+
+        Raises:
+            UsageError: The mode is none, or the prompt is given twice.
+        """
+        if self.mode not in (None, "", *_MODES):
+            raise UsageError(f"{self.mode!r} is no mode. Give {' or '.join(_MODES)}.")
+        if self.prompt is not None and self.prompt_file is not None:
+            raise UsageError("Give the prompt or the file with it, not both.")
+        prompt = self.prompt
+        if self.prompt_file is not None:
+            prompt = self.prompt_file.read_text(encoding="utf-8")
+        settings = pb.CompactionSettings()
+        if present is not None:
+            settings.CopyFrom(present)
+        said = {
+            "mode": self.mode,
+            "sliding_window_percentage": self.share,
+            "model": self.model,
+            "prompt": prompt,
+            "clip_chars": self.chars,
+        }
+        for name, value in said.items():
+            if value is not None:
+                setattr(settings, name, value)
+        return settings

@@ -1,0 +1,143 @@
+"""The indexes behind a gateway, and their rebuilds, as commands call them."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from strata.api.archival.v1 import (
+    archive_service_pb2 as archive_pb,
+)
+from strata.api.archival.v1 import (
+    passage_index_service_pb2 as passage_pb,
+)
+from strata.api.archival.v1 import (
+    passage_index_service_pb2_grpc as passage_grpc,
+)
+from strata.api.common.v1 import reindex_pb2 as pb
+from strata.api.recall.v1 import message_index_service_pb2 as message_pb
+from strata.api.recall.v1 import message_index_service_pb2_grpc as message_grpc
+from strata.cli.client import Client
+from strata.shared.errors import NotFoundError, Reason
+
+COLLECTIONS = ("passages", "files", "messages")
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class WholeIndex:
+    """An index that all projects share.
+
+    Attributes:
+        stub: Its service.
+        pb: The messages of that service.
+        name: The collection.
+    """
+
+    stub: Any
+    pb: Any
+    name: str
+
+    async def state(self) -> pb.IndexState:
+        """Returns what serves, and what waits for it."""
+        reply = await self.stub.GetIndex(self.pb.GetIndexRequest(collection=self.name))
+        state: pb.IndexState = reply.index
+        return state
+
+    async def latest(self) -> pb.Reindex:
+        """Returns the newest rebuild.
+
+        Raises:
+            NotFoundError: There was none.
+        """
+        state = await self.state()
+        if not state.HasField("reindex"):
+            raise NotFoundError(f"{self.name} was never rebuilt.", reason=Reason.REINDEX_NOT_FOUND)
+        return state.reindex
+
+    async def start(self, model: str) -> pb.Reindex:
+        """Begins a rebuild."""
+        request = self.pb.StartReindexRequest(
+            request_id=str(uuid.uuid4()), collection=self.name, embedding_model=model
+        )
+        return _reindex(await self.stub.StartReindex(request))
+
+    async def finish(self) -> pb.Reindex:
+        """Drops what was replaced."""
+        request = self.pb.FinishReindexRequest(collection=self.name)
+        return _reindex(await self.stub.FinishReindex(request))
+
+    async def roll_back(self) -> pb.Reindex:
+        """Goes back to what was replaced."""
+        request = self.pb.RollBackReindexRequest(collection=self.name)
+        return _reindex(await self.stub.RollBackReindex(request))
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveIndex:
+    """One archive; otherwise as `WholeIndex`."""
+
+    client: Client
+    archive_id: str
+
+    async def latest(self) -> pb.Reindex:
+        """See `WholeIndex.latest`."""
+        return await self._act(archive_pb.REINDEX_ACTION_STATUS)
+
+    async def start(self, model: str) -> pb.Reindex:
+        """See `WholeIndex.start`."""
+        return await self._act(
+            archive_pb.REINDEX_ACTION_START, embedding_model=model, request_id=str(uuid.uuid4())
+        )
+
+    async def finish(self) -> pb.Reindex:
+        """See `WholeIndex.finish`."""
+        return await self._act(archive_pb.REINDEX_ACTION_FINISH)
+
+    async def roll_back(self) -> pb.Reindex:
+        """See `WholeIndex.roll_back`."""
+        return await self._act(archive_pb.REINDEX_ACTION_ROLL_BACK)
+
+    async def _act(self, action: archive_pb.ReindexAction.ValueType, **fields: str) -> pb.Reindex:
+        request = archive_pb.ReindexArchiveRequest(
+            archive_id=self.archive_id, action=action, **fields
+        )
+        return _reindex(await self.client.archives.ReindexArchive(request))
+
+
+async def index_of(client: Client, name: str) -> WholeIndex | ArchiveIndex:
+    """Returns the index of a collection, or of an archive by id or name.
+
+    Raises:
+        NotFoundError: There is no archive of that name.
+    """
+    if name in COLLECTIONS:
+        return whole_index(client, name)
+    if name.startswith("archive-"):
+        return ArchiveIndex(client, name)
+    request = archive_pb.ListArchivesRequest(page_size=_PAGE)
+    while True:
+        page = await client.archives.ListArchives(request)
+        for archive in page.archives:
+            if archive.name == name:
+                return ArchiveIndex(client, archive.id)
+        if not page.next_page_token:
+            raise NotFoundError(
+                f'There is no archive "{name}". List them with: strata archival list',
+                reason=Reason.ARCHIVE_NOT_FOUND,
+            )
+        request.page_token = page.next_page_token
+
+
+def whole_index(client: Client, name: str) -> WholeIndex:
+    """Returns an index that all projects share."""
+    if name == "messages":
+        stub: Any = message_grpc.MessageIndexServiceStub(client.channel)
+        return WholeIndex(stub, message_pb, name)
+    return WholeIndex(passage_grpc.PassageIndexServiceStub(client.channel), passage_pb, name)
+
+
+def _reindex(reply: Any) -> pb.Reindex:
+    found: pb.Reindex = reply.reindex
+    return found

@@ -1,0 +1,108 @@
+"""A compaction that somebody asks for, outside of any turn."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from strata.agent_loop.compaction.compactor import Compactor
+from strata.agent_loop.compaction.summarizing import Summarizer
+from strata.agent_loop.domain.agents import Agent, CompactionSettings
+from strata.agent_loop.domain.messages import Message, Window
+from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.loop.gauge import Gauge
+from strata.agent_loop.loop.packaging import return_limit
+from strata.agent_loop.loop.ports import BoundModel, Models, Recall
+from strata.agent_loop.loop.requests import View
+from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
+from strata.shared.clock import Clock
+from strata.shared.errors import FailedPreconditionError, Reason
+
+Inspect: TypeAlias = Callable[
+    [str, str], Awaitable[tuple[Agent, Window, ToolSet, BoundModel | None]]
+]
+"""Returns what fills a conversation's window: see `AgentLifecycle.inspect`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What a compaction did.
+
+    Attributes:
+        summary: The summary now in the window; None if nothing could leave it.
+        tokens_before: Estimated tokens of the window before.
+        tokens_after: Estimated tokens of it now.
+    """
+
+    summary: Message | None
+    tokens_before: int
+    tokens_after: int
+
+
+class CompactionByHand:
+    """Compacts a conversation's window now.
+
+    It takes no lease: the swap is made on the revision that was read, or not at all, and a turn
+    that is under way adds its steps to whatever window it finds.
+
+    Args:
+        inspect: Reads an agent's window.
+        models: The configured models.
+        recall: Where windows are kept.
+        tokens: What is known of bytes per token.
+        clock: The clock.
+    """
+
+    def __init__(
+        self,
+        inspect: Inspect,
+        models: Models,
+        recall: Recall,
+        tokens: TokenEstimator,
+        clock: Clock,
+    ) -> None:
+        self._inspect = inspect
+        self._models = models
+        self._recall = recall
+        self._tokens = tokens
+        self._clock = clock
+
+    async def compact(
+        self, agent_id: str, conversation_id: str, settings: CompactionSettings | None = None
+    ) -> Freed:
+        """Compacts a window, full or not.
+
+        Args:
+            agent_id: The agent.
+            conversation_id: Its conversation.
+            settings: What is not to be as the agent has it, for this once.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND.
+            FailedPreconditionError: MODEL_NOT_CONFIGURED.
+            AbortedError: REVISION_MISMATCH; the conversation went on meanwhile, repeatedly.
+        """
+        agent, window, toolset, bound = await self._inspect(agent_id, conversation_id)
+        if settings is not None:
+            agent = replace(agent, compaction=settings.over(agent.compaction))
+        if bound is None:
+            raise FailedPreconditionError(
+                "There is no model that could write the summary.",
+                reason=Reason.MODEL_NOT_CONFIGURED,
+            )
+        view = View(return_limit(bound.settings.context_window), agent.timezone)
+        gauge = Gauge(self._tokens, bound.settings, agent.id)
+        gauge.read(window.messages, toolset, view)
+        fixed = view.size(window.messages[:1]) + tools_bytes(toolset.schemas)
+        held = view.size(window.messages[1:])
+        before = gauge.estimate(fixed + held)
+        summarizer = Summarizer(self._models, self._tokens, agent, bound)
+        compactor = Compactor(agent, summarizer, self._recall, self._clock)
+        room = min(gauge.max_bytes - fixed, held)
+        done = await compactor.compact(window, view, room, None)
+        if done is None:
+            return Freed(None, before, before)
+        return Freed(
+            done.summary, before, gauge.estimate(fixed + view.size(done.window.messages[1:]))
+        )

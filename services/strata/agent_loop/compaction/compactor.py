@@ -1,0 +1,155 @@
+"""Compacting one window: plan, summarise, swap.
+
+The summary and the window that names it are stored by one statement of recall's, fenced by the
+run's attempt and by the revision that the plan was made on. So a process that dies leaves the old
+window or the new one, and a later dispatch that finds the new one has nothing left to do.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from strata.agent_loop.compaction.planning import Plan, plan
+from strata.agent_loop.compaction.summarizing import Summarizer, Summary
+from strata.agent_loop.compaction.transcript import clip
+from strata.agent_loop.domain.agents import Agent
+from strata.agent_loop.domain.journal import JournalKey
+from strata.agent_loop.domain.messages import (
+    Message,
+    MessageRole,
+    Provenance,
+    SummaryPart,
+    Window,
+)
+from strata.agent_loop.loop.packaging import pack_summary
+from strata.agent_loop.loop.ports import Compacted, Recall, WindowSwap
+from strata.agent_loop.loop.requests import View
+from strata.agent_loop.models.domain import Usage
+from strata.shared.clock import Clock
+from strata.shared.errors import AbortedError, Reason
+from strata.shared.ids import new_id
+from strata.shared.logs import get_logger
+
+MAX_SWAPS = 3
+"""Tries to swap a window that others (a pin, a manual compaction) change at the same time."""
+
+_SHRINK = 0.9
+
+_log = get_logger(__name__)
+
+
+class Compactor:
+    """Compacts the windows of one agent.
+
+    Args:
+        agent: The agent, with its settings.
+        summarizer: Makes the texts.
+        recall: Where windows are kept.
+        clock: The clock.
+    """
+
+    def __init__(self, agent: Agent, summarizer: Summarizer, recall: Recall, clock: Clock) -> None:
+        self._agent = agent
+        self._summarizer = summarizer
+        self._recall = recall
+        self._clock = clock
+
+    async def compact(
+        self, window: Window, view: View, room: float, key: JournalKey | None
+    ) -> Compacted | None:
+        """Makes room in a window; None if nothing may leave it.
+
+        Args:
+            window: As stored.
+            view: How its messages are shown.
+            room: Bytes for all messages but the system message.
+            key: The dispatch that compacts; None for a compaction by hand.
+
+        Raises:
+            AbortedError: STALE_ATTEMPT; REVISION_MISMATCH if the window was changed by others
+                each time.
+            StrataError: Recall cannot be reached.
+        """
+        known: tuple[Plan, Summary] | None = None
+        usage = Usage()
+        for swap in range(1, MAX_SWAPS + 1):
+            planned = plan(window.messages, view, room, self._agent.compaction)
+            if planned is None:
+                return None
+            if known is None or not _stands_for(known[0], planned):
+                limit = min(self._agent.compaction.limit_chars, planned.summary_bytes)
+                made = await self._summarizer.summarise(planned.evicted, planned.earlier, limit)
+                usage += made.usage
+                known = (planned, made)
+            summary = self._message(window, planned, known[1].text, key)
+            try:
+                swapped = await self._recall.swap_window(
+                    WindowSwap(
+                        window.conversation_id,
+                        key,
+                        window.revision,
+                        summary,
+                        tuple(message.id for message in planned.kept),
+                    )
+                )
+            except AbortedError as error:
+                if error.reason is not Reason.REVISION_MISMATCH or swap == MAX_SWAPS:
+                    raise
+                window = await self._recall.get_window(window.conversation_id)
+                continue
+            self._tell(planned, known[1])
+            return Compacted(swapped, _stored(swapped, summary), usage)
+        raise AssertionError("the last swap succeeds or raises")
+
+    def _message(self, window: Window, planned: Plan, text: str, key: JournalKey | None) -> Message:
+        now = self._clock.now()
+        size = planned.summary_bytes
+        fitting = clip(text, self._agent.compaction.limit_chars)
+        while fitting and _packed_size(fitting, now, self._agent.timezone) > size:
+            fitting = clip(text, int(len(fitting) * _SHRINK))
+        return Message(
+            id=new_id("message"),
+            role=MessageRole.SUMMARY,
+            parts=(_part(planned, fitting),),
+            conversation_id=window.conversation_id,
+            agent_id=window.agent_id,
+            run_id=key.run_id if key is not None else "",
+            provenance=(Provenance.SYSTEM,),
+            create_time=now,
+        )
+
+    def _tell(self, planned: Plan, made: Summary) -> None:
+        _log.info(
+            "a window was compacted",
+            agent_id=self._agent.id,
+            evicted=len(planned.evicted),
+            kept=len(planned.kept),
+            rung=made.rung,
+        )
+
+
+def _stands_for(done: Plan, planned: Plan) -> bool:
+    """Says whether the summary made for one plan will do for another: a pin kept more, no less."""
+    summarised = {message.id for message in done.evicted}
+    same = done.earlier == planned.earlier
+    return same and all(message.id in summarised for message in planned.evicted)
+
+
+def _part(planned: Plan, text: str) -> SummaryPart:
+    ends = [(m.sequence, m.id) for m in (planned.evicted[0], planned.evicted[-1])]
+    for part in planned.earlier:
+        ends += [
+            (part.first_sequence, part.first_message_id),
+            (part.last_sequence, part.last_message_id),
+        ]
+    (first, first_id), (last, last_id) = min(ends), max(ends)
+    count = len(planned.evicted) + sum(part.message_count for part in planned.earlier)
+    return SummaryPart(text, first, last, count, first_id, last_id)
+
+
+def _packed_size(text: str, made: datetime, timezone: str) -> int:
+    return len(pack_summary(text, made, timezone).encode("utf-8", "replace"))
+
+
+def _stored(window: Window, summary: Message) -> Message:
+    return next((m for m in window.messages if m.id == summary.id), summary)

@@ -1,0 +1,95 @@
+"""Which messages leave a window, and which stay. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from strata.agent_loop.domain.agents import CompactionMode, CompactionSettings
+from strata.agent_loop.domain.messages import Message, SummaryPart
+from strata.agent_loop.loop.exchanges import Unit, UnitKind, leaving, units_of
+from strata.agent_loop.loop.requests import View
+
+MIN_SUMMARY_BYTES = 600
+"""Room for the shortest summary worth making, packed."""
+
+_SUMMARY_SHARE = 0.25
+_PACKING_BYTES = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A compaction that can be made.
+
+    Attributes:
+        evicted: What leaves, in order, without earlier summaries.
+        earlier: Summaries that the new one takes in.
+        kept: What stays, in order, without the system message.
+        summary_bytes: Bytes that the packed summary may take.
+    """
+
+    evicted: tuple[Message, ...]
+    earlier: tuple[SummaryPart, ...]
+    kept: tuple[Message, ...]
+    summary_bytes: int
+
+
+def plan(
+    messages: Sequence[Message], view: View, room: float, settings: CompactionSettings
+) -> Plan | None:
+    """Plans the compaction of a window; None if nothing can leave it.
+
+    Exchanges that are over leave whole, oldest first: in mode ``sliding_window`` until the share
+    that the settings name is free, in mode ``all`` every one of them. If the exchange under way
+    does not fit even then, its older steps go too.
+
+    Args:
+        messages: The window, the system message first.
+        view: How messages are shown.
+        room: Bytes for all messages but the system message.
+        settings: The agent's.
+    """
+    units = units_of(messages[1:])
+    sizes = [view.size(unit.messages) for unit in units]
+    summaries = {i for i, unit in enumerate(units) if unit.kind is UnitKind.SUMMARY}
+    reserve = _reserve(room, settings)
+    size = sum(size for i, size in enumerate(sizes) if i not in summaries)
+    gone: set[int] = set()
+    order = leaving(units)
+    everything = settings.evicts is CompactionMode.ALL
+    share = room * (1.0 - settings.evicted_share) - reserve
+    for group in order.exchanges:
+        if not everything and size <= share:
+            break
+        gone.update(group)
+        size -= sum(sizes[i] for i in group)
+    for group in order.current:
+        if size <= room - reserve:
+            break
+        gone.update(group)
+        size -= sum(sizes[i] for i in group)
+    if not gone:
+        return None
+    return Plan(
+        _messages(units, gone),
+        _earlier(units, summaries),
+        _messages(units, set(range(len(units))) - gone - summaries),
+        max(MIN_SUMMARY_BYTES, int(room) - size),
+    )
+
+
+def _reserve(room: float, settings: CompactionSettings) -> float:
+    return max(MIN_SUMMARY_BYTES, min(settings.limit_chars + _PACKING_BYTES, room * _SUMMARY_SHARE))
+
+
+def _messages(units: Sequence[Unit], wanted: set[int]) -> tuple[Message, ...]:
+    return tuple(message for i in sorted(wanted) for message in units[i].messages)
+
+
+def _earlier(units: Sequence[Unit], summaries: set[int]) -> tuple[SummaryPart, ...]:
+    return tuple(
+        part
+        for message in _messages(units, summaries)
+        for part in message.parts
+        if isinstance(part, SummaryPart)
+    )

@@ -1,0 +1,165 @@
+"""Evicted messages as the summarizer reads them, and the extract that needs no model. Pure.
+
+One JSON object a line, so that nothing that somebody said can pass for a line of somebody else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from strata.agent_loop.domain.messages import (
+    ImagePart,
+    Message,
+    MessageRole,
+    SummaryPart,
+    ToolReturn,
+)
+from strata.agent_loop.models.domain import TextPart, ToolCall
+from strata.agent_loop.prompts.system_message import format_time
+
+CLIP_MARK = "... [summary truncated to fit]"
+PIECE_CHARS = 4_000
+"""Characters shown of one text; a summary needs no more of a long paste."""
+RETURN_CHARS = 1_500
+"""Characters shown of one tool return or of the arguments of a call."""
+
+_EARLIER_SHARE = 0.4
+_SAID_CHARS, _ANSWERED_CHARS = 200, 120
+_EXTRACT_HEAD = "No model could be asked for this summary; these are excerpts of {} messages{}."
+_EXTRACT_TAIL = "Search recall memory for what is not here."
+
+
+def lines(messages: Sequence[Message], timezone: str) -> list[str]:
+    """Returns a transcript: one line for each message that says anything, returns each on one."""
+    found: list[str] = []
+    for message in messages:
+        found += [_json(entry) for entry in _entries(message, timezone)]
+    return found
+
+
+def earlier_lines(earlier: Sequence[SummaryPart]) -> list[str]:
+    """Returns earlier summaries as lines of a transcript."""
+    return [_json({"role": "summary", "content": part.text}) for part in earlier]
+
+
+def part_line(number: int, text: str) -> str:
+    """Returns the summary of one part of a long transcript as a line."""
+    return _json({"role": "summary", "part": number, "content": text})
+
+
+def clip(text: str, limit: int) -> str:
+    """Cuts a summary to `limit` characters, the note that it was cut included."""
+    if len(text) <= limit:
+        return text
+    if limit <= len(CLIP_MARK):
+        return text[:limit]
+    return text[: limit - len(CLIP_MARK)].rstrip() + CLIP_MARK
+
+
+def extract(
+    messages: Sequence[Message], earlier: Sequence[SummaryPart], timezone: str, limit: int
+) -> str:
+    """Returns what can be said of messages without asking a model, in at most `limit` characters.
+
+    What the user said comes before what was answered, newer before older; the order of the
+    result is that of the conversation. Of earlier summaries the beginning is kept.
+    """
+    head = _EXTRACT_HEAD.format(len(messages), _between(messages, timezone))
+    room = limit - len(head) - len(_EXTRACT_TAIL) - 2
+    before = "\n".join(part.text for part in earlier)
+    if before:
+        before = clip(before, max(0, int(room * _EARLIER_SHARE)))
+        room -= len(before) + 1
+    picked: dict[int, str] = {}
+    for role, chars in ((MessageRole.USER, _SAID_CHARS), (MessageRole.ASSISTANT, _ANSWERED_CHARS)):
+        for position in range(len(messages) - 1, -1, -1):
+            message = messages[position]
+            line = _excerpt(message, chars) if message.role is role else ""
+            if line and len(line) + 1 <= room:
+                picked[position] = line
+                room -= len(line) + 1
+    body = [picked[position] for position in sorted(picked)]
+    return clip("\n".join(text for text in (before, head, *body, _EXTRACT_TAIL) if text), limit)
+
+
+def _entries(message: Message, timezone: str) -> list[dict[str, Any]]:
+    if message.role is MessageRole.TOOL:
+        return [
+            {"role": "tool", "name": told.name, "content": _short(told, RETURN_CHARS)}
+            for told in message.tool_returns
+        ]
+    entry: dict[str, Any] = {"role": message.role.value}
+    if message.create_time is not None and message.role is MessageRole.USER:
+        entry["time"] = format_time(message.create_time, timezone)
+    if message.name:
+        entry["name"] = message.name
+    text = _text(message)
+    if text:
+        entry["content"] = _middle_out(text, PIECE_CHARS)
+    if message.tool_calls:
+        entry["calls"] = [
+            {"name": call.name, "arguments": _middle_out(call.arguments, RETURN_CHARS)}
+            for call in message.tool_calls
+        ]
+    return [entry] if text or message.tool_calls else []
+
+
+def _text(message: Message) -> str:
+    texts = []
+    for part in message.parts:
+        if isinstance(part, TextPart | SummaryPart):
+            texts.append(part.text)
+        elif isinstance(part, ImagePart):
+            texts.append(f"[image: {part.media_type or 'unknown type'}]")
+    return "".join(texts).strip()
+
+
+def _short(told: ToolReturn, limit: int) -> str:
+    try:
+        body = json.loads(told.content)
+    except ValueError:
+        body = told.content
+    if isinstance(body, dict) and "message" in body:
+        # The envelope says nothing that the order of the lines does not.
+        body = f"{told.status.value}: {_plain(body['message'])}"
+    return _middle_out(_plain(body), limit)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else _json(value)
+
+
+def _middle_out(text: str, limit: int) -> str:
+    """Cuts a text in its middle: what matters stands at its beginning or at its end."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]} [... {len(text) - 2 * half} characters left out ...] {text[-half:]}"
+
+
+def _excerpt(message: Message, chars: int) -> str:
+    text = " ".join(_text(message).split())
+    if not text:
+        text = _called(message.tool_calls)
+    if not text:
+        return ""
+    cut = text if len(text) <= chars else text[: chars - 1] + "…"
+    return f"- {message.name or message.role.value}: {cut}"
+
+
+def _called(calls: Sequence[ToolCall]) -> str:
+    return f"called {', '.join(call.name for call in calls)}" if calls else ""
+
+
+def _between(messages: Sequence[Message], timezone: str) -> str:
+    times = [message.create_time for message in messages if message.create_time is not None]
+    if not times:
+        return ""
+    first, last = format_time(min(times), timezone), format_time(max(times), timezone)
+    return f" from {first}" if first == last else f" from {first} to {last}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

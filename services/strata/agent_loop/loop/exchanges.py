@@ -1,0 +1,115 @@
+"""What in a window belongs together, and what may leave it first. Pure.
+
+A unit is what is shown or left out together: an input, a summary, or a reply with the returns of
+its calls. An exchange is one or more inputs with the steps that answer them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from strata.agent_loop.domain.messages import Message, MessageRole
+
+# They answer or gate calls of the message before them, and are never parted from it.
+_FOLLOWERS = frozenset({MessageRole.TOOL, MessageRole.APPROVAL})
+
+
+class UnitKind(Enum):
+    """What a unit is."""
+
+    SUMMARY = auto()
+    INPUT = auto()
+    STEP = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Messages that stay or go together."""
+
+    kind: UnitKind
+    messages: tuple[Message, ...]
+
+    @property
+    def pinned(self) -> bool:
+        """Whether a message of it must stay in the window."""
+        return any(message.pinned for message in self.messages)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Positions of units in the order in which they may leave a window.
+
+    Attributes:
+        exchanges: Exchanges that are over, oldest first; those of a group leave together.
+        current: Of the exchange under way: its older steps, then its older inputs.
+    """
+
+    exchanges: tuple[tuple[int, ...], ...]
+    current: tuple[tuple[int, ...], ...]
+
+
+def units_of(messages: Sequence[Message]) -> list[Unit]:
+    """Returns the units of a window without its system message, in order."""
+    units: list[Unit] = []
+    for message in messages:
+        follows = message.role in _FOLLOWERS and units and units[-1].kind is not UnitKind.SUMMARY
+        if follows:
+            units[-1] = Unit(units[-1].kind, (*units[-1].messages, message))
+        else:
+            units.append(Unit(_kind(message), (message,)))
+    return units
+
+
+def leaving(units: Sequence[Unit]) -> Leaving:
+    """Returns what may leave, in order.
+
+    What always stays: the newest unit, the newest message of the user, pinned units with the
+    inputs that they answer, and summaries, which are replaced and not dropped. What stays of the
+    rest is a run of whole exchanges, so that no reply is shown whose question is gone.
+    """
+    exchanges = _exchanges(units)
+    if not exchanges:
+        return Leaving((), ())
+    kept = _protected(units, exchanges)
+    *over, current = exchanges
+    steps = [i for i in current if units[i].kind is UnitKind.STEP and i not in kept]
+    inputs = [i for i in current if units[i].kind is UnitKind.INPUT and i not in kept]
+    groups = (tuple(i for i in exchange if i not in kept) for exchange in over)
+    return Leaving(
+        tuple(group for group in groups if group), tuple((i,) for i in (*steps, *inputs))
+    )
+
+
+def _kind(message: Message) -> UnitKind:
+    if message.role is MessageRole.SUMMARY:
+        return UnitKind.SUMMARY
+    if message.role in {MessageRole.USER, MessageRole.SYSTEM}:
+        return UnitKind.INPUT
+    return UnitKind.STEP
+
+
+def _exchanges(units: Sequence[Unit]) -> list[list[int]]:
+    found: list[list[int]] = []
+    answered = True
+    for position, unit in enumerate(units):
+        if unit.kind is UnitKind.SUMMARY:
+            continue
+        if not found or (unit.kind is UnitKind.INPUT and answered):
+            found.append([])
+        found[-1].append(position)
+        answered = unit.kind is UnitKind.STEP
+    return found
+
+
+def _protected(units: Sequence[Unit], exchanges: Sequence[Sequence[int]]) -> set[int]:
+    kept = {len(units) - 1}
+    said = [i for i, unit in enumerate(units) if unit.messages[0].role is MessageRole.USER]
+    kept.update(said[-1:])
+    for exchange in exchanges:
+        pinned = [i for i in exchange if units[i].pinned]
+        kept.update(pinned)
+        if any(units[i].kind is UnitKind.STEP for i in pinned):
+            kept.update(i for i in exchange if units[i].kind is UnitKind.INPUT)
+    return kept

@@ -1,0 +1,323 @@
+"""Between the messages of the wire and the domain, for passages: new ones, changes, versions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.archival.convert import (
+    check_tags,
+    checked_time,
+    checked_tokens,
+    origin_to_proto,
+    passage_to_proto,
+    refuse,
+    tag_violations,
+    text_violations,
+    to_place,
+    to_request,
+)
+from strata.archival.domain.history import Author, Change, PassageVersion, Progress
+from strata.archival.domain.likeness import likeness_of
+from strata.archival.domain.passages import (
+    Filter,
+    GivenVector,
+    Inserted,
+    NewPassage,
+    NewText,
+    Origin,
+    Place,
+    TagMatch,
+)
+from strata.shared.context import require_caller
+from strata.shared.errors import FieldViolation
+from strata.shared.ids import check_id, new_id
+
+MAX_TOOL_CALL_CHARS = 256
+MAX_REASON_CHARS = 2_000
+MAX_METADATA = 64
+MAX_METADATA_CHARS = 10_000
+MAX_DIMENSION = 16_384
+
+_ORIGIN_IDS = {"agent_id": "agent", "run_id": "run", "message_id": "message", "file_id": "file"}
+
+
+class PassageReader:
+    """Checks new texts and finds out about them what is stored with them.
+
+    Args:
+        count_tokens: Counts as the embedding model does.
+        token_limit: Most tokens of one passage.
+    """
+
+    def __init__(self, count_tokens: Callable[[str], int], token_limit: int) -> None:
+        self._count_tokens = count_tokens
+        self._token_limit = token_limit
+
+    def text(self, text: str) -> NewText:
+        """Returns a text to store.
+
+        Raises:
+            FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
+        """
+        tokens = checked_tokens(text, self._count_tokens, self._token_limit)
+        return NewText(text, tokens, likeness_of(text))
+
+    def passages(
+        self, wires: Iterable[pb.NewPassage], field: str, now: datetime, principal: str
+    ) -> list[NewPassage]:
+        """Returns passages to store; slow for many of them.
+
+        Args:
+            wires: As they were sent.
+            field: Where they stand in the request.
+            now: When they are stored.
+            principal: Who stores them.
+
+        Raises:
+            InvalidArgumentError: A text is blank, or tags, metadata, origin, time or vector
+                are wrong.
+            FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
+        """
+        wires = list(wires)
+        violations: list[FieldViolation] = []
+        for index, wire in enumerate(wires):
+            place = f"{field}[{index}]" if len(wires) > 1 else field
+            violations += _passage_violations(place, wire)
+        refuse(violations)
+        return [self._passage(wire, now, principal) for wire in wires]
+
+    def _passage(self, wire: pb.NewPassage, now: datetime, principal: str) -> NewPassage:
+        dated = wire.HasField("create_time")
+        return NewPassage(
+            id=new_id("passage"),
+            content=self.text(wire.text),
+            create_time=wire.create_time.ToDatetime(tzinfo=UTC) if dated else now,
+            store_time=now,
+            tags=_tags(wire.tags),
+            metadata=dict(wire.metadata),
+            origin=_to_origin(wire.origin),
+            principal=principal,
+            vector=_to_vector(wire),
+        )
+
+
+def _passage_violations(place: str, wire: pb.NewPassage) -> list[FieldViolation]:
+    violations = [
+        *text_violations(f"{place}.text", wire.text),
+        *tag_violations(f"{place}.tags", wire.tags),
+        *_metadata_violations(f"{place}.metadata", wire.metadata),
+        *_origin_violations(f"{place}.origin", wire.origin),
+        *_vector_violations(place, wire),
+    ]
+    checked_time(wire.create_time, f"{place}.create_time", violations)
+    return violations
+
+
+def to_change(request: pb.UpdatePassageRequest, text: NewText | None) -> Change:
+    """Returns a change of a passage.
+
+    Args:
+        request: Which was checked by `check_change`.
+        text: Its text, if it has one.
+    """
+    return Change(
+        author=_to_author(request.origin, request.reason),
+        request=to_request(request),
+        expected_revision=request.expected_revision,
+        text=text,
+        tags=_tags(request.tags) if request.set_tags else None,
+        metadata=dict(request.metadata) if request.set_metadata else None,
+    )
+
+
+def check_change(request: pb.UpdatePassageRequest) -> None:
+    """Checks a change before anything is counted in it.
+
+    Raises:
+        InvalidArgumentError: A value is wrong.
+    """
+    check_id(request.passage_id, "passage", field="passage_id")
+    violations = [
+        *tag_violations("tags", request.tags),
+        *_metadata_violations("metadata", request.metadata),
+        *_author_violations(request.origin, request.reason),
+    ]
+    if request.HasField("text"):
+        violations += text_violations("text", request.text)
+    refuse(violations)
+
+
+def to_restoration(request: pb.RestorePassageRequest) -> Change:
+    """Returns who restores a passage, and under which conditions.
+
+    Raises:
+        InvalidArgumentError: A value is wrong.
+    """
+    check_id(request.passage_id, "passage", field="passage_id")
+    violations = _author_violations(request.origin, request.reason)
+    if request.revision < 0:
+        violations.append(FieldViolation("revision", "must not be negative"))
+    refuse(violations)
+    author = _to_author(request.origin, request.reason)
+    return Change(author, to_request(request), request.expected_revision)
+
+
+def to_deleter(request: pb.DeletePassageRequest) -> Author:
+    """Returns who deletes a passage.
+
+    Raises:
+        InvalidArgumentError: A value is wrong.
+    """
+    check_id(request.passage_id, "passage", field="passage_id")
+    refuse(_author_violations(request.origin, request.reason))
+    return _to_author(request.origin, request.reason)
+
+
+def to_listing(request: pb.ListPassagesRequest) -> tuple[Place, Filter]:
+    """Returns where passages are listed, and which; the archives are filled in by the caller.
+
+    Raises:
+        InvalidArgumentError: A value is wrong.
+    """
+    place = to_place(request.archive_id, request.agent_id)
+    tags = check_tags(request.tags)
+    violations: list[FieldViolation] = []
+    start, end = (
+        checked_time(getattr(request, name), name, violations) if request.HasField(name) else None
+        for name in ("start_time", "end_time")
+    )
+    if start is not None and end is not None and start >= end:
+        violations.append(FieldViolation("end_time", "must be after start_time"))
+    refuse(violations)
+    for name, kind in (("run_id", "run"), ("message_id", "message")):
+        if getattr(request, name):
+            check_id(getattr(request, name), kind, field=name)
+    within = Filter(
+        archive_ids=(),
+        tags=_tags(tags),
+        tag_match=TagMatch.ALL,
+        start_time=start,
+        end_time=end,
+        run_id=request.run_id,
+        message_id=request.message_id,
+        show_deleted=request.show_deleted,
+    )
+    return place, within
+
+
+def inserted_to_proto(stored: Inserted) -> pb.InsertPassageResponse:
+    """Returns the wire form of a stored passage, with what is nearly the same."""
+    near = stored.passage.near_duplicate_ids
+    return pb.InsertPassageResponse(
+        passage=passage_to_proto(stored.passage),
+        duplicate=stored.duplicate,
+        near_duplicate_ids=near,
+        near_duplicates=[
+            pb.NearDuplicate(passage_id=passage_id, text=text)
+            for passage_id, text in zip(near, stored.near_texts, strict=False)
+        ],
+    )
+
+
+def version_to_proto(version: PassageVersion) -> pb.PassageVersion:
+    """Returns the wire form of a version."""
+    wire = pb.PassageVersion(
+        passage_id=version.passage_id,
+        revision=version.revision,
+        operation=version.operation,
+        text=version.text,
+        tags=version.tags,
+        metadata=version.metadata,
+        token_count=version.token_count,
+        origin=origin_to_proto(version.author.origin),
+        principal=version.author.principal,
+        reason=version.author.reason,
+    )
+    wire.create_time.FromDatetime(version.create_time)
+    return wire
+
+
+def progress_to_proto(progress: Progress) -> pb.UploadPassagesResponse:
+    """Returns the wire form of how far an upload is."""
+    return pb.UploadPassagesResponse(
+        received_count=progress.received,
+        inserted_count=progress.inserted,
+        duplicate_count=progress.duplicates,
+        near_duplicate_count=progress.near_duplicates,
+        complete=progress.complete,
+    )
+
+
+def _tags(tags: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(tags)))
+
+
+def _to_origin(wire: pb.PassageOrigin) -> Origin:
+    return Origin(
+        agent_id=wire.agent_id,
+        run_id=wire.run_id,
+        tool_call_id=wire.tool_call_id,
+        message_id=wire.message_id,
+        file_id=wire.file_id,
+    )
+
+
+def _to_author(origin: pb.PassageOrigin, reason: str) -> Author:
+    return Author(require_caller().principal, _to_origin(origin), reason)
+
+
+def _to_vector(wire: pb.NewPassage) -> GivenVector | None:
+    if not wire.embedding:
+        return None
+    # Similarity is the cosine: length says nothing, and stored vectors all have the same.
+    length = math.hypot(*wire.embedding)
+    return GivenVector(wire.embedding_model, tuple(value / length for value in wire.embedding))
+
+
+def _vector_violations(place: str, wire: pb.NewPassage) -> list[FieldViolation]:
+    if bool(wire.embedding) != bool(wire.embedding_model):
+        return [
+            FieldViolation(f"{place}.embedding_model", "is set with the embedding, and only so")
+        ]
+    if len(wire.embedding) > MAX_DIMENSION:
+        told = f"must not be more than {MAX_DIMENSION} numbers"
+        return [FieldViolation(f"{place}.embedding", told)]
+    length = math.hypot(*wire.embedding)
+    # Too long a vector has no finite length, and a tiny one vanishes when it is stored.
+    if wire.embedding and not 1e-18 < length < 1e18:
+        return [FieldViolation(f"{place}.embedding", "must be finite and not all zero")]
+    return []
+
+
+def _author_violations(origin: pb.PassageOrigin, reason: str) -> list[FieldViolation]:
+    violations = _origin_violations("origin", origin)
+    if len(reason) > MAX_REASON_CHARS or "\x00" in reason:
+        told = f"must be at most {MAX_REASON_CHARS} characters without NUL"
+        violations.append(FieldViolation("reason", told))
+    return violations
+
+
+def _origin_violations(place: str, origin: pb.PassageOrigin) -> list[FieldViolation]:
+    for name, kind in _ORIGIN_IDS.items():
+        if getattr(origin, name):
+            check_id(getattr(origin, name), kind, field=f"{place}.{name}")
+    if len(origin.tool_call_id) > MAX_TOOL_CALL_CHARS or "\x00" in origin.tool_call_id:
+        told = f"must be at most {MAX_TOOL_CALL_CHARS} characters without NUL"
+        return [FieldViolation(f"{place}.tool_call_id", told)]
+    return []
+
+
+def _metadata_violations(place: str, metadata: Mapping[str, str]) -> list[FieldViolation]:
+    pairs = dict(metadata)
+    if len(pairs) > MAX_METADATA:
+        return [FieldViolation(place, f"must not be more than {MAX_METADATA} pairs")]
+    wrong = [
+        key
+        for key, value in pairs.items()
+        if not key or "\x00" in key + value or len(key) + len(value) > MAX_METADATA_CHARS
+    ]
+    told = f"keys must not be empty, and a pair at most {MAX_METADATA_CHARS} characters without NUL"
+    return [FieldViolation(place, told)] if wrong else []

@@ -1,0 +1,109 @@
+"""Between the messages of the wire and the domain, for searching passages."""
+
+from __future__ import annotations
+
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.archival.convert import (
+    MAX_QUERY_CHARS,
+    checked_time,
+    passage_to_proto,
+    refuse,
+    tag_violations,
+)
+from strata.archival.domain.passages import TagMatch
+from strata.archival.domain.searching import Answer, Exclusion, Found, Search
+from strata.shared.errors import FieldViolation
+from strata.shared.ids import check_id
+from strata.shared.timewords import TimeRange
+
+DEFAULT_TOP_K = 5
+MAX_TOP_K = 100
+
+_MATCH = {
+    pb.TAG_MATCH_MODE_UNSPECIFIED: TagMatch.ANY,
+    pb.TAG_MATCH_MODE_ANY: TagMatch.ANY,
+    pb.TAG_MATCH_MODE_ALL: TagMatch.ALL,
+}
+
+
+def to_search(request: pb.SearchPassagesRequest) -> Search:
+    """Returns what to search for.
+
+    Raises:
+        InvalidArgumentError: Neither or both of agent and archives are given, or a value is
+            out of range.
+    """
+    violations: list[FieldViolation] = []
+    if bool(request.agent_id) == bool(request.archive_ids):
+        violations.append(FieldViolation("agent_id", "set exactly one of agent_id and archive_ids"))
+    if len(request.query) > MAX_QUERY_CHARS:
+        violations.append(FieldViolation("query", f"must not exceed {MAX_QUERY_CHARS} characters"))
+    if request.top_k < 0:
+        violations.append(FieldViolation("top_k", "must not be negative"))
+    if request.tag_match_mode not in _MATCH:
+        violations.append(FieldViolation("tag_match_mode", "is not a known mode"))
+    violations += tag_violations("tags", request.tags)
+    times = {
+        name: checked_time(getattr(request, name), name, violations)
+        if request.HasField(name)
+        else None
+        for name in ("start_time", "end_time", "reference_time")
+    }
+    start, end = times["start_time"], times["end_time"]
+    if start is not None and end is not None and start >= end:
+        violations.append(FieldViolation("end_time", "must be after start_time"))
+    refuse(violations)
+    if request.agent_id:
+        check_id(request.agent_id, "agent", field="agent_id")
+    for index, archive_id in enumerate(request.archive_ids):
+        check_id(archive_id, "archive", field=f"archive_ids[{index}]")
+    return Search(
+        query=request.query,
+        top_k=min(request.top_k or DEFAULT_TOP_K, MAX_TOP_K),
+        agent_id=request.agent_id,
+        archive_ids=tuple(request.archive_ids),
+        tags=tuple(sorted(set(request.tags))),
+        tag_match=_MATCH[request.tag_match_mode],
+        start_time=start,
+        end_time=end,
+        explain=request.explain,
+        timezone=request.timezone,
+        reference_time=times["reference_time"],
+    )
+
+
+def answer_to_proto(answer: Answer) -> pb.SearchPassagesResponse:
+    """Returns the wire form of what a search gave."""
+    return pb.SearchPassagesResponse(
+        hits=[_hit(found) for found in answer.hits],
+        exclusions=[_exclusion(each) for each in answer.exclusions],
+        spoken_times=[_spoken_time(each) for each in answer.spoken_times],
+    )
+
+
+def _hit(found: Found) -> pb.PassageHit:
+    relevance = pb.PassageRelevance(
+        search_mode=found.mode,
+        rrf_score=found.score,
+        vector_rank=found.vector_rank,
+        fts_rank=found.fts_rank,
+        explanation=found.why,
+    )
+    return pb.PassageHit(passage=passage_to_proto(found.passage), relevance=relevance)
+
+
+def _exclusion(exclusion: Exclusion) -> pb.PassageExclusion:
+    return pb.PassageExclusion(
+        condition=exclusion.condition,
+        count=exclusion.count,
+        best_passage_id=exclusion.best_passage_id,
+    )
+
+
+def _spoken_time(spoken: TimeRange) -> pb.PassageSpokenTime:
+    wire = pb.PassageSpokenTime(words=spoken.words)
+    if spoken.start is not None:
+        wire.start_time.FromDatetime(spoken.start)
+    if spoken.end is not None:
+        wire.end_time.FromDatetime(spoken.end)
+    return wire

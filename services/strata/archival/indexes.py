@@ -1,0 +1,132 @@
+"""Wires the indexes of the room: what searches them, keeps them up and rebuilds them."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from strata.archival.index import (
+    ARCHIVE_PASSAGES,
+    FILE_CHUNKS,
+    PASSAGES,
+    ChunkIndex,
+    PassageIndex,
+)
+from strata.archival.indexer import ChunkBacklog, PassageBacklog
+from strata.archival.reindexing import ArchiveRebuild, ChunkTexts, PassageTexts
+from strata.archival.settings import ArchivalSettings
+from strata.archival.store import ChunkQueue, PendingPassages
+from strata.archival.store.contents import ChunkContents, PassageContents
+from strata.archival.store.homes import SCHEMA, ArchiveHomes
+from strata.shared.db import Database
+from strata.shared.embedding import Embedder, EmbeddingModels
+from strata.shared.room import Wiring
+from strata.shared.telemetry import Telemetry
+from strata.shared.vectors import VectorIndex
+from strata.shared.vectors.indexing import Indexer
+from strata.shared.vectors.opening import open_models, open_vectors
+from strata.shared.vectors.reindex import slot_of
+from strata.shared.vectors.reindex.desk import IndexDesk, Offered
+from strata.shared.vectors.reindex.driver import POLL_FACTOR, Rebuildable, Reindexer, archive_of
+from strata.shared.vectors.reindex.ledger import Ledger
+from strata.shared.vectors.reindex.routes import OwnModels, StoredRoutes
+from strata.shared.vectors.reindex.whole import WholeCollection
+from strata.shared.vectors.sparse import SparseEncoder
+
+
+@dataclass(frozen=True, slots=True)
+class Indexes:
+    """What the services of the room need of its indexes.
+
+    Attributes:
+        embedder: The default model.
+        models: All models.
+        passages: The passages.
+        chunks: The chunks of files.
+        indexer: Writes what waits.
+        reindexer: Runs rebuilds, beside the indexer.
+        homes: Which archive has which model.
+        archives: How an archive is rebuilt.
+        desk: What operators may ask.
+    """
+
+    embedder: Embedder
+    models: EmbeddingModels
+    passages: PassageIndex
+    chunks: ChunkIndex
+    indexer: Indexer
+    reindexer: Indexer
+    homes: ArchiveHomes
+    archives: ArchiveRebuild
+    desk: IndexDesk
+
+
+async def open_indexes(
+    settings: ArchivalSettings,
+    wiring: Wiring,
+    stack: AsyncExitStack,
+    database: Database,
+    worker: Database,
+) -> Indexes:
+    """Opens models and engine, and returns what works on them.
+
+    Raises:
+        FailedPreconditionError: The weights of the model are missing.
+        DataLossError: They are not those of this release.
+    """
+    models = await open_models(settings, wiring.commons, stack)
+    vectors = await open_vectors(settings, wiring.commons, stack)
+    return await wire(settings, models, vectors, database, worker, wiring.telemetry)
+
+
+async def wire(
+    settings: ArchivalSettings,
+    models: EmbeddingModels,
+    vectors: VectorIndex,
+    database: Database,
+    worker: Database,
+    telemetry: Telemetry | None = None,
+) -> Indexes:
+    """Returns what works on models and engine that are open."""
+    ledger = Ledger(worker, SCHEMA)
+    homes = ArchiveHomes(database)
+    passages = PassageIndex(
+        vectors,
+        models,
+        SparseEncoder(),
+        routes=StoredRoutes(ledger, PASSAGES, models),
+        own=OwnModels(ledger, ARCHIVE_PASSAGES),
+        homes=homes,
+    )
+    chunk_routes = StoredRoutes(ledger, FILE_CHUNKS, models)
+    chunks = ChunkIndex(vectors, models, SparseEncoder(), routes=chunk_routes)
+    pending, queue = PendingPassages(database, worker), ChunkQueue(database, worker)
+    of_passages = PassageContents(database, worker)
+    passage_texts = PassageTexts(of_passages, pending, homes)
+    chunk_texts = ChunkTexts(ChunkContents(database, worker))
+    whole_passages = WholeCollection(passages.texts, passage_texts, ledger)
+    whole_chunks = WholeCollection(chunks.texts, chunk_texts, ledger)
+    archives = ArchiveRebuild(passages, of_passages, pending, homes)
+    indexer = Indexer(
+        [
+            PassageBacklog(pending, passages, batch=settings.index_batch, telemetry=telemetry),
+            ChunkBacklog(queue, chunks, batch=settings.index_file_batch, telemetry=telemetry),
+        ],
+        poll=settings.index_poll_s,
+    )
+    rebuilds: dict[str, Rebuildable] = {
+        slot_of(PASSAGES): whole_passages,
+        slot_of(FILE_CHUNKS): whole_chunks,
+        archive_of(slot_of(PASSAGES)): archives,
+    }
+    driver = Reindexer(ledger, rebuilds, settings.reindex_config, indexer.quiet)
+    reindexer = Indexer([driver], poll=settings.index_poll_s * POLL_FACTOR)
+    offered = {
+        "passages": Offered(
+            passages.texts.routes, whole_passages, passage_texts.count, pending.lag
+        ),
+        "files": Offered(chunks.texts.routes, whole_chunks, chunk_texts.count, queue.lag),
+    }
+    desk = IndexDesk(ledger, models, offered, allowed=settings.reindex_by_key, wake=reindexer.wake)
+    embedder = await models.get(models.default.id)
+    return Indexes(embedder, models, passages, chunks, indexer, reindexer, homes, archives, desk)

@@ -1,0 +1,33 @@
+"""What serves, what is rebuilt, and archives with a model of their own.
+
+Revision ID: 0004
+"""
+
+from alembic import op
+
+from strata.shared.vectors.reindex import schema
+
+revision = "0004"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Creates the tables of indexes, and says of each archive where its vectors are."""
+    for statement in schema.create_sql("archival"):
+        op.execute(statement)
+    # Which model an archive has that follows no default; empty for the default. While it moves
+    # from one model to another, the other one is written, too.
+    op.execute(
+        "ALTER TABLE archives"
+        " ADD COLUMN own_model text COLLATE \"C\" NOT NULL DEFAULT '',"
+        ' ADD COLUMN other_model text COLLATE "C"'
+    )
+
+
+def downgrade() -> None:
+    """Drops the tables; every archive has the default model again."""
+    op.execute("ALTER TABLE archives DROP COLUMN own_model, DROP COLUMN other_model")
+    for statement in schema.drop_sql():
+        op.execute(statement)

@@ -1,0 +1,145 @@
+"""Destroying passages: nothing of them stays but a tombstone until the index has forgotten them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import TextClause, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.archival.store.rows import PASSAGES, UNEXPIRED
+from strata.shared.db import Database
+
+_ARCHIVE_BATCH = 50
+
+
+def destroy_sql(which: str, *, limit: str = "") -> TextClause:
+    """Returns a statement that destroys passages, and gives their and their versions' number.
+
+    Args:
+        which: A condition on passages ``p`` in archives ``home``.
+        limit: What follows the condition, such as an order and a limit.
+    """
+    return text(
+        f"""
+        WITH gone AS (
+            SELECT p.id, p.archive_id, p.tags, p.deleted FROM {PASSAGES}
+            WHERE p.project_id = :project AND NOT p.purge AND {which}
+            {limit or "FOR UPDATE OF p"}
+        ), emptied AS (
+            UPDATE archival.passages p SET
+                deleted = true, purge = true, text = '', tags = '{{}}', metadata = '{{}}',
+                origin = '{{}}', content_hash = '', request_id = '', near_ids = '{{}}',
+                change = '{{}}', change_request_id = '', change_digest = '',
+                revision = p.revision + 1
+            FROM gone WHERE p.project_id = :project AND p.id = gone.id
+        ), forgotten AS (
+            DELETE FROM archival.passage_versions v USING gone
+            WHERE v.project_id = :project AND v.passage_id = gone.id RETURNING v.passage_id
+        ), unlikened AS (
+            DELETE FROM archival.passage_likeness l USING gone
+            WHERE l.project_id = :project AND l.passage_id = gone.id
+        ), unplaced AS (
+            DELETE FROM archival.passage_vectors v USING gone
+            WHERE v.project_id = :project AND v.passage_id = gone.id
+        ), counted AS (
+            UPDATE archival.archives a SET passage_count = a.passage_count - seen.count
+            FROM (SELECT archive_id, count(*) AS count FROM gone WHERE NOT deleted
+                  GROUP BY archive_id) seen
+            WHERE a.project_id = :project AND a.id = seen.archive_id
+        ), untagged AS (
+            INSERT INTO archival.archive_tags (project_id, archive_id, tag, count)
+            SELECT :project, archive_id, tag, -count(*) FROM gone, unnest(gone.tags) AS tag
+            WHERE NOT deleted GROUP BY archive_id, tag ORDER BY archive_id, tag
+            ON CONFLICT (project_id, archive_id, tag)
+            DO UPDATE SET count = archive_tags.count + excluded.count
+        )
+        SELECT (SELECT count(*) FROM gone) AS passages,
+               (SELECT count(*) FROM forgotten) AS versions
+        """
+    )
+
+
+# A cutoff that is computed beforehand can be looked up in the index: row security does not
+# let an expression with a column in it be.
+_FIND = text(
+    """
+    WITH homes AS MATERIALIZED (
+        SELECT project_id, id, now() - time_to_live * interval '1 second' AS cutoff
+        FROM archival.archives WHERE time_to_live > 0
+    )
+    SELECT project_id, id FROM homes h WHERE EXISTS (
+        SELECT 1 FROM archival.passages p
+        WHERE p.project_id = h.project_id AND p.archive_id = h.id AND NOT p.purge
+          AND p.create_time <= h.cutoff)
+    ORDER BY project_id, id LIMIT :count
+    """
+)
+_EXPIRED = destroy_sql(
+    """
+    p.archive_id = :archive AND p.create_time <= (
+        SELECT now() - time_to_live * interval '1 second' FROM archival.archives
+        WHERE project_id = :project AND id = :archive AND time_to_live > 0)
+    """,
+    limit="ORDER BY p.create_time, p.id LIMIT :count FOR UPDATE OF p SKIP LOCKED",
+)
+_EXPIRED_SAME = destroy_sql(
+    "p.archive_id = :archive AND NOT p.deleted AND p.content_hash = ANY(CAST(:hashes AS text[]))"
+    f" AND NOT {UNEXPIRED}"
+)
+
+
+async def destroy_expired_same(
+    connection: AsyncConnection, project_id: str, archive_id: str, hashes: Sequence[str]
+) -> None:
+    """Destroys expired passages that would stand in the way of the same texts."""
+    values: dict[str, Any] = {"project": project_id, "archive": archive_id, "hashes": list(hashes)}
+    await connection.execute(_EXPIRED_SAME, values)
+
+
+class Expiry:
+    """Destroys what is older than its archive keeps; replicas may do it at the same time.
+
+    Args:
+        database: Connects as the room's service role.
+        worker: Connects as its worker role, which sees which archives have a time-to-live.
+        batch: Passages destroyed in one transaction.
+        poll: Seconds between two looks.
+        wake: Tells the indexer that something was committed.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        worker: Database,
+        *,
+        batch: int,
+        poll: float,
+        wake: Callable[[], None],
+    ) -> None:
+        self._database = database
+        self._worker = worker
+        self._batch = batch
+        self._poll = poll
+        self._wake = wake
+
+    async def destroy_expired(self) -> int:
+        """Destroys a batch of each of some archives; returns how many passages, 0 at the end."""
+        async with self._worker.system_transaction(read_only=True) as connection:
+            found = (await connection.execute(_FIND, {"count": _ARCHIVE_BATCH})).all()
+        total = 0
+        for row in found:
+            values = {"project": row.project_id, "archive": row.id, "count": self._batch}
+            async with self._database.transaction(project_id=row.project_id) as connection:
+                total += int((await connection.execute(_EXPIRED, values)).one().passages)
+            self._wake()
+        return total
+
+    async def keep_destroying(self) -> None:
+        """Looks again and again, for ever."""
+        while True:
+            while await self.destroy_expired():
+                pass
+            await asyncio.sleep(self._poll)

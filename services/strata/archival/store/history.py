@@ -1,0 +1,364 @@
+"""Changes of passages in PostgreSQL, and what they were before."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Row, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.archival.domain.history import (
+    Author,
+    Change,
+    Operation,
+    PassageVersion,
+    VersionPage,
+)
+from strata.archival.domain.likeness import likeness_of
+from strata.archival.domain.passages import (
+    Cursor,
+    NewPassage,
+    NewText,
+    Origin,
+    Passage,
+    Request,
+    hash_of,
+)
+from strata.archival.store import receipts
+from strata.archival.store.destroying import destroy_expired_same, destroy_sql
+from strata.archival.store.nearness import near_sql, put_likeness_sql
+from strata.archival.store.passages import missing_passage, same_texts
+from strata.archival.store.rows import (
+    PASSAGE_COLUMNS,
+    PASSAGES,
+    RECORD,
+    UNEXPIRED,
+    change_from_json,
+    change_to_json,
+    from_json,
+    to_passage,
+    to_records,
+)
+from strata.shared.context import current_project
+from strata.shared.db import Database
+from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
+
+_LOCK = text(
+    f"""
+    SELECT {PASSAGE_COLUMNS}, p.change_request_id, p.change_digest, home.time_to_live
+    FROM {PASSAGES}
+    WHERE p.project_id = :project AND p.id = :id AND NOT p.purge AND {UNEXPIRED}
+    FOR UPDATE OF p
+    """
+)
+_ANSWERED = text(
+    """
+    SELECT revision, text, tags, metadata, token_count, deleted, request_digest, create_time
+    FROM archival.passage_versions
+    WHERE project_id = :project AND passage_id = :id AND request_id = :request
+    """
+)
+_VERSION = text(
+    """
+    SELECT text, tags, metadata, token_count FROM archival.passages
+    WHERE project_id = :project AND id = :id AND revision = :revision
+    UNION ALL
+    SELECT text, tags, metadata, token_count FROM archival.passage_versions
+    WHERE project_id = :project AND passage_id = :id AND revision = :revision
+    """
+)
+# What was is moved to the versions, and the counters follow; the index is told by the revision.
+_CHANGE = text(
+    f"""
+    WITH kept AS (
+        INSERT INTO archival.passage_versions (
+            project_id, passage_id, revision, text, tags, metadata, token_count, change,
+            request_id, request_digest, deleted, create_time)
+        SELECT project_id, id, revision, text, tags, metadata, token_count, change,
+               change_request_id, change_digest, deleted, update_time
+        FROM archival.passages WHERE project_id = :project AND id = :id
+    ), changed AS (
+        UPDATE archival.passages p SET
+            text = :text, token_count = :tokens, content_hash = :hash,
+            tags = CAST(:tags AS text[]), metadata = CAST(:metadata AS jsonb),
+            deleted = :deleted, revision = p.revision + 1, update_time = :now,
+            change = CAST(:change AS jsonb), change_request_id = :request, change_digest = :digest
+        WHERE p.project_id = :project AND p.id = :id RETURNING {PASSAGE_COLUMNS}
+    ), counted AS (
+        UPDATE archival.archives a SET passage_count = a.passage_count + :count FROM changed c
+        WHERE a.project_id = :project AND a.id = c.archive_id AND :count <> 0
+    ), tagged AS (
+        INSERT INTO archival.archive_tags (project_id, archive_id, tag, count)
+        SELECT :project, c.archive_id, change.tag, sum(change.count)
+        FROM changed c, (
+            SELECT unnest(CAST(:more_tags AS text[])) AS tag, 1 AS count
+            UNION ALL SELECT unnest(CAST(:fewer_tags AS text[])), -1) AS change
+        GROUP BY c.archive_id, change.tag ORDER BY change.tag
+        ON CONFLICT (project_id, archive_id, tag)
+        DO UPDATE SET count = archive_tags.count + excluded.count
+    )
+    SELECT * FROM changed
+    """
+)
+# Another text is compared anew, and a vector that came with the old one says nothing of it.
+_NEW_TEXT = text(
+    f"""
+    WITH record AS MATERIALIZED (
+        SELECT * FROM jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD})
+    ), likened AS ({put_likeness_sql("record r")}
+    ), unplaced AS (
+        DELETE FROM archival.passage_vectors WHERE project_id = :project AND passage_id = :id
+    )
+    UPDATE archival.passages q SET near_ids = {near_sql("r")} FROM record r
+    WHERE q.project_id = :project AND q.id = :id
+    """
+)
+_PURGE = destroy_sql(f"p.id = :id AND {UNEXPIRED}")
+_IS_THERE = text(
+    f"SELECT 1 FROM {PASSAGES}"
+    f" WHERE p.project_id = :project AND p.id = :id AND NOT p.purge AND {UNEXPIRED}"
+)
+_VERSIONS = text(
+    """
+    SELECT * FROM (
+        SELECT revision, text, tags, metadata, token_count, change, update_time AS create_time,
+               origin
+        FROM archival.passages
+        WHERE project_id = :project AND id = :id AND NOT purge AND revision < :before
+        UNION ALL
+        SELECT v.revision, v.text, v.tags, v.metadata, v.token_count, v.change, v.create_time,
+               p.origin
+        FROM archival.passage_versions v
+        JOIN archival.passages p ON p.project_id = v.project_id AND p.id = v.passage_id
+        WHERE v.project_id = :project AND v.passage_id = :id AND v.revision < :before) every
+    ORDER BY revision DESC LIMIT :limit
+    """
+)
+_BEFORE_ALL = 2**62
+
+
+class PostgresPassageHistory:
+    """Implements `PassageHistory`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def update(self, passage_id: str, change: Change, now: datetime) -> Passage:
+        """Changes a passage under its row's lock."""
+        async with self._database.transaction() as connection:
+            row = await _lock(connection, passage_id)
+            known = await _answered(connection, row, change.request)
+            if known is not None:
+                return known
+            old = to_passage(row)
+            if old.deleted:
+                raise missing_passage(passage_id)
+            new = replace(
+                old,
+                text=old.text if change.text is None else change.text.text,
+                token_count=old.token_count if change.text is None else change.text.token_count,
+                tags=old.tags if change.tags is None else change.tags,
+                metadata=old.metadata if change.metadata is None else change.metadata,
+            )
+            return await _apply(connection, row, new, change, Operation.UPDATE, now)
+
+    async def delete(self, passage_id: str, author: Author, now: datetime) -> None:
+        """Hides a passage under its row's lock."""
+        async with self._database.transaction() as connection:
+            row = await _lock(connection, passage_id)
+            if not row.deleted:
+                new = replace(to_passage(row), deleted=True)
+                await _apply(connection, row, new, Change(author), Operation.DELETE, now)
+
+    async def restore(
+        self, passage_id: str, revision: int, change: Change, now: datetime
+    ) -> Passage:
+        """Brings back a passage or a version under its row's lock."""
+        async with self._database.transaction() as connection:
+            row = await _lock(connection, passage_id)
+            known = await _answered(connection, row, change.request)
+            if known is not None:
+                return known
+            old = to_passage(row)
+            if not revision and not old.deleted:
+                return old
+            new = replace(old, deleted=False)
+            if revision:
+                new = await _as_it_was(connection, new, revision)
+            return await _apply(connection, row, new, change, Operation.RESTORE, now)
+
+    async def purge(self, passage_id: str, request: Request) -> int:
+        """Destroys a passage with all that is kept of it."""
+        async with self._database.transaction() as connection:
+            known = await receipts.take(connection, request)
+            if known is not None:
+                return int(known)
+            values = {"project": current_project(), "id": passage_id}
+            gone = (await connection.execute(_PURGE, values)).one()
+            if not gone.passages:
+                raise missing_passage(passage_id)
+            versions = int(gone.versions) + 1
+            await receipts.answer(connection, request, versions)
+            return versions
+
+    async def versions(self, passage_id: str, limit: int, cursor: Cursor | None) -> VersionPage:
+        """Returns a page of versions, the present one included."""
+        values = {
+            "project": current_project(),
+            "id": passage_id,
+            "before": cursor[0] if cursor else _BEFORE_ALL,
+            "limit": limit + 1,
+        }
+        async with self._database.transaction(read_only=True) as connection:
+            if (await connection.execute(_IS_THERE, values)).one_or_none() is None:
+                raise missing_passage(passage_id)
+            rows = (await connection.execute(_VERSIONS, values)).all()
+        versions = [_to_version(passage_id, row) for row in rows[:limit]]
+        more = len(rows) > limit
+        return VersionPage(versions, (versions[-1].revision,) if more else None)
+
+
+async def _lock(connection: AsyncConnection, passage_id: str) -> Row[Any]:
+    found = await connection.execute(_LOCK, {"project": current_project(), "id": passage_id})
+    row = found.one_or_none()
+    if row is None:
+        raise missing_passage(passage_id)
+    return row
+
+
+async def _answered(connection: AsyncConnection, row: Row[Any], request: Request) -> Passage | None:
+    """Returns the passage as the same request has left it; None if there was none."""
+    if not request.id:
+        return None
+    passage = to_passage(row)
+    if row.change_request_id == request.id:
+        digest = row.change_digest
+    else:
+        values = {"project": current_project(), "id": passage.id, "request": request.id}
+        found = (await connection.execute(_ANSWERED, values)).one_or_none()
+        if found is None:
+            return None
+        digest = found.request_digest
+        passage = replace(
+            _with_version(passage, found),
+            revision=found.revision,
+            deleted=found.deleted,
+            update_time=found.create_time,
+        )
+    if digest != request.digest:
+        raise receipts.reused(request.id)
+    return passage
+
+
+async def _as_it_was(connection: AsyncConnection, passage: Passage, revision: int) -> Passage:
+    values = {"project": current_project(), "id": passage.id, "revision": revision}
+    row = (await connection.execute(_VERSION, values)).one_or_none()
+    if row is None:
+        raise NotFoundError(
+            f"Passage {passage.id} has no revision {revision}.",
+            reason=Reason.VERSION_NOT_FOUND,
+            metadata={"id": passage.id, "revision": revision},
+        )
+    return _with_version(passage, row)
+
+
+def _with_version(passage: Passage, row: Row[Any]) -> Passage:
+    return replace(
+        passage,
+        text=row.text,
+        tags=tuple(row.tags),
+        metadata=from_json(row.metadata),
+        token_count=row.token_count,
+    )
+
+
+async def _apply(
+    connection: AsyncConnection,
+    row: Row[Any],
+    new: Passage,
+    change: Change,
+    operation: Operation,
+    now: datetime,
+) -> Passage:
+    old = to_passage(row)
+    if change.expected_revision not in {0, old.revision}:
+        raise AbortedError(
+            "The passage has changed since it was read.",
+            metadata={"expected": change.expected_revision, "current": old.revision},
+        )
+    content_hash = hash_of(new.text)
+    if not new.deleted:
+        await _check_alone(connection, row, content_hash)
+    if new.text != old.text:
+        await _compare(connection, new, change.text, now)
+    before, after = () if old.deleted else old.tags, () if new.deleted else new.tags
+    values = {
+        "project": current_project(),
+        "id": old.id,
+        "text": new.text,
+        "tokens": new.token_count,
+        "hash": content_hash,
+        "tags": list(new.tags),
+        "metadata": json.dumps(dict(new.metadata), ensure_ascii=False),
+        "deleted": new.deleted,
+        "now": now,
+        "change": json.dumps(change_to_json(operation, change.author), ensure_ascii=False),
+        "request": change.request.id,
+        "digest": change.request.digest,
+        "count": int(old.deleted) - int(new.deleted),
+        "more_tags": list(after),
+        "fewer_tags": list(before),
+    }
+    try:
+        return to_passage((await connection.execute(_CHANGE, values)).one())
+    except IntegrityError as error:
+        raise _same_text() from error
+
+
+async def _check_alone(connection: AsyncConnection, row: Row[Any], content_hash: str) -> None:
+    if row.time_to_live:
+        project = current_project()
+        await destroy_expired_same(connection, project, row.archive_id, [content_hash])
+    same = await same_texts(connection, row.archive_id, [content_hash])
+    if any(item.id != row.id for item in same.values()):
+        raise _same_text()
+
+
+async def _compare(
+    connection: AsyncConnection, new: Passage, content: NewText | None, now: datetime
+) -> None:
+    if content is None:
+        likeness = await asyncio.to_thread(likeness_of, new.text)
+        content = NewText(new.text, new.token_count, likeness)
+    record = NewPassage(new.id, content, new.create_time, now)
+    values = {
+        "project": current_project(),
+        "id": new.id,
+        "records": to_records([record], new.archive_id),
+    }
+    await connection.execute(_NEW_TEXT, values)
+
+
+def _same_text() -> AlreadyExistsError:
+    return AlreadyExistsError("The archive holds this very text already.")
+
+
+def _to_version(passage_id: str, row: Row[Any]) -> PassageVersion:
+    origin = Origin(**from_json(row.origin))
+    operation, author = change_from_json(row.change, row.revision, origin)
+    return PassageVersion(
+        passage_id=passage_id,
+        revision=row.revision,
+        operation=operation,
+        text=row.text,
+        tags=tuple(row.tags),
+        metadata=from_json(row.metadata),
+        token_count=row.token_count,
+        author=author,
+        create_time=row.create_time,
+    )

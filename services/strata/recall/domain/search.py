@@ -1,0 +1,152 @@
+"""Searching messages: what is asked, and what is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from strata.recall.domain.messages import Message, Role
+from strata.shared.timewords import TimeRange
+
+DEFAULT_ROLES = (Role.USER, Role.ASSISTANT, Role.SUMMARY)
+
+
+class Mode(StrEnum):
+    """How matches are looked for."""
+
+    FULL_TEXT = "full text"
+    SEMANTIC = "semantic"
+    HYBRID = "hybrid"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    """What to look for in an agent's messages; times are UTC, ``end_time`` is exclusive.
+
+    Attributes:
+        neighbours: Messages before and after each hit to return with it.
+        explain: Tell what the conditions leave out.
+        timezone: IANA name, of the person who asks.
+        reference_time: What words like "yesterday" count from; None is now.
+    """
+
+    agent_id: str
+    text: str
+    limit: int
+    conversation_id: str = ""
+    roles: tuple[Role, ...] = DEFAULT_ROLES
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+    exclude_run_id: str = ""
+    neighbours: int = 0
+    mode: Mode = Mode.HYBRID
+    explain: bool = False
+    timezone: str = ""
+    reference_time: datetime | None = None
+
+    def without_conditions(self) -> SearchQuery:
+        """Returns the same question to all that the agent has."""
+        return replace(
+            self,
+            conversation_id="",
+            roles=DEFAULT_ROLES,
+            start_time=None,
+            end_time=None,
+            exclude_run_id="",
+        )
+
+    def left_out_by(self, message: Message) -> tuple[str, ...]:
+        """Returns the conditions, as fields of the request, that a message does not meet."""
+        failed = {
+            "conversation_id": self.conversation_id not in ("", message.conversation_id),
+            "roles": message.role not in self.roles,
+            "start_time": self.start_time is not None and message.create_time < self.start_time,
+            "end_time": self.end_time is not None and message.create_time >= self.end_time,
+            "exclude_run_id": bool(self.exclude_run_id) and message.run_id == self.exclude_run_id,
+        }
+        return tuple(name for name, fails in failed.items() if fails)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    """A found message.
+
+    Attributes:
+        mode: ``hybrid``, ``vector`` or ``fts``: which arms found it.
+        score: What the hits are ordered by.
+        vector_rank: Place by meaning, from 1; None if not found so.
+        fts_rank: Place by words, from 1; None if not found so.
+        why: The same in words.
+        neighbours: The messages around it, in order.
+    """
+
+    message: Message
+    mode: str
+    score: float
+    vector_rank: int | None
+    fts_rank: int | None
+    why: str = ""
+    neighbours: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """A condition, and what of the best matches it leaves out."""
+
+    condition: str
+    count: int
+    best_message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a search gives, best first."""
+
+    hits: tuple[SearchHit, ...]
+    exclusions: tuple[Exclusion, ...] = ()
+    spoken_times: tuple[TimeRange, ...] = ()
+
+
+def exclusions(query: SearchQuery, messages: Iterable[Message]) -> tuple[Exclusion, ...]:
+    """Returns what the conditions of a query leave out of some messages, best first."""
+    found: dict[str, Exclusion] = {}
+    for message in messages:
+        for name in query.left_out_by(message):
+            known = found.get(name, Exclusion(name, 0, message.id))
+            found[name] = replace(known, count=known.count + 1)
+    return tuple(found.values())
+
+
+class SearchStore(Protocol):
+    """What searching needs of the log; all methods work in the current project."""
+
+    async def matching(
+        self,
+        ids: Sequence[str],
+        query: SearchQuery,
+        spoken: Sequence[TimeRange],
+        *,
+        waiting_only: bool,
+    ) -> tuple[list[Message], list[tuple[Message, float]]]:
+        """Returns messages by id and by words, all under the query's conditions.
+
+        Args:
+            ids: What the index has found.
+            query: The question.
+            spoken: Times that it speaks of; by words, what was said then comes first.
+            waiting_only: By words only what the index does not have yet.
+
+        Returns:
+            Those of the ids that meet the conditions and hold the quoted phrases, in no order;
+            and the best by words with their scores, best first.
+        """
+        ...
+
+    async def around(
+        self, messages: Sequence[Message], count: int
+    ) -> dict[str, tuple[Message, ...]]:
+        """Returns the neighbours of each message in its conversation, by its id."""
+        ...

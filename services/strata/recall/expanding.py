@@ -1,0 +1,78 @@
+"""What a summary stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from strata.recall.domain.messages import Message, MessageFilter, Role
+from strata.recall.domain.store import MessageStore
+from strata.shared.errors import FieldViolation, InvalidArgumentError
+
+_SHOWN = (Role.USER, Role.ASSISTANT, Role.TOOL, Role.APPROVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """What to expand: the newest summary of a conversation's window, or one by its id."""
+
+    limit: int
+    conversation_id: str = ""
+    summary_id: str = ""
+    from_sequence: int = 0
+    start_time: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """A summary and a page of what it stands for; ``next_sequence`` is 0 at the end."""
+
+    summary: Message | None = None
+    messages: Sequence[Message] = field(default_factory=tuple)
+    next_sequence: int = 0
+
+
+async def expand(store: MessageStore, wanted: Expansion) -> Expanded:
+    """Returns the messages that a summary stands for, oldest first.
+
+    Raises:
+        NotFoundError: ``MESSAGE_NOT_FOUND``.
+        InvalidArgumentError: The message is no summary.
+    """
+    summary = await _summary(store, wanted)
+    if summary is None:
+        return Expanded()
+    [part] = [part for part in summary.parts if part["type"] == "summary"] or [{}]
+    first = max(int(part.get("first_sequence", 0)), wanted.from_sequence)
+    last = int(part.get("last_sequence", -1))
+    if wanted.start_time is not None:
+        since = await store.first_since(summary.conversation_id, wanted.start_time, first, last)
+        if since is None:
+            return Expanded(summary)
+        first = since
+    page = await store.page(
+        MessageFilter(
+            conversation_id=summary.conversation_id,
+            roles=_SHOWN,
+            from_sequence=first,
+            to_sequence=last,
+        ),
+        wanted.limit,
+        None,
+    )
+    following = page.messages[-1].sequence + 1 if page.next_cursor else 0
+    return Expanded(summary, page.messages, following)
+
+
+async def _summary(store: MessageStore, wanted: Expansion) -> Message | None:
+    if not wanted.summary_id:
+        return await store.newest_summary(wanted.conversation_id)
+    message = await store.get(wanted.summary_id)
+    if message.role is not Role.SUMMARY:
+        told = "must be the id of a summary"
+        raise InvalidArgumentError(
+            f"summary_message_id {told}.",
+            violations=[FieldViolation("summary_message_id", told)],
+        )
+    return message

@@ -1,0 +1,65 @@
+"""What waits for the index in this room."""
+
+from __future__ import annotations
+
+from strata.recall.index import MessageIndex
+from strata.recall.store import PendingMessages
+from strata.shared.logs import get_logger
+from strata.shared.telemetry import Telemetry
+from strata.shared.vectors.indexing import LagGauges
+
+_log = get_logger(__name__)
+
+
+class MessageBacklog:
+    """Messages to index, and deleted agents to forget.
+
+    Writing twice does no harm, so replicas need not agree who does it.
+
+    Args:
+        pending: What waits.
+        index: Where it goes.
+        telemetry: Is told how much waits.
+        batch: How many messages at a time.
+    """
+
+    def __init__(
+        self,
+        pending: PendingMessages,
+        index: MessageIndex,
+        telemetry: Telemetry,
+        *,
+        batch: int,
+    ) -> None:
+        self._pending = pending
+        self._index = index
+        self._batch = batch
+        self._gauges = LagGauges(telemetry, "messages")
+
+    async def ensure(self) -> None:
+        """See `Backlog.ensure`."""
+        # First what waits, then the collection: an empty one must not stand for a full one.
+        if await self._index.is_missing():
+            count = await self._pending.index_all_again()
+            _log.info("the index of messages is built anew", messages=count)
+        await self._index.ensure()
+        self._gauges.tell(await self._pending.lag())
+
+    async def advance(self) -> bool:
+        """See `Backlog.advance`."""
+        forgotten = await self._forget()
+        found = await self._pending.find(self._batch)
+        for project_id, ids in found.items():
+            messages = await self._pending.load(project_id, ids)
+            await self._index.write(project_id, messages)
+            # What was deleted while it was embedded must not come back.
+            if gone := await self._pending.done(project_id, ids):
+                await self._index.remove(project_id, gone)
+        return forgotten or bool(found)
+
+    async def _forget(self) -> bool:
+        agents = await self._pending.forgotten()
+        for agent in agents:
+            await self._index.forget_agent(agent.project_id, agent.agent_id)
+            await self._pending.swept(agent)
+        return bool(agents)

@@ -1,0 +1,101 @@
+"""Wires the index of the room: what searches it, keeps it up and rebuilds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from strata.recall.forgetting import ForgottenPoints
+from strata.recall.index import MESSAGES, MessageIndex
+from strata.recall.indexer import MessageBacklog
+from strata.recall.reindexing import MessageTexts
+from strata.recall.settings import RecallSettings
+from strata.recall.store import ForgottenMessages, PendingMessages
+from strata.recall.store.contents import MessageContents
+from strata.shared.db import Database
+from strata.shared.embedding import EmbeddingModels
+from strata.shared.room import BackgroundTask, Wiring
+from strata.shared.telemetry import Telemetry
+from strata.shared.vectors import VectorIndex
+from strata.shared.vectors.indexing import Indexer
+from strata.shared.vectors.opening import open_models, open_vectors
+from strata.shared.vectors.reindex import slot_of
+from strata.shared.vectors.reindex.desk import IndexDesk, Offered
+from strata.shared.vectors.reindex.driver import POLL_FACTOR, Reindexer
+from strata.shared.vectors.reindex.ledger import Ledger
+from strata.shared.vectors.reindex.routes import StoredRoutes
+from strata.shared.vectors.reindex.whole import WholeCollection
+from strata.shared.vectors.sparse import SparseEncoder
+
+SCHEMA = "recall"
+
+
+@dataclass(frozen=True, slots=True)
+class Indexes:
+    """What the services of the room need of its index.
+
+    Attributes:
+        messages: The messages; None where they are not indexed.
+        desk: What operators may ask.
+        background: Keeps the index up, and rebuilds it.
+        indexers: What runs in it: first the indexer, then the reindexer.
+    """
+
+    messages: MessageIndex | None
+    desk: IndexDesk
+    background: Sequence[BackgroundTask] = ()
+    indexers: Sequence[Indexer] = ()
+
+
+async def open_indexes(
+    settings: RecallSettings,
+    wiring: Wiring,
+    stack: AsyncExitStack,
+    database: Database,
+    worker: Database | None,
+) -> Indexes:
+    """Opens models and engine; nothing where messages are not to be indexed.
+
+    Raises:
+        FailedPreconditionError: The weights of the model are missing.
+        DataLossError: They are not those of this release.
+        ValueError: Messages are to be indexed and there is no worker role.
+    """
+    if not settings.index_messages:
+        return Indexes(None, IndexDesk(None, None, {}, allowed=settings.reindex_by_key))
+    if worker is None:
+        raise ValueError("Indexing messages needs worker_database_url.")
+    models = await open_models(settings, wiring.commons, stack)
+    vectors = await open_vectors(settings, wiring.commons, stack)
+    return wire(settings, models, vectors, database, worker, wiring.telemetry)
+
+
+def wire(
+    settings: RecallSettings,
+    models: EmbeddingModels,
+    vectors: VectorIndex,
+    database: Database,
+    worker: Database,
+    telemetry: Telemetry,
+) -> Indexes:
+    """Returns what works on models and engine that are open."""
+    ledger = Ledger(worker, SCHEMA)
+    routes = StoredRoutes(ledger, MESSAGES, models)
+    index = MessageIndex(vectors, models, SparseEncoder(), routes=routes)
+    pending = PendingMessages(database, worker)
+    texts = MessageTexts(MessageContents(database, worker), pending)
+    whole = WholeCollection(index.texts, texts, ledger)
+    backlog = MessageBacklog(pending, index, telemetry, batch=settings.index_batch)
+    forgotten = ForgottenPoints(ForgottenMessages(worker), index)
+    indexer = Indexer([forgotten, backlog], poll=settings.index_poll_s)
+    driver = Reindexer(ledger, {slot_of(MESSAGES): whole}, settings.reindex_config, indexer.quiet)
+    reindexer = Indexer([driver], poll=settings.index_poll_s * POLL_FACTOR)
+    desk = IndexDesk(
+        ledger,
+        models,
+        {"messages": Offered(routes, whole, texts.count, pending.lag)},
+        allowed=settings.reindex_by_key,
+        wake=reindexer.wake,
+    )
+    return Indexes(index, desk, (indexer.run, reindexer.run), (indexer, reindexer))

@@ -1,0 +1,67 @@
+"""What the vector index has of the messages, and what it has to forget.
+
+Revision ID: 0002
+"""
+
+from alembic import op
+
+from strata.shared.db import grant_columns_sql, grant_sql, tenant_policy_sql, worker_policy_sql
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+WORKER = "strata_recall_worker"
+
+
+def upgrade() -> None:
+    """Adds the state of every message, and the queue of agents to forget."""
+    op.execute(
+        "ALTER TABLE messages ADD COLUMN index_state text COLLATE \"C\" NOT NULL DEFAULT 'none'"
+        " CHECK (index_state IN ('none', 'pending', 'indexed'))"
+    )
+    # The owner is bound by the policy too; nobody else reads while the table is locked.
+    op.execute("ALTER TABLE messages NO FORCE ROW LEVEL SECURITY")
+    op.execute(
+        "UPDATE messages SET index_state = 'pending' WHERE role IN ('user', 'assistant', 'summary')"
+        " AND (search_words <> '' OR search_pairs <> '')"
+    )
+    op.execute("ALTER TABLE messages FORCE ROW LEVEL SECURITY")
+    # The first is the indexer's queue; the second finds an agent's part of it by words.
+    op.execute(
+        "CREATE INDEX messages_pending ON messages (create_time) WHERE index_state = 'pending'"
+    )
+    op.execute(
+        "CREATE INDEX messages_pending_here ON messages (project_id, agent_id)"
+        " WHERE index_state = 'pending'"
+    )
+    op.execute(
+        """
+        CREATE TABLE forgotten_agents (
+            project_id text COLLATE "C" NOT NULL,
+            agent_id text COLLATE "C" NOT NULL,
+            delete_time timestamptz NOT NULL DEFAULT now(),
+            swept boolean NOT NULL DEFAULT false,
+            PRIMARY KEY (project_id, agent_id)
+        )
+        """
+    )
+    op.execute(tenant_policy_sql("forgotten_agents"))
+    # The indexer looks over all projects; it can read no word of a message there.
+    op.execute(worker_policy_sql("messages", "recall"))
+    op.execute(
+        grant_columns_sql(
+            "SELECT", ["project_id", "id", "index_state", "create_time"], "messages", WORKER
+        )
+    )
+    op.execute(grant_columns_sql("UPDATE", ["index_state"], "messages", WORKER))
+    op.execute(worker_policy_sql("forgotten_agents", "recall"))
+    op.execute(grant_sql("SELECT, UPDATE, DELETE", "forgotten_agents", WORKER))
+
+
+def downgrade() -> None:
+    """Drops the queue and the states."""
+    op.execute("DROP TABLE forgotten_agents")
+    op.execute("DROP POLICY worker ON messages")
+    op.execute("ALTER TABLE messages DROP COLUMN index_state")

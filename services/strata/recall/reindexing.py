@@ -1,0 +1,56 @@
+"""The messages as something to rebuild an index from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strata.recall.index import entries_of
+from strata.recall.store import PendingMessages
+from strata.recall.store.contents import MessageContents
+from strata.shared.vectors.reindex.check import Stored
+from strata.shared.vectors.reindex.driver import Batch
+
+_NONE_YET = ("", "")
+# Of the messages of an agent that works with tools, few are indexed.
+_LOOK_AT = 8
+
+
+class MessageTexts:
+    """Messages that are indexed, as `Contents`.
+
+    Args:
+        contents: Their keys.
+        pending: Reads them.
+    """
+
+    def __init__(self, contents: MessageContents, pending: PendingMessages) -> None:
+        self._contents = contents
+        self._pending = pending
+
+    async def count(self) -> int:
+        """Returns how many there are."""
+        return await self._contents.count()
+
+    async def batch(self, cursor: tuple[str, ...], limit: int) -> Batch | None:
+        """See `Rebuildable.batch`."""
+        project, message_id = cursor or _NONE_YET
+        found = await self._contents.after((project, message_id), limit * _LOOK_AT)
+        if found is None:
+            return None
+        keys, last = found
+        if len(keys) > limit:
+            keys, last = keys[:limit], keys[limit - 1]
+        messages = await self._pending.load(last[0], [key[1] for key in keys]) if keys else []
+        return Batch(last[0], entries_of(messages), {}, last, len(keys))
+
+    async def changed(self, batch: Batch) -> list[str]:
+        """See `Contents.changed`: messages never change, but they can be deleted."""
+        return await self._contents.gone(batch.project_id, [entry.id for entry in batch.entries])
+
+    async def texts(self, keys: Sequence[tuple[str, str]]) -> list[Stored]:
+        """See `Rebuildable.texts`."""
+        found = []
+        for project, message_id in keys:
+            alive = await self._pending.load(project, [message_id])
+            found += [Stored(project, entry.id, entry.text) for entry in entries_of(alive)]
+        return found

@@ -1,0 +1,1 @@
+"""Services of recall beside those in `servicer`."""

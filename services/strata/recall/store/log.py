@@ -1,0 +1,67 @@
+"""The log of a conversation, with what was said before a fork.
+
+A fork has rows of its own: copies of the window that it started with, and what was said since.
+Its log is these and, in front and between, the rows of the conversations that it comes from, up
+to where it left them. All of them count their messages on one scale, and where two rows have the
+same number, that of the nearer conversation is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strata.recall.store.rows import COLUMNS
+
+LINEAGE = """
+    lineage AS MATERIALIZED (
+        SELECT CAST(:conversation AS text) AS conversation_id,
+               CAST(9223372036854775807 AS bigint) AS until, CAST(0 AS bigint) AS depth
+        UNION ALL
+        SELECT a.id, a.until, a.depth
+        FROM recall.windows w,
+             unnest(w.ancestor_ids, w.ancestor_untils) WITH ORDINALITY AS a(id, until, depth)
+        WHERE w.project_id = :project AND w.conversation_id = :conversation
+    )
+"""
+"""A common table expression: the conversation and those before it, nearest first."""
+
+
+def log_sql(conditions: Sequence[str], *, newest_first: bool = False) -> str:
+    """Returns a query for messages of a log, by sequence.
+
+    Its parameters are ``project``, ``conversation``, ``limit`` and those of the conditions. Each
+    conversation of the lineage gives at most ``limit`` rows, straight from the primary key.
+
+    Args:
+        conditions: On ``m``, a row of ``recall.messages``.
+        newest_first: The other way round.
+    """
+    order = "DESC" if newest_first else "ASC"
+    condition = "".join(f" AND {each}" for each in conditions)
+    return f"""
+        WITH {LINEAGE}
+        SELECT found.* FROM lineage l CROSS JOIN LATERAL (
+            SELECT {", ".join(f"m.{column.strip()}" for column in COLUMNS.split(","))}
+            FROM recall.messages m
+            WHERE m.project_id = :project AND m.conversation_id = l.conversation_id COLLATE "C"
+              AND m.sequence <= l.until {condition}
+              AND NOT EXISTS (
+                  SELECT FROM lineage n JOIN recall.messages nearer
+                    ON nearer.project_id = :project
+                   AND nearer.conversation_id = n.conversation_id COLLATE "C"
+                   AND nearer.sequence = m.sequence AND nearer.sequence <= n.until
+                  WHERE n.depth < l.depth)
+            ORDER BY m.sequence {order} LIMIT :limit
+        ) AS found
+        ORDER BY found.sequence {order} LIMIT :limit
+    """
+
+
+POSITION = f"""
+    WITH {LINEAGE}
+    SELECT m.sequence FROM recall.messages m
+    JOIN lineage l
+      ON l.conversation_id COLLATE "C" = m.conversation_id AND m.sequence <= l.until
+    WHERE m.project_id = :project AND m.id = :id
+"""
+"""The sequence of a message of a log; no row if it is not in it."""

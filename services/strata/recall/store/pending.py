@@ -1,0 +1,128 @@
+"""What the index has not caught up with, over all projects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import text
+
+from strata.recall.domain.messages import Message
+from strata.recall.store.rows import BY_ID, to_message
+from strata.shared.db import Database
+from strata.shared.vectors.indexing import MOST_COUNTED, Lag
+
+_PENDING = text(
+    "SELECT project_id, id FROM recall.messages WHERE index_state = 'pending'"
+    " ORDER BY create_time LIMIT :limit"
+)
+_DONE = text(
+    "UPDATE recall.messages SET index_state = 'indexed'"
+    " WHERE project_id = :project AND id = ANY(CAST(:ids AS text[])) RETURNING id"
+)
+_ALL_AGAIN = text(
+    "UPDATE recall.messages SET index_state = 'pending' WHERE index_state = 'indexed'"
+)
+_LAG = text(
+    """
+    SELECT count(*) AS waiting,
+           coalesce(extract(epoch FROM now() - min(create_time)), 0) AS seconds
+    FROM (SELECT create_time FROM recall.messages WHERE index_state = 'pending'
+          ORDER BY create_time LIMIT :most) waiting
+    """
+)
+# Another replica can be writing what it read before the agent was deleted: the agent is
+# forgotten again when no such write can be under way any more.
+_FORGOTTEN = text(
+    """
+    SELECT project_id, agent_id, delete_time < now() - CAST(:settled AS interval) AS settled
+    FROM recall.forgotten_agents
+    WHERE NOT swept OR delete_time < now() - CAST(:settled AS interval)
+    LIMIT 100
+    """
+)
+_SWEPT = text(
+    "UPDATE recall.forgotten_agents SET swept = true"
+    " WHERE project_id = :project AND agent_id = :agent"
+)
+_SETTLED = text(
+    "DELETE FROM recall.forgotten_agents WHERE project_id = :project AND agent_id = :agent"
+    " AND delete_time < now() - CAST(:settled AS interval)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenAgent:
+    """A deleted agent that the index may still know; ``settled`` if for the last time."""
+
+    project_id: str
+    agent_id: str
+    settled: bool
+
+
+class PendingMessages:
+    """The indexer's view of the messages.
+
+    Args:
+        database: Connects as the room's service role.
+        worker: Connects as its worker role, which sees ids and states of every project.
+        settled_after: How long a write to the index can take at most.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        worker: Database,
+        settled_after: timedelta = timedelta(minutes=10),
+    ) -> None:
+        self._database = database
+        self._worker = worker
+        self._settled = settled_after
+
+    async def find(self, limit: int) -> Mapping[str, Sequence[str]]:
+        """Returns the oldest waiting messages, by project."""
+        async with self._worker.system_transaction(read_only=True) as connection:
+            found: dict[str, list[str]] = {}
+            for row in await connection.execute(_PENDING, {"limit": limit}):
+                found.setdefault(row.project_id, []).append(row.id)
+        return found
+
+    async def load(self, project_id: str, ids: Sequence[str]) -> list[Message]:
+        """Returns messages of a project."""
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
+            rows = await connection.execute(BY_ID, {"project": project_id, "ids": list(ids)})
+            return [to_message(row) for row in rows]
+
+    async def done(self, project_id: str, ids: Sequence[str]) -> list[str]:
+        """Notes that the index holds messages, and returns those that are deleted meanwhile."""
+        async with self._database.transaction(project_id=project_id) as connection:
+            rows = await connection.execute(_DONE, {"project": project_id, "ids": list(ids)})
+            there = {row.id for row in rows}
+        return [each for each in ids if each not in there]
+
+    async def index_all_again(self) -> int:
+        """Marks every message of every project as not indexed, and returns how many."""
+        async with self._worker.system_transaction() as connection:
+            return int((await connection.execute(_ALL_AGAIN)).rowcount)
+
+    async def lag(self) -> Lag:
+        """Returns how far the index is behind; counts 100,000 messages at most."""
+        async with self._worker.system_transaction(read_only=True) as connection:
+            row = (await connection.execute(_LAG, {"most": MOST_COUNTED})).one()
+        return Lag(row.waiting, max(0.0, float(row.seconds)))
+
+    async def forgotten(self) -> list[ForgottenAgent]:
+        """Returns deleted agents that the index has to forget."""
+        async with self._worker.system_transaction(read_only=True) as connection:
+            rows = await connection.execute(_FORGOTTEN, {"settled": self._settled})
+            return [ForgottenAgent(*row) for row in rows]
+
+    async def swept(self, agent: ForgottenAgent) -> None:
+        """Notes that the index has forgotten an agent."""
+        values: dict[str, object] = {"project": agent.project_id, "agent": agent.agent_id}
+        async with self._worker.system_transaction() as connection:
+            if agent.settled:
+                await connection.execute(_SETTLED, {**values, "settled": self._settled})
+            else:
+                await connection.execute(_SWEPT, values)

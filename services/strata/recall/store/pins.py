@@ -1,0 +1,113 @@
+"""Pins in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.pins import brought_back
+from strata.recall.store.rows import BY_ID, BY_RUN, to_message
+from strata.shared.context import current_project
+from strata.shared.db import Database
+from strata.shared.errors import FieldViolation, InvalidArgumentError, NotFoundError, Reason
+
+_LOCK = text(
+    "SELECT * FROM recall.windows"
+    " WHERE project_id = :project AND conversation_id = :conversation FOR UPDATE"
+)
+_PIN = text(
+    "UPDATE recall.messages SET pinned = :pinned"
+    " WHERE project_id = :project AND id = :id AND pinned <> :pinned"
+)
+_REARRANGE = text(
+    "UPDATE recall.windows SET message_ids = CAST(:ids AS text[]), revision = revision + 1,"
+    " metadata_stale = metadata_stale OR :stale"
+    " WHERE project_id = :project AND conversation_id = :conversation"
+)
+
+
+class PostgresPinStore:
+    """Implements `PinStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def set(self, message_id: str, *, pinned: bool) -> Message:
+        """Pins a message or takes its pin away.
+
+        The window's row is locked before the message is touched, and its revision rises: a
+        compaction that was planned without the pin finds another window and is planned anew.
+        """
+        project = current_project()
+        async with self._database.transaction() as connection:
+            message = await self._pinnable(connection, project, message_id)
+            locked = await connection.execute(
+                _LOCK, {"project": project, "conversation": message.conversation_id}
+            )
+            row = locked.one_or_none()
+            if row is None:
+                raise _missing(message_id)
+            # Retention may have forgotten it before the lock was had; it cannot any more.
+            message = await self._pinnable(connection, project, message_id)
+            ids = list(row.message_ids)
+            if pinned and message_id not in ids:
+                ids = await self._with_step(connection, project, ids, message)
+            changed = await connection.execute(
+                _PIN, {"project": project, "id": message_id, "pinned": pinned}
+            )
+            if changed.rowcount or ids != list(row.message_ids):
+                await connection.execute(
+                    _REARRANGE,
+                    {
+                        "project": project,
+                        "conversation": message.conversation_id,
+                        "ids": ids,
+                        "stale": len(ids) != len(row.message_ids),
+                    },
+                )
+            return replace(message, pinned=pinned)
+
+    async def _pinnable(
+        self, connection: AsyncConnection, project: str, message_id: str
+    ) -> Message:
+        found = await connection.execute(BY_ID, {"project": project, "ids": [message_id]})
+        row = found.one_or_none()
+        if row is None:
+            raise _missing(message_id)
+        message = to_message(row)
+        if message.role in {Role.SYSTEM, Role.SUMMARY}:
+            told = "must not be a system message or a summary: these are in view by themselves"
+            raise InvalidArgumentError(
+                f"message_id {told}.", violations=[FieldViolation("message_id", told)]
+            )
+        return message
+
+    async def _with_step(
+        self, connection: AsyncConnection, project: str, ids: Sequence[str], message: Message
+    ) -> list[str]:
+        """Returns the ids of a window with a message of the log and the rest of its step."""
+        of_step: list[Message] = [message]
+        if message.step > 0:
+            of_run = await connection.execute(
+                BY_RUN,
+                {
+                    "project": project,
+                    "run": message.run_id,
+                    "conversation": message.conversation_id,
+                },
+            )
+            of_step = [m for m in map(to_message, of_run) if m.step == message.step]
+        found = await connection.execute(BY_ID, {"project": project, "ids": list(ids)})
+        return [each.id for each in brought_back([to_message(row) for row in found], of_step)]
+
+
+def _missing(message_id: str) -> NotFoundError:
+    return NotFoundError(
+        f"Message {message_id} does not exist.",
+        reason=Reason.MESSAGE_NOT_FOUND,
+        metadata={"id": message_id},
+    )

@@ -1,0 +1,213 @@
+"""How long messages are kept, in PostgreSQL, and the deleting of what is older."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import text
+
+from strata.recall.domain.messages import Cursor
+from strata.recall.domain.retention import Retention, Swept
+from strata.shared.context import current_project
+from strata.shared.db import Database
+
+_GET = text("SELECT days, update_time FROM recall.retention WHERE project_id = :project")
+_SET = text(
+    """
+    INSERT INTO recall.retention AS r (project_id, days, update_time)
+    VALUES (:project, :days, :now)
+    ON CONFLICT (project_id) DO UPDATE SET days = excluded.days, update_time =
+        CASE WHEN r.days = excluded.days THEN r.update_time ELSE excluded.update_time END
+    RETURNING days, update_time
+    """
+)
+_PROJECTS = text(
+    "SELECT project_id, days FROM recall.retention WHERE days > 0 AND project_id > :after"
+    " ORDER BY project_id LIMIT :limit"
+)
+_AGENTS = text(
+    "SELECT DISTINCT agent_id FROM recall.windows"
+    " WHERE project_id = :project AND agent_id > :after ORDER BY agent_id LIMIT :limit"
+)
+_OLD = """
+    SELECT id, conversation_id, run_id, step, create_time FROM recall.messages
+    WHERE project_id = :project AND agent_id = :agent AND create_time < :before
+      AND (create_time, id) > (:after_time, :after_id)
+    ORDER BY create_time, id LIMIT :limit
+"""
+# Whoever puts a message into a window has locked the window: nothing that is deleted here can
+# come into one meanwhile, and what the next statement sees in the windows stays in them.
+_LOCK = text(
+    f"""
+    SELECT conversation_id FROM recall.windows
+    WHERE project_id = :project
+      AND conversation_id IN (SELECT o.conversation_id FROM ({_OLD}) o)
+    ORDER BY conversation_id FOR NO KEY UPDATE
+    """
+)
+_SWEEP = text(
+    f"""
+    WITH old AS MATERIALIZED ({_OLD}), member AS (
+        SELECT o.id AS of_id, m.* FROM old o
+        JOIN recall.messages m ON m.project_id = :project AND m.id = o.id
+        UNION ALL
+        -- A call goes with its return: the messages of a step, all or none.
+        SELECT o.id AS of_id, m.* FROM old o
+        JOIN recall.messages m ON m.project_id = :project AND m.run_id = o.run_id
+         AND m.run_id <> '' AND m.conversation_id = o.conversation_id
+         AND m.step = o.step AND m.id <> o.id
+        WHERE o.step > 0
+    ), free AS (
+        SELECT of_id FROM member m GROUP BY of_id HAVING NOT bool_or(
+            m.create_time >= :before OR m.pinned OR m.sequence = 0
+            OR NOT m.conversation_id = ANY(CAST(:locked AS text[]))
+            OR EXISTS (
+                SELECT FROM recall.windows w
+                WHERE w.project_id = :project AND w.conversation_id = m.conversation_id
+                  AND m.id = ANY(w.message_ids))
+            -- As scalars they are looked up in the index one by one; EXISTS reads the whole table.
+            OR (SELECT true FROM recall.compactions c
+                WHERE c.project_id = :project AND c.first_message_id = m.id LIMIT 1) IS NOT NULL
+            OR (SELECT true FROM recall.compactions c
+                WHERE c.project_id = :project AND c.last_message_id = m.id LIMIT 1) IS NOT NULL)
+    ), gone AS (
+        DELETE FROM recall.messages
+        WHERE project_id = :project
+          AND id IN (SELECT m.id FROM member m JOIN free USING (of_id))
+        RETURNING id, conversation_id, sequence, role, index_state
+    ), unnoted AS (
+        DELETE FROM recall.compactions c USING gone
+        WHERE c.project_id = :project AND c.conversation_id = gone.conversation_id
+          AND c.sequence = gone.sequence AND gone.role = 'summary'
+    ), noted AS (
+        INSERT INTO recall.forgotten_messages (project_id, message_id)
+        SELECT :project, id FROM gone WHERE index_state <> 'none'
+        ON CONFLICT (project_id, message_id) DO NOTHING
+    )
+    SELECT (SELECT count(*) FROM gone) AS gone, count(*) OVER () AS seen, create_time, id FROM old
+    ORDER BY create_time DESC, id DESC LIMIT 1
+    """
+)
+
+# Two looks at the index, as for forgotten agents: a write of what was read before can be under
+# way when the message is deleted.
+_FORGOTTEN = text(
+    """
+    (SELECT project_id, message_id FROM recall.forgotten_messages
+     WHERE NOT swept ORDER BY delete_time LIMIT :limit)
+    UNION ALL
+    (SELECT project_id, message_id FROM recall.forgotten_messages
+     WHERE swept AND delete_time < now() - CAST(:settled AS interval)
+     ORDER BY delete_time LIMIT :limit)
+    """
+)
+_SWEPT = text(
+    "UPDATE recall.forgotten_messages SET swept = true"
+    " WHERE project_id = :project AND message_id = ANY(CAST(:ids AS text[]))"
+)
+_SETTLED = text(
+    "DELETE FROM recall.forgotten_messages"
+    " WHERE project_id = :project AND message_id = ANY(CAST(:ids AS text[])) AND swept"
+    " AND delete_time < now() - CAST(:settled AS interval)"
+)
+_EPOCH = datetime.fromisoformat("0001-01-02T00:00:00+00:00")
+
+
+class PostgresRetentionSettings:
+    """Implements `RetentionSettings`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self) -> Retention:
+        """Returns the project's retention."""
+        async with self._database.transaction(read_only=True) as connection:
+            row = (await connection.execute(_GET, {"project": current_project()})).one_or_none()
+        return Retention() if row is None else Retention(row.days, row.update_time)
+
+    async def set(self, days: int, now: datetime) -> Retention:
+        """Sets the project's retention."""
+        values = {"project": current_project(), "days": days, "now": now}
+        async with self._database.transaction() as connection:
+            row = (await connection.execute(_SET, values)).one()
+        return Retention(row.days, row.update_time)
+
+
+class PostgresOldMessages:
+    """Implements `OldMessages`.
+
+    Args:
+        database: Connects as the room's service role.
+        worker: Connects as its worker role, which sees which projects forget.
+    """
+
+    def __init__(self, database: Database, worker: Database) -> None:
+        self._database = database
+        self._worker = worker
+
+    async def projects(self, after: str, limit: int) -> Sequence[tuple[str, int]]:
+        """Returns projects that forget."""
+        async with self._worker.system_transaction(read_only=True) as connection:
+            rows = await connection.execute(_PROJECTS, {"after": after, "limit": limit})
+            return [(row.project_id, row.days) for row in rows]
+
+    async def agents(self, project_id: str, after: str, limit: int) -> Sequence[str]:
+        """Returns agents of a project."""
+        values = {"project": project_id, "after": after, "limit": limit}
+        async with self._database.transaction(project_id=project_id, read_only=True) as connection:
+            return [row.agent_id for row in await connection.execute(_AGENTS, values)]
+
+    async def sweep(
+        self,
+        project_id: str,
+        agent_id: str,
+        before: datetime,
+        cursor: Cursor | None,
+        limit: int,
+    ) -> Swept:
+        """Deletes what may go of one batch."""
+        values: dict[str, Any] = {
+            "project": project_id,
+            "agent": agent_id,
+            "before": before,
+            "after_time": cursor[0] if cursor else _EPOCH,
+            "after_id": cursor[1] if cursor else "",
+            "limit": limit,
+        }
+        async with self._database.transaction(project_id=project_id) as connection:
+            locked = [row.conversation_id for row in await connection.execute(_LOCK, values)]
+            row = (await connection.execute(_SWEEP, {**values, "locked": locked})).one_or_none()
+        if row is None:
+            return Swept(0, None)
+        return Swept(row.gone, (row.create_time, row.id) if row.seen == limit else None)
+
+
+class ForgottenMessages:
+    """Deleted messages that the index may still know, over all projects.
+
+    Args:
+        worker: Connects as the room's worker role.
+        settled_after: How long a write to the index can take at most.
+    """
+
+    def __init__(self, worker: Database, settled_after: timedelta = timedelta(minutes=10)) -> None:
+        self._worker = worker
+        self._settled = settled_after
+
+    async def find(self, limit: int) -> dict[str, list[str]]:
+        """Returns what the index has to forget, by project."""
+        found: dict[str, list[str]] = {}
+        async with self._worker.system_transaction(read_only=True) as connection:
+            values = {"settled": self._settled, "limit": limit}
+            for row in await connection.execute(_FORGOTTEN, values):
+                found.setdefault(row.project_id, []).append(row.message_id)
+        return found
+
+    async def done(self, project_id: str, ids: Sequence[str]) -> None:
+        """Notes that the index has forgotten messages."""
+        values = {"project": project_id, "ids": list(ids)}
+        async with self._worker.system_transaction() as connection:
+            await connection.execute(_SETTLED, {**values, "settled": self._settled})
+            await connection.execute(_SWEPT, values)

@@ -1,0 +1,189 @@
+"""Searching the log in PostgreSQL, by id and by words."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, text
+
+from strata.recall.domain.messages import Message
+from strata.recall.domain.search import SearchQuery
+from strata.recall.domain.search_text import split_text
+from strata.recall.store.rows import COLUMNS, to_message
+from strata.shared.context import current_project
+from strata.shared.db import Database
+from strata.shared.timewords import TimeRange
+
+# Ranking reads the text of all that match; older matches than these are not ranked.
+RANKED_MATCHES = 1_000
+# Of a long text that is searched for, so many words are looked up.
+_MOST_WORDS = 40
+# Words give some tenths, and a message with every word is given 1 more: what was said at the
+# time spoken of comes before what has the same words.
+_SPOKEN_BONUS = 0.2
+
+# Quoted phrases and words that must not occur: these are conditions, not matters of degree.
+_STRICT = re.compile(r'(?<!\S)-?"[^"]+"|(?<!\S)-\w\S*')
+_AROUND = text(
+    f"""
+    WITH middle AS (
+        SELECT * FROM unnest(
+            CAST(:ids AS text[]), CAST(:conversations AS text[]), CAST(:sequences AS bigint[])
+        ) AS m(middle_id, middle_conversation, middle_sequence)
+    )
+    SELECT middle_id, {COLUMNS} FROM middle JOIN recall.messages
+        ON project_id = :project AND conversation_id = middle_conversation
+        AND sequence BETWEEN middle_sequence - :count AND middle_sequence + :count
+        AND sequence <> middle_sequence AND role <> 'system'
+    ORDER BY middle_id, sequence
+    """
+)
+
+
+class PostgresSearchStore:
+    """Implements `SearchStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def matching(
+        self,
+        ids: Sequence[str],
+        query: SearchQuery,
+        spoken: Sequence[TimeRange],
+        *,
+        waiting_only: bool,
+    ) -> tuple[list[Message], list[tuple[Message, float]]]:
+        """Returns messages by id and by words, in one statement."""
+        words = split_text(query.text)
+        strict = " ".join(_STRICT.findall(query.text))
+        conditions, values = _conditions(query)
+        values |= {
+            "ids": list(ids),
+            "words": words.words,
+            "pairs": words.pairs,
+            "strict": strict,
+            "ranked": RANKED_MATCHES,
+            "most_words": _MOST_WORDS,
+            "limit": query.limit,
+            "starts": [each.start for each in spoken],
+            "ends": [each.end for each in spoken],
+            "bonus": _SPOKEN_BONUS,
+        }
+        # A phrase may stand in a message that the index would not think of.
+        waiting = "AND m.index_state = 'pending'" if waiting_only and not strict else ""
+        statement = text(_MATCHING.format(conditions=" AND ".join(conditions), waiting=waiting))
+        async with self._database.transaction(read_only=True) as connection:
+            rows: Sequence[Row[Any]] = (await connection.execute(statement, values)).all()
+        read = list(zip(rows, await _messages(rows), strict=True))
+        by_id = [message for row, message in read if row.score is None]
+        by_words = [(message, float(row.score)) for row, message in read if row.score is not None]
+        by_words.sort(key=lambda each: (each[1], each[0].create_time, each[0].id), reverse=True)
+        return by_id, by_words
+
+    async def around(
+        self, messages: Sequence[Message], count: int
+    ) -> dict[str, tuple[Message, ...]]:
+        """Returns the neighbours of each message."""
+        values = {
+            "project": current_project(),
+            "ids": [each.id for each in messages],
+            "conversations": [each.conversation_id for each in messages],
+            "sequences": [each.sequence for each in messages],
+            "count": count,
+        }
+        found: dict[str, list[Message]] = {}
+        async with self._database.transaction(read_only=True) as connection:
+            rows = (await connection.execute(_AROUND, values)).all()
+        for row, message in zip(rows, await _messages(rows), strict=True):
+            found.setdefault(row.middle_id, []).append(message)
+        return {name: tuple(neighbours) for name, neighbours in found.items()}
+
+
+async def _messages(rows: Sequence[Row[Any]]) -> list[Message]:
+    # Reading many long messages would hold up the event loop.
+    return await asyncio.to_thread(lambda: [to_message(row) for row in rows])
+
+
+def _conditions(query: SearchQuery) -> tuple[list[str], dict[str, Any]]:
+    conditions = [
+        "m.project_id = :project",
+        "m.agent_id = :agent",
+        "m.role = ANY(CAST(:roles AS text[]))",
+    ]
+    values: dict[str, Any] = {
+        "project": current_project(),
+        "agent": query.agent_id,
+        "roles": [role.value for role in query.roles],
+    }
+    optional = {
+        "conversation": ("m.conversation_id = :conversation", query.conversation_id),
+        "start": ("m.create_time >= :start", query.start_time),
+        "until": ("m.create_time < :until", query.end_time),
+        "excluded": ("m.run_id <> :excluded", query.exclude_run_id),
+    }
+    for name, (condition, value) in optional.items():
+        if value:
+            conditions.append(condition)
+            values[name] = value
+    return conditions, values
+
+
+# Any word may match, since people ask in sentences, and a rare word counts more than a common
+# one: PostgreSQL's own ranking knows no rarity, and puts long texts with many common words
+# first. A query with "-word" is taken as it stands.
+_MATCHING = f"""
+    WITH asked AS (
+        SELECT DISTINCT w.search_language,
+               websearch_to_tsquery(w.search_language, :words)
+                   && plainto_tsquery('simple', :pairs) AS all_words
+        FROM recall.windows w WHERE w.project_id = :project AND w.agent_id = :agent
+    ), wanted AS (
+        SELECT search_language, all_words,
+               CASE WHEN all_words::text LIKE '%!%' THEN all_words
+                    ELSE replace(all_words::text, ' & ', ' | ')::tsquery END AS any_word
+        FROM asked WHERE numnode(all_words) > 0
+    ), matches AS MATERIALIZED (
+        -- A vector that was put together is at hand; the stored one is unpacked at every look.
+        SELECT m.*, wanted.all_words, m.search_vector || ''::tsvector AS vector
+        FROM recall.messages m JOIN wanted USING (search_language)
+        WHERE {{conditions}} {{waiting}} AND m.search_vector @@ wanted.any_word
+          AND (:strict = ''
+               OR m.search_vector @@ websearch_to_tsquery(m.search_language, :strict))
+        ORDER BY m.create_time DESC, m.id DESC LIMIT :ranked
+    ), words AS (
+        SELECT DISTINCT search_language, quote_literal(lexeme)::tsquery AS word
+        FROM wanted, unnest(tsvector_to_array(
+            to_tsvector(search_language, :words) || to_tsvector('simple', :pairs)
+        )) AS lexeme
+        LIMIT :most_words
+    ), held AS (
+        -- The share of a word: more for its second time, less for its tenth, less in long texts.
+        SELECT m.id, CAST(ts_rank(m.vector, words.word, 1) AS float8) AS share,
+               count(*) OVER (PARTITION BY words.word) AS holders
+        FROM matches m JOIN words USING (search_language) WHERE m.vector @@ words.word
+    ), worth AS (
+        SELECT id, sum(share * ln(1 + (:ranked - holders + 0.5) / (holders + 0.5))) AS worth
+        FROM held GROUP BY id
+    ), best AS (
+        SELECT matches.*, CAST(
+            worth
+            + CASE WHEN vector @@ all_words THEN 1 ELSE 0 END
+            + CASE WHEN EXISTS (
+                SELECT 1 FROM unnest(CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[]))
+                    AS spoken(first, until)
+                WHERE create_time >= coalesce(first, '-infinity')
+                  AND create_time < coalesce(until, 'infinity')
+              ) THEN CAST(:bonus AS float8) ELSE 0 END AS float8) AS score
+        FROM matches JOIN worth USING (id)
+        ORDER BY score DESC, create_time DESC, id DESC LIMIT :limit
+    )
+    SELECT {COLUMNS}, CAST(NULL AS float8) AS score FROM recall.messages m
+    WHERE {{conditions}} AND m.id = ANY(CAST(:ids AS text[]))
+      AND (:strict = '' OR m.search_vector @@ websearch_to_tsquery(m.search_language, :strict))
+    UNION ALL
+    SELECT {COLUMNS}, score FROM best
+"""

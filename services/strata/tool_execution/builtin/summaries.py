@@ -1,0 +1,110 @@
+"""The tool that opens a summary: what was said, word for word, page by page."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from strata.api.common.v1 import message_pb2 as common
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.tool_execution.domain.dates import start_of, zone
+from strata.tool_execution.domain.tools import Call, Caller, Output
+
+PAGE_CHARS = 4_000
+"""Characters of a page, so that the loop shows it whole in the smallest window (5,000)."""
+
+_MESSAGES = 20
+# Of a message among others; alone it may fill the page.
+_MESSAGE_CHARS = 1_000
+_ROLES = {
+    common.ROLE_USER: "user",
+    common.ROLE_ASSISTANT: "assistant",
+    common.ROLE_TOOL: "tool",
+    common.ROLE_APPROVAL: "approval",
+}
+
+
+class ExpandSummary:
+    """Runs ``expand_summary``."""
+
+    names = frozenset({"expand_summary"})
+
+    def __init__(self, messages: message_grpc.MessageServiceStub) -> None:
+        self._messages = messages
+
+    async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+        """Reads a page of what the newest summary of the conversation stands for.
+
+        Raises:
+            ToolError: A date is not ISO 8601.
+            StrataError: Recall refused.
+        """
+        timezone = zone(caller.timezone)
+        request = message_pb.ExpandSummaryRequest(
+            conversation_id=caller.conversation_id,
+            from_sequence=arguments.get("first_number", 0),
+            page_size=arguments.get("limit", _MESSAGES),
+        )
+        since = start_of(arguments.get("start_date"), "start_date", timezone)
+        if since is not None:
+            request.start_time.FromDatetime(since)
+        response = await self._messages.ExpandSummary(request)
+        if not response.HasField("summary"):
+            return Output(
+                {"message": "There is no summary: nothing has left your view.", "messages": []}
+            )
+        return Output(_page(response, timezone))
+
+
+def _page(response: message_pb.ExpandSummaryResponse, timezone: Any) -> dict[str, Any]:
+    alone = len(response.messages) == 1
+    shown: list[dict[str, Any]] = []
+    following = response.next_sequence
+    room = PAGE_CHARS
+    for message in response.messages:
+        result = _result(message, timezone, PAGE_CHARS if alone else _MESSAGE_CHARS)
+        room -= len(json.dumps(result, ensure_ascii=False, indent=2))
+        if shown and room < 0:
+            following = message.sequence
+            break
+        shown.append(result)
+    [part] = [part.summary for part in response.summary.parts if part.HasField("summary")]
+    numbers = f"numbers {part.first_sequence} to {part.last_sequence}"
+    told = f"Showing {len(shown)} of the messages that the summary stands for ({numbers})."
+    if not shown:
+        told = f"The summary stands for no messages from there on ({numbers})."
+    elif following:
+        told += f" Go on with first_number {following}."
+    return {"message": told, "messages": shown, "next_number": following or None}
+
+
+def _result(message: common.Message, timezone: Any, limit: int) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "number": message.sequence,
+        "timestamp": _local(message.create_time, timezone).isoformat(timespec="seconds"),
+        "role": message.name or _ROLES.get(message.role, "system"),
+    }
+    pieces = [part.text.text or part.tool_return.content for part in message.parts]
+    pieces += [
+        f"{part.tool_call.name}({part.tool_call.arguments})"
+        for part in message.parts
+        if part.HasField("tool_call")
+    ]
+    result["content"] = _cut("\n".join(piece for piece in pieces if piece), limit)
+    return result
+
+
+def _cut(text: str, limit: int) -> str:
+    """Cuts a text to what takes so many characters as JSON, and says how much is missing."""
+    kept = text[:limit]
+    while len(json.dumps(kept, ensure_ascii=False)) > limit + 2:
+        kept = kept[: int(len(kept) * 0.9)]
+    missing = len(text) - len(kept)
+    return f"{kept}... [truncated {missing} chars]" if missing else text
+
+
+def _local(moment: Timestamp, timezone: Any) -> Any:
+    return moment.ToDatetime(tzinfo=zone("UTC")).astimezone(timezone)

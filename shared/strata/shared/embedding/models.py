@@ -1,0 +1,123 @@
+"""The embedding models that a process can be asked for, by their id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from strata.shared.embedding.base import Embedder
+from strata.shared.errors import (
+    FailedPreconditionError,
+    FieldViolation,
+    InvalidArgumentError,
+    Reason,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What is known of a model without opening it.
+
+    Attributes:
+        id: Its `Embedder.model_id`, which stands with every vector.
+        dim: Components of its vectors.
+        normalized: Whether its vectors have length 1.
+        unrelated: Cosine of texts that have nothing to do with each other: about 0 for most
+            models, 0.7 for those of the E5 family.
+    """
+
+    id: str
+    dim: int
+    normalized: bool = True
+    unrelated: float = 0.0
+
+
+class EmbeddingModels:
+    """Models by id; each is opened when it is first needed.
+
+    Args:
+        default: Id of the model of what names none.
+        models: Every known model, and what opens it.
+    """
+
+    def __init__(
+        self,
+        default: str,
+        models: Iterable[tuple[ModelInfo, Callable[[], Awaitable[Embedder]]]],
+    ) -> None:
+        self._makers: dict[str, Callable[[], Awaitable[Embedder]]] = {}
+        self._infos: dict[str, ModelInfo] = {}
+        for info, make in models:
+            self._infos[info.id] = info
+            self._makers[info.id] = make
+        self._open: dict[str, Embedder] = {}
+        self._opening = asyncio.Lock()
+        self.default = self._infos[default]
+
+    @classmethod
+    def of(cls, *embedders: Embedder) -> EmbeddingModels:
+        """Returns models that are open already; the first is the default."""
+
+        def given(embedder: Embedder) -> Callable[[], Awaitable[Embedder]]:
+            async def give() -> Embedder:
+                return embedder
+
+            return give
+
+        described = [
+            (ModelInfo(each.model_id, each.dim, each.normalized), given(each)) for each in embedders
+        ]
+        return cls(embedders[0].model_id, described)
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of all known models, sorted."""
+        return sorted(self._infos)
+
+    def known(self, model_id: str, *, field: str = "embedding_model") -> ModelInfo:
+        """Returns a model that a request names; the default for the empty name.
+
+        Raises:
+            InvalidArgumentError: There is no such model; those that there are are named.
+        """
+        found = self._infos.get(model_id or self.default.id)
+        if found is None:
+            there = ", ".join(self.ids)
+            violation = FieldViolation(field, f"is no embedding model of this server: {there}")
+            raise InvalidArgumentError(
+                f"There is no embedding model {model_id!r} here; there are {there}.",
+                violations=[violation],
+            )
+        return found
+
+    def info(self, model_id: str) -> ModelInfo:
+        """Returns a model that something stored was made with.
+
+        Raises:
+            FailedPreconditionError: ``MODEL_NOT_CONFIGURED``: the settings do not name it now.
+        """
+        found = self._infos.get(model_id)
+        if found is None:
+            raise FailedPreconditionError(
+                f"the embedding model {model_id} is not among the settings any more",
+                reason=Reason.MODEL_NOT_CONFIGURED,
+                metadata={"model": model_id},
+            )
+        return found
+
+    async def get(self, model_id: str) -> Embedder:
+        """Returns a model, opened.
+
+        Raises:
+            FailedPreconditionError: ``MODEL_NOT_CONFIGURED``: not among the settings, or its
+                weights are missing.
+            DataLossError: The weights are not those of this release.
+        """
+        self.info(model_id)
+        if (opened := self._open.get(model_id)) is not None:
+            return opened
+        async with self._opening:
+            if model_id not in self._open:
+                self._open[model_id] = await self._makers[model_id]()
+            return self._open[model_id]

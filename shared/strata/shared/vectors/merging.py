@@ -1,0 +1,113 @@
+"""What the index found and what only PostgreSQL knows yet, in one order.
+
+The text and the conditions of each result are those of PostgreSQL, so that an index that
+lags behind can miss something but never show what is wrong. Without the index the words
+alone are searched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from strata.shared.errors import (
+    FailedPreconditionError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+from strata.shared.logs import get_logger
+from strata.shared.vectors.fusion import Hit
+
+# What waits for the index is found by words alone. Its score is set between those of the
+# hits: a good match by words ranks with a fair one by meaning.
+_PENDING_WEIGHT = 0.5
+_Item = TypeVar("_Item")
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a result stands, and why.
+
+    Attributes:
+        mode: ``hybrid``, ``vector`` or ``fts``: which arms found it.
+        score: What the results are ordered by.
+        vector_rank: Place by meaning, from 1; None if not found so.
+        fts_rank: Place by words, from 1; None if not found so.
+        bonus: What the score holds for being preferred.
+        waiting: It is not in the index yet.
+    """
+
+    mode: str
+    score: float
+    vector_rank: int | None
+    fts_rank: int | None
+    bonus: float = 0.0
+    waiting: bool = False
+
+
+def merge(
+    hits: Sequence[Hit],
+    by_id: Mapping[str, _Item],
+    by_words: Sequence[tuple[str, _Item, float]],
+    bonus: Callable[[_Item], float] = lambda _: 0.0,
+) -> list[tuple[_Item, Place]]:
+    """Puts what the index found and what only the words found into one order.
+
+    Args:
+        hits: From the index.
+        by_id: What PostgreSQL says of them; what is not there is not shown.
+        by_words: Found by PostgreSQL's own search: name, item and score, best first.
+        bonus: What is preferred of these; in the scores of the hits it is there already.
+    """
+    best = max((score for _, _, score in by_words), default=0.0) or 1.0
+    found = [(by_id[hit.document_id], _place(hit)) for hit in hits if hit.document_id in by_id] + [
+        (item, _waiting(score / best, rank, bonus(item)))
+        for rank, (name, item, score) in enumerate(by_words, start=1)
+        if name not in by_id
+    ]
+    # Stable: of equal ones, each list keeps its own order.
+    found.sort(key=lambda each: -each[1].score)
+    return found
+
+
+async def if_there(asked: Awaitable[list[Hit]]) -> list[Hit] | None:
+    """Returns what the index answers; None if it cannot be asked."""
+    try:
+        return await asked
+    except (UnavailableError, ResourceExhaustedError, FailedPreconditionError) as error:
+        # The model of the vectors can limit the rate, or have lost its key.
+        _log.warning("searching by words only", reason=error.reason.value)
+        return None
+
+
+def explained(place: Place, reasons: Sequence[str]) -> str:
+    """Tells in words why something stands where it stands.
+
+    Args:
+        place: Where it stands.
+        reasons: Why it was preferred, if it was.
+    """
+    arms = []
+    if place.vector_rank is not None:
+        arms.append(f"by meaning at rank {place.vector_rank}")
+    if place.fts_rank is not None:
+        arms.append(f"by its words at rank {place.fts_rank}")
+    parts = [f"Found {' and '.join(arms)}, with a score of {place.score:.4f}."]
+    if place.bonus:
+        parts.append(f"{place.bonus:.2f} of it because {' and '.join(reasons)}.")
+    if place.waiting:
+        parts.append("Only its words were searched: the index does not have it, or is away.")
+    return " ".join(parts)
+
+
+def _waiting(share: float, rank: int, bonus: float) -> Place:
+    return Place("fts", _PENDING_WEIGHT * share + bonus, None, rank, bonus, waiting=True)
+
+
+def _place(hit: Hit) -> Place:
+    mode = "fts"
+    if hit.vector_rank is not None:
+        mode = "vector" if hit.fts_rank is None else "hybrid"
+    return Place(mode, hit.score, hit.vector_rank, hit.fts_rank, hit.bonus)

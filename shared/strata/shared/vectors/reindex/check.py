@@ -1,0 +1,98 @@
+"""The check before a switch: are stored texts found again, as well as before?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from strata.shared.errors import FailedPreconditionError
+from strata.shared.logs import get_logger
+from strata.shared.vectors.index import Where
+from strata.shared.vectors.reindex.state import Serving, Share
+from strata.shared.vectors.texts import TextIndex
+
+_QUESTION_WORDS = 12
+_FEWEST_WORDS = 4
+_QUESTION_CHARS = 200
+_AMONG = 10
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A stored text that has to be found again."""
+
+    project_id: str
+    id: str
+    text: str
+
+
+async def compare(
+    old: tuple[TextIndex, Serving],
+    new: tuple[TextIndex, Serving],
+    texts: Sequence[Stored],
+    where: Where,
+) -> Share:
+    """Returns how many texts each finds, by meaning alone, from some words of them.
+
+    Words are not what a new model changes, and would hide that its vectors are of no use.
+
+    Args:
+        old: What serves.
+        new: What is to serve.
+        texts: What has to be among the best ten.
+        where: Which documents both are asked for.
+
+    Raises:
+        UnavailableError: The engine or a model cannot be reached.
+    """
+    found_old = found_new = 0
+    for stored in texts:
+        found_new += await _finds(*new, stored, where)
+        try:
+            found_old += await _finds(*old, stored, where)
+        except FailedPreconditionError as error:
+            # Its model is gone from the settings, which can be why it is replaced.
+            _log.warning("the old index cannot be asked", reason=error.reason.value)
+    return Share(len(texts), found_old, found_new)
+
+
+def verdict(share: Share, least: float) -> str:
+    """Returns why the new index may not serve; empty if it may.
+
+    Args:
+        share: What the check found.
+        least: The part of what the old one finds that the new one has to find.
+    """
+    needed = max(least * share.old, 1.0 if share.asked else 0.0)
+    if share.new >= needed:
+        return ""
+    return (
+        f"Of {share.asked} stored texts the new index found {share.new} again, the one that serves"
+        f" {share.old}: at least {needed:.0f} are asked for."
+    )
+
+
+def question(text: str) -> str:
+    """Returns a part from the middle of a text: half of a short one, some words of a long one.
+
+    The whole text would be found by its equal vector, however little the vector says.
+    """
+    words = text.split()
+    if len(words) < _FEWEST_WORDS:
+        return _middle(text, max(1, len(text) // 2))
+    count = min(_QUESTION_WORDS, len(words) // 2)
+    start = (len(words) - count) // 2
+    return " ".join(words[start : start + count])[:_QUESTION_CHARS]
+
+
+def _middle(text: str, chars: int) -> str:
+    start = (len(text) - chars) // 2
+    return text[start : start + min(chars, _QUESTION_CHARS)]
+
+
+async def _finds(texts: TextIndex, within: Serving, stored: Stored, where: Where) -> bool:
+    hits = await texts.search(
+        stored.project_id, question(stored.text), where, _AMONG, words=False, within=within
+    )
+    return stored.id in [hit.document_id for hit in hits]

@@ -1,0 +1,129 @@
+"""Which generations of a collection are asked and written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from strata.shared.embedding import EmbeddingModels
+from strata.shared.vectors.index import Collection
+from strata.shared.vectors.reindex.ledger import Ledger
+from strata.shared.vectors.reindex.state import Serving, slot_of
+
+# A reader that does not know of a switch yet asks the old generation, which is written until
+# long after.
+_REMEMBERED_S = 2.0
+
+
+class Routes(Protocol):
+    """Says where the documents of one collection are."""
+
+    async def serving(self, *, fresh: bool = False) -> Serving:
+        """Returns the generation that answers; ``fresh`` does not trust what was known before."""
+        ...
+
+    async def written(self) -> Sequence[Serving]:
+        """Returns the generations to write, the one that answers first.
+
+        MUST be asked after what is to be written was read: a rebuild that begins later reads
+        it, too.
+        """
+        ...
+
+
+class FixedRoutes:
+    """One generation for ever: that of a model."""
+
+    def __init__(self, collection: Collection, models: EmbeddingModels) -> None:
+        self._one = first_generation(collection, models)
+
+    async def serving(self, *, fresh: bool = False) -> Serving:
+        """See `Routes.serving`."""
+        return self._one
+
+    async def written(self) -> Sequence[Serving]:
+        """See `Routes.written`."""
+        return [self._one]
+
+
+class StoredRoutes:
+    """What PostgreSQL says; until it says something, the generation of the default model.
+
+    Args:
+        ledger: What serves and what is rebuilt.
+        collection: The collection.
+        models: The models of the settings.
+    """
+
+    def __init__(self, ledger: Ledger, collection: Collection, models: EmbeddingModels) -> None:
+        self._ledger = ledger
+        self._slot = slot_of(collection)
+        self._first = first_generation(collection, models)
+        self._known: Serving | None = None
+        self._until = 0.0
+        self._asking = asyncio.Lock()
+
+    async def serving(self, *, fresh: bool = False) -> Serving:
+        """See `Routes.serving`."""
+        if not fresh and (known := self._remembered()):
+            return known
+        # Searches of one moment ask once.
+        async with self._asking:
+            if not fresh and (known := self._remembered()):
+                return known
+            self._known = await self._ledger.serving(self._slot) or self._first
+            self._until = asyncio.get_running_loop().time() + _REMEMBERED_S
+            return self._known
+
+    def _remembered(self) -> Serving | None:
+        return self._known if asyncio.get_running_loop().time() < self._until else None
+
+    async def written(self) -> Sequence[Serving]:
+        """See `Routes.written`."""
+        return await self._ledger.written(self._slot) or [await self._ledger.keep(self._first)]
+
+
+class OwnModels:
+    """The generations of a collection that has one for each model.
+
+    Args:
+        ledger: What serves.
+        collection: The collection.
+    """
+
+    def __init__(self, ledger: Ledger, collection: Collection) -> None:
+        self._ledger = ledger
+        self._prefix = f"{collection.name}:"
+        self._known: list[Serving] = []
+        self._until = 0.0
+
+    async def all(self, *, fresh: bool = False) -> Sequence[Serving]:
+        """Returns all of them; ``fresh`` does not trust what was known before."""
+        now = asyncio.get_running_loop().time()
+        if fresh or now >= self._until:
+            self._known = await self._ledger.slots(self._prefix)
+            self._until = now + _REMEMBERED_S
+        return self._known
+
+    async def knows(self, generation: Serving) -> bool:
+        """Says whether it was added before."""
+        return generation in self._known or generation in await self.all(fresh=True)
+
+    async def add(self, generation: Serving) -> None:
+        """Notes that a generation is there."""
+        await self._ledger.keep(generation)
+        self._until = 0.0
+
+
+def first_generation(collection: Collection, models: EmbeddingModels, model: str = "") -> Serving:
+    """Returns the generation that a model has before any rebuild; by default the default model's.
+
+    Args:
+        collection: The collection.
+        models: The models of the settings.
+        model: For a collection with a generation per model, which.
+    """
+    info = models.info(model) if model else models.default
+    generation = collection.generation(info.id)
+    return Serving(slot_of(collection, model), generation, info.id, info.dim, info.normalized)

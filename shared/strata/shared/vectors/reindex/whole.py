@@ -1,0 +1,89 @@
+"""A whole collection as something to rebuild; the rooms say what is in it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Protocol
+
+from strata.shared.errors import UnavailableError
+from strata.shared.vectors.index import Where
+from strata.shared.vectors.reindex.check import Stored
+from strata.shared.vectors.reindex.driver import Batch
+from strata.shared.vectors.reindex.ledger import Ledger
+from strata.shared.vectors.reindex.state import Phase, Reindex, Serving, Share
+from strata.shared.vectors.texts import TextIndex
+
+
+class Contents(Protocol):
+    """The texts of a collection in PostgreSQL, over all projects."""
+
+    async def count(self) -> int:
+        """Returns how many there are."""
+        ...
+
+    async def batch(self, cursor: tuple[str, ...], limit: int) -> Batch | None:
+        """See `Rebuildable.batch`."""
+        ...
+
+    async def changed(self, batch: Batch) -> list[str]:
+        """Lets what was changed since a batch was read wait again; returns what is gone."""
+        ...
+
+    async def texts(self, keys: Sequence[tuple[str, str]]) -> list[Stored]:
+        """Returns those of some texts that are still there."""
+        ...
+
+
+class WholeCollection:
+    """See `Rebuildable`.
+
+    Args:
+        texts: The collection.
+        contents: What is in it.
+        ledger: What serves and what is rebuilt.
+    """
+
+    def __init__(self, texts: TextIndex, contents: Contents, ledger: Ledger) -> None:
+        self._texts = texts
+        self._contents = contents
+        self._ledger = ledger
+
+    def place(self, generation: Serving) -> TextIndex:
+        """See `Rebuildable.place`."""
+        return self._texts
+
+    async def source(self, job: Reindex) -> Serving:
+        """See `Rebuildable.source`."""
+        return job.source
+
+    async def batch(self, job: Reindex, limit: int) -> Batch | None:
+        """See `Rebuildable.batch`."""
+        return await self._contents.batch(job.progress.cursor, limit)
+
+    async def settle(self, job: Reindex, batch: Batch) -> None:
+        """See `Rebuildable.settle`."""
+        if gone := await self._contents.changed(batch):
+            await self._texts.remove(batch.project_id, gone, within=[job.target])
+
+    async def texts(self, job: Reindex, keys: Sequence[tuple[str, str]]) -> list[Stored]:
+        """See `Rebuildable.texts`."""
+        return await self._contents.texts(keys)
+
+    def where(self, job: Reindex) -> Where:
+        """See `Rebuildable.where`."""
+        return Where()
+
+    async def move(self, job: Reindex, phase: Phase, note: str, share: Share) -> Reindex:
+        """See `Rebuildable.move`."""
+        moved = await self._ledger.move(job, phase, note=note, share=share)
+        # The alias is for people and tools, and follows: PostgreSQL has decided.
+        with contextlib.suppress(UnavailableError):
+            await self._texts.ensure()
+        return moved
+
+    async def clean(self, job: Reindex) -> None:
+        """See `Rebuildable.clean`."""
+        # The alias follows PostgreSQL; what it names cannot be dropped.
+        await self._texts.ensure()
+        await self._texts.drop(job.other)

@@ -1,0 +1,131 @@
+"""Settings of a room that searches: the vector index and the embedding models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from strata.shared.embedding.base import LOCAL_MODEL
+from strata.shared.settings import RoomSettings
+from strata.shared.vectors.reindex.state import ReindexConfig
+
+
+class EmbeddingEndpoint(BaseModel):
+    """An embedding model behind an OpenAI-compatible endpoint."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=120,
+        description="What it is called here; stands with every vector.",
+    )
+    model: str = Field(default="", description="Its name at the endpoint; unset means the same.")
+    dim: int = Field(gt=0, le=65_536, description="Dimension of its vectors.")
+    base_url: str | None = Field(
+        default=None, description="Address of the endpoint; unset means OpenAI's own."
+    )
+    api_key: str = Field(default="", repr=False, description="Key of the endpoint.")
+    max_tokens: int = Field(default=8192, gt=0, description="Tokens of one text that it reads.")
+    send_dimensions: bool = Field(
+        default=False, description="Ask for vectors of `dim`, of models that can shorten them."
+    )
+    query_prefix: str = Field(default="", description='Put before questions (E5: "query: ").')
+    document_prefix: str = Field(
+        default="", description='Put before texts that are searched (E5: "passage: ").'
+    )
+    unrelated_cosine: float = Field(
+        default=0.0, ge=-1, lt=1, description="Cosine of texts with nothing in common (E5: 0.7)."
+    )
+
+
+class SearchingRoomSettings(RoomSettings):
+    """Fields of the rooms that search by meaning.
+
+    Rooms of one process whose values are equal share one model and one client.
+    """
+
+    qdrant_url: str = Field(
+        default="http://127.0.0.1:6334", description="gRPC address of Qdrant or of its stand-in."
+    )
+    qdrant_api_key: str = Field(default="", repr=False, description="Its API key.")
+    qdrant_replication_factor: int = Field(
+        default=1, gt=0, description="Copies of each shard of a new collection."
+    )
+    embedding_provider: Literal["minilm", "openai"] = Field(
+        default="minilm", description="The local model, or an OpenAI-compatible endpoint."
+    )
+    embedding_model_path: Path | None = Field(
+        default=None, description="File of the local model; unset means the packaged one."
+    )
+    embedding_base_url: str | None = Field(
+        default=None, description="Address of the endpoint; unset means OpenAI's own."
+    )
+    embedding_api_key: str = Field(default="", repr=False, description="Key of the endpoint.")
+    embedding_model: str = Field(
+        default="text-embedding-3-small", description="Model at the endpoint."
+    )
+    embedding_dim: int = Field(default=1536, gt=0, description="Dimension of its vectors.")
+    embedding_models: tuple[EmbeddingEndpoint, ...] = Field(
+        default=(),
+        description="Models beside the default one, which archives and reindexing can name.",
+    )
+    embedding_timeout_s: float = Field(
+        default=30.0, gt=0, description="Longest wait for one answer of an endpoint, seconds."
+    )
+    embedding_retries: int = Field(
+        default=4,
+        ge=0,
+        description="How often an endpoint that fails or limits the rate is asked again.",
+    )
+    index_poll_s: float = Field(
+        default=1.0, gt=0, description="Pause between looks for what is to be indexed, seconds."
+    )
+    reindex_batch: int = Field(
+        default=32, gt=0, description="Texts that a reindex embeds at a time, between new ones."
+    )
+    reindex_sample: int = Field(
+        default=64, gt=0, le=1000, description="Stored texts that a new index is checked with."
+    )
+    reindex_share: float = Field(
+        default=0.95,
+        ge=0,
+        le=1,
+        description="Least part of what the old index finds that a new one must find to serve.",
+    )
+    reindex_grace_s: float = Field(
+        default=86_400.0,
+        ge=0,
+        description="Seconds for which a replaced index is kept up, so that one can go back.",
+    )
+    reindex_by_key: bool = Field(
+        default=True,
+        description=(
+            "Let keys with the scope admin rebuild an index, which all projects share; switch it "
+            "off where projects belong to different owners."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        names = [self.default_embedding_model, *(each.name for each in self.embedding_models)]
+        if self.embedding_provider != "minilm":
+            names.append(LOCAL_MODEL)
+        if len(set(names)) < len(names):
+            raise ValueError("two embedding models have one name")
+        return self
+
+    @property
+    def reindex_config(self) -> ReindexConfig:
+        """How rebuilds of indexes are made."""
+        return ReindexConfig(
+            batch=self.reindex_batch,
+            sample=self.reindex_sample,
+            share=self.reindex_share,
+            grace=self.reindex_grace_s,
+        )
+
+    @property
+    def default_embedding_model(self) -> str:
+        """Id of the model of what names none."""
+        return LOCAL_MODEL if self.embedding_provider == "minilm" else self.embedding_model

@@ -1,0 +1,305 @@
+"""Texts in a collection of the vector index, embedded on the way in.
+
+Which generations of the collection are asked and written, `Routes` say; a question is embedded
+with the model of the generation that it is put to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from strata.shared.embedding import Embedder, EmbeddingModels, embed_chunked
+from strata.shared.errors import UnavailableError
+from strata.shared.vectors.fusion import Hit
+from strata.shared.vectors.index import (
+    Collection,
+    Document,
+    IndexedChunk,
+    PayloadValue,
+    Preference,
+    VectorIndex,
+    Where,
+)
+from strata.shared.vectors.reindex.routes import FixedRoutes, Routes
+from strata.shared.vectors.reindex.state import Serving
+from strata.shared.vectors.sparse import SparseEncoder
+
+CHUNK_TOKENS = 128
+"""Tokens of a chunk of people's texts: a vector of more of them says too little of each fact.
+
+On seven long chats 128 found more than 256 and as much as 64, which takes twice the room.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A text to index.
+
+    Attributes:
+        id: Unique in project and collection.
+        text: The text.
+        payload: What is filtered on.
+        vector: A vector that was made elsewhere, of the whole text; used where the model is its.
+        vector_model: Id of that model.
+    """
+
+    id: str
+    text: str
+    payload: Mapping[str, PayloadValue]
+    vector: Sequence[float] | None = None
+    vector_model: str = ""
+
+
+class TextIndex:
+    """One collection of texts, found by meaning and by words.
+
+    Args:
+        index: The engine.
+        models: The models of the vectors; a single one is all there is.
+        sparse: Makes the vectors of words.
+        collection: Which one.
+        chunk_tokens: Most tokens of a chunk; None takes as many as the model reads.
+        routes: Which generations are asked and written; None is that of the default model.
+    """
+
+    def __init__(
+        self,
+        index: VectorIndex,
+        models: EmbeddingModels | Embedder,
+        sparse: SparseEncoder,
+        collection: Collection,
+        *,
+        chunk_tokens: int | None = None,
+        routes: Routes | None = None,
+    ) -> None:
+        self._index = index
+        self._models = models_of(models)
+        self._sparse = sparse
+        self._chunk_tokens = chunk_tokens
+        self._ready: set[str] = set()
+        self.collection = collection
+        self.routes = routes or FixedRoutes(collection, self._models)
+
+    async def is_missing(self) -> bool:
+        """Says whether the generation that serves is not there.
+
+        Raises:
+            UnavailableError: Database or engine cannot be reached.
+        """
+        return not await self.has(await self.routes.serving(fresh=True))
+
+    async def has(self, generation: Serving) -> bool:
+        """Says whether a generation is there.
+
+        Raises:
+            UnavailableError: The engine cannot be reached.
+        """
+        return generation.generation in await self._index.generations(self.collection)
+
+    async def ensure(self) -> None:
+        """Makes the generation that serves if it is not there, and lets the alias name it.
+
+        Raises:
+            UnavailableError: Database or engine cannot be reached.
+        """
+        serving = (await self.routes.written())[0]  # stored, if it was not
+        await self.make(serving)
+        if await self._index.serving(self.collection) != serving.generation:
+            await self._index.switch(self.collection, serving.generation)
+
+    async def make(self, generation: Serving) -> None:
+        """Makes a generation if it is not there.
+
+        Raises:
+            UnavailableError: The engine cannot be reached.
+        """
+        await self._index.ensure(
+            self.collection, generation.model, generation.dim, generation=generation.generation
+        )
+        self._ready.add(generation.generation)
+
+    async def prepare(self, generation: Serving) -> None:
+        """Makes a generation unless it is known to be there.
+
+        Raises:
+            UnavailableError: The engine cannot be reached.
+        """
+        if generation.generation not in self._ready:
+            await self.make(generation)
+
+    async def drop(self, generation: Serving) -> None:
+        """Deletes a generation that does not serve; no error if it is not there.
+
+        Raises:
+            UnavailableError: The engine cannot be reached.
+        """
+        self._ready.discard(generation.generation)
+        await self._index.drop(self.collection, generation.generation)
+
+    async def put(
+        self,
+        project_id: str,
+        entries: Sequence[Entry],
+        *,
+        replace: bool,
+        into: Sequence[Serving] | None = None,
+    ) -> None:
+        """Stores texts in every generation that is written, first in the one that serves.
+
+        One whose model is gone from the settings is left out, if another one is left.
+
+        Args:
+            project_id: The tenant.
+            entries: The texts, read before this is called.
+            replace: Some may be there already, with more text.
+            into: The generations; None asks the routes.
+
+        Raises:
+            UnavailableError: The engine or a model cannot be reached.
+        """
+        targets = await self._written(into)
+        known = [target for target in targets if target.model in self._models.ids]
+        for target in known or targets:
+            documents = await self._documents(entries, target)
+            try:
+                await self._index.upsert(
+                    self.collection,
+                    project_id,
+                    documents,
+                    generation=target.generation,
+                    replace=replace,
+                )
+            except UnavailableError:
+                self._ready.discard(target.generation)  # it may have been lost
+                raise
+
+    async def remove(
+        self, project_id: str, ids: Sequence[str], *, within: Sequence[Serving] | None = None
+    ) -> None:
+        """Forgets texts by id.
+
+        Raises:
+            UnavailableError: The engine cannot be reached.
+        """
+        for target in await self._written(within):
+            await self._index.delete(self.collection, project_id, ids, generation=target.generation)
+
+    async def remove_where(
+        self, project_id: str, where: Where, *, within: Sequence[Serving] | None = None
+    ) -> None:
+        """Forgets texts by their payload.
+
+        Raises:
+            UnavailableError: The engine cannot be reached.
+        """
+        for target in await self._written(within):
+            await self._index.delete_where(
+                self.collection, project_id, where, generation=target.generation
+            )
+
+    async def search(
+        self,
+        project_id: str,
+        query: str,
+        where: Where,
+        limit: int,
+        *,
+        prefer: Sequence[Preference] = (),
+        words: bool = True,
+        within: Serving | None = None,
+    ) -> list[Hit]:
+        """Returns the best texts by meaning and words, best first.
+
+        Args:
+            project_id: The tenant.
+            query: What is looked for.
+            where: Conditions, applied before the limit.
+            limit: Most texts to return.
+            prefer: What to place higher.
+            words: False searches by meaning alone.
+            within: The generation to ask; None is the one that serves.
+
+        Raises:
+            UnavailableError: The engine or the model cannot be reached.
+        """
+        serving = within or await self.routes.serving()
+        try:
+            return await self._ask(serving, project_id, query, where, limit, prefer, words)
+        except UnavailableError as error:
+            if within is not None or error.metadata.get("cause") != "collection_missing":
+                raise
+            # It may have been replaced, and dropped, since the routes were asked.
+            now = await self.routes.serving(fresh=True)
+            if now == serving:
+                raise
+        return await self._ask(now, project_id, query, where, limit, prefer, words)
+
+    async def _written(self, given: Sequence[Serving] | None) -> Sequence[Serving]:
+        if given is not None:
+            return given
+        # What serves is made by `ensure`, after everything was marked as waiting for it.
+        serving, *others = await self.routes.written()
+        for other in others:
+            await self.prepare(other)
+        return [serving, *others]
+
+    async def _ask(
+        self,
+        serving: Serving,
+        project_id: str,
+        query: str,
+        where: Where,
+        limit: int,
+        prefer: Sequence[Preference],
+        words: bool,
+    ) -> list[Hit]:
+        embedder = await self._models.get(serving.model)
+        vector = (await embedder.embed([query], "query"))[0]
+        return await self._index.query(
+            self.collection,
+            project_id,
+            dense=vector,
+            sparse=self._sparse.query(query) if words else None,
+            where=where,
+            prefer=prefer,
+            limit=limit,
+            generation=serving.generation,
+            unrelated=self._models.info(serving.model).unrelated,
+        )
+
+    async def _documents(self, entries: Sequence[Entry], target: Serving) -> list[Document]:
+        parts: dict[str, list[tuple[str, Sequence[float]]]] = {
+            entry.id: [(entry.text, entry.vector)]
+            for entry in entries
+            if entry.vector is not None and entry.vector_model == target.model
+        }
+        rest = [entry for entry in entries if entry.id not in parts]
+        if rest:
+            embedder = await self._models.get(target.model)
+            texts = [entry.text for entry in rest]
+            chunked = await embed_chunked(embedder, texts, chunk_tokens=self._chunk_tokens)
+            for entry, chunks in zip(rest, chunked, strict=True):
+                parts[entry.id] = [(chunk.text, chunk.vector) for chunk in chunks]
+
+        def documents() -> list[Document]:
+            return [
+                Document(
+                    entry.id,
+                    [
+                        IndexedChunk(vector, self._sparse.document(text))
+                        for text, vector in parts[entry.id]
+                    ],
+                    entry.payload,
+                )
+                for entry in entries
+            ]
+
+        # A batch of long texts has thousands of chunks: their words would hold up the event loop.
+        return await asyncio.to_thread(documents)
+
+
+def models_of(models: EmbeddingModels | Embedder) -> EmbeddingModels:
+    """Returns the models; a single one is all there is."""
+    return models if isinstance(models, EmbeddingModels) else EmbeddingModels.of(models)

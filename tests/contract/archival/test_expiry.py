@@ -1,0 +1,184 @@
+"""A time-to-live holds at once, and its worker destroys what has outlived it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from archival_support import Finder, Stores, archive, caller, new_passage, new_text
+from strata.archival.domain.history import Author, Change
+from strata.archival.domain.passages import ArchiveChange, Filter, Passage, Place, Request
+from strata.archival.domain.searching import Search
+from strata.archival.store import Expiry
+from strata.embedded.vectors import EmbeddedVectors
+from strata.shared import context
+from strata.shared.errors import InvalidArgumentError, NotFoundError
+from strata.shared.ids import new_id
+
+HOUR = 3600
+
+
+def ago(minutes: float) -> datetime:
+    return datetime.now(UTC) - timedelta(minutes=minutes)
+
+
+async def aged(stores: Stores, name: str = "aged") -> tuple[str, Passage, Passage]:
+    """An archive with a passage of two hours ago and one of a minute ago."""
+    agent = new_id("agent")
+    await stores.archives.prepare(agent)
+    made = await stores.archives.create(archive(name), agent, "")
+    old, young = await stores.passages.insert(
+        Place(archive_id=made.id),
+        [
+            new_passage("the old boat", ("old", "both"), ago(120)),
+            new_passage("the young boat", ("both",), ago(1)),
+        ],
+        archive("-"),
+        "",
+    )
+    return agent, old.passage, young.passage
+
+
+async def live(stores: Stores, passage: Passage, seconds: int) -> None:
+    await stores.archives.update(
+        passage.archive_id, ArchiveChange(time_to_live=seconds), datetime.now(UTC)
+    )
+
+
+def expiry(stores: Stores, batch: int = 10) -> tuple[Expiry, list[None]]:
+    woken: list[None] = []
+    made = Expiry(
+        stores.database, stores.worker, batch=batch, poll=1, wake=lambda: woken.append(None)
+    )
+    return made, woken
+
+
+async def test_what_has_expired_is_not_there_at_once(stores: Stores) -> None:
+    agent, old, young = await aged(stores)
+    await live(stores, young, HOUR)
+    for missing in (
+        stores.passages.get(old.id, show_deleted=True),
+        stores.history.update(old.id, Change(text=new_text("new")), ago(0)),
+        stores.history.delete(old.id, Author(), ago(0)),
+        stores.history.restore(old.id, 1, Change(), ago(0)),
+        stores.history.versions(old.id, 5, None),
+        stores.history.purge(old.id, Request()),
+    ):
+        with pytest.raises(NotFoundError):
+            await missing
+    within = Filter((young.archive_id,), show_deleted=True)
+    assert [each.id for each in (await stores.passages.page(within, 5, None)).passages] == [
+        young.id
+    ]
+    for all_words in (True, False):
+        by_id, by_words = await stores.passages.matching(
+            [old.id, young.id], "boat", within, 5, all_words=all_words
+        )
+        assert [each.id for each in by_id] == [young.id]
+        assert [each.id for each, _ in by_words] == [young.id]
+    stats = await stores.archives.stats(agent)
+    assert (stats.passage_count, stats.tags) == (1, ("both",))
+    assert await stores.archives.tags("", agent) == {"both": 1}
+    assert await stores.archives.tags(young.archive_id, "") == {"both": 1}
+    assert (await stores.archives.get(young.archive_id)).passage_count == 1
+    (listed,) = (await stores.archives.page(agent, 5, None)).archives
+    assert listed.passage_count == 1
+
+
+async def test_a_longer_life_brings_back_what_is_not_destroyed(stores: Stores) -> None:
+    agent, old, young = await aged(stores)
+    await live(stores, young, HOUR)
+    await live(stores, young, 24 * HOUR)
+    assert (await stores.passages.get(old.id)).id == old.id
+    assert (await stores.archives.stats(agent)).passage_count == 2
+
+
+async def test_the_worker_destroys_in_batches_and_counts_right(stores: Stores) -> None:
+    agent, old, young = await aged(stores)
+    more = [new_passage(f"old {n}", ("old",), ago(200 + n)) for n in range(7)]
+    await stores.passages.insert(Place(archive_id=old.archive_id), more, archive("-"), "")
+    await stores.history.delete(more[3].id, Author(), ago(0))
+    await stores.history.update(old.id, Change(text=new_text("the older boat")), ago(0))
+    with context.use(caller(new_id("project"))):
+        _, stranger, kept = await aged(stores)
+        await live(stores, kept, HOUR)
+    worker, woken = expiry(stores, batch=3)
+    # The archive of the first project keeps for ever: only the stranger's is looked at.
+    assert await worker.destroy_expired() == 1
+    assert await worker.destroy_expired() == 0
+    await live(stores, young, HOUR)
+    done = []
+    while (count := await worker.destroy_expired()) > 0:
+        done.append(count)
+    assert done == [3, 3, 2]
+    assert woken
+    async with stores.database.transaction() as connection:
+        rows = await connection.execute(
+            text("SELECT id, text, purge FROM archival.passages ORDER BY id")
+        )
+        left = {row.id: (row.text, row.purge) for row in rows}
+        assert await _count(connection, "passage_versions") == 0
+        assert await _count(connection, "passage_likeness") == 1
+    assert left[young.id] == ("the young boat", False)
+    assert {each for id_, each in left.items() if id_ != young.id} == {("", True)}
+    await live(stores, young, 0)
+    stats = await stores.archives.stats(agent)
+    assert (stats.passage_count, stats.tags) == (1, ("both",))
+    assert await stores.archives.tags("", agent) == {"both": 1}
+    with context.use(caller(new_id("project"))), pytest.raises(NotFoundError):
+        await stores.passages.get(stranger.id)
+
+
+async def _count(connection: AsyncConnection, table: str) -> int:
+    found = await connection.execute(text(f"SELECT count(*) FROM archival.{table}"))
+    return int(found.scalar_one())
+
+
+async def test_an_expired_text_is_not_a_duplicate(stores: Stores) -> None:
+    _, _, young = await aged(stores)
+    await live(stores, young, HOUR)
+    place = Place(archive_id=young.archive_id)
+    (again,) = await stores.passages.insert(
+        place, [new_passage("the old boat", created=ago(0))], archive("-"), ""
+    )
+    assert not again.duplicate
+    assert (await stores.archives.get(young.archive_id)).passage_count == 2
+    changed = new_passage("another", created=ago(0))
+    await live(stores, young, 0)
+    await stores.passages.insert(place, [changed], archive("-"), "")
+    (aging,) = await stores.passages.insert(
+        place, [new_passage("to be", created=ago(90))], archive("-"), ""
+    )
+    await live(stores, young, HOUR)
+    new = await stores.history.update(changed.id, Change(text=new_text("to be")), ago(0))
+    assert (new.text, aging.duplicate) == ("to be", False)
+
+
+async def test_what_is_too_old_is_refused(stores: Stores) -> None:
+    _, _, young = await aged(stores)
+    await live(stores, young, HOUR)
+    new = [new_passage("fine", created=ago(30)), new_passage("too old", created=ago(61))]
+    with pytest.raises(InvalidArgumentError) as caught:
+        await stores.passages.insert(Place(archive_id=young.archive_id), new, archive("-"), "")
+    assert [each.field for each in caught.value.violations] == ["passages[1].create_time"]
+
+
+async def test_the_index_forgets_what_has_expired(finder: tuple[Finder, EmbeddedVectors]) -> None:
+    world, _ = finder
+    _, old, young = await aged(world.stores)
+    await world.index_all()
+    search = Search(query="boat", top_k=5, archive_ids=(young.archive_id,))
+    assert len((await world.search.search(search)).hits) == 2
+    await live(world.stores, young, HOUR)
+    (hit,) = (await world.search.search(search)).hits
+    assert hit.passage.id == young.id
+    worker, _ = expiry(world.stores)
+    assert await worker.destroy_expired() == 1
+    await world.index_all()
+    within = Filter((young.archive_id,))
+    hits = await world.index.search(context.current_project(), "old boat", within, 5)
+    assert [each.document_id for each in hits] == [young.id]
+    assert await world.stores.pending.load(context.current_project(), [old.id]) == []

@@ -1,0 +1,320 @@
+"""Random lives of passages: what is alive is what is found, listed and counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from archival_support import archive, caller, new_passage, new_text
+from strata.archival.domain.history import Author, Change
+from strata.archival.domain.passages import ArchiveChange, Filter, Place, Request
+from strata.archival.migrations import MIGRATIONS
+from strata.archival.store import (
+    Expiry,
+    PendingPassages,
+    PostgresArchiveStore,
+    PostgresPassageHistory,
+    PostgresPassageStore,
+)
+from strata.shared import context
+from strata.shared.db import Database
+from strata.shared.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from strata.shared.ids import new_id
+
+T = TypeVar("T")
+
+TEXTS = st.sampled_from(
+    [f"the boat {end}" for end in ("sails", "sails on", "sails on!", "sinks", "is sold", "rests")]
+)
+TAGS = st.frozensets(st.sampled_from(["a", "b", "c"])).map(lambda tags: tuple(sorted(tags)))
+AGES = st.sampled_from([0, 90, 240])
+LIVES = st.sampled_from([0, 60, 180])
+"""Minutes, as the ages, and so far from them that no test is so slow."""
+
+
+@dataclass
+class Known:
+    """What a passage should be."""
+
+    home: int
+    age: int
+    versions: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+    deleted: bool = False
+
+    @property
+    def text(self) -> str:
+        return self.versions[-1][0]
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return self.versions[-1][1]
+
+
+class Machine(RuleBasedStateMachine):
+    """Two archives of one agent."""
+
+    service_url = ""
+    worker_url = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.caller = caller(new_id("project"))
+        self.known: dict[str, Known] = {}
+        self.purged: set[str] = set()
+        self.lives = [0, 0]
+        self.index: dict[str, tuple[str, tuple[str, ...]]] = {}
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        with context.use(self.caller):
+            return self.runner.run(work())
+
+    @initialize()
+    def connect(self) -> None:
+        self.database = Database(self.service_url, pool_size=2)
+        self.worker = Database(self.worker_url, pool_size=1)
+        self.passages = PostgresPassageStore(self.database)
+        self.history = PostgresPassageHistory(self.database)
+        self.archives = PostgresArchiveStore(self.database)
+        self.pending = PendingPassages(self.database, self.worker)
+        self.agent = new_id("agent")
+
+        async def make() -> list[str]:
+            await self.archives.prepare(self.agent)
+            names = ("one", "two")
+            return [
+                (await self.archives.create(archive(name), self.agent, "")).id for name in names
+            ]
+
+        self.homes = self.run(make)
+
+    def teardown(self) -> None:
+        async def close() -> None:
+            await self.database.close()
+            await self.worker.close()
+
+        if hasattr(self, "database"):
+            self.run(close)
+        self.runner.close()
+
+    def expired(self, known: Known) -> bool:
+        return 0 < self.lives[known.home] <= known.age
+
+    def alive(self, known: Known) -> bool:
+        return not known.deleted and not self.expired(known)
+
+    def holder(self, home: int, text: str, besides: str = "") -> str | None:
+        """The living passage of an archive that says just this."""
+        for passage_id, known in self.known.items():
+            same = known.home == home and known.text == text and self.alive(known)
+            if same and passage_id != besides:
+                return passage_id
+        return None
+
+    def forget_expired(self, home: int, text: str) -> None:
+        """What has expired makes way for the same text, for good."""
+        for passage_id, known in list(self.known.items()):
+            in_the_way = known.home == home and known.text == text and not known.deleted
+            if in_the_way and self.expired(known):
+                self.purged.add(passage_id)
+                del self.known[passage_id]
+
+    @rule(home=st.integers(0, 1), text=TEXTS, tags=TAGS, age=AGES)
+    def insert(self, home: int, text: str, tags: tuple[str, ...], age: int) -> None:
+        new = new_passage(text, tags, datetime.now(UTC) - timedelta(minutes=age))
+        known = Known(home, age, [(text, tags)])
+        place = Place(archive_id=self.homes[home])
+        try:
+            (stored,) = self.run(lambda: self.passages.insert(place, [new], archive("-"), ""))
+        except InvalidArgumentError:
+            assert self.expired(known)
+            return
+        assert not self.expired(known)
+        holder = self.holder(home, text)
+        assert stored.passage.id == (holder or new.id)
+        assert stored.duplicate is (holder is not None)
+        if holder is None:
+            self.forget_expired(home, text)
+            self.known[new.id] = known
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), text=TEXTS | st.none(), tags=TAGS | st.none())
+    def update(self, data: st.DataObject, text: str | None, tags: tuple[str, ...] | None) -> None:
+        passage_id, known = self._one(data)
+        change = Change(text=None if text is None else new_text(text), tags=tags)
+        said = text or known.text
+        try:
+            new = self.run(lambda: self.history.update(passage_id, change, datetime.now(UTC)))
+        except NotFoundError:
+            assert not self.alive(known)
+        except AlreadyExistsError:
+            assert self.holder(known.home, said, passage_id)
+        else:
+            assert self.alive(known)
+            assert not self.holder(known.home, said, passage_id)
+            known.versions.append((said, known.tags if tags is None else tags))
+            self.forget_expired(known.home, said)
+            assert (new.text, new.tags) == known.versions[-1]
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        passage_id, known = self._one(data)
+        try:
+            self.run(lambda: self.history.delete(passage_id, Author(), datetime.now(UTC)))
+        except NotFoundError:
+            assert self.expired(known)
+        else:
+            assert not self.expired(known)
+            if not known.deleted:
+                known.versions.append(known.versions[-1])
+            known.deleted = True
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def restore(self, data: st.DataObject) -> None:
+        passage_id, known = self._one(data)
+        revision = data.draw(st.integers(0, len(known.versions)))
+        said = known.versions[revision - 1]
+        try:
+            back = self.run(
+                lambda: self.history.restore(passage_id, revision, Change(), datetime.now(UTC))
+            )
+        except NotFoundError:
+            assert self.expired(known)
+        except AlreadyExistsError:
+            assert self.holder(known.home, said[0], passage_id)
+        else:
+            assert not self.expired(known)
+            assert (back.text, back.tags) == said
+            if known.deleted or revision:
+                known.versions.append(said)
+                self.forget_expired(known.home, said[0])
+            known.deleted = False
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def purge(self, data: st.DataObject) -> None:
+        passage_id, known = self._one(data)
+        try:
+            count = self.run(lambda: self.history.purge(passage_id, Request()))
+        except NotFoundError:
+            assert self.expired(known)
+        else:
+            assert count == len(known.versions)
+            self.purged.add(passage_id)
+            del self.known[passage_id]
+
+    @rule(home=st.integers(0, 1), minutes=LIVES)
+    def live(self, home: int, minutes: int) -> None:
+        # A text that comes back to life beside the same one is not allowed for in the model.
+        revived = [
+            each
+            for each in self.known.values()
+            if each.home == home and self.expired(each) and not 0 < minutes <= each.age
+        ]
+        if not revived:
+            change = ArchiveChange(time_to_live=60 * minutes)
+            self.run(lambda: self.archives.update(self.homes[home], change, datetime.now(UTC)))
+            self.lives[home] = minutes
+
+    @rule()
+    def destroy_expired(self) -> None:
+        expiry = Expiry(self.database, self.worker, batch=2, poll=1, wake=lambda: None)
+
+        async def all_of_it() -> None:
+            while await expiry.destroy_expired():
+                pass
+
+        self.run(all_of_it)
+        for passage_id, known in list(self.known.items()):
+            if self.expired(known):
+                self.purged.add(passage_id)
+                del self.known[passage_id]
+
+    @rule()
+    def catch_up(self) -> None:
+        """Brings an index up to date, as the indexer does."""
+
+        async def work() -> None:
+            project = context.current_project()
+            while ids := (await self.pending.find(50)).get(project):
+                passages = await self.pending.load(project, ids)
+                for each in passages:
+                    self.index.pop(each.id, None)
+                    if not each.deleted:
+                        self.index[each.id] = (each.text, each.tags)
+                await self.pending.done(project, passages)
+
+        self.run(work)
+        for passage_id, known in self.known.items():
+            if self.alive(known):
+                assert self.index[passage_id] == known.versions[-1]
+            elif known.deleted:
+                assert passage_id not in self.index
+        assert not self.purged & set(self.index)
+
+    @invariant()
+    def what_is_alive_is_found_listed_and_counted(self) -> None:
+        if hasattr(self, "homes"):
+            self.run(self._check)
+
+    async def _check(self) -> None:
+        alive = {each for each, known in self.known.items() if self.alive(known)}
+        kept = {each for each, known in self.known.items() if not self.expired(known)}
+        everything = [*self.known, *self.purged]
+        tags: Counter[str] = Counter()
+        for number, home in enumerate(self.homes):
+            here = {each for each in self.known if self.known[each].home == number}
+            within = Filter((home,))
+            page = await self.passages.page(within, 500, None)
+            assert {each.id for each in page.passages} == alive & here
+            shown = await self.passages.page(Filter((home,), show_deleted=True), 500, None)
+            assert {each.id for each in shown.passages} == kept & here
+            by_id, by_words = await self.passages.matching(
+                everything, "boat", within, 500, all_words=True
+            )
+            assert {each.id for each in by_id} == alive & here
+            assert {each.id for each, _ in by_words} == alive & here
+            for each in page.passages:
+                assert (each.text, each.tags) == self.known[each.id].versions[-1]
+                assert set(each.near_duplicate_ids) <= alive & here - {each.id}
+            used = Counter(tag for each in alive & here for tag in self.known[each].tags)
+            assert await self.archives.tags(home, "") == used
+            assert (await self.archives.get(home)).passage_count == len(alive & here)
+            tags += used
+        stats = await self.archives.stats(self.agent)
+        assert (stats.passage_count, stats.tags) == (len(alive), tuple(sorted(tags)))
+        assert await self.archives.tags("", self.agent) == tags
+
+    def _one(self, data: st.DataObject) -> tuple[str, Known]:
+        return data.draw(st.sampled_from(list(self.known.items())))
+
+
+async def test_random_lives_of_passages(databases: Any) -> None:
+    urls = await databases.of(MIGRATIONS)
+    machine = type(
+        "BoundMachine",
+        (Machine,),
+        {"service_url": urls.service_url, "worker_url": urls.worker_url},
+    )
+    await asyncio.to_thread(
+        run_state_machine_as_test,
+        machine,
+        settings=settings(max_examples=12, stateful_step_count=25, deadline=None),
+    )

@@ -1,0 +1,493 @@
+"""An index is rebuilt, with another model too, while it serves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from archival_support import NOW, Stores, new_passage
+from contract.embedding.conftest import EmbeddingServer, Reply
+from other_models import NOISE, WORDS, answer, endpoints, serve
+from strata.api.common.v1 import reindex_pb2 as pb
+from strata.archival.convert import new_archive
+from strata.archival.domain.history import Author, Change
+from strata.archival.domain.passages import Place
+from strata.archival.domain.searching import Search
+from strata.archival.index import ARCHIVE_PASSAGES, FILE_CHUNKS, PASSAGES
+from strata.archival.indexes import Indexes, wire
+from strata.archival.reindexing import ArchiveModels
+from strata.archival.search import FileChunkSearch, PassageSearch
+from strata.archival.settings import ArchivalSettings
+from strata.embedded.vectors import EmbeddedVectors
+from strata.shared.clock import ManualClock
+from strata.shared.commons import Commons
+from strata.shared.embedding import Embedder, EmbeddingModels
+from strata.shared.embedding.base import LOCAL_MODEL
+from strata.shared.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    PermissionDeniedError,
+)
+from strata.shared.ids import new_id
+from strata.shared.vectors import Collection, Where
+from strata.shared.vectors.opening import open_models
+from strata.shared.vectors.qdrant import QdrantIndex, connect
+from strata.shared.vectors.reindex.routes import StoredRoutes
+
+SUBJECTS = ("otter", "violin", "glacier", "sourdough", "telescope", "bicycle", "lantern", "orchid")
+TEXTS = [f"The {subject} number {n} belongs to aunt {n}." for n, subject in enumerate(SUBJECTS)]
+
+
+@dataclass
+class World:
+    """The indexes of a room, whose work is done when it is told to."""
+
+    stores: Stores
+    settings: ArchivalSettings
+    models: EmbeddingModels
+    vectors: QdrantIndex
+    indexes: Indexes
+    endpoint: EmbeddingServer
+    project: str
+    agent: str = ""
+
+    def __post_init__(self) -> None:
+        self.agent = self.agent or new_id("agent")
+        self.search = PassageSearch(self.stores.passages, self.indexes.passages, ManualClock(NOW))
+        self.file_search = FileChunkSearch(self.stores.chunks, self.indexes.chunks)
+        self.archives = ArchiveModels(
+            self.indexes.homes, self.indexes.archives, self.indexes.passages, lambda: None
+        )
+
+    async def again(self, **settings: Any) -> World:
+        """The same room in another process, with other settings."""
+        changed = self.settings.model_copy(update=settings)
+        stores = self.stores
+        made = await wire(changed, self.models, self.vectors, stores.database, stores.worker)
+        return replace(self, settings=changed, indexes=made)
+
+    async def insert(self, *texts: str) -> list[str]:
+        stored = await self.stores.insert(self.agent, *texts)
+        return [each.passage.id for each in stored]
+
+    async def index_all(self) -> None:
+        while await self.indexes.indexer.index_pending():
+            pass
+
+    async def step(self) -> bool:
+        return await self.indexes.reindexer.index_pending()
+
+    async def reindex(self, name: str = "passages") -> pb.Reindex:
+        """Works until there is nothing to do, and returns the newest rebuild."""
+        while await self.step():
+            pass
+        return (await self.indexes.desk.state(name)).reindex
+
+    async def find(self, words: str, limit: int = 3, **conditions: Any) -> list[str]:
+        search = Search(words, limit, agent_id=self.agent, **conditions)
+        found = (await self.search.search(search)).hits
+        assert all(hit.mode != "fts" for hit in found[:1]), "the index was not asked"
+        return [hit.passage.text for hit in found]
+
+    async def held(self, generation: str, collection: Collection = PASSAGES) -> int:
+        return await self.vectors.count(collection, self.project, Where(), generation=generation)
+
+    async def generations(self) -> list[str]:
+        return await self.vectors.generations(PASSAGES)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def engine(session_folder: Path) -> AsyncIterator[EmbeddedVectors]:
+    """An engine of these tests alone: they drop what others ask."""
+    made = EmbeddedVectors(session_folder / "vectors-to-rebuild")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def world(
+    stores: Stores, embedder: Embedder, engine: EmbeddedVectors, project: str
+) -> AsyncIterator[World]:
+    endpoint = await serve()
+    client = connect(engine.url, engine.api_key)
+    for collection in (await client.get_collections()).collections:
+        await client.delete_collection(collection.name)
+    vectors = QdrantIndex(client)
+    settings = ArchivalSettings(
+        database_url="postgresql://unused",
+        embedding_models=endpoints(endpoint.base_url),
+        embedding_retries=0,
+        reindex_batch=3,
+        reindex_sample=5,
+    )
+    async with AsyncExitStack() as stack:
+        opened = await open_models(settings, Commons(), stack)
+        indexes = await wire(settings, opened, vectors, stores.database, stores.worker)
+        made = World(stores, settings, opened, vectors, indexes, endpoint, project)
+        for backlog in indexes.indexer._backlogs:
+            await backlog.ensure()
+        yield made
+    await vectors.close()
+    await endpoint.stop()
+
+
+async def test_the_model_is_changed_while_searches_go_on(world: World) -> None:
+    ids = await world.insert(*TEXTS)
+    await world.index_all()
+    desk = world.indexes.desk
+    [old] = await world.generations()
+    begun = await desk.start("passages", WORDS, "request-1")
+    assert (await desk.start("passages", WORDS, "request-1")).id == begun.id
+    assert (begun.total, begun.old_model, begun.new_model) == (len(TEXTS), LOCAL_MODEL, WORDS)
+    steps = 0
+    while await world.step():
+        steps += 1
+        if steps == 2:
+            # Before the cursor and after it: what changes is written in both places.
+            history, author = world.stores.history, Author("key")
+            await world.insert("A heron stands in the reeds.")
+            changed = Change(author, text=None, tags=("kept",))
+            await history.update(ids[0], changed, NOW)
+            await history.delete(ids[1], author, NOW)
+            await history.delete(ids[7], author, NOW)
+            await world.index_all()
+        assert TEXTS[2] in await world.find("glacier")
+    state = await desk.state("passages")
+    assert state.reindex.phase == pb.REINDEX_PHASE_SWITCHED
+    assert (state.embedding_model, state.embedding_dim, state.waiting) == (WORDS, 256, 0)
+    assert 0 < state.reindex.checked == state.reindex.found_by_new <= 5
+    assert steps >= len(TEXTS) / 3 + 2
+    # Questions are embedded with the new model now, and both collections hold the same.
+    before = len(world.endpoint.requests)
+    assert (await world.find("who has the telescope"))[0] == TEXTS[4]
+    assert world.endpoint.requests[before]["input"] == ["who has the telescope"]
+    assert (await world.find("heron"))[0] == "A heron stands in the reeds."
+    assert await world.find("otter", tags=("kept",)) == [TEXTS[0]]
+    assert TEXTS[1] not in await world.find("violin", limit=20)
+    new = state.generation
+    assert await world.generations() == sorted([old, new])
+    assert await world.vectors.serving(PASSAGES) == new
+    assert await world.held(old) == await world.held(new) == len(TEXTS) - 1
+    await world.insert("Both are written until the end.")
+    await world.index_all()
+    assert await world.held(old) == await world.held(new) == len(TEXTS)
+    assert (await desk.finish("passages")).phase == pb.REINDEX_PHASE_FINISHED
+    await world.reindex()
+    assert await world.generations() == [new]
+    assert await world.vectors.serving(PASSAGES) == new
+    # An archive that follows the default says which model that is now.
+    [archive] = (await world.stores.archives.page(world.agent, 5, None)).archives
+    assert (archive.embedding_model, archive.embedding_dim) == (WORDS, 256)
+
+
+async def test_one_can_go_back_until_the_end(world: World) -> None:
+    await world.insert(*TEXTS)
+    await world.index_all()
+    [old] = await world.generations()
+    desk = world.indexes.desk
+    await desk.start("passages", WORDS, "")
+    assert (await world.reindex()).phase == pb.REINDEX_PHASE_SWITCHED
+    await world.insert("Said while the new one served.")
+    await world.index_all()
+    reader = await world.again()
+    assert (await reader.find("glacier"))[0] == TEXTS[2]
+    routes = reader.indexes.passages.texts.routes
+    assert isinstance(routes, StoredRoutes)
+    routes._until = math.inf
+    assert (await desk.roll_back("passages")).phase == pb.REINDEX_PHASE_ROLLED_BACK
+    assert (await desk.roll_back("passages")).phase == pb.REINDEX_PHASE_ROLLED_BACK
+    await world.reindex()
+    assert await world.generations() == [old]
+    # This reader still believes in the new one, which is gone.
+    assert (await routes.serving()).generation != old
+    assert (await reader.find("Said while the new one served"))[0].startswith("Said while")
+    assert (await desk.state("passages")).embedding_model == LOCAL_MODEL
+    with pytest.raises(FailedPreconditionError):
+        await desk.finish("passages")
+
+
+async def test_a_model_that_finds_nothing_does_not_get_to_serve(world: World) -> None:
+    await world.insert(*TEXTS, *(f"{text} Again, in other words." for text in TEXTS))
+    await world.index_all()
+    [old] = await world.generations()
+    await world.indexes.desk.start("passages", NOISE, "")
+    job = await world.reindex()
+    assert job.phase == pb.REINDEX_PHASE_FAILED
+    assert job.checked == job.found_by_old == 5
+    assert job.found_by_new < 5
+    assert f"the new index found {job.found_by_new} again, the one that serves 5" in job.note
+    assert await world.generations() == [old]
+    assert (await world.indexes.desk.state("passages")).embedding_model == LOCAL_MODEL
+    assert (await world.find("glacier"))[0].startswith(TEXTS[2])
+
+
+async def test_a_model_that_refuses_the_key_is_told_and_left(world: World) -> None:
+    await world.insert(*TEXTS)
+    await world.index_all()
+    world.endpoint.script = lambda request: Reply(status=401, body={"error": {"message": "no"}})
+    await world.indexes.desk.start("passages", WORDS, "")
+    job = await world.reindex()
+    assert (job.phase, "refuses the key" in job.note) == (pb.REINDEX_PHASE_FAILED, True)
+    assert (await world.find("otter"))[0] == TEXTS[0]
+
+
+async def test_a_model_that_is_away_is_waited_for(world: World) -> None:
+    await world.insert(*TEXTS)
+    await world.index_all()
+    world.endpoint.script = lambda request: Reply(status=503, body={"error": {"message": "no"}})
+    await world.indexes.desk.start("passages", WORDS, "")
+    assert (await world.reindex()).phase == pb.REINDEX_PHASE_BUILDING
+    world.endpoint.script = answer
+    # Another replica has had no trouble, and does not wait.
+    assert (await (await world.again()).reindex()).phase == pb.REINDEX_PHASE_SWITCHED
+
+
+async def test_another_replica_goes_on_where_one_died(world: World) -> None:
+    await world.insert(*TEXTS)
+    await world.index_all()
+    await world.indexes.desk.start("passages", WORDS, "")
+    for _ in range(2):
+        assert await world.step()
+    assert (await world.indexes.desk.state("passages")).reindex.done == 6
+    other = await world.again()
+    before = len(world.endpoint.requests)
+    job = await other.reindex()
+    assert (job.phase, job.done) == (pb.REINDEX_PHASE_SWITCHED, len(TEXTS))
+    sent = [text for one in world.endpoint.requests[before:] for text in one["input"]]
+    assert not set(TEXTS[:6]) & set(sent), "what was copied is copied again"
+
+
+async def test_a_claimed_rebuild_is_nobody_elses(world: World) -> None:
+    await world.insert(*TEXTS)
+    await world.indexes.desk.start("passages", WORDS, "")
+    ledger = world.indexes.desk._ledger
+    assert ledger is not None
+    async with ledger.claim(["passages"], 0) as job:
+        assert job is not None
+        assert not await world.step()
+    assert await world.step()
+
+
+async def test_a_copy_does_not_bring_back_what_was_changed_meanwhile(world: World) -> None:
+    [first, second, _] = await world.insert(*TEXTS[:3])
+    await world.index_all()
+    await world.indexes.desk.start("passages", WORDS, "")
+    ledger = world.indexes.desk._ledger
+    assert ledger is not None
+    whole = world.indexes.desk._indexes["passages"].rebuild
+    async with ledger.claim(["passages"], 0) as job:
+        assert job is not None
+        target = whole.place(job.target)
+        await target.make(job.target)
+        batch = await whole.batch(job, 10)
+        assert batch is not None
+        history, author = world.stores.history, Author("key")
+        text = new_passage("A walrus sleeps on the ice.").content
+        await history.update(first, Change(author, text=text), NOW)
+        await history.delete(second, author, NOW)
+        await world.index_all()
+        # Only now the batch arrives, as of before.
+        await target.put(batch.project_id, batch.entries, replace=True, into=[job.target])
+        await whole.settle(job, batch)
+    assert await world.held(job.target.generation) == 2
+    await world.index_all()
+    assert (await world.reindex()).phase == pb.REINDEX_PHASE_SWITCHED
+    assert (await world.find("walrus"))[0] == "A walrus sleeps on the ice."
+    hits = await world.indexes.passages.texts.search(
+        world.project, "The otter number 0", Where(), 5, words=False
+    )
+    assert sorted(hit.document_id for hit in hits if (hit.vector_score or 0) > 0.9) == []
+
+
+async def test_a_lost_collection_is_filled_from_the_start(world: World) -> None:
+    await world.insert(*TEXTS)
+    await world.index_all()
+    await world.indexes.desk.start("passages", WORDS, "")
+    await world.step()
+    await world.step()
+    [target] = [name for name in await world.generations() if "words" in name]
+    await world.vectors._client.delete_collection(target)
+    assert (await world.reindex()).phase == pb.REINDEX_PHASE_SWITCHED
+    assert await world.held(target) == len(TEXTS)
+
+
+async def test_only_one_rebuild_is_open(world: World) -> None:
+    await world.insert(*TEXTS)
+    desk = world.indexes.desk
+    await desk.start("passages", WORDS, "")
+    with pytest.raises(FailedPreconditionError):
+        await desk.start("passages", NOISE, "")
+    assert (await desk.roll_back("passages")).phase == pb.REINDEX_PHASE_CANCELLED
+    await world.reindex()
+    again = await desk.start("passages", WORDS, "")
+    await world.index_all()
+    assert (await world.reindex()).id == again.id
+
+
+async def test_the_grace_ends_it(world: World) -> None:
+    await world.insert(*TEXTS)
+    await world.index_all()
+    hasty = await world.again(reindex_grace_s=0.0)
+    await hasty.indexes.desk.start("passages", "", "")
+    job = await hasty.reindex()
+    # Without a model's name it is the same model, in a collection of its own.
+    assert (job.phase, job.new_model) == (pb.REINDEX_PHASE_FINISHED, LOCAL_MODEL)
+    assert [name.endswith("-r1") for name in await world.generations()] == [True]
+    assert (await hasty.find("otter"))[0] == TEXTS[0]
+
+
+async def test_what_may_not_be_asked(world: World) -> None:
+    desk = world.indexes.desk
+    with pytest.raises(InvalidArgumentError, match=f"there are .*{LOCAL_MODEL}.*{WORDS}"):
+        await desk.start("passages", "no-such-model", "")
+    with pytest.raises(InvalidArgumentError):
+        await desk.state("messages")
+    with pytest.raises(NotFoundError):
+        await desk.finish("passages")
+    shut = await world.again(reindex_by_key=False)
+    with pytest.raises(PermissionDeniedError):
+        await shut.indexes.desk.start("passages", "", "")
+
+
+async def test_chunks_of_files_are_rebuilt(world: World) -> None:
+    folder, files = new_id("folder"), [new_id("file") for _ in range(3)]
+    for number, file in enumerate(files):
+        texts = [f"Page {page} of book {number}: {SUBJECTS[page]}." for page in range(5)]
+        await world.stores.index_file(folder, file, *texts)
+    await world.index_all()
+    await world.indexes.desk.start("files", WORDS, "")
+    await world.step()
+    await world.step()
+    # One file is cut anew while it is copied.
+    await world.stores.index_file(folder, files[0], "Only a walrus is left.")
+    await world.index_all()
+    job = await world.reindex("files")
+    assert (job.phase, job.total) == (pb.REINDEX_PHASE_SWITCHED, 15)
+    state = await world.indexes.desk.state("files")
+    found = await world.file_search.search([folder], "walrus", 3)
+    assert found[0].stored.chunk.text == "Only a walrus is left."
+    await world.index_all()
+    assert await world.held(state.generation, FILE_CHUNKS) == 11
+
+
+async def test_an_archive_has_a_model_of_its_own(world: World) -> None:
+    stores = world.stores
+    await world.insert(*TEXTS)
+    words = world.models.known(WORDS)
+    archive = await stores.archives.create(
+        new_archive("shared", words.id, words.dim, NOW, own_model=words.id), world.agent, ""
+    )
+    more = [new_passage("A walrus sleeps on the ice."), new_passage("A narwhal dives below it.")]
+    await stores.passages.insert(Place(archive_id=archive.id), more, archive, "")
+    await world.index_all()
+    own = world.indexes.passages.generation_of(WORDS).generation
+    assert await world.held(own, ARCHIVE_PASSAGES) == 2
+    assert await world.held(PASSAGES.generation(LOCAL_MODEL)) == len(TEXTS)
+    assert (await world.find("narwhal"))[0] == "A narwhal dives below it."
+    assert (await world.find("telescope"))[0] == TEXTS[4]
+    # Both were asked, each with its own vector, and found by meaning.
+    answer = await world.search.search(Search("walrus ice", 20, agent_id=world.agent))
+    ranks = {hit.passage.text: hit.vector_rank for hit in answer.hits}
+    assert ranks["A walrus sleeps on the ice."] == 1
+    assert len(ranks) == len(TEXTS) + 2
+    before = len(world.endpoint.requests)
+    alone = Search("bicycle of aunt", 3, archive_ids=(archive.id,))
+    assert len((await world.search.search(alone)).hits) == 2
+    assert len(world.endpoint.requests) == before + 1
+    # What is deleted goes from there, too.
+    assert await stores.archives.delete(archive.id) == 2
+    await world.index_all()
+    assert await world.held(own, ARCHIVE_PASSAGES) == 0
+
+
+async def test_an_archive_moves_to_another_model_and_back(world: World) -> None:
+    await world.insert(*TEXTS)
+    other = new_id("agent")
+    await world.stores.insert(other, "This one stays where it is.")
+    await world.index_all()
+    [archive] = (await world.stores.archives.page(world.agent, 5, None)).archives
+    default = PASSAGES.generation(LOCAL_MODEL)
+    own = world.indexes.passages.generation_of(WORDS).generation
+    with pytest.raises(NotFoundError):
+        await world.archives.latest(archive.id)
+    begun = await world.archives.start(archive.id, WORDS, "move-1")
+    assert begun.total == len(TEXTS)
+    while await world.step():
+        assert (await world.find("orchid"))[0] == TEXTS[7]
+    moved = await world.archives.latest(archive.id)
+    assert moved.phase.new_serves
+    assert (await world.stores.archives.get(archive.id)).embedding_model == WORDS
+    await world.insert("Written in both while it can go back.")
+    await world.index_all()
+    assert await world.held(own, ARCHIVE_PASSAGES) == len(TEXTS) + 1
+    assert await world.held(default) == len(TEXTS) + 2
+    await world.archives.roll_back(archive.id)
+    await world.reindex()
+    assert (await world.stores.archives.get(archive.id)).embedding_model == LOCAL_MODEL
+    assert await world.held(own, ARCHIVE_PASSAGES) == 0
+    assert (await world.find("Written in both"))[0].startswith("Written in both")
+    # And for good.
+    await world.archives.start(archive.id, WORDS, "")
+    await world.reindex()
+    await world.archives.finish(archive.id)
+    await world.reindex()
+    assert (await world.held(default), await world.held(own, ARCHIVE_PASSAGES)) == (1, 9)
+    assert (await world.find("orchid"))[0] == TEXTS[7]
+    # The default changes, and it stays.
+    hasty = await world.again(reindex_grace_s=0.0)
+    await hasty.indexes.desk.start("passages", NOISE, "")
+    await hasty.reindex()
+    assert (await world.stores.archives.get(archive.id)).embedding_model == WORDS
+
+
+async def test_the_vectors_of_an_archive_are_made_anew(world: World) -> None:
+    await world.insert(*TEXTS)
+    await world.index_all()
+    [archive] = (await world.stores.archives.page(world.agent, 5, None)).archives
+    [generation] = await world.generations()
+    await world.vectors.delete_where(PASSAGES, world.project, Where())
+    job = await world.archives.start(archive.id, "", "")
+    await world.reindex()
+    assert (await world.archives.latest(archive.id)).id == job.id
+    assert (await world.archives.latest(archive.id)).phase.value == "finished"
+    assert await world.held(generation) == len(TEXTS)
+
+
+async def test_an_index_whose_model_left_the_settings_is_replaced(world: World) -> None:
+    await world.insert(*TEXTS)
+    await world.index_all()
+    hasty = await world.again(reindex_grace_s=0.0)
+    await hasty.indexes.desk.start("passages", WORDS, "")
+    await hasty.reindex()
+    alone = EmbeddingModels.of(await world.models.get(LOCAL_MODEL))
+    stores = world.stores
+    bare = await wire(world.settings, alone, world.vectors, stores.database, stores.worker)
+    later = replace(world, indexes=bare, models=alone)
+    found = (await later.search.search(Search("otter", 3, agent_id=world.agent))).hits
+    assert [(hit.passage.text, hit.mode) for hit in found] == [(TEXTS[0], "fts")]
+    await bare.desk.start("passages", LOCAL_MODEL, "")
+    await later.insert("Stored while there was no index.")
+    await later.index_all()
+    assert (await later.reindex()).phase == pb.REINDEX_PHASE_SWITCHED
+    assert (await later.find("Stored while there was no index"))[0].startswith("Stored while")
+
+
+async def test_a_limited_model_leaves_the_words(world: World) -> None:
+    await world.insert(*TEXTS)
+    await world.index_all()
+    await world.indexes.desk.start("passages", WORDS, "")
+    assert (await world.reindex()).phase == pb.REINDEX_PHASE_SWITCHED
+    for status in (429, 401, 503):
+        body = {"error": {"message": "no"}}
+        world.endpoint.script = lambda request, status=status, body=body: Reply(status, body)  # type: ignore[misc]
+        found = (await world.search.search(Search("violin", 3, agent_id=world.agent))).hits
+        assert [(hit.passage.text, hit.mode) for hit in found] == [(TEXTS[1], "fts")]

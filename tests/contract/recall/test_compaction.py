@@ -1,0 +1,361 @@
+"""The contract of compaction and pins, on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy.exc import DBAPIError
+
+from strata.recall.domain.messages import (
+    Compaction,
+    Message,
+    MessageFilter,
+    Role,
+    Step,
+    Window,
+)
+from strata.recall.domain.search import SearchQuery
+from strata.recall.migrations import MIGRATIONS
+from strata.recall.store import (
+    PostgresMessageStore,
+    PostgresPinStore,
+    PostgresSearchStore,
+    PostgresWindowStore,
+)
+from strata.shared import context
+from strata.shared.context import Caller, RequestContext
+from strata.shared.db import Database
+from strata.shared.errors import AbortedError, InvalidArgumentError, NotFoundError, Reason
+from strata.shared.ids import new_id
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+AGENT = new_id("agent")
+
+
+@pytest.fixture(autouse=True)
+def project() -> Iterator[str]:
+    project_id = new_id("project")
+    with context.use(RequestContext(caller=Caller(new_id("org"), project_id, "key"))):
+        yield project_id
+
+
+@pytest.fixture
+async def database(databases: Any) -> AsyncIterator[Database]:
+    urls = await databases.of(MIGRATIONS)
+    database = Database(urls.service_url)
+    yield database
+    await database.close()
+
+
+def text(role: Role, words: str, **fields: Any) -> Message:
+    part = {"type": "text", "text": words}
+    return Message(id=new_id("message"), role=role, parts=(part,), create_time=NOW, **fields)
+
+
+def called(run: str) -> tuple[Message, Message]:
+    call = {"type": "tool_call", "tool_call_id": new_id("call"), "name": "f", "arguments": "{}"}
+    told = {
+        "type": "tool_return",
+        "tool_call_id": call["tool_call_id"],
+        "name": "f",
+        "status": "OK",
+        "content": "r",
+        "stdout": [],
+        "stderr": [],
+        "provenance": "TOOL",
+    }
+    asked = replace(text(Role.ASSISTANT, ""), parts=(call,), run_id=run, step=1)
+    return asked, replace(text(Role.TOOL, ""), parts=(told,), run_id=run, step=1)
+
+
+class Talk:
+    """A conversation with its stores."""
+
+    def __init__(self, database: Database) -> None:
+        self.windows = PostgresWindowStore(database)
+        self.pins = PostgresPinStore(database)
+        self.log = PostgresMessageStore(database)
+        self.search = PostgresSearchStore(database)
+        self.id = new_id("conversation")
+        self.run = ""
+
+    async def open(self) -> None:
+        await self.windows.open(self.id, AGENT, [text(Role.SYSTEM, "You remember.")], "english")
+
+    async def turn(self, words: str, *, calls: bool = False) -> list[Message]:
+        """A turn; returns what it stored."""
+        self.run = new_id("run")
+        asked = text(Role.USER, words, run_id=self.run)
+        start = await self.windows.begin_turn(self.id, AGENT, self.run, 1, [asked])
+        said = called(self.run) if calls else [text(Role.ASSISTANT, "ok", run_id=self.run)]
+        replies = tuple(replace(message, step=1) for message in said)
+        done = await self.windows.commit_step(Step(self.id, AGENT, self.run, 1, 1, replies))
+        return [*start.inputs, *done.messages]
+
+    async def window(self) -> Window:
+        return await self.windows.get(self.id)
+
+    async def plan(self, *kept: Message, words: str = "They talked.") -> Compaction:
+        """The plan of a compaction of the window as it is."""
+        window = await self.window()
+        part = {
+            "type": "summary",
+            "text": words,
+            "first_sequence": 1,
+            "last_sequence": 2,
+            "message_count": 2,
+            "first_message_id": window.messages[1].id,
+            "last_message_id": window.messages[2].id,
+        }
+        summary = replace(text(Role.SUMMARY, ""), parts=(part,))
+        ids = tuple(message.id for message in kept)
+        return Compaction(self.id, "", 0, window.revision, summary, ids)
+
+
+@pytest.fixture
+async def talk(database: Database) -> Talk:
+    opened = Talk(database)
+    await opened.open()
+    return opened
+
+
+def ids(messages: Any) -> list[str]:
+    return [message.id for message in messages]
+
+
+async def test_summary_and_window_are_one_statement(talk: Talk, database: Database) -> None:
+    await talk.turn("old")
+    newest = await talk.turn("new")
+    planned = await talk.plan(*newest)
+    before = database.statistics.statements, database.statistics.commits
+    window = await talk.windows.compact(planned)
+    statements = database.statistics.statements - before[0]
+
+    assert [m.role for m in window.messages] == [
+        Role.SYSTEM,
+        Role.SUMMARY,
+        Role.USER,
+        Role.ASSISTANT,
+    ]
+    # One that writes; the other two read the window that it answers with.
+    assert statements == 3
+    assert database.statistics.commits - before[1] == 1
+    assert window.messages[1].sequence == 5
+    assert window.message_count == 6
+    assert window.metadata_stale
+
+
+async def test_a_summary_that_cannot_be_stored_leaves_the_window(talk: Talk) -> None:
+    await talk.turn("old")
+    newest = await talk.turn("new")
+    planned = await talk.plan(*newest)
+    taken = replace(planned, summary=replace(planned.summary, id=newest[0].id))
+    before = await talk.window()
+    with pytest.raises(DBAPIError):
+        await talk.windows.compact(taken)
+    assert await talk.window() == before
+
+
+async def test_a_run_is_told_its_inputs_and_not_the_summary_that_it_made(talk: Talk) -> None:
+    await talk.turn("old")
+    run = new_id("run")
+    asked = text(Role.USER, "new", run_id=run)
+    start = await talk.windows.begin_turn(talk.id, AGENT, run, 1, [asked])
+    planned = await talk.plan(*start.inputs)
+    made = replace(planned, run_id=run, attempt=1, summary=replace(planned.summary, run_id=run))
+    compacted = await talk.windows.compact(made)
+
+    again = await talk.windows.begin_turn(talk.id, AGENT, run, 2, [asked])
+    assert ids(again.inputs) == [asked.id]
+    assert again.committed == ()
+    assert ids(again.window.messages) == ids(compacted.messages)
+    with pytest.raises(AbortedError) as raised:
+        await talk.windows.compact(
+            replace(made, summary=replace(made.summary, id=new_id("message")))
+        )
+    assert raised.value.reason is Reason.STALE_ATTEMPT
+
+
+async def test_what_is_kept_must_be_of_the_window_and_hold_the_pins(talk: Talk) -> None:
+    first = await talk.turn("old")
+    newest = await talk.turn("new")
+    system = (await talk.window()).messages[0]
+    other = Talk(talk.windows._database)
+    await other.open()
+    foreign = await other.turn("elsewhere")
+    await talk.pins.set(first[0].id, pinned=True)
+    for kept in ([*newest], [*foreign], [system, first[0]]):
+        with pytest.raises(InvalidArgumentError) as raised:
+            await talk.windows.compact(await talk.plan(*kept))
+        assert raised.value.violations[0].field == "kept_message_ids"
+    done = await talk.windows.compact(await talk.plan(first[0], *newest))
+    assert ids(done.messages)[2:] == ids([first[0], *newest])
+
+
+async def test_a_pin_makes_a_compaction_that_was_planned_before_it_fail(talk: Talk) -> None:
+    first = await talk.turn("old")
+    newest = await talk.turn("new")
+    planned = await talk.plan(*newest)
+    await talk.pins.set(first[0].id, pinned=True)
+    with pytest.raises(AbortedError) as raised:
+        await talk.windows.compact(planned)
+    assert raised.value.reason is Reason.REVISION_MISMATCH
+    assert first[0].id in ids((await talk.window()).messages)
+
+
+async def test_a_pin_is_kept_with_the_message_and_repeating_it_changes_nothing(talk: Talk) -> None:
+    first, *_ = await talk.turn("remember this")
+    pinned = await talk.pins.set(first.id, pinned=True)
+    after = await talk.window()
+    assert pinned == replace(first, pinned=True)
+    assert (await talk.log.get(first.id)).pinned
+    assert [m.pinned for m in after.messages] == [False, True, False]
+
+    await talk.pins.set(first.id, pinned=True)
+    assert await talk.window() == after
+    await talk.pins.set(first.id, pinned=False)
+    gone = await talk.window()
+    assert ids(gone.messages) == ids(after.messages)
+    assert not any(m.pinned for m in gone.messages)
+
+
+async def test_a_pinned_message_comes_back_with_its_step_and_stands_after_the_summary(
+    talk: Talk,
+) -> None:
+    asked, call, told = await talk.turn("use the tool", calls=True)
+    later = await talk.turn("later")
+    newest = await talk.turn("new")
+    await talk.windows.compact(await talk.plan(*newest))
+    before = await talk.window()
+
+    await talk.pins.set(told.id, pinned=True)
+    window = await talk.window()
+    roles = [Role.SYSTEM, Role.SUMMARY, Role.ASSISTANT, Role.TOOL, Role.USER, Role.ASSISTANT]
+    assert [m.role for m in window.messages] == roles
+    assert ids(window.messages)[2:4] == [call.id, told.id]
+    assert (window.revision, window.metadata_stale) == (before.revision + 1, True)
+    await talk.pins.set(asked.id, pinned=True)
+    await talk.pins.set(later[0].id, pinned=True)
+    shown = [asked.id, call.id, told.id, later[0].id, *ids(newest)]
+    assert ids((await talk.window()).messages)[2:] == shown
+
+
+async def test_what_cannot_be_pinned(talk: Talk, project: str) -> None:
+    await talk.turn("old")
+    newest = await talk.turn("new")
+    window = await talk.windows.compact(await talk.plan(*newest))
+    for message in window.messages[:2]:
+        with pytest.raises(InvalidArgumentError):
+            await talk.pins.set(message.id, pinned=True)
+    missing = new_id("message")
+    with pytest.raises(NotFoundError) as raised:
+        await talk.pins.set(missing, pinned=True)
+    assert raised.value.reason is Reason.MESSAGE_NOT_FOUND
+    stranger = RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))
+    with context.use(stranger), pytest.raises(NotFoundError):
+        await talk.pins.set(newest[0].id, pinned=True)
+
+
+async def test_a_summary_is_expanded_to_the_range_that_it_stands_for(talk: Talk) -> None:
+    stored = [message for n in range(4) for message in await talk.turn(f"turn {n}")]
+    newest = await talk.turn("new")
+    window = await talk.windows.compact(await talk.plan(*newest))
+    part = window.messages[1].parts[0]
+    assert (part["first_message_id"], part["last_message_id"]) == (stored[0].id, stored[1].id)
+
+    wanted = MessageFilter(conversation_id=talk.id, from_id=stored[0].id, to_id=stored[1].id)
+    assert ids((await talk.log.page(wanted, 50, None)).messages) == ids(stored[:2])
+    page = await talk.log.page(replace(wanted, to_id=stored[5].id, newest_first=True), 4, None)
+    assert ids(page.messages) == ids(stored[5:1:-1])
+    rest = await talk.log.page(
+        replace(wanted, to_id=stored[5].id, newest_first=True), 4, page.next_cursor
+    )
+    assert ids(rest.messages) == ids(stored[1::-1])
+    assert ids((await talk.log.page(replace(wanted, to_id=""), 50, None)).messages)[-1] == (
+        window.messages[1].id
+    )
+    other = Talk(talk.windows._database)
+    await other.open()
+    foreign = await other.turn("elsewhere")
+    with pytest.raises(NotFoundError) as raised:
+        await talk.log.page(replace(wanted, to_id=foreign[0].id), 50, None)
+    assert raised.value.metadata["id"] == foreign[0].id
+
+
+async def test_evicted_messages_and_the_summary_are_found_by_search(talk: Talk) -> None:
+    old = await talk.turn("the cat is called Mimi")
+    newest = await talk.turn("new")
+    window = await talk.windows.compact(await talk.plan(*newest, words="A pet named Mimi."))
+    query = SearchQuery(AGENT, "Mimi", 5, conversation_id=talk.id)
+    _, found = await talk.search.matching([], query, [], waiting_only=False)
+    assert {message.id for message, _ in found} == {old[0].id, window.messages[1].id}
+
+
+async def test_many_at_once_leave_a_whole_window(talk: Talk) -> None:
+    stored = [message for n in range(3) for message in await talk.turn(f"turn {n}")]
+    plans = [await talk.plan(*stored[2:], words=f"plan {n}") for n in range(4)]
+    work = [talk.windows.compact(plan) for plan in plans]
+    done = await asyncio.gather(
+        *work, *(talk.pins.set(m.id, pinned=True) for m in stored[:2]), return_exceptions=True
+    )
+    assert sum(isinstance(each, Window) for each in done) <= 1
+    assert all(isinstance(each, Window | Message | AbortedError) for each in done), done
+    window = await talk.window()
+    assert set(ids(stored[:2])) <= set(ids(window.messages)), "both pins are in view"
+    body = [m for m in window.messages if m.role not in {Role.SYSTEM, Role.SUMMARY}]
+    assert ids(body) == ids(sorted(body, key=lambda m: m.sequence))
+
+
+MOVES = st.lists(
+    st.tuples(st.sampled_from(["turn", "calls", "pin", "unpin", "compact"]), st.integers(0, 40)),
+    max_size=14,
+)
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(moves=MOVES)
+async def test_whatever_is_done_no_window_names_a_missing_message(
+    database: Database, moves: list[tuple[str, int]]
+) -> None:
+    talk = Talk(database)
+    await talk.open()
+    stored: list[Message] = await talk.turn("first")
+    pinned: set[str] = set()
+    for move, number in moves:
+        chosen = stored[number % len(stored)]
+        if move in {"turn", "calls"}:
+            stored += await talk.turn(f"turn {number}", calls=move == "calls")
+        elif move in {"pin", "unpin"}:
+            await talk.pins.set(chosen.id, pinned=move == "pin")
+            (pinned.add if move == "pin" else pinned.discard)(chosen.id)
+        else:
+            window = await talk.window()
+            body = [m for m in window.messages[1:] if m.role is not Role.SUMMARY]
+            if len(window.messages) > 2:
+                kept = [m for m in body if _stays(m, body, pinned, number)]
+                await talk.windows.compact(await talk.plan(*kept))
+        window = await talk.window()
+        body = [m for m in window.messages if m.role not in {Role.SYSTEM, Role.SUMMARY}]
+        assert pinned <= set(ids(body))
+        assert ids(body) == ids(sorted(body, key=lambda m: m.sequence))
+        calls = [i for m in body for i in m.tool_call_ids()]
+        assert calls == [i for m in body for i in m.tool_return_ids()]
+    log = await talk.log.page(MessageFilter(conversation_id=talk.id), 500, None)
+    assert set(ids(stored)) <= set(ids(log.messages))
+    assert [m.sequence for m in log.messages] == list(range(len(log.messages)))
+
+
+def _stays(message: Message, body: list[Message], pinned: set[str], newest: int) -> bool:
+    step = [m for m in body if (m.run_id, m.step) == (message.run_id, message.step)]
+    if any(m.id in pinned for m in step):
+        return True
+    return body.index(step[0]) >= len(body) - 1 - newest % 4

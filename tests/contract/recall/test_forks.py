@@ -1,0 +1,455 @@
+"""The contract of forks, on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text as sql
+
+from strata.recall.domain.messages import (
+    Compaction,
+    Cursor,
+    Message,
+    MessageFilter,
+    Role,
+    Step,
+    Window,
+)
+from strata.recall.domain.search import SearchQuery
+from strata.recall.expanding import Expansion, expand
+from strata.recall.migrations import MIGRATIONS
+from strata.recall.store import (
+    PostgresForkStore,
+    PostgresMessageStore,
+    PostgresPinStore,
+    PostgresSearchStore,
+    PostgresWindowStore,
+)
+from strata.shared import context
+from strata.shared.context import Caller, RequestContext
+from strata.shared.db import Database
+from strata.shared.errors import NotFoundError, Reason
+from strata.shared.ids import new_id
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def project() -> Iterator[str]:
+    project_id = new_id("project")
+    with context.use(RequestContext(caller=Caller(new_id("org"), project_id, "key"))):
+        yield project_id
+
+
+@pytest.fixture
+async def database(databases: Any) -> AsyncIterator[Database]:
+    urls = await databases.of(MIGRATIONS)
+    database = Database(urls.service_url)
+    yield database
+    await database.close()
+
+
+def text(role: Role, words: str, **fields: Any) -> Message:
+    part = {"type": "text", "text": words}
+    return Message(id=new_id("message"), role=role, parts=(part,), create_time=NOW, **fields)
+
+
+def call_of(run: str, *ids: str) -> Message:
+    calls = tuple(
+        {"type": "tool_call", "tool_call_id": each, "name": "f", "arguments": "{}"} for each in ids
+    )
+    return replace(text(Role.ASSISTANT, ""), parts=calls, run_id=run, step=1)
+
+
+def return_of(run: str, call_id: str) -> Message:
+    part = {
+        "type": "tool_return",
+        "tool_call_id": call_id,
+        "name": "f",
+        "status": "OK",
+        "content": "r",
+        "stdout": [],
+        "stderr": [],
+        "provenance": "TOOL",
+    }
+    return replace(text(Role.TOOL, ""), parts=(part,), run_id=run, step=1)
+
+
+class Talk:
+    """A conversation of an agent, with its stores."""
+
+    def __init__(self, database: Database, agent: str = "", conversation: str = "") -> None:
+        self.database = database
+        self.agent = agent or new_id("agent")
+        self.id = conversation or new_id("conversation")
+        self.windows = PostgresWindowStore(database)
+        self.pins = PostgresPinStore(database)
+        self.log = PostgresMessageStore(database)
+        self.forks = PostgresForkStore(database)
+        self.search = PostgresSearchStore(database)
+        self.minutes = 0
+
+    async def open(self) -> Talk:
+        await self.windows.open(self.id, self.agent, [text(Role.SYSTEM, "Remember.")], "english")
+        return self
+
+    async def turn(self, words: str, *, calls: int = 0) -> list[Message]:
+        """A turn, with a call that has as many returns; returns what it stored."""
+        run = new_id("run")
+        self.minutes += 1
+        at = NOW + timedelta(minutes=self.minutes)
+        asked = replace(text(Role.USER, words, run_id=run), create_time=at)
+        start = await self.windows.begin_turn(self.id, self.agent, run, 1, [asked])
+        said = [text(Role.ASSISTANT, f"on {words}", run_id=run, step=1)]
+        if calls:
+            names = [new_id("call") for _ in range(calls)]
+            said = [call_of(run, *names), *(return_of(run, name) for name in names)]
+        said = [replace(message, create_time=at) for message in said]
+        step = Step(self.id, self.agent, run, 1, 1, tuple(said))
+        return [*start.inputs, *(await self.windows.commit_step(step)).messages]
+
+    async def compact(self, *kept: Message) -> Window:
+        """Takes all but these out of the window."""
+        window = await self.windows.get(self.id)
+        gone = [m for m in window.messages[1:] if m.id not in {k.id for k in kept}]
+        earlier = [m.parts[0] for m in gone if m.role is Role.SUMMARY]
+        firsts = [(m.sequence, m.id) for m in gone if m.role is not Role.SUMMARY]
+        firsts += [(p["first_sequence"], p["first_message_id"]) for p in earlier]
+        lasts = [(m.sequence, m.id) for m in gone if m.role is not Role.SUMMARY]
+        lasts += [(p["last_sequence"], p["last_message_id"]) for p in earlier]
+        part = {
+            "type": "summary",
+            "text": f"summary of {len(gone)}",
+            "first_sequence": min(firsts)[0],
+            "last_sequence": max(lasts)[0],
+            "message_count": len(gone),
+            "first_message_id": min(firsts)[1],
+            "last_message_id": max(lasts)[1],
+        }
+        self.minutes += 1
+        at = NOW + timedelta(minutes=self.minutes)
+        summary = replace(text(Role.SUMMARY, ""), parts=(part,), create_time=at)
+        ids = tuple(message.id for message in kept)
+        return await self.windows.compact(Compaction(self.id, "", 0, window.revision, summary, ids))
+
+    async def window(self) -> list[Message]:
+        return list((await self.windows.get(self.id)).messages)
+
+    async def fork(self, until: str = "") -> Talk:
+        made = Talk(self.database, self.agent)
+        made.minutes = self.minutes + 100
+        await self.forks.fork(self.id, made.id, until)
+        return made
+
+    async def listed(self, **wanted: Any) -> list[Message]:
+        """The whole log, read in small pages, forth and back alike."""
+        found: list[Message] = []
+        filter_ = MessageFilter(conversation_id=self.id, **wanted)
+        for newest_first in (False, True):
+            cursor: Cursor | None = None
+            pages: list[Message] = []
+            while True:
+                page = await self.log.page(replace(filter_, newest_first=newest_first), 3, cursor)
+                pages += page.messages
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+            assert not newest_first or pages[::-1] == found
+            found = found or pages
+        return found
+
+
+@pytest.fixture
+async def talk(database: Database) -> Talk:
+    return await Talk(database).open()
+
+
+def ids(messages: Sequence[Message]) -> list[str]:
+    return [message.id for message in messages]
+
+
+def same(copies: Sequence[Message], originals: Sequence[Message]) -> bool:
+    """Whether messages are copies of others, in all but whose they are."""
+
+    def bare(message: Message) -> Message:
+        return replace(message, id="", conversation_id="", copied_from_id="")
+
+    return [bare(message) for message in copies] == [bare(message) for message in originals]
+
+
+async def test_a_fork_starts_with_copies_of_what_was_in_view(talk: Talk) -> None:
+    first = await talk.turn("one")
+    second = await talk.turn("two")
+    before = await talk.window()
+    fork = await talk.fork(first[1].id)
+    window = await fork.windows.get(fork.id)
+
+    assert same(window.messages, before[:3])
+    assert [m.copied_from_id for m in window.messages] == ids(before[:3])
+    assert {m.conversation_id for m in window.messages} == {fork.id}
+    assert not set(ids(window.messages)) & set(ids(before))
+    assert (window.agent_id, window.revision, window.message_count) == (talk.agent, 1, 3)
+    assert await talk.window() == before
+    assert ids(second)[0] not in [m.copied_from_id for m in window.messages]
+    assert ids(await fork.listed()) == ids(window.messages)
+
+
+async def test_both_go_on_for_themselves(talk: Talk) -> None:
+    asked, told = await talk.turn("one")
+    fork = await talk.fork(told.id)
+    there = await talk.turn("there")
+    here = await fork.turn("here")
+    assert [m.sequence for m in here] == [m.sequence for m in there] == [3, 4]
+    assert ids(await fork.window())[3:] == ids(here)
+    assert ids(await talk.window())[1:] == ids([asked, told, *there])
+    assert ids(await fork.listed())[3:] == ids(here)
+    assert ids(await talk.listed())[1:] == ids([asked, told, *there])
+
+
+async def test_the_newest_message_is_meant_when_none_is_named(talk: Talk) -> None:
+    await talk.turn("one")
+    assert same(await (await talk.fork()).window(), await talk.window())
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+async def test_a_call_is_not_parted_from_its_returns(talk: Talk, position: int) -> None:
+    asked, call, one, two = await talk.turn("use it", calls=2)
+    await talk.turn("later")
+    until = [call, one, two][position]
+    window = await (await talk.fork(until.id)).window()
+    assert [m.copied_from_id for m in window][1:] == ids([asked, call, one, two])
+    assert ids(await (await talk.fork(asked.id)).window())[1:] != []
+    only = await (await talk.fork(asked.id)).window()
+    assert [m.copied_from_id for m in only][1:] == [asked.id]
+
+
+async def test_a_fork_before_a_compaction_sees_what_was_in_view_then(talk: Talk) -> None:
+    one = await talk.turn("one")
+    two = await talk.turn("two")
+    three = await talk.turn("three")
+    await talk.pins.set(one[0].id, pinned=True)
+    first = (await talk.compact(one[0], *three)).messages[1]
+    four = await talk.turn("four")
+    five = await talk.turn("five")
+    await talk.pins.set(one[0].id, pinned=False)
+    await talk.compact(*five)
+    six = await talk.turn("six")
+
+    async def seen(until: Message) -> list[str]:
+        return [m.copied_from_id for m in await (await talk.fork(until.id)).window()][1:]
+
+    assert await seen(two[1]) == ids([*one, *two])
+    assert await seen(first) == ids([first, one[0], *three])
+    assert await seen(four[1]) == ids([first, one[0], *three, *four])
+    assert await seen(six[0]) == ids([*(await talk.window())[1:-1]])
+    async with talk.database.transaction() as connection:
+        await connection.execute(sql("UPDATE recall.compactions SET kept = NULL"))
+    # Of a compaction that was made before they were noted, what came after its range.
+    assert await seen(four[1]) == ids([first, *three, *four])
+    # A pin of today is in view whole, also where its message was not in view then.
+    await talk.pins.set(two[1].id, pinned=True)
+    assert await seen(four[0]) == ids([first, two[1], *three, four[0]])
+    await talk.pins.set(two[0].id, pinned=True)
+    assert await seen(four[0]) == ids([first, *two, *three, four[0]])
+
+
+async def test_pins_and_summary_carry_over_and_are_the_forks_own(talk: Talk) -> None:
+    one = await talk.turn("one")
+    two = await talk.turn("two")
+    await talk.pins.set(one[0].id, pinned=True)
+    await talk.compact(one[0], *two)
+    fork = await talk.fork()
+    window = await fork.window()
+    assert [m.role for m in window] == [
+        *(Role.SYSTEM, Role.SUMMARY, Role.USER, Role.USER, Role.ASSISTANT)
+    ]
+    assert [m.pinned for m in window] == [False, False, True, False, False]
+    await fork.pins.set(window[2].id, pinned=False)
+    await fork.pins.set(window[3].id, pinned=True)
+    assert [m.pinned for m in await talk.window()] == [False, False, True, False, False]
+    pinned = MessageFilter(agent_id=talk.agent, pinned_only=True)
+    assert ids((await talk.log.page(pinned, 9, None)).messages) == ids([one[0], window[3]])
+    assert ids(await fork.listed(pinned_only=True)) == [window[3].id]
+    assert ids(await talk.listed(pinned_only=True)) == [one[0].id]
+
+
+async def test_a_fork_lists_and_expands_what_was_said_before_it(talk: Talk) -> None:
+    turns = [await talk.turn(f"turn {n}", calls=n % 2) for n in range(4)]
+    await talk.compact(*turns[3])
+    fork = await talk.fork()
+    copies = await fork.window()
+    await talk.turn("elsewhere")
+    here = await fork.turn("here")
+    before = [m for turn in turns[:3] for m in turn]
+    listed = await fork.listed()
+    assert ids(listed)[1:] == ids([*before, *copies[2:], copies[1], *here])
+    assert [m.sequence for m in listed] == sorted(m.sequence for m in listed)
+
+    summary = copies[1]
+    got = await expand(fork.log, Expansion(100, conversation_id=fork.id))
+    assert got.summary == summary
+    assert ids(got.messages) == ids(before)
+    # Compacted again: the range begins in the source and ends in the fork.
+    await fork.compact(*here)
+    page, sequence = None, 0
+    found: list[Message] = []
+    while page is None or sequence:
+        page = await expand(fork.log, Expansion(4, fork.id, from_sequence=sequence))
+        found += page.messages
+        sequence = page.next_sequence
+    assert ids(found) == ids([*before, *copies[2:]])
+    part = page.summary.parts[0] if page.summary else {}
+    ranged = await fork.listed(from_id=part["first_message_id"], to_id=part["last_message_id"])
+    assert set(ids(found)) <= set(ids(ranged))
+
+
+async def test_expanding_starts_at_a_time_and_refuses_what_is_no_summary(talk: Talk) -> None:
+    turns = [await talk.turn(f"turn {n}") for n in range(4)]
+    assert await expand(talk.log, Expansion(9, conversation_id=talk.id)) == (
+        await expand(talk.log, Expansion(9, conversation_id=new_id("conversation")))
+    )
+    await talk.compact(*turns[3])
+    since = turns[1][0].create_time
+    got = await expand(talk.log, Expansion(3, talk.id, start_time=since))
+    assert ids(got.messages) == ids([*turns[1], turns[2][0]])
+    assert got.next_sequence == turns[2][1].sequence
+    late = await expand(talk.log, Expansion(3, talk.id, start_time=NOW + timedelta(days=1)))
+    assert (late.messages, late.next_sequence) == ((), 0)
+    with pytest.raises(NotFoundError):
+        await expand(talk.log, Expansion(3, summary_id=new_id("message")))
+
+
+async def test_the_copies_are_found_where_they_were_said_and_listed_once(talk: Talk) -> None:
+    one = await talk.turn("the parrot is called Rico")
+    fork = await talk.fork()
+    here = await fork.turn("the parrot speaks Greek")
+    query = SearchQuery(talk.agent, "parrot", 9)
+    _, found = await talk.search.matching([], query, [], waiting_only=False)
+    assert {m.id for m, _ in found} == set(ids([*one, *here]))
+    within = replace(query, conversation_id=fork.id)
+    _, found = await talk.search.matching([], within, [], waiting_only=False)
+    assert {m.id for m, _ in found} == set(ids(here))
+    everything = await talk.log.page(MessageFilter(agent_id=talk.agent), 50, None)
+    assert set(ids(everything.messages)[1:]) == set(ids([*one, *here]))
+
+
+async def test_a_fork_of_a_fork_goes_back_to_the_first(talk: Talk) -> None:
+    one = await talk.turn("one")
+    two = await talk.turn("two")
+    await talk.compact(*two)
+    fork = await talk.fork()
+    here = await fork.turn("here")
+    second = await fork.fork(here[0].id)
+    there = await second.turn("there")
+    listed = await second.listed()
+    assert ids(listed)[1:3] == ids(one)
+    assert ids(listed)[-3:] == [(await second.window())[-3].id, *ids(there)]
+    assert [m.sequence for m in listed] == list(range(len(listed)))
+    # At a message that is older than both forks.
+    oldest = await second.fork(one[1].id)
+    assert [m.copied_from_id for m in await oldest.window()][1:] == ids(one)
+    assert (await oldest.windows.get(oldest.id)).message_count == 3
+    with pytest.raises(NotFoundError) as raised:
+        await oldest.fork(two[0].id)
+    assert raised.value.reason is Reason.MESSAGE_NOT_FOUND
+
+
+async def test_a_run_that_is_resumed_gets_nothing_of_a_fork(talk: Talk) -> None:
+    run = new_id("run")
+    asked = text(Role.USER, "one", run_id=run)
+    await talk.windows.begin_turn(talk.id, talk.agent, run, 1, [asked])
+    step = Step(talk.id, talk.agent, run, 1, 1, (call_of(run, "c"), return_of(run, "c")))
+    done = await talk.windows.commit_step(step)
+    await talk.fork()
+    again = await talk.windows.begin_turn(talk.id, talk.agent, run, 2, [asked])
+    assert ids(again.inputs) == [asked.id]
+    assert ids(again.committed) == ids(done.messages)
+
+
+async def test_repeating_a_fork_changes_nothing_and_strangers_see_none(talk: Talk) -> None:
+    one = await talk.turn("one")
+    fork = await talk.fork(one[0].id)
+    before = await fork.window()
+    await talk.forks.fork(talk.id, fork.id, one[1].id)
+    assert await fork.window() == before
+    with pytest.raises(NotFoundError) as raised:
+        await talk.forks.fork(new_id("conversation"), new_id("conversation"), "")
+    assert raised.value.reason is Reason.WINDOW_NOT_FOUND
+    with pytest.raises(NotFoundError) as raised:
+        await talk.fork(new_id("message"))
+    assert raised.value.reason is Reason.MESSAGE_NOT_FOUND
+    stranger = RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))
+    with context.use(stranger), pytest.raises(NotFoundError):
+        await talk.fork(one[0].id)
+
+
+async def test_deleting_the_agent_takes_its_forks_and_no_others(talk: Talk) -> None:
+    await talk.turn("one")
+    fork = await talk.fork()
+    other = await Talk(talk.database).open()
+    await other.turn("elsewhere")
+    await talk.compact()
+    assert await talk.windows.delete_agent(talk.agent) == 7
+    for gone in (talk, fork):
+        with pytest.raises(NotFoundError):
+            await gone.windows.get(gone.id)
+    assert len(await other.window()) == 3
+
+
+MOVES = st.lists(
+    st.tuples(
+        st.sampled_from(["turn", "turn", "calls", "pin", "unpin", "compact", "fork"]),
+        st.integers(0, 60),
+    ),
+    min_size=4,
+    max_size=12,
+)
+
+
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(moves=MOVES)
+async def test_a_fork_is_the_window_that_was_there(
+    database: Database, moves: list[tuple[str, int]]
+) -> None:
+    """Each window is written down as it was; a fork at its last message is that window."""
+    talks = [await Talk(database).open()]
+    await talks[0].turn("first")
+    for move, number in moves:
+        talk = talks[number % len(talks)]
+        window = await talk.window()
+        body = [m for m in window if m.role not in {Role.SYSTEM, Role.SUMMARY}]
+        match move:
+            case "turn" | "calls":
+                await talk.turn(f"words {number}", calls=number % 3 if move == "calls" else 0)
+            case "pin" | "unpin" if body:
+                await talk.pins.set(body[number % len(body)].id, pinned=move == "pin")
+            case "compact" if body:
+                newest = body[-1].run_id
+                kept = [m for m in body if m.pinned or m.run_id == newest]
+                if kept != body:
+                    await talk.compact(*kept)
+            case "fork":
+                listed = await talk.listed()
+                until = listed[number % len(listed)]
+                fork = await talk.fork(until.id)
+                made = await fork.window()
+                assert made[0].role is Role.SYSTEM
+                calls = [c for m in made for c in m.tool_call_ids()]
+                assert sorted(calls) == sorted(c for m in made for c in m.tool_return_ids())
+                tail = [m for m in made if m.role is not Role.SUMMARY]
+                assert [m.sequence for m in tail] == sorted(m.sequence for m in tail)
+                assert max(m.sequence for m in made) >= until.sequence
+                assert same(await fork.listed(), (await talk.listed())[: len(await fork.listed())])
+                whole = await talk.fork()
+                assert same(await whole.window(), window)
+                talks.append(fork)
+        for each in talks:
+            assert len(await each.window()) >= 1

@@ -1,0 +1,157 @@
+"""The index of messages is rebuilt with another model while people talk."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from other_models import WORDS, endpoints, serve
+from recall_support import Writer
+from strata.api.common.v1 import reindex_pb2 as pb
+from strata.embedded.vectors import EmbeddedVectors
+from strata.recall.domain.messages import Role
+from strata.recall.domain.search import SearchQuery
+from strata.recall.index import MESSAGES
+from strata.recall.indexes import Indexes, open_indexes, wire
+from strata.recall.migrations import MIGRATIONS
+from strata.recall.search import MessageSearch
+from strata.recall.settings import RecallSettings
+from strata.recall.store import PostgresSearchStore
+from strata.shared import context
+from strata.shared.clock import SystemClock
+from strata.shared.commons import Commons
+from strata.shared.context import Caller, RequestContext
+from strata.shared.db import Database
+from strata.shared.errors import FailedPreconditionError
+from strata.shared.ids import new_id
+from strata.shared.telemetry import Telemetry
+from strata.shared.vectors import Where
+from strata.shared.vectors.opening import open_models
+from strata.shared.vectors.qdrant import QdrantIndex, connect
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def engine(session_folder: Path) -> AsyncIterator[EmbeddedVectors]:
+    """An engine of these tests alone: they drop what others ask."""
+    made = EmbeddedVectors(session_folder / "vectors-of-messages")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def parts(
+    databases: Any, engine: EmbeddedVectors
+) -> AsyncIterator[tuple[Indexes, Database, QdrantIndex]]:
+    urls = await databases.of(MIGRATIONS)
+    database, worker = Database(urls.service_url), Database(urls.worker_url)
+    endpoint = await serve()
+    vectors = QdrantIndex(connect(engine.url, engine.api_key))
+    settings = RecallSettings(
+        embedding_models=endpoints(endpoint.base_url), reindex_batch=2, index_batch=8
+    )
+    async with AsyncExitStack() as stack:
+        models = await open_models(settings, Commons(), stack)
+        indexes = wire(settings, models, vectors, database, worker, Telemetry())
+        for backlog in indexes.indexers[0]._backlogs:
+            await backlog.ensure()
+        yield indexes, database, vectors
+    await vectors.close()
+    await endpoint.stop()
+    await database.close()
+    await worker.close()
+
+
+async def test_the_model_of_the_messages_is_changed_while_people_talk(
+    parts: tuple[Indexes, Database, QdrantIndex],
+) -> None:
+    indexes, database, vectors = parts
+    assert indexes.messages is not None
+    indexer, reindexer = indexes.indexers
+    search = MessageSearch(PostgresSearchStore(database), indexes.messages, SystemClock())
+
+    async def work(one: Any) -> None:
+        while await one.index_pending():
+            pass
+
+    async def first(writer: Writer, words: str) -> tuple[str, bool]:
+        hit = (await search.search(SearchQuery(writer.agent, words, 3))).hits[0]
+        return hit.message.parts[0]["text"], hit.vector_rank is not None
+
+    project = new_id("project")
+    with context.use(RequestContext(caller=Caller(new_id("org"), project, "key"))):
+        stays, goes = Writer(database, new_id("agent")), Writer(database, new_id("agent"))
+        for writer in (stays, goes):
+            await writer.open()
+            for number, animal in enumerate(("otter", "heron", "badger", "lynx", "vole")):
+                await writer.say(f"The {animal} was seen at pond {number} today.")
+        await stays.say("Tools answer in the form of machines.", Role.TOOL)
+        await work(indexer)
+        begun = await indexes.desk.start("messages", WORDS, "")
+        assert begun.total == 10
+        for _ in range(3):
+            assert await reindexer.index_pending()
+        # In the midst of it somebody talks, and somebody is deleted.
+        await stays.say("A walrus sleeps on the ice.")
+        await goes.windows.delete_agent(goes.agent)
+        await work(indexer)
+        await work(reindexer)
+        state = await indexes.desk.state("messages")
+        assert (state.reindex.phase, state.embedding_model) == (pb.REINDEX_PHASE_SWITCHED, WORDS)
+        assert state.waiting == 0
+        assert await first(stays, "walrus") == ("A walrus sleeps on the ice.", True)
+        assert await first(stays, "badger pond") == ("The badger was seen at pond 2 today.", True)
+        assert await vectors.count(MESSAGES, project, generation=state.generation) == 6
+        other = Where(eq={"agent_id": goes.agent})
+        assert await vectors.count(MESSAGES, project, other, generation=state.generation) == 0
+        await indexes.desk.finish("messages")
+        await work(reindexer)
+        assert await vectors.generations(MESSAGES) == [state.generation]
+
+
+async def test_a_copy_does_not_bring_back_a_deleted_agent(
+    parts: tuple[Indexes, Database, QdrantIndex],
+) -> None:
+    indexes, database, vectors = parts
+    indexer, _ = indexes.indexers
+    project = new_id("project")
+    with context.use(RequestContext(caller=Caller(new_id("org"), project, "key"))):
+        writer = Writer(database, new_id("agent"))
+        await writer.open()
+        await writer.say("The otter was seen at the pond.")
+        while await indexer.index_pending():
+            pass
+        await indexes.desk.start("messages", WORDS, "")
+        whole, ledger = indexes.desk._indexes["messages"].rebuild, indexes.desk._ledger
+        assert ledger is not None
+        async with ledger.claim(["messages"], 0) as job:
+            assert job is not None
+            target = whole.place(job.target)
+            batch = await whole.batch(job, 10)
+            assert batch is not None
+            assert len(batch.entries) == 1
+            await writer.windows.delete_agent(writer.agent)
+            while await indexer.index_pending():
+                pass
+            # Only now the batch arrives, as of before.
+            await target.put(batch.project_id, batch.entries, replace=True, into=[job.target])
+            count = partial(vectors.count, MESSAGES, project, generation=job.target.generation)
+            assert await count() == 1
+            await whole.settle(job, batch)
+            assert await count() == 0
+        await indexes.desk.roll_back("messages")
+
+
+async def test_where_messages_are_not_indexed_there_is_nothing_to_rebuild() -> None:
+    settings = RecallSettings(index_messages=False)
+    unused: Any = None
+    indexes = await open_indexes(settings, unused, AsyncExitStack(), unused, None)
+    assert indexes.messages is None
+    with pytest.raises(FailedPreconditionError):
+        await indexes.desk.state("messages")

@@ -1,0 +1,315 @@
+"""The contract of retention, on PostgreSQL and the real index, with the clock moved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import text as sql
+
+from contract.recall.test_forks import Talk, ids
+from strata.embedded.vectors import EmbeddedVectors
+from strata.recall.domain.messages import Message, MessageFilter, Role, Step
+from strata.recall.domain.search import SearchQuery
+from strata.recall.forgetting import ForgottenPoints, RetentionWorker
+from strata.recall.index import MESSAGES, MessageIndex
+from strata.recall.indexer import MessageBacklog
+from strata.recall.migrations import MIGRATIONS
+from strata.recall.store import (
+    ForgottenMessages,
+    PendingMessages,
+    PostgresOldMessages,
+    PostgresRetentionSettings,
+)
+from strata.shared import context
+from strata.shared.clock import ManualClock
+from strata.shared.context import Caller, RequestContext
+from strata.shared.db import Database
+from strata.shared.embedding.minilm import MiniLmEmbedder
+from strata.shared.errors import NotFoundError
+from strata.shared.ids import new_id
+from strata.shared.telemetry import Telemetry
+from strata.shared.vectors.indexing import Indexer
+from strata.shared.vectors.qdrant import QdrantIndex, connect
+from strata.shared.vectors.sparse import SparseEncoder
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+DAY = 86_400.0
+
+
+@pytest.fixture(autouse=True)
+def project() -> Iterator[str]:
+    project_id = new_id("project")
+    with context.use(RequestContext(caller=Caller(new_id("org"), project_id, "key"))):
+        yield project_id
+
+
+class House:
+    """The store, the clock and the worker."""
+
+    def __init__(self, service: Database, worker: Database) -> None:
+        self.service, self.worker = service, worker
+        self.clock = ManualClock(NOW)
+        self.settings = PostgresRetentionSettings(service)
+        old = PostgresOldMessages(service, worker)
+        self.retention = RetentionWorker(old, self.clock, batch=3, every=1)
+
+    async def keep(self, days: int) -> None:
+        await self.settings.set(days, self.clock.now())
+
+    async def days_later(self, days: float) -> int:
+        """Moves the time and forgets."""
+        self.clock.advance(days * DAY)
+        return await self.retention.round()
+
+    async def talk(self, agent: str = "") -> Talk:
+        return await Talk(self.service, agent).open()
+
+
+@pytest.fixture
+async def house(databases: Any) -> AsyncIterator[House]:
+    urls = await databases.of(MIGRATIONS)
+    service, worker = Database(urls.service_url), Database(urls.worker_url)
+    yield House(service, worker)
+    await service.close()
+    await worker.close()
+
+
+async def log(talk: Talk) -> list[Message]:
+    page = await talk.log.page(MessageFilter(agent_id=talk.agent), 500, None)
+    return [m for m in page.messages if m.role is not Role.SYSTEM]
+
+
+def flat(*turns: Sequence[Message]) -> list[str]:
+    return [message.id for turn in turns for message in turn]
+
+
+async def test_everything_is_kept_until_somebody_says_otherwise(house: House) -> None:
+    talk = await house.talk()
+    old = await talk.turn("old")
+    await talk.compact()
+    kept = await house.settings.get()
+    assert (kept.days, kept.update_time) == (0, None)
+    assert await house.days_later(10_000) == 0
+    await house.keep(7)
+    await house.keep(0)
+    assert await house.days_later(10_000) == 0
+    assert set(flat(old)) <= set(ids(await log(talk)))
+
+
+async def test_the_setting_is_the_projects_own_and_keeps_its_time(house: House) -> None:
+    first = await house.settings.set(30, NOW)
+    again = await house.settings.set(30, NOW + timedelta(days=1))
+    assert (first.days, first.update_time) == (30, NOW)
+    assert again == first
+    changed = await house.settings.set(9, NOW + timedelta(days=2))
+    assert (changed.days, changed.update_time) == (9, NOW + timedelta(days=2))
+    assert await house.settings.get() == changed
+    other = RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))
+    with context.use(other):
+        assert (await house.settings.get()).days == 0
+
+
+async def test_what_is_old_and_out_of_every_window_goes(house: House) -> None:
+    await house.keep(30)
+    talk = await house.talk()
+    turns = [await talk.turn(f"turn {n}") for n in range(6)]
+    await talk.compact(*turns[5])
+    summary = (await talk.window())[1]
+    assert await house.days_later(29) == 0
+    assert await house.days_later(2) == 8
+    # In the window: the summary and the last turn. Its ends, too: they can be listed from.
+    ends = [turns[0][0].id, turns[4][1].id]
+    assert ids(await log(talk)) == [ends[0], ends[1], *ids(turns[5]), summary.id]
+    assert ids(await talk.window())[1:] == [summary.id, *ids(turns[5])]
+    assert await house.retention.round() == 0
+
+
+async def test_an_anchor_goes_with_its_summary(house: House) -> None:
+    await house.keep(30)
+    talk = await house.talk()
+    one, two, three = [await talk.turn(name) for name in ("one", "two", "three")]
+    first = await talk.compact(*two, *three)
+    await talk.compact(*three)
+    second = (await talk.window())[1]
+    assert await house.days_later(31) == 3
+    # The second summary begins where the first did, so only its own ends are left.
+    assert ids(await log(talk)) == [one[0].id, two[1].id, *ids(three), second.id]
+    assert first.messages[1].id not in ids(await log(talk))
+    async with house.service.transaction() as connection:
+        left = await connection.execute(sql("SELECT sequence FROM recall.compactions"))
+        assert [row.sequence for row in left] == [second.sequence]
+
+
+async def test_pinned_messages_stay_and_go_when_they_are_free(house: House) -> None:
+    await house.keep(30)
+    talk = await house.talk()
+    one, two, three = [await talk.turn(name) for name in ("one", "two", "three")]
+    await talk.compact(*three)
+    await talk.pins.set(two[0].id, pinned=True)
+    # Pinned and in the window; `two[1]` is the end of the summary.
+    assert await house.days_later(31) == 1
+    left = ids(await log(talk))
+    assert one[1].id not in left
+    assert {one[0].id, *ids(two)} <= set(left)
+    await talk.pins.set(two[0].id, pinned=False)
+    assert await house.retention.round() == 0, "it is still in the window"
+
+
+async def test_a_pinned_message_stays_even_out_of_view(house: House) -> None:
+    await house.keep(30)
+    talk = await house.talk()
+    [asked, told] = await talk.turn("remember this")
+    await talk.pins.set(asked.id, pinned=True)
+    run = new_id("run")
+    await talk.windows.begin_turn(talk.id, talk.agent, run, 1, [])
+    # A step may take the oldest messages out of the window, whatever they are.
+    reply = replace(told, id=new_id("message"), run_id=run, sequence=-1)
+    await talk.windows.commit_step(Step(talk.id, talk.agent, run, 1, 1, (reply,), evict_count=2))
+    assert asked.id not in ids(await talk.window())
+    assert await house.days_later(31) == 1
+    assert ids(await log(talk)) == [asked.id, reply.id]
+
+
+async def test_a_call_goes_with_its_return_or_not_at_all(house: House) -> None:
+    await house.keep(30)
+    talk = await house.talk()
+    await talk.turn("first")
+    asked, call, told = await talk.turn("use it", calls=1)
+    await talk.turn("last")
+    newest = await talk.turn("newest")
+    await talk.compact(*newest)
+    async with house.service.transaction() as connection:
+        later = {"project": context.current_project(), "id": told.id}
+        await connection.execute(
+            sql(
+                "UPDATE recall.messages SET create_time = create_time + interval '1 day'"
+                " WHERE project_id = :project AND id = :id"
+            ),
+            later,
+        )
+    await house.days_later(30.5)
+    left = ids(await log(talk))
+    assert asked.id not in left
+    assert {call.id, told.id} <= set(left)
+    assert await house.days_later(1) == 2
+    assert not {call.id, told.id} & set(ids(await log(talk)))
+
+
+async def test_a_fork_keeps_what_it_shows(house: House) -> None:
+    await house.keep(30)
+    talk = await house.talk()
+    turns = [await talk.turn(f"turn {n}") for n in range(3)]
+    fork = await talk.fork(turns[1][1].id)
+    before = await fork.window()
+    newest = await talk.turn("newest")
+    await talk.compact(*newest)
+    assert await house.days_later(31) > 0
+    assert await fork.window() == before
+    assert ids(await fork.turn("go on")) == ids(await fork.window())[-2:]
+    assert [m.copied_from_id for m in before][1:] == flat(turns[0], turns[1])
+
+
+async def test_other_projects_and_agents_are_left_alone(house: House) -> None:
+    await house.keep(30)
+    talk = await house.talk()
+    await talk.turn("old")
+    await talk.turn("older")
+    await talk.compact()
+    stranger = RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))
+    with context.use(stranger):
+        theirs = await house.talk()
+        await theirs.turn("old")
+        await theirs.turn("older")
+        await theirs.compact()
+        before = await log(theirs)
+    assert await house.days_later(31) == 2
+    with context.use(stranger):
+        assert await log(theirs) == before
+
+
+async def test_a_pin_that_comes_too_late_finds_no_message(house: House) -> None:
+    talk = await house.talk()
+    one = await talk.turn("one")
+    await talk.turn("two")
+    await talk.compact()
+    async with house.service.transaction() as connection:
+        mine = {"conversation": talk.id, "id": one[1].id}
+        lock = "SELECT 1 FROM recall.windows WHERE conversation_id = :conversation FOR UPDATE"
+        await connection.execute(sql(lock), mine)
+        pin = asyncio.create_task(talk.pins.set(one[1].id, pinned=True))
+        waiting = sql("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        while not (await connection.execute(waiting)).scalar():
+            await asyncio.sleep(0.02)
+        await connection.execute(sql("DELETE FROM recall.messages WHERE id = :id"), mine)
+    with pytest.raises(NotFoundError):
+        await pin
+    assert one[1].id not in ids(await talk.window())
+
+
+async def test_a_pin_and_the_worker_at_once_leave_a_whole_window(house: House) -> None:
+    await house.keep(30)
+    talk = await house.talk()
+    turns = [await talk.turn(f"turn {n}") for n in range(8)]
+    await talk.compact(*turns[7])
+    house.clock.advance(31 * DAY)
+    old = [m for turn in turns[1:6] for m in turn]
+    done = await asyncio.gather(
+        house.retention.round(),
+        *(talk.pins.set(m.id, pinned=True) for m in old),
+        house.retention.round(),
+        return_exceptions=True,
+    )
+    window = await talk.window()  # Fails if the window names a message that is not there.
+    pinned = [m.id for m, each in zip(old, done[1:], strict=False) if isinstance(each, Message)]
+    assert set(pinned) <= set(ids(window))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def embedder() -> AsyncIterator[MiniLmEmbedder]:
+    model = await MiniLmEmbedder.load()
+    yield model
+    await model.close()
+
+
+async def test_the_index_forgets_what_is_deleted(
+    house: House, vectors: EmbeddedVectors, embedder: MiniLmEmbedder
+) -> None:
+    await house.keep(30)
+    engine = QdrantIndex(connect(vectors.url, vectors.api_key))
+    index = MessageIndex(engine, embedder, SparseEncoder())
+    pending = PendingMessages(house.service, house.worker)
+    backlog = MessageBacklog(pending, index, Telemetry(), batch=8)
+    await backlog.ensure()
+    forgotten = ForgottenMessages(house.worker, timedelta(0))
+    indexer = Indexer([ForgottenPoints(forgotten, index), backlog], poll=1)
+
+    async def settle() -> None:
+        while await indexer.index_pending():
+            pass
+
+    async def found(words: str) -> list[str]:
+        project = context.current_project()
+        hits = await index.search(project, SearchQuery(talk.agent, words, 20), [], 20)
+        return [hit.document_id for hit in hits]
+
+    talk = await house.talk()
+    turns = [await talk.turn(f"the parrot number {n} is green") for n in range(4)]
+    await talk.compact(*turns[3])
+    await settle()
+    assert set(flat(*turns)) <= set(await found("parrot"))
+    assert await house.days_later(31) == 4
+    # What is deleted while it is not indexed yet must not come back either.
+    await settle()
+    gone = {turns[0][1].id, turns[1][0].id, turns[1][1].id, turns[2][0].id}
+    assert not gone & set(await found("parrot"))
+    assert set(flat(turns[3])) <= set(await found("parrot"))
+    assert await forgotten.find(9) == {}
+    count = await engine.count(MESSAGES, context.current_project())
+    assert count == len(await found("parrot"))
+    await engine.close()

@@ -1,0 +1,494 @@
+"""Search over PostgreSQL, the real embedding model and the real engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from contract.vectors.test_tenancy import ADMINISTRATION, RecordingClient, projects_of
+from recall_support import START, Writer
+from strata.embedded.vectors import EmbeddedVectors
+from strata.recall.domain.messages import Role
+from strata.recall.domain.search import Answer, Mode, SearchQuery
+from strata.recall.index import MESSAGES, MessageIndex
+from strata.recall.indexer import MessageBacklog
+from strata.recall.migrations import MIGRATIONS
+from strata.recall.search import MessageSearch
+from strata.recall.store import PendingMessages, PostgresSearchStore
+from strata.shared import context
+from strata.shared.clock import SystemClock
+from strata.shared.context import Caller, RequestContext
+from strata.shared.db import Database
+from strata.shared.embedding import CachingEmbedder, Embedder
+from strata.shared.embedding.minilm import MiniLmEmbedder
+from strata.shared.ids import new_id
+from strata.shared.telemetry import Telemetry
+from strata.shared.vectors import Where
+from strata.shared.vectors.indexing import LAG_SECONDS, WAITING, Indexer
+from strata.shared.vectors.qdrant import QdrantIndex, connect
+from strata.shared.vectors.sparse import SparseEncoder
+
+
+@dataclass
+class Finder:
+    """One agent's conversation, and an indexer that runs when it is told to."""
+
+    writer: Writer
+    pending: PendingMessages
+    index: MessageIndex
+    backlog: MessageBacklog
+    indexer: Indexer
+    search: MessageSearch
+    vectors: QdrantIndex
+    telemetry: Telemetry
+
+    @property
+    def agent(self) -> str:
+        return self.writer.agent
+
+    async def index_all(self) -> None:
+        while await self.indexer.index_pending():
+            pass
+
+    async def ask(self, text: str, limit: int = 5, **fields: Any) -> Answer:
+        return await self.search.search(SearchQuery(self.agent, text, limit, **fields))
+
+    async def ids(self, text: str, limit: int = 5, **fields: Any) -> list[str]:
+        return [hit.message.id for hit in (await self.ask(text, limit, **fields)).hits]
+
+    async def indexed(self) -> int:
+        where = Where(eq={"agent_id": self.agent})
+        return await self.vectors.count(MESSAGES, context.current_project(), where)
+
+
+def as_caller(project: str) -> RequestContext:
+    return RequestContext(caller=Caller(new_id("org"), project, "key"))
+
+
+@pytest.fixture(autouse=True)
+def project() -> Iterator[str]:
+    project_id = new_id("project")
+    with context.use(as_caller(project_id)):
+        yield project_id
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def embedder() -> AsyncIterator[Embedder]:
+    model = await MiniLmEmbedder.load()
+    yield CachingEmbedder(model)
+    await model.close()
+
+
+@pytest.fixture
+async def database(databases: Any) -> AsyncIterator[tuple[Database, Database]]:
+    urls = await databases.of(MIGRATIONS)
+    service, worker = Database(urls.service_url), Database(urls.worker_url)
+    yield service, worker
+    await service.close()
+    await worker.close()
+
+
+async def finder_on(
+    engine: EmbeddedVectors, embedder: Embedder, database: tuple[Database, Database]
+) -> Finder:
+    service, worker = database
+    vectors = QdrantIndex(connect(engine.url, engine.api_key))
+    index = MessageIndex(vectors, embedder, SparseEncoder())
+    pending = PendingMessages(service, worker)
+    telemetry = Telemetry()
+    backlog = MessageBacklog(pending, index, telemetry, batch=8)
+    await backlog.ensure()
+    writer = Writer(service, new_id("agent"))
+    await writer.open()
+    return Finder(
+        writer,
+        pending,
+        index,
+        backlog,
+        Indexer([backlog], poll=0.1),
+        MessageSearch(PostgresSearchStore(service), index, SystemClock()),
+        vectors,
+        telemetry,
+    )
+
+
+@pytest.fixture
+async def finder(
+    vectors: EmbeddedVectors, embedder: Embedder, database: tuple[Database, Database]
+) -> AsyncIterator[Finder]:
+    made = await finder_on(vectors, embedder, database)
+    yield made
+    await made.vectors.close()
+
+
+async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
+    async with asyncio.timeout(seconds):
+        while not await holds():
+            await asyncio.sleep(0.05)
+
+
+async def test_a_message_is_found_by_what_it_means(finder: Finder) -> None:
+    violin = await finder.writer.say("Every evening he plays the violin.")
+    await finder.writer.say("The car is blue.")
+    await finder.writer.say("She is allergic to peanuts.")
+    await finder.index_all()
+    answer = await finder.ask("Which musical instrument does he know?")
+    best = answer.hits[0]
+    assert (best.message.id, best.vector_rank) == (violin.id, 1)
+    assert best.mode in {"vector", "hybrid"}
+
+
+async def test_what_waits_for_the_index_is_found_by_its_words(finder: Finder) -> None:
+    said = await finder.writer.say("The wifi password is tulip-42.")
+    for mode in (Mode.HYBRID, Mode.SEMANTIC):
+        [hit] = (await finder.ask("what is the wifi password", mode=mode)).hits
+        assert (hit.message.id, hit.mode, hit.fts_rank) == (said.id, "fts", 1)
+    await finder.index_all()
+    [hit] = (await finder.ask("what is the wifi password")).hits
+    assert hit.mode == "hybrid"
+    [hit] = (await finder.ask("what is the wifi password", mode=Mode.SEMANTIC)).hits
+    assert (hit.mode, hit.fts_rank) == ("vector", None)
+    [hit] = (await finder.ask("what is the wifi password", mode=Mode.FULL_TEXT)).hits
+    assert (hit.mode, hit.vector_rank) == ("fts", None)
+
+
+async def test_only_what_is_said_is_indexed(finder: Finder) -> None:
+    await finder.writer.say("I moved to Porto.")
+    await finder.writer.say("Noted: Porto.", Role.ASSISTANT)
+    await finder.writer.say("The user moved to Porto.", Role.SUMMARY)
+    call = {
+        "type": "tool_call",
+        "tool_call_id": "c1",
+        "name": "conversation_search",
+        "arguments": '{"query": "Porto"}',
+    }
+    told = {
+        "type": "tool_return",
+        "tool_call_id": "c1",
+        "name": "weather",
+        "status": "OK",
+        "content": "Rain in Porto",
+        "stdout": [],
+        "stderr": [],
+        "provenance": "TOOL",
+    }
+    await finder.writer.say("Let me look for Porto", Role.ASSISTANT, "", call)
+    tool = await finder.writer.say("", Role.TOOL, "", told)
+    await finder.index_all()
+    assert await finder.indexed() == 3
+    # What a tool returned is found by its words, by whoever asks for tools.
+    assert tool.id not in await finder.ids("Porto")
+    assert await finder.ids("Porto", roles=(Role.TOOL,), mode=Mode.FULL_TEXT) == [tool.id]
+
+
+async def test_conditions_hold_inside_the_engine_before_the_limit(finder: Finder) -> None:
+    wanted = await finder.writer.say("I am allergic to peanuts.")
+    run = new_id("run")
+    for _ in range(12):
+        await finder.writer.say("You are allergic to peanuts, remember.", Role.ASSISTANT)
+    await finder.writer.say("Which peanuts am I allergic to?", run=run)
+    await finder.index_all()
+    query = SearchQuery(finder.agent, "peanut allergy", 1, roles=(Role.USER,), exclude_run_id=run)
+    assert [hit.message.id for hit in (await finder.search.search(query)).hits] == [wanted.id]
+    hits = await finder.index.search(context.current_project(), query, (), 1)
+    assert [hit.document_id for hit in hits] == [wanted.id]
+    other = Writer(finder.writer.windows._database, finder.agent)
+    await other.open()
+    there = await other.say("Peanuts again")
+    await finder.index_all()
+    assert await finder.ids("peanuts", conversation_id=other.conversation) == [there.id]
+
+
+async def test_times_bound_what_is_found_to_the_moment(finder: Finder) -> None:
+    first = await finder.writer.say("a trip to Lisbon")
+    second = await finder.writer.say("a trip to Lisbon")
+    await finder.index_all()
+    assert await finder.ids("journey to Portugal", start_time=second.create_time) == [second.id]
+    assert await finder.ids("journey to Portugal", end_time=second.create_time) == [first.id]
+
+
+async def test_words_of_time_place_what_was_said_then_first(finder: Finder) -> None:
+    said = {}
+    for month in (2, 3, 4):
+        moment = datetime(2026, month, 12, tzinfo=UTC)
+        said[month] = await finder.writer.say("We talked about the boat.", at=moment)
+    await finder.index_all()
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+    answer = await finder.ask(
+        "what was it about the boat last March", reference_time=now, explain=True
+    )
+    assert answer.hits[0].message.id == said[3].id
+    assert {hit.message.id for hit in answer.hits} == {each.id for each in said.values()}
+    assert "at the time of 'last March'" in answer.hits[0].why
+    assert [each.words for each in answer.spoken_times] == ["last March"]
+
+
+async def test_the_day_is_that_of_the_timezone(finder: Finder) -> None:
+    evening = await finder.writer.say("the red kite", at=datetime(2026, 5, 3, 23, tzinfo=UTC))
+    noon = await finder.writer.say("the red kite", at=datetime(2026, 5, 3, 12, tzinfo=UTC))
+    await finder.index_all()
+    now = datetime(2026, 5, 5, 1, tzinfo=UTC)
+    # In Tokyo it is the 5th, and the evening of the 3rd is the morning of the 4th there.
+    in_tokyo = await finder.ids("red kite yesterday", reference_time=now, timezone="Asia/Tokyo")
+    assert in_tokyo[0] == evening.id
+    now = datetime(2026, 5, 4, 1, tzinfo=UTC)
+    later = await finder.ids("red kite yesterday", reference_time=now, timezone="no such zone")
+    assert sorted(later) == sorted([evening.id, noon.id])
+
+
+async def test_the_form_of_the_question_tells_whose_words_come_first(finder: Finder) -> None:
+    mine = await finder.writer.say("The best pizza is at Da Remo.")
+    yours = await finder.writer.say("The best pizza is at Da Remo.", Role.ASSISTANT)
+    await finder.index_all()
+    asked = await finder.ask("Where did I say the best pizza is?", explain=True)
+    assert [hit.message.id for hit in asked.hits] == [mine.id, yours.id]
+    assert "about words of the user" in asked.hits[0].why
+    assert await finder.ids("Which pizza did you recommend?") == [yours.id, mine.id]
+
+
+async def test_a_quoted_phrase_is_a_condition(finder: Finder) -> None:
+    phrase = await finder.writer.say("We met in the blue house near the station.")
+    await finder.writer.say("The house was painted blue.")
+    await finder.writer.say("A dwelling the colour of the sky.")
+    await finder.index_all()
+    assert await finder.ids('the "blue house"') == [phrase.id]
+    assert phrase.id not in await finder.ids("house -station")
+
+
+async def test_the_name_of_the_speaker_counts(finder: Finder) -> None:
+    hers = await finder.writer.say("I bought a kayak.", name="Caroline")
+    await finder.writer.say("I bought a kayak.", name="Melanie")
+    await finder.index_all()
+    assert (await finder.ids("What did Caroline buy?"))[0] == hers.id
+
+
+async def test_a_long_message_is_found_by_its_end(finder: Finder) -> None:
+    filler = " ".join(f"Point {number} of the meeting was about budgets." for number in range(80))
+    said = await finder.writer.say(f"{filler} The spare key lies under the flower pot.")
+    await finder.writer.say("Good morning.")
+    await finder.index_all()
+    found = await finder.ids("Where is the spare key?")
+    assert found[0] == said.id
+    assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("words", "query"),
+    [
+        ("我住在北京市朝阳区", "北京"),
+        ("わたしは寿司が好きです", "寿司"),
+        ("저는 부산에서 태어났어요", "부산"),
+        ("ฉันชอบกินข้าวผัด", "ข้าวผัด"),
+    ],
+)
+async def test_languages_without_spaces_are_found_before_and_after_indexing(
+    finder: Finder, words: str, query: str
+) -> None:
+    said = await finder.writer.say(words)
+    await finder.writer.say("天気がいい")
+    assert (await finder.ids(query))[0] == said.id
+    await finder.index_all()
+    best = (await finder.ask(query)).hits[0]
+    assert (best.message.id, best.fts_rank) == (said.id, 1)
+
+
+async def test_another_agent_or_project_is_never_found(finder: Finder) -> None:
+    other = Writer(finder.writer.windows._database, new_id("agent"))
+    await other.open()
+    await other.say("the launch code is 1234")
+    await finder.writer.say("nothing to see")
+    await finder.index_all()
+    assert "1234" not in str(await finder.ask("launch code"))
+    with context.use(as_caller(new_id("project"))):
+        assert await finder.ids("nothing to see") == []
+        spy = SearchQuery(other.agent, "launch code", 5)
+        assert (await finder.search.search(spy)).hits == ()
+
+
+async def test_it_is_told_what_the_conditions_leave_out(finder: Finder) -> None:
+    kept = await finder.writer.say("I keep bees on the roof.")
+    early = await finder.writer.say("My bees sleep in winter.", at=START - timedelta(days=9))
+    reply = await finder.writer.say("Bees need little in winter.", Role.ASSISTANT)
+    await finder.index_all()
+    answer = await finder.ask("bees", roles=(Role.USER,), start_time=START, explain=True)
+    assert [hit.message.id for hit in answer.hits] == [kept.id]
+    told = {each.condition: (each.count, each.best_message_id) for each in answer.exclusions}
+    assert told == {"roles": (1, reply.id), "start_time": (1, early.id)}
+    assert (await finder.ask("bees", roles=(Role.USER,))).exclusions == ()
+
+
+async def test_neighbours_come_with_every_hit(finder: Finder) -> None:
+    said = [await finder.writer.say(f"number {n}") for n in range(3)]
+    harp = await finder.writer.say("a harp")
+    after = await finder.writer.say("the end")
+    await finder.index_all()
+    hit = next(h for h in (await finder.ask("harp", neighbours=2)).hits if h.message.id == harp.id)
+    assert [each.id for each in hit.neighbours] == [said[1].id, said[2].id, after.id]
+
+
+async def test_how_far_the_index_is_behind_is_known(finder: Finder) -> None:
+    await finder.writer.say("one")
+    await finder.writer.say("two")
+    await finder.backlog.ensure()
+    assert finder.telemetry.total(WAITING, collection="messages") == 2
+    assert finder.telemetry.total(LAG_SECONDS, collection="messages") > 0
+    await finder.index_all()
+    await finder.backlog.ensure()
+    assert finder.telemetry.total(WAITING, collection="messages") == 0
+
+
+async def test_a_deleted_agent_leaves_the_index(finder: Finder, project: str) -> None:
+    await finder.writer.say("forget me")
+    await finder.index_all()
+    assert await finder.indexed() == 1
+    await finder.writer.windows.delete_agent(finder.agent)
+    await finder.index_all()
+    assert await finder.indexed() == 0
+    # For a while it stays noted, for a replica that was just writing.
+    agents = await PendingMessages(
+        finder.pending._database, finder.pending._worker, timedelta()
+    ).forgotten()
+    assert [(each.project_id, each.agent_id) for each in agents] == [(project, finder.agent)]
+    assert agents[0].settled
+
+
+async def test_what_is_deleted_while_it_is_embedded_does_not_come_back(
+    finder: Finder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await finder.writer.say("forget me")
+    write = finder.index.write
+
+    async def slow(*args: Any) -> None:
+        await finder.writer.windows.delete_agent(finder.agent)
+        await write(*args)
+
+    monkeypatch.setattr(finder.index, "write", slow)
+    await finder.indexer.index_pending()
+    assert await finder.indexed() == 0
+
+
+FACTS = {
+    "User is allergic to peanuts.": "What food must I never eat?",
+    "The dog is a beagle named Biscuit.": "What breed is my pet?",
+    "User's daughter Mia turns six on May 4.": "When is my kid's birthday?",
+    "Works as a nurse at St. Mary's hospital.": "What do I do for a living?",
+    "Drives a blue 2015 Honda Civic.": "Which car do I own?",
+    "Lives in Lisbon since 2021.": "Which city is home for me?",
+    "Flight to Tokyo is on November 12 at 9:40.": "When do I leave for Japan?",
+    "Plays the cello in an amateur orchestra.": "What instrument do I play?",
+    "Favourite author is Ursula K. Le Guin.": "Whose novels do I love most?",
+    "Sister Hannah is getting married in September.": "Whose wedding is coming up?",
+    "User is training for the Berlin marathon.": "What race am I preparing for?",
+    "User broke the left wrist in 2019.": "Which bone injury did I have?",
+    "Pays 1,150 euros of rent a month.": "How expensive is my apartment?",
+    "User speaks Portuguese and a little Danish.": "Which languages do I know?",
+    "Keeps bees on the roof.": "What is my unusual hobby with insects?",
+    "User hates cilantro.": "Which herb do I dislike?",
+    "Studied chemistry in Porto.": "What was my degree in?",
+    "Takes metformin twice a day.": "Which medication am I on?",
+    "User quit smoking in January.": "When did I give up cigarettes?",
+    "User is afraid of flying.": "Which phobia do I have?",
+    "Gym days are Tuesday and Friday.": "On which weekdays do I work out?",
+    "The tax adviser is Mr. Keller.": "Who helps me with my tax return?",
+    "User's favourite film is Spirited Away.": "Which movie do I like best?",
+    "The bicycle was stolen in April.": "What happened to my bike?",
+}
+
+
+async def test_short_facts_are_found_by_questions_in_other_words(finder: Finder) -> None:
+    said = {question: await finder.writer.say(fact) for fact, question in FACTS.items()}
+    await finder.index_all()
+    first = third = 0
+    for question, message in said.items():
+        found = await finder.ids(question, 3)
+        first += found[0] == message.id
+        third += message.id in found
+    # The model and the engine give the same on every machine; words alone find five.
+    assert first >= 18
+    assert third >= 22
+
+
+async def test_every_request_to_the_engine_names_its_project(
+    vectors: EmbeddedVectors, embedder: Embedder, finder: Finder, project: str
+) -> None:
+    said = await finder.writer.say("my boat in March")
+    client = RecordingClient(connect(vectors.url, vectors.api_key))
+    index = MessageIndex(QdrantIndex(client), embedder, SparseEncoder())  # type: ignore[arg-type]
+    await index.ensure()
+    await index.write(project, await finder.pending.load(project, [said.id]))
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+    query = SearchQuery(
+        finder.agent, "my boat last March", 5, finder.writer.conversation, end_time=now
+    )
+    search = MessageSearch(finder.search._store, index, SystemClock())
+    for mode in Mode:
+        await search.search(replace(query, mode=mode, explain=True))
+    await index.remove(project, [said.id])
+    await index.forget_agent(project, finder.agent)
+    requests = [call for call in client.calls if call[0] not in ADMINISTRATION]
+    assert {name for name, _, _ in requests} == {
+        "upsert",
+        "query_batch_points",
+        "count",
+        "delete",
+    }
+    for name, args, kwargs in requests:
+        assert projects_of(name, args, kwargs) == {project}
+    await client.close()
+
+
+async def test_the_worker_reads_no_word(database: tuple[Database, Database]) -> None:
+    _, worker = database
+    for column in ("parts", "search_words", "agent_id"):
+        with pytest.raises(DBAPIError, match="permission denied"):
+            async with worker.system_transaction(read_only=True) as connection:
+                await connection.execute(text(f"SELECT {column} FROM recall.messages"))
+
+
+async def test_without_the_engine_words_still_find_and_nothing_is_lost(
+    embedder: Embedder, database: tuple[Database, Database], open_folder: Any
+) -> None:
+    engine = EmbeddedVectors(open_folder / "vectors")
+    await engine.start()
+    finder = await finder_on(engine, embedder, database)
+    try:
+        cat = await finder.writer.say("The cat is called Momo.")
+        await finder.index_all()
+        dog = await finder.writer.say("The dog is called Bello.")
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+        answer = await finder.ask("what is the dog called")
+        assert {hit.message.id for hit in answer.hits} == {cat.id, dog.id}
+        assert {hit.mode for hit in answer.hits} == {"fts"}
+        running = asyncio.create_task(finder.indexer.run())
+        try:
+            await until(lambda: _has_caught_up(finder, 2))
+            assert set(await finder.ids("name of the pet")) == {cat.id, dog.id}
+            # Everything on its disk is lost: it is built anew while searches go on.
+            client = connect(engine.url, engine.api_key)
+            for generation in await finder.vectors.generations(MESSAGES):
+                await client.delete_collection(generation)
+            await client.close()
+            answer = await finder.ask("what is the dog called")
+            assert {hit.message.id for hit in answer.hits} == {cat.id, dog.id}
+            await until(lambda: _has_caught_up(finder, 2))
+        finally:
+            running.cancel()
+    finally:
+        await finder.vectors.close()
+        await engine.stop()
+
+
+async def _has_caught_up(finder: Finder, count: int) -> bool:
+    hits = (await finder.ask("name of the pet", mode=Mode.SEMANTIC)).hits
+    return len(hits) == count and all(hit.vector_rank for hit in hits)

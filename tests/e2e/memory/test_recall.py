@@ -1,0 +1,181 @@
+"""Pins, summaries, forks, export and retention on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from doubles.script import say
+from e2e.memory.conftest import Run
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.shared.ids import new_id
+from world import World
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def talk(world: World, ann: agent_pb.Agent, strata: Run) -> AsyncIterator[Any]:
+    """An agent that was told three things."""
+    told = ("My passport number is X77-231.", "I am off to Porto in May.", "It rains again.")
+    for text in told:
+        world.model.script(say("Noted."))
+        done = await strata("chat", ann.name, "--no-usage", "-m", text)
+        assert done.code == 0, done
+    yield ann
+
+
+def rows(out: str) -> list[list[str]]:
+    return [line.split("\t") for line in out.splitlines()[1:]]
+
+
+async def listed(strata: Run, agent: agent_pb.Agent, *options: str) -> list[list[str]]:
+    done = await strata("recall", "list", agent.name, *options)
+    assert done.code == 0, done
+    return rows(done.out)
+
+
+async def test_a_pinned_message_is_listed_and_survives(
+    strata: Run, world: World, talk: agent_pb.Agent
+) -> None:
+    messages = await listed(strata, talk)
+    passport = messages[1][3]
+    done = await strata("recall", "pin", passport)
+    assert done.out == "Pinned: My passport number is X77-231.\n"
+    assert [row[3] for row in await listed(strata, talk, "--pinned")] == [passport]
+
+    world.model.script(say("- A trip to Porto."))
+    compacted = await strata(
+        "agents", "compact", talk.name, "--mode", "all", "--prompt", "Sum up.", "--chars", "300"
+    )
+    assert compacted.code == 0, compacted
+    assert compacted.out == "- A trip to Porto.\n"
+    assert world.model.requests[-1].system == "Sum up."
+    expanded = await strata("recall", "expand", talk.name, "-n", "3")
+    assert [row[3] for row in rows(expanded.out)] == [
+        *("Noted.", "I am off to Porto in May.", "Noted.")
+    ]
+    assert expanded.err == ""
+    first = await strata("recall", "expand", talk.name, "-n", "1")
+    assert "go on with --from 3" in first.err
+    assert rows((await strata("recall", "expand", talk.name, "--from", "4")).out)[0][0] == "4"
+    document = json.loads((await strata("recall", "expand", talk.name, "--json")).out)
+    assert document["summary"]["parts"][0]["summary"]["text"] == "- A trip to Porto."
+
+    undone = await strata("recall", "unpin", passport, "--json")
+    assert json.loads(undone.out)["pinned"] is False
+    assert await listed(strata, talk, "--pinned") == []
+    wrong = await strata("recall", "pin", new_id("message"))
+    assert (wrong.code, "MESSAGE_NOT_FOUND" in wrong.err) == (1, True)
+
+
+async def test_without_a_summary_there_is_nothing_to_expand(
+    strata: Run, talk: agent_pb.Agent
+) -> None:
+    done = await strata("recall", "expand", talk.name)
+    assert (done.code, done.out) == (0, "")
+    assert "There is no summary in the window." in done.err
+
+
+async def test_searching_tells_why_and_what_stands_around(
+    strata: Run, talk: agent_pb.Agent
+) -> None:
+    done = await strata(
+        "recall", "search", talk.name, "passport", "-n", "1", "-C", "1", "--explain"
+    )
+    header, *_ = done.out.splitlines()
+    assert header == "WHEN\tWHO\tTEXT\tID\tWHY"
+    hit, after = rows(done.out)
+    assert hit[2] == "My passport number is X77-231."
+    assert hit[4]
+    assert (after[1], after[2], after[4]) == ("assistant", "| Noted.", "")
+    elsewhere = await strata(
+        *("recall", "search", talk.name, "passport", "--explain"),
+        *("--conversation", new_id("conversation")),
+    )
+    assert rows(elsewhere.out) == []
+    assert "conversation_id leaves out" in elsewhere.err
+
+
+async def test_a_fork_goes_on_from_a_message(
+    strata: Run, world: World, talk: agent_pb.Agent
+) -> None:
+    messages = await listed(strata, talk)
+    made = await strata("agents", "fork", talk.name, "--at", messages[2][3], "--title", "again")
+    assert made.code == 0, made
+    fields = dict(line.split(": ", 1) for line in made.out.splitlines())
+    assert fields["forked from"] == talk.default_conversation_id
+    copied = await listed(strata, talk, "--conversation", fields["conversation"])
+    assert [row[2] for row in copied[1:]] == ["My passport number is X77-231.", "Noted."]
+
+    world.model.script(say("It is X77-231."))
+    done = await strata(
+        *("chat", talk.name, "--no-usage", "--fork", messages[4][3], "-m", "What was it?")
+    )
+    assert (done.code, done.out) == (0, "It is X77-231.\n")
+    said = [m["content"] for m in world.model.requests[-1].body["messages"][1:]]
+    assert [str(each) for each in said][-2:] == ["Noted.", "What was it?"]
+    assert "I am off to Porto in May." in said
+    assert "It rains again." not in said
+    conversations = rows((await strata("agents", "conversations", talk.name)).out)
+    assert [row[1] for row in conversations] == ["", "again", ""]
+    third = conversations[2][0]
+    assert third in done.err
+    # A fork of the fork, by a message that was said there.
+    there = await listed(strata, talk, "--conversation", third)
+    again = await strata("agents", "fork", talk.name, "--at", there[-1][3], "--json")
+    assert json.loads(again.out)["forkedFromId"] == third
+    stranger = await world.make_agent()
+    wrong = await strata("agents", "fork", stranger.name, "--at", messages[2][3])
+    assert (wrong.code, "another agent" in wrong.err) == (2, True)
+
+
+async def test_an_export_is_one_document_a_line(strata: Run, talk: agent_pb.Agent) -> None:
+    done = await strata("recall", "export", talk.name)
+    documents = [json.loads(line) for line in done.out.splitlines()]
+    assert [int(each.get("sequence", 0)) for each in documents] == list(range(7))
+    assert documents[1]["parts"][0]["text"]["text"] == "My passport number is X77-231."
+    assert "7 messages." in done.err
+    one = await strata(
+        "recall", "export", talk.name, "--conversation", talk.default_conversation_id
+    )
+    assert one.out == done.out
+
+
+async def test_retention_asks_before_it_is_set(strata: Run) -> None:
+    assert (await strata("recall", "retention")).out == "messages are kept: for ever\n"
+    refused = await strata("recall", "retention", "--days", "30")
+    assert (refused.code, "Give --yes." in refused.err) == (2, True)
+    done = await strata("recall", "retention", "--days", "3000", "--yes")
+    assert done.out.splitlines()[0] == "messages are kept: for 3000 days"
+    assert json.loads((await strata("recall", "retention", "--json")).out)["days"] == 3000
+    assert (await strata("recall", "retention", "--days", "0")).code == 0
+    assert (await strata("recall", "retention")).out.startswith("messages are kept: for ever\n")
+
+
+async def test_how_a_window_is_compacted_is_set_and_shown(strata: Run, tmp_path: Path) -> None:
+    name = f"settings {new_id('x')[-8:]}"
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_text("Short.")
+    made = await strata(
+        *("agents", "create", name, "--compaction-mode", "all", "--summary-chars", "900"),
+        *("--compaction-prompt-file", str(prompt), "--json"),
+    )
+    assert made.code == 0, made
+    settings = json.loads(made.out)["compaction"]
+    assert (settings["mode"], settings["clipChars"], settings["prompt"]) == ("all", 900, "Short.")
+    changed = await strata(
+        *("agents", "update", name, "--compaction-share", "0.5", "--compaction-mode", "")
+    )
+    assert "compaction: share 0.5, characters 900, prompt its own" in changed.out
+    for wrong in (
+        ("--compaction-mode", "some"),
+        ("--compaction-prompt", "a", "--compaction-prompt-file", str(prompt)),
+    ):
+        done = await strata("agents", "update", name, *wrong)
+        assert done.code == 2, done

@@ -1,0 +1,284 @@
+"""A session without end: thousands of turns in a small window, not one of which may fail."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from doubles.script import Call, Fault, ModelCall, Reply, Step, overflow, say
+from metering import Cost
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import message_pb2
+from strata.api.common.v1 import run_event_pb2 as event_pb
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from world import Ran, Shape, World, open_world, roles, text_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+FACT = "My grandmother's parrot is called Kasimir-Quetzal."
+TOLD_IN = 3
+_WHOLE = 100_000
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A session.
+
+    Attributes:
+        window: Tokens, as the model server counts them.
+        turns: The last but one asks for the fact.
+        words: Most words of a message and of an answer.
+        measured: The turns whose cost is compared.
+    """
+
+    window: int
+    turns: int
+    words: int
+    measured: tuple[int, int]
+
+
+@dataclass
+class Persona:
+    """Answers at length, calls tools with huge returns, and fails at summaries at times.
+
+    Now and then it says of a prompt that fits that it does not, as a model does whose window is
+    smaller than its maker says.
+
+    Attributes:
+        plan: The session.
+        most: Tokens of the longest prompt that came in.
+        refused: Prompts that were longer than the window.
+        fussy: Prompts that it refused for no reason.
+        summaries: How often a summary was asked for.
+    """
+
+    plan: Plan
+    most: int = 0
+    refused: int = 0
+    fussy: int = 0
+    summaries: int = 0
+
+    def __call__(self, call: ModelCall) -> Step:
+        tokens = tokens_of(call)
+        self.most = max(self.most, tokens)
+        if tokens > self.plan.window:
+            self.refused += 1
+            return overflow(call.dialect)
+        step = self._step(call)
+        return replace(step, usage=(tokens, 50)) if isinstance(step, Reply) else step
+
+    def _step(self, call: ModelCall) -> Step:
+        if "tools" not in call.body:
+            return self._summary()
+        if call.answered:
+            return _say("Looked it up. " + "b" * 300)
+        said = str(call.last_text)
+        if said.startswith(f"Turn {70 * (self.fussy + 1)}."):
+            self.fussy += 1
+            return overflow(call.dialect)
+        return self._turn(said)
+
+    def _turn(self, said: str) -> Step:
+        found = re.match(r"Turn (\d+)", said)
+        number = int(found.group(1)) if found else 0
+        if "called again" in said:
+            query = {"query": "What is my grandmother's parrot called?"}
+            first = {"first_number": 1, "limit": 20}
+            return Reply(calls=(Call("conversation_search", query), Call("expand_summary", first)))
+        if number in range_of_measure(self.plan):
+            return _say("Yes.")
+        if number % 9 == 4:
+            many = Call("conversation_search", {"query": "lorem", "limit": 20})
+            return Reply(calls=(many, many))
+        if number % 25 == 7:
+            edit = {"label": "human", "new_str": f"Had turn {number}."}
+            return Reply(calls=(Call("memory_insert", edit),))
+        return _say(f"Reply {number}. " + "dolor " * (number * 37 % self.plan.words))
+
+    def _summary(self) -> Step:
+        self.summaries += 1
+        if self.summaries % 4 == 1:
+            return Fault(400, "Not today.", "invalid_request_error")
+        if self.summaries % 4 == 2:
+            return say("")
+        return _say(f"- Summary {self.summaries}: " + "s" * (self.summaries * 331 % 2600))
+
+
+def tokens_of(call: ModelCall) -> int:
+    """Counts a prompt: four bytes make a token.
+
+    What JSON itself adds to the texts, no tokenizer sees.
+    """
+    size = 0
+    for message in call.body["messages"]:
+        calls = message.get("tool_calls") or ()
+        told = [message.get("content") or "", *(each["function"]["arguments"] for each in calls)]
+        size += sum(len(each.encode()) for each in told) + 16
+    return size // 4 + len(json.dumps(call.body.get("tools", []))) // 4
+
+
+def _say(text: str) -> Reply:
+    # A delta for every few characters is tested elsewhere, and takes its time.
+    return Reply(text=text, piece=_WHOLE)
+
+
+def range_of_measure(plan: Plan) -> set[int]:
+    """Turns that are plain, so that one of them can be measured: none compacts, none is first."""
+    return {number for at in plan.measured for number in range(at - 3, at + 6)}
+
+
+@dataclass
+class Session:
+    """The turns, and what they showed."""
+
+    world: World
+    plan: Plan
+    persona: Persona
+    agent: agent_pb.Agent
+    compactions: int = 0
+    costs: list[Cost] = field(default_factory=list)
+
+    async def turn(self, number: int, text: str) -> Ran:
+        """One turn, which may not fail."""
+        ran = await self.world.send(self.agent, f"Turn {number}. {text}")
+        stop = ran.finished.stop_reason
+        assert stop == event_pb.STOP_REASON_END_TURN, (number, ran.finished)
+        self.compactions += ran.kinds.count("window_compacted")
+        self.world.model.requests.clear()
+        return ran
+
+    async def run(self) -> Ran:
+        """All turns; returns the one that asks for the fact."""
+        asking = self.plan.turns - 1
+        asked: Ran | None = None
+        for number in range(1, self.plan.turns + 1):
+            if number == asking:
+                asked = await self.turn(number, "What is my grandmother's parrot called again?")
+            elif number in range_of_measure(self.plan):
+                await self._measured(number)
+            elif number == TOLD_IN:
+                await self.turn(number, FACT)
+            else:
+                await self.turn(number, "lorem ipsum " * (number * 13 % (self.plan.words // 2)))
+        assert asked is not None
+        return asked
+
+    async def _measured(self, number: int) -> None:
+        """Keeps the cost of the first turn from each place on that did not compact."""
+        place = next(i for i, at in enumerate(self.plan.measured) if number < at + 6)
+        before = self.compactions
+        async with self.world.measure() as cost:
+            await self.turn(number, "Is it so?")
+        ready = number >= self.plan.measured[place] and self.compactions == before
+        if ready and len(self.costs) == place:
+            self.costs.append(cost)
+
+    async def log(self) -> list[message_pb2.Message]:
+        """The whole log, oldest first."""
+        found: list[message_pb2.Message] = []
+        token = ""
+        while True:
+            request = message_pb.ListMessagesRequest(
+                conversation_id=self.agent.default_conversation_id,
+                page_size=500,
+                page_token=token,
+            )
+            page = await self.world.messages.ListMessages(request)
+            found.extend(page.messages)
+            token = page.next_page_token
+            if not token:
+                return found
+
+
+def returns_of(ran: Ran) -> list[Any]:
+    """What the tools of a turn told."""
+    (told,) = [message for message in ran.messages if message.role == message_pb2.ROLE_TOOL]
+    returns = [json.loads(part.tool_return.content) for part in told.parts]
+    assert [each["status"] for each in returns] == ["OK"] * len(returns), returns
+    return [each["message"] for each in returns]
+
+
+def assert_alternates(log: Sequence[message_pb2.Message], turns: int) -> None:
+    """The system message, then for each turn: the user, perhaps calls and their returns, a reply.
+
+    Summaries stand between, before the reply that they made room for.
+    """
+    assert [message.sequence for message in log] == list(range(len(log)))
+    names = [name for name in roles(log) if name != "summary"]
+    letters = "".join(name[0] for name in names)
+    assert re.fullmatch(rf"s(u(at)*a){{{turns}}}", letters), letters[:400]
+    said = [text_of(message) for message in log if message.role == message_pb2.ROLE_USER]
+    assert [text.partition(".")[0] for text in said] == [f"Turn {n}" for n in range(1, turns + 1)]
+    for message, following in itertools.pairwise(log):
+        calls = [p.tool_call.tool_call_id for p in message.parts if p.HasField("tool_call")]
+        if calls:
+            told = [part.tool_return.tool_call_id for part in following.parts]
+            assert told == calls, "a call is answered by what follows it"
+
+
+async def session(databases: Any, vectors: Any, plan: Plan, compactions: int) -> None:
+    """Runs a session and looks at all that must hold of it.
+
+    Args:
+        databases: Where its databases are made.
+        vectors: The vector engine.
+        plan: The session.
+        compactions: So many there must be at least.
+    """
+    async with open_world(databases, vectors, Shape.IN_PROCESS) as world:
+        persona = Persona(plan)
+        world.model.respond(persona)
+        config = agent_pb.ModelConfig(
+            handle="openai/test-model", context_window=plan.window, parallel_tool_calls=True
+        )
+        request = agent_pb.CreateAgentRequest(name="companion", model=config)
+        made = await world.agents.CreateAgent(request)
+        told = Session(world, plan, persona, made.agent)
+        began = time.monotonic()
+        asked = await told.run()
+        seconds = time.monotonic() - began
+        log = await told.log()
+        sys.stdout.write(
+            f"\n{plan.turns} turns in {seconds:.0f} s, {told.compactions} compactions,"
+            f" {persona.summaries} summaries asked for, longest prompt {persona.most} of"
+            f" {plan.window} tokens, {len(log)} messages,"
+            f" {[cost.sql for cost in told.costs]} statements a turn\n"
+        )
+
+        found, expanded = returns_of(asked)
+        assert any(FACT in each["content"] for each in found["results"])
+        assert any(FACT in each["content"] for each in expanded["messages"])
+
+        assert told.compactions >= compactions
+        assert persona.refused == 0, "the window was never over the limit"
+        assert persona.most <= plan.window
+        assert persona.fussy == (plan.turns - 1) // 70
+        assert world.model.violations == []
+        assert_alternates(log, plan.turns)
+        # A compaction leaves one summary, and each is one of the log.
+        assert roles(log).count("summary") == told.compactions
+        young, old = told.costs
+        assert young.shape() == old.shape(), f"{young}\n{old}"
+        assert Counter(young.internal).total() == 5, young
+
+
+@pytest.mark.timeout(300)
+async def test_a_session_of_120_turns_and_ten_compactions_fails_at_none(
+    databases: Any, vectors: Any
+) -> None:
+    await session(databases, vectors, Plan(4_096, 120, 90, (50, 100)), 10)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+async def test_a_session_of_2000_turns_fails_at_none(databases: Any, vectors: Any) -> None:
+    await session(databases, vectors, Plan(8_000, 2_000, 150, (50, 1_950)), 30)

@@ -1,0 +1,386 @@
+"""Writers that go on through every death, and what must be there when all of them are over."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import grpc
+
+from faults.live import Client, Live, Turn, dialogue
+from faults.load import PASSING
+from strata.api.agent_loop.v1 import agent_service_pb2
+from strata.api.archival.v1 import passage_index_service_pb2 as passage_index
+from strata.api.archival.v1 import passage_index_service_pb2_grpc as passage_index_grpc
+from strata.api.archival.v1 import passage_service_pb2 as passage_pb
+from strata.api.common.v1 import message_pb2, reindex_pb2
+from strata.api.recall.v1 import message_index_service_pb2 as message_index
+from strata.api.recall.v1 import message_index_service_pb2_grpc as message_index_grpc
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+
+WINDOW = 4_096
+_FILLS_IT = 8
+"""So many turns, and the window is compacted nearly every time."""
+_PATIENCE_S = 120.0
+_ASKED_AT_ONCE = 8
+_T = TypeVar("_T")
+_PLACES = ("harbour", "attic", "orchard", "station", "library", "quarry", "bakery", "meadow")
+_THINGS = ("lantern", "barometer", "kite", "accordion", "telescope", "anvil", "teapot", "sledge")
+_OPEN = {
+    reindex_pb2.REINDEX_PHASE_BUILDING,
+    reindex_pb2.REINDEX_PHASE_CHECKING,
+    reindex_pb2.REINDEX_PHASE_SWITCHED,
+}
+
+
+def fact(writer: str, number: int) -> str:
+    """A text like many others, with a word of its own."""
+    place, thing = _PLACES[number % 8], _THINGS[number // 8 % 8]
+    return f"Item {writer}{number:05}q: the {thing} is kept in the {place}."
+
+
+async def until_answered(ask: Callable[[], Awaitable[_T]]) -> _T:
+    """Asks until there is an answer; fails at any error that a death does not explain."""
+    until = asyncio.get_running_loop().time() + _PATIENCE_S
+    while True:
+        try:
+            return await ask()
+        except grpc.aio.AioRpcError as error:
+            assert error.code() in PASSING, error
+            assert asyncio.get_running_loop().time() < until, error
+            await asyncio.sleep(0.1)
+
+
+@dataclass
+class Archivist:
+    """Inserts passages, one at a time or some in a stream, until each is acknowledged."""
+
+    client: Client
+    name: str
+    agent_id: str = ""
+    kept: list[str] = field(default_factory=list)
+
+    async def begin(self) -> None:
+        """Makes the agent whose archive it fills."""
+        self.agent_id = (await self.client.new_agent()).id
+
+    async def put(self) -> None:
+        """Inserts what comes next; repeats it under the same request id."""
+        number = len(self.kept)
+        count = 1 if number % 3 else 4
+        texts = [fact(self.name, number + i) for i in range(count)]
+        await until_answered(lambda: self._insert(f"{self.name}-{number}", texts))
+        self.kept += texts
+
+    async def _insert(self, request_id: str, texts: Sequence[str]) -> None:
+        stub, call = self.client.passages, self.client.call
+        passages = [passage_pb.NewPassage(text=text) for text in texts]
+        if len(passages) == 1:
+            one = passage_pb.InsertPassageRequest(
+                request_id=request_id, agent_id=self.agent_id, passage=passages[0]
+            )
+            await stub.InsertPassage(one, **call)
+            return
+        some = passage_pb.InsertPassagesRequest(
+            request_id=request_id, agent_id=self.agent_id, passages=passages
+        )
+        await stub.InsertPassages(iter([some]), **call)
+
+
+@dataclass
+class Talker:
+    """Talks in a window so small that every few turns it is compacted; archives at times.
+
+    Attributes:
+        told: Says what went wrong inside.
+        facts: What was said and answered.
+        kept: What the tool said that it had archived.
+        perhaps: What may be in the archive: nobody said so.
+        unanswered: What may be in the log: the turn ended, and the client was told to try again.
+    """
+
+    client: Client
+    name: str
+    told: Callable[[], str]
+    agent_id: str = ""
+    conversation_id: str = ""
+    facts: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    perhaps: list[str] = field(default_factory=list)
+    unanswered: list[str] = field(default_factory=list)
+
+    async def begin(self) -> None:
+        """Makes the agent."""
+        config = agent_service_pb2.ModelConfig(context_window=WINDOW)
+        agent = await self.client.new_agent(model=config)
+        self.agent_id, self.conversation_id = agent.id, agent.default_conversation_id
+
+    async def put(self) -> None:
+        """Says the next thing, under one request id until the turn has ended."""
+        number = len(self.facts) + len(self.unanswered)
+        text = fact(self.name, number)
+        archives = number % 4 == 2
+        said = f"archive {text}" if archives else f"{text} " + "lorem ipsum " * 40
+        turn = await until_answered(
+            lambda: self.client.send(self.agent_id, said, request_id=f"{self.name}-{number}")
+        )
+        if archives:
+            (self.kept if _kept(turn) else self.perhaps).append(text)
+        if turn.ended_well:
+            self.facts.append(text)
+        else:
+            # A room was away for longer than the loop waits.
+            assert turn.finished.error.retryable, f"{turn.finished}\n{self.told()}"
+            self.unanswered.append(text)
+
+    def check(self, log: Sequence[message_pb2.Message]) -> None:
+        """Asserts that what was answered is in the log once, with its answer, and in order."""
+        assert [message.sequence for message in log] == list(range(len(log)))
+        spoken = dialogue(log)
+        users = [_item(text) for role, text in spoken if role == "user"]
+        unanswered = {_item(text) for text in self.unanswered}
+        assert len(set(users)) == len(users)
+        assert [item for item in users if item not in unanswered] == [
+            _item(text) for text in self.facts
+        ]
+        ends = [*spoken, ("user", "")]
+        for (role, text), (following, _) in itertools.pairwise(ends):
+            if role == "user" and _item(text) not in unanswered:
+                assert following == "assistant", text
+
+
+def _item(text: str) -> str:
+    return text[text.index("Item") :].partition(":")[0]
+
+
+def _kept(turn: Turn) -> bool:
+    """Whether the tool said that it had stored the passage."""
+    stored = [e.message_stored.message for e in turn.events if e.HasField("message_stored")]
+    statuses = [
+        part.tool_return.status
+        for message in stored
+        for part in message.parts
+        if part.HasField("tool_return")
+    ]
+    return statuses == [message_pb2.TOOL_STATUS_OK]
+
+
+class Rebuilder:
+    """Rebuilds the indexes of both tiers all the time; goes back from every other rebuild.
+
+    Attributes:
+        ends: How the rebuilds ended.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        channel: Any = client.channel
+        self._desks: dict[str, tuple[Any, Any]] = {
+            "messages": (message_index_grpc.MessageIndexServiceStub(channel), message_index),
+            "passages": (passage_index_grpc.PassageIndexServiceStub(channel), passage_index),
+        }
+        self.ends: Counter[str] = Counter()
+
+    async def run(self, over: asyncio.Event) -> None:
+        """Rebuilds until it is over; leaves no rebuild open."""
+        number = 0
+        while not over.is_set():
+            for collection in self._desks:
+                await self._rebuild(collection, number)
+            number += 1
+
+    async def state(self, collection: str) -> reindex_pb2.IndexState:
+        """What serves and what waits."""
+        stub, pb = self._desks[collection]
+        request = pb.GetIndexRequest(collection=collection)
+        answer = await until_answered(lambda: stub.GetIndex(request, **self._client.call))
+        state: reindex_pb2.IndexState = answer.index
+        return state
+
+    async def _rebuild(self, collection: str, number: int) -> None:
+        stub, pb = self._desks[collection]
+        start = pb.StartReindexRequest(collection=collection, request_id=f"{collection}-{number}")
+        begun = await until_answered(lambda: stub.StartReindex(start, **self._client.call))
+        while True:
+            job = (await self.state(collection)).reindex
+            assert job.id == begun.reindex.id
+            if job.phase == reindex_pb2.REINDEX_PHASE_SWITCHED:
+                back = number % 2 == 1
+                call = stub.RollBackReindex if back else stub.FinishReindex
+                request = (pb.RollBackReindexRequest if back else pb.FinishReindexRequest)(
+                    collection=collection
+                )
+                await until_answered(lambda c=call, r=request: c(r, **self._client.call))  # type: ignore[misc]
+            elif job.phase not in _OPEN:
+                self.ends[reindex_pb2.ReindexPhase.Name(job.phase)] += 1
+                return
+            await asyncio.sleep(0.3)
+
+
+@dataclass
+class Load:
+    """All who write, and what they were told is stored.
+
+    Attributes:
+        summaries: So many were in the logs in the end.
+    """
+
+    client: Client
+    archivists: Sequence[Archivist]
+    talkers: Sequence[Talker]
+    rebuilder: Rebuilder
+    summaries: int = 0
+
+    @property
+    def counts(self) -> list[int]:
+        """How many writes of each writer were acknowledged."""
+        return [len(each.kept) for each in self.archivists] + [
+            len(each.facts) for each in self.talkers
+        ]
+
+    @property
+    def unanswered(self) -> int:
+        """How many turns ended so that the client was told to try again."""
+        return sum(len(each.unanswered) for each in self.talkers)
+
+    async def filled(self) -> None:
+        """Waits until the windows are full, so that deaths come amid compactions."""
+        async with asyncio.timeout(_PATIENCE_S):
+            while min(len(each.facts) for each in self.talkers) < _FILLS_IT:
+                await asyncio.sleep(0.02)
+
+    async def further(self) -> None:
+        """Waits until every writer was answered once more."""
+        before = self.counts
+        async with asyncio.timeout(_PATIENCE_S):
+            while any(now <= then for now, then in zip(self.counts, before, strict=True)):
+                await asyncio.sleep(0.02)
+
+    async def assert_all_is_there(self) -> None:
+        """Every acknowledged text is found by its words, once, with and without the index."""
+        for talker in self.talkers:
+            log = await self.client.log(talker.conversation_id)
+            talker.check(log)
+            self.summaries += [each.role for each in log].count(message_pb2.ROLE_SUMMARY)
+        await self._assert_passages_are_listed()
+        some = random.Random(5)
+        kept, said = self._passages(), self._messages()
+        # What waits for the index is found as well.
+        await _all(self._find_passage(f'"{t}"', a, t) for a, t in _some(some, kept))
+        await _all(self._find_message(f'"{t}"', a, t) for a, t in _some(some, said))
+        for collection in ("messages", "passages"):
+            while (await self.rebuilder.state(collection)).waiting:
+                await asyncio.sleep(0.2)
+        # Now the index alone proposes: what it has lost is not found.
+        await _all(self._find_passage(text, agent, text) for agent, text in kept)
+        await _all(self._find_message(text, agent, text) for agent, text in said)
+
+    def _passages(self) -> list[tuple[str, str]]:
+        by_hand = [(each.agent_id, text) for each in self.archivists for text in each.kept]
+        by_tool = [(each.agent_id, text) for each in self.talkers for text in each.kept]
+        return by_hand + by_tool
+
+    def _messages(self) -> list[tuple[str, str]]:
+        return [(each.agent_id, text) for each in self.talkers for text in each.facts]
+
+    async def _assert_passages_are_listed(self) -> None:
+        for archivist in self.archivists:
+            assert await self._listed(archivist.agent_id) == Counter(archivist.kept)
+        for talker in self.talkers:
+            there = await self._listed(talker.agent_id)
+            assert set(talker.kept) <= set(there) <= {*talker.kept, *talker.perhaps}
+            assert max(there.values(), default=1) == 1
+
+    async def _listed(self, agent_id: str) -> Counter[str]:
+        found: Counter[str] = Counter()
+        token = ""
+        while True:
+            request = passage_pb.ListPassagesRequest(
+                agent_id=agent_id, page_size=500, page_token=token
+            )
+            page = await until_answered(
+                lambda r=request: self.client.passages.ListPassages(r, **self.client.call)  # type: ignore[misc]
+            )
+            found.update(each.text for each in page.passages)
+            token = page.next_page_token
+            if not token:
+                return found
+
+    async def _find_passage(self, query: str, agent_id: str, text: str) -> None:
+        request = passage_pb.SearchPassagesRequest(agent_id=agent_id, query=query, top_k=10)
+        answer = await until_answered(
+            lambda: self.client.passages.SearchPassages(request, **self.client.call)
+        )
+        assert [hit.passage.text for hit in answer.hits].count(text) == 1, text
+
+    async def _find_message(self, query: str, agent_id: str, text: str) -> None:
+        request = message_pb.SearchMessagesRequest(
+            agent_id=agent_id, query=query, limit=10, roles=[message_pb2.ROLE_USER]
+        )
+        answer = await until_answered(
+            lambda: self.client.messages.SearchMessages(request, **self.client.call)
+        )
+        found = ["".join(part.text.text for part in hit.message.parts) for hit in answer.hits]
+        assert [text in each for each in found].count(True) == 1, text
+
+
+def _some(chance: random.Random, texts: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return chance.sample(texts, min(40, len(texts)))
+
+
+async def _all(checks: Any) -> None:
+    waiting = iter(checks)
+
+    async def hand() -> None:
+        for check in waiting:
+            await check
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(_ASKED_AT_ONCE):
+            group.create_task(hand())
+
+
+@asynccontextmanager
+async def writing(strata: Live, pause: float) -> AsyncIterator[Load]:
+    """Writers at work while the block lasts, each with a pause of about `pause` seconds."""
+    address, key = strata.runtime.address, strata.key
+    clients = [Client(address, key) for _ in range(4)]
+    load = Load(
+        clients[0],
+        [Archivist(clients[0], "a"), Archivist(clients[1], "b")],
+        [
+            Talker(client, name, strata.incidents)
+            for client, name in zip(clients[2:], "cd", strict=True)
+        ],
+        Rebuilder(clients[0]),
+    )
+    over = asyncio.Event()
+    chance = random.Random(7)
+
+    async def run(writer: Archivist | Talker) -> None:
+        while not over.is_set():
+            await writer.put()
+            await asyncio.sleep(chance.uniform(0, 2 * pause))
+
+    writers: list[Archivist | Talker] = [*load.archivists, *load.talkers]
+    try:
+        for each in writers:
+            await each.begin()
+        async with asyncio.TaskGroup() as group:
+            for each in writers:
+                group.create_task(run(each))
+            group.create_task(load.rebuilder.run(over))
+            try:
+                yield load
+            finally:
+                over.set()
+        await load.assert_all_is_there()
+    finally:
+        for client in clients:
+            await client.channel.close()

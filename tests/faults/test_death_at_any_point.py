@@ -1,0 +1,142 @@
+"""Rooms and engines die at random moments of insert, index, reindex and compaction.
+
+What was acknowledged is found afterwards by its text, once, and every window is whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+import psutil
+import pytest
+
+from faults.live import Live, alive
+from faults.surviving import writing
+
+# By what stands in the command line of each.
+VICTIMS = {
+    "recall": "strata.recall.main",
+    "archival": "strata.archival.main",
+    "vectors": "strata.embedded.vectors",
+    "agent_loop": "strata.agent_loop.main",
+    "postgres": "postgres",
+}
+_WINDOWS = """
+    SELECT w.conversation_id, w.message_ids,
+           (SELECT m.id FROM recall.messages m
+            WHERE m.conversation_id = w.conversation_id AND m.role = 'user'
+            ORDER BY m.sequence DESC LIMIT 1) AS newest
+    FROM recall.windows w
+"""
+_NAMED = """
+    SELECT m.id, m.sequence, m.role, m.parts FROM recall.messages m
+    WHERE m.id = ANY($1::text[]) ORDER BY m.sequence
+"""
+
+
+def process_of(live: Live, victim: str) -> psutil.Process | None:
+    """The process of a room or of an engine at the moment; None while there is none."""
+    for process in alive(live.family()[1:]):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            words = process.cmdline()
+            # Workers of PostgreSQL are children of its own first process.
+            if any(VICTIMS[victim] in word for word in words) and _is_first(process, victim):
+                return process
+    return None
+
+
+def _is_first(process: psutil.Process, victim: str) -> bool:
+    parent = process.parent()
+    return parent is not None and not any(VICTIMS[victim] in word for word in parent.cmdline())
+
+
+async def killed_at_any_point(live: Live, kills: int, pause: float) -> None:
+    chance = random.Random(kills)
+    deaths: Counter[str] = Counter()
+    began = time.monotonic()
+    async with writing(live, pause) as load:
+        await load.filled()
+        order: list[str] = []
+        while deaths.total() < kills:
+            order = order or chance.sample(sorted(VICTIMS), len(VICTIMS))
+            # Nobody is killed more often than its supervisor has patience for.
+            victim = order.pop()
+            await asyncio.sleep(chance.uniform(0.0, 1.0))
+            process = process_of(live, victim)
+            if process is None:
+                order.insert(0, victim)
+                continue
+            process.kill()
+            deaths[victim] += 1
+            # At times the next one dies while this one is still being mended.
+            if chance.random() < 0.5:
+                await load.further()
+        await load.further()
+    await assert_windows_are_whole(live)
+    sys.stdout.write(
+        f"\n{deaths.total()} deaths {dict(deaths)} in {time.monotonic() - began:.0f} s,"
+        f" texts {load.counts}, {load.unanswered} turns to try again,"
+        f" {load.summaries} summaries, rebuilds {dict(load.rebuilder.ends)}\n"
+    )
+    assert load.summaries > 0
+    assert set(load.rebuilder.ends) <= {
+        "REINDEX_PHASE_FINISHED",
+        "REINDEX_PHASE_ROLLED_BACK",
+    }, load.rebuilder.ends
+
+
+async def assert_windows_are_whole(live: Live) -> None:
+    """Every message named is there, in order; calls have their returns; the newest user is in."""
+    connection = await asyncpg.connect(live.admin_url)
+    try:
+        windows = await connection.fetch(_WINDOWS)
+        assert windows
+        for window in windows:
+            ids = window["message_ids"]
+            named = await connection.fetch(_NAMED, ids)
+            assert len(named) == len(set(ids)) == len(ids), "no message is missing or named twice"
+            _assert_whole(ids, named, window["newest"])
+    finally:
+        await connection.close()
+
+
+def _assert_whole(ids: Sequence[str], named: Sequence[Any], newest: str | None) -> None:
+    roles = [each["role"] for each in named]
+    assert roles.count("system") == 1
+    assert roles.count("summary") <= 1
+    front = [each["id"] for role in ("system", "summary") for each in named if each["role"] == role]
+    body = [each for each in named if each["role"] not in {"system", "summary"}]
+    assert ids == [*front, *(each["id"] for each in body)], "in order, the summary before the rest"
+    assert newest is None or newest in ids
+    asked: list[str] = []
+    for each in body:
+        parts = json.loads(each["parts"])
+        told = [part["tool_call_id"] for part in parts if part["type"] == "tool_return"]
+        assert told == asked, "a call is followed by its return, and no return stands alone"
+        asked = [part["tool_call_id"] for part in parts if part["type"] == "tool_call"]
+    assert asked == []
+    for one, other in itertools.pairwise(body):
+        assert one["sequence"] < other["sequence"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("live", [True], ids=["split"], indirect=True)
+async def test_all_is_found_after_six_deaths(live: Live) -> None:
+    await killed_at_any_point(live, 6, 0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("live", [True], ids=["split"], indirect=True)
+async def test_all_is_found_after_two_hundred_deaths(live: Live) -> None:
+    await killed_at_any_point(live, 200, 1.5)

@@ -1,0 +1,164 @@
+"""Random histories, compacted through recall and read back from PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from histories import assert_answered, histories
+from integration.agent_loop.world import World
+from strata.agent_loop.clients import RecallClient
+from strata.agent_loop.compaction.compactor import Compactor
+from strata.agent_loop.compaction.planning import plan
+from strata.agent_loop.compaction.summarizing import Summarizer
+from strata.agent_loop.domain.agents import Agent, AgentType, CompactionSettings, ModelConfig
+from strata.agent_loop.domain.messages import (
+    Message,
+    MessageRole,
+    SummaryPart,
+    ToolReturn,
+    Window,
+)
+from strata.agent_loop.loop.ports import BoundModel
+from strata.agent_loop.loop.requests import View
+from strata.agent_loop.models.domain import ToolCall
+from strata.agent_loop.models.tokens import TokenEstimator
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.shared.clock import SystemClock
+from strata.shared.ids import new_id
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+VIEW = View(5000)
+MODES = st.builds(
+    CompactionSettings,
+    mode=st.sampled_from(["", "sliding_window", "all"]),
+    sliding_window_percentage=st.sampled_from([0.1, 0.5, 1.0]),
+    clip_chars=st.sampled_from([0, 200, 5000]),
+)
+# From windows in which not even the newest fits to such as hold most histories whole.
+ROOMS = st.floats(-500, 30_000)
+
+
+class NoModels:
+    """No model to be had: the extract is made, which is the last rung."""
+
+    async def bind(self, config: ModelConfig, keys: Sequence[object] = ()) -> BoundModel:
+        raise AssertionError("no summarizer is named")
+
+
+def stored_form(window: Sequence[Message], conversation: str, agent: str) -> list[Message]:
+    """The history as recall takes it: ids of its own, and no summary of what never was."""
+    return [
+        replace(message, id=new_id("message"), conversation_id=conversation, agent_id=agent)
+        for message in window
+        if message.role is not MessageRole.SUMMARY
+    ]
+
+
+async def opened(rooms: World, recall: RecallClient, history: Sequence[Message]) -> Window:
+    """Stores a history, and pins of it what is pinned, as a client does."""
+    conversation, agent = new_id("conversation"), new_id("agent")
+    messages = stored_form(history, conversation, agent)
+    await recall.open_window(conversation, agent, messages)
+    for message in messages:
+        if message.pinned:
+            request = message_pb.PinMessageRequest(message_id=message.id)
+            await rooms.messages.PinMessage(request)
+    return await recall.get_window(conversation)
+
+
+async def expanded(rooms: World, window: Window) -> list[str]:
+    """The ids that the newest summary stands for, read page by page."""
+    found: list[str] = []
+    start = 0
+    while True:
+        request = message_pb.ExpandSummaryRequest(
+            conversation_id=window.conversation_id, from_sequence=start, page_size=3
+        )
+        page = await rooms.messages.ExpandSummary(request)
+        found += [message.id for message in page.messages]
+        if not page.next_sequence:
+            return found
+        assert page.next_sequence > start
+        start = page.next_sequence
+
+
+async def log_of(rooms: World, window: Window) -> list[str]:
+    """The ids of all messages of the conversation, the summaries left out."""
+    request = message_pb.ListMessagesRequest(conversation_id=window.conversation_id, page_size=500)
+    page = await rooms.messages.ListMessages(request)
+    assert not page.next_page_token
+    return [m.id for m in page.messages if not any(p.HasField("summary") for p in m.parts)]
+
+
+def ids(messages: Sequence[Message]) -> list[str]:
+    return [message.id for message in messages]
+
+
+def body_of(window: Window) -> list[Message]:
+    return [m for m in window.messages[1:] if m.role is not MessageRole.SUMMARY]
+
+
+async def assert_sound(rooms: World, first: Window, now: Window, room: float) -> None:
+    """All that must hold of a compacted window, whatever it held before."""
+    body = body_of(now)
+    assert now.messages[0].id == first.messages[0].id, "the system message stays"
+    assert [m.role for m in now.messages].count(MessageRole.SUMMARY) == 1
+    assert now.messages[1].role is MessageRole.SUMMARY
+    assert body == sorted(body, key=lambda m: m.sequence), "order is kept"
+    assert_answered(VIEW.chats(body))
+    calls = [p.id for m in body for p in m.parts if isinstance(p, ToolCall)]
+    told = [p.tool_call_id for m in body for p in m.parts if isinstance(p, ToolReturn)]
+    assert sorted(calls) == sorted(told), "pairs are whole"
+
+    before = body_of(first)
+    newest = [m.id for m in before if m.role is MessageRole.USER][-1]
+    assert newest in ids(body), "the newest message of the user stays"
+    assert {m.id for m in before if m.pinned} <= set(ids(body)), "pinned messages stay"
+
+    evicted = [m.id for m in before if m.id not in ids(body)]
+    assert set(ids(body)) <= set(ids(before)), "evicted and kept are all"
+    assert sorted(await log_of(rooms, now)) == sorted(ids(first.messages)), "nothing is deleted"
+    (part,) = now.messages[1].parts
+    assert isinstance(part, SummaryPart)
+    assert part.message_count == len(evicted)
+    assert (part.first_message_id, part.last_message_id) == (evicted[0], evicted[-1])
+    inputs = {m.id for m in before if m.role is MessageRole.SYSTEM}
+    assert set(evicted) - inputs <= set(await expanded(rooms, now)), "each can be read again"
+
+    size = VIEW.size(now.messages[1:])
+    left = plan(now.messages, VIEW, room, CompactionSettings())
+    assert size <= room or left is None, "it fits, or nothing more can leave"
+
+
+@settings(max_examples=25)
+@given(
+    history=histories(most=200, huge=4_000), chosen=MODES, room=ROOMS, tighter=st.floats(0.1, 0.9)
+)
+async def test_whatever_the_history_the_stored_window_is_sound(
+    rooms: World,
+    history: list[Message],
+    chosen: CompactionSettings,
+    room: float,
+    tighter: float,
+) -> None:
+    with rooms.signed_in():
+        recall = RecallClient(rooms.channel("recall"))
+        first = await opened(rooms, recall, history)
+        agent = Agent(first.agent_id, "a", AgentType.LETTA_V1, "Base.", compaction=chosen)
+        summarizer = Summarizer(NoModels(), TokenEstimator(), agent, None)
+        compactor = Compactor(agent, summarizer, recall, SystemClock())
+        now = first
+        # The second time there is a summary already, which the new one takes in.
+        for space in (room, room * tighter):
+            done = await compactor.compact(now, VIEW, space, None)
+            if done is None:
+                continue
+            now = await recall.get_window(first.conversation_id)
+            assert now == done.window
+            await assert_sound(rooms, first, now, space)

@@ -1,0 +1,121 @@
+"""An import goes on by itself when the way breaks, and by hand when the room was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from integration.archival.conftest import Client, Keys
+from integration.archival.test_death_while_indexing import free_port, room
+from integration.archival.test_repeated_requests import count, made
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.cli.archival.importing import Import, Source, Target
+from strata.embedded.vectors import EmbeddedVectors
+from strata.shared.channels import ChannelFactory, services_of
+from strata.shared.errors import StrataError, UnavailableError
+
+LINES = 5_000
+
+
+class View:
+    """Remembers how far it was."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def show(self, received: int, total: int) -> None:
+        self.seen.append(received)
+
+
+class Breaking:
+    """Real passages behind a way that breaks after so many answers, again and again."""
+
+    def __init__(self, passages: Any, answers: int) -> None:
+        self._passages = passages
+        self._answers = answers
+        self.calls = 0
+
+    async def UploadPassages(
+        self, requests: AsyncIterator[pb.UploadPassagesRequest]
+    ) -> AsyncIterator[pb.UploadPassagesResponse]:
+        self.calls += 1
+        left = self._answers
+        async for answer in self._passages.UploadPassages(requests):
+            if left == 0:
+                raise UnavailableError("The way broke.")
+            left -= 1
+            yield answer
+
+
+def write(folder: Path, lines: int) -> Source:
+    file = folder / "facts.jsonl"
+    file.write_text("".join(json.dumps({"text": f"Fact {n}."}) + "\n" for n in range(lines)))
+    return Source.of(file)
+
+
+def importing(passages: Any, source: Source, archive: str, view: View) -> Import:
+    target = Target(archive_id=archive)
+    client: Any = SimpleNamespace(passages=passages)
+    return Import(client, source, target, source.request_id(target), view)
+
+
+async def test_an_import_goes_on_when_the_way_breaks(client: Client, tmp_path: Path) -> None:
+    source, archive, view = write(tmp_path, 2_600), await made(client), View()
+    way = Breaking(client.passages, answers=4)
+    done = await importing(way, source, archive, view).run()
+    assert way.calls > 2
+    assert (done.received_count, done.inserted_count, done.complete) == (2_600, 2_600, True)
+    # What is durable is not sent again, or it would be counted as a duplicate.
+    assert done.duplicate_count == 0
+    assert view.seen == sorted(view.seen)
+    assert await count(client, archive) == 2_600
+
+
+async def test_an_import_that_gets_nowhere_ends(client: Client, tmp_path: Path) -> None:
+    source, archive = write(tmp_path, 10), await made(client)
+    with pytest.raises(UnavailableError):
+        await importing(Breaking(client.passages, answers=0), source, archive, View()).run()
+    assert await count(client, archive) == 0
+
+
+async def test_a_killed_room_has_every_passage_that_it_has_counted(
+    urls: Any, vectors: EmbeddedVectors, keys: Keys, tmp_path: Path
+) -> None:
+    port = free_port()
+    factory = ChannelFactory()
+    client = Client(keys, factory.channel(f"127.0.0.1:{port}", services_of("archival")))
+    source, view = write(tmp_path, LINES), View()
+
+    async def there() -> str:
+        while True:
+            try:
+                return await made(client)
+            except StrataError:
+                await asyncio.sleep(0.1)
+
+    with room(urls, vectors, keys, port) as pid:
+        archive = await there()
+        task = asyncio.create_task(importing(client.passages, source, archive, view).run())
+        while not view.seen or view.seen[-1] == 0:
+            await asyncio.sleep(0.01)
+        os.kill(pid, signal.SIGKILL)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    counted = view.seen[-1]
+    assert 0 < counted < LINES
+    with room(urls, vectors, keys, port):
+        await there()
+        assert await count(client, archive) >= counted
+        done = await importing(client.passages, source, archive, view).run()
+        assert (done.received_count, done.inserted_count) == (LINES, LINES)
+        assert done.duplicate_count == 0
+        assert await count(client, archive) == LINES
+    await factory.close()

@@ -1,0 +1,136 @@
+"""``UploadPassages``: counts after each message, and going on after a break."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from integration.archival.conftest import Client
+from integration.archival.test_repeated_requests import count, made
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.shared.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+)
+from strata.shared.ids import new_id
+
+
+async def upload(
+    client: Client, archive: str, *messages: list[str], request_id: str = "", skip: int = 0
+) -> list[pb.UploadPassagesResponse]:
+    async def stream() -> AsyncIterator[pb.UploadPassagesRequest]:
+        for number, texts in enumerate(messages):
+            request = pb.UploadPassagesRequest(
+                passages=[pb.NewPassage(text=text) for text in texts]
+            )
+            if number == 0:
+                request.archive_id, request.request_id = archive, request_id
+                request.skip_count = skip
+            yield request
+
+    return [each async for each in client.passages.UploadPassages(stream())]
+
+
+def counts(answers: list[pb.UploadPassagesResponse]) -> list[tuple[int, int, int]]:
+    return [(each.received_count, each.inserted_count, each.duplicate_count) for each in answers]
+
+
+async def test_each_message_is_answered_when_it_is_durable(client: Client) -> None:
+    archive = await made(client)
+    turns: asyncio.Queue[list[str] | None] = asyncio.Queue()
+
+    async def stream() -> AsyncIterator[pb.UploadPassagesRequest]:
+        yield pb.UploadPassagesRequest(archive_id=archive)
+        while (texts := await turns.get()) is not None:
+            yield pb.UploadPassagesRequest(passages=[pb.NewPassage(text=each) for each in texts])
+
+    answers = aiter(client.passages.UploadPassages(stream()))
+    assert (await anext(answers)).received_count == 0
+    for texts, stored in ((["a", "b"], 2), (["b", "c"], 3)):
+        await turns.put(texts)
+        answer = await anext(answers)
+        # The next message is sent only now: what is counted is stored.
+        assert (answer.inserted_count, await count(client, archive)) == (stored, stored)
+        assert not answer.complete
+    await turns.put(None)
+    last = await anext(answers)
+    assert (last.received_count, last.inserted_count, last.duplicate_count) == (4, 3, 1)
+    assert last.complete
+
+
+async def test_a_broken_upload_goes_on_where_it_was(client: Client) -> None:
+    archive, request = await made(client), new_id("x")
+    with pytest.raises(InvalidArgumentError):
+        await upload(client, archive, ["a", "b"], ["c"], [" "], request_id=request)
+    # Who asks is told, and that does not end it.
+    (asked, last) = await upload(client, archive, [], request_id=request)
+    assert (asked.received_count, last.received_count, last.complete) == (3, 3, False)
+    answers = await upload(client, archive, ["d"], request_id=request, skip=3)
+    assert counts(answers) == [(4, 4, 0), (4, 4, 0)]
+    assert answers[-1].complete
+    assert await count(client, archive) == 4
+
+
+async def test_what_is_durable_may_be_sent_again(client: Client) -> None:
+    archive, request = await made(client), new_id("x")
+    with pytest.raises(InvalidArgumentError):
+        await upload(client, archive, ["a", "b"], [" "], request_id=request)
+    answers = await upload(client, archive, ["a"], ["b", "c"], request_id=request)
+    # Nothing of it is a duplicate: it is one upload.
+    assert counts(answers) == [(2, 2, 0), (3, 3, 0), (3, 3, 0)]
+    again = await upload(client, archive, ["a", "b", "c"], request_id=request)
+    assert counts(again) == [(3, 3, 0), (3, 3, 0)]
+    assert again[-1].complete
+
+
+async def test_another_upload_of_the_same_id_is_refused(client: Client) -> None:
+    archive, request = await made(client), new_id("x")
+    await upload(client, archive, ["a", "b"], request_id=request)
+    for texts, skip in ((["a", "x"], 0), (["a", "b", "c"], 0), (["c"], 2)):
+        with pytest.raises(AlreadyExistsError) as caught:
+            await upload(client, archive, texts, request_id=request, skip=skip)
+        assert caught.value.reason is Reason.REQUEST_ID_REUSED
+    with pytest.raises(AlreadyExistsError):
+        await upload(client, await made(client), ["a", "b"], request_id=request)
+    assert await count(client, archive) == 2
+
+
+async def test_more_cannot_be_passed_over_than_is_durable(client: Client) -> None:
+    archive, request = await made(client), new_id("x")
+    for skip in (1, -1):
+        with pytest.raises(InvalidArgumentError) as caught:
+            await upload(client, archive, ["a"], request_id=request, skip=skip)
+        assert [each.field for each in caught.value.violations] == ["skip_count"]
+    with pytest.raises(InvalidArgumentError) as caught:
+        await upload(client, archive, [], request_id=request)
+    assert [each.field for each in caught.value.violations] == ["passages"]
+
+
+async def test_two_streams_of_one_upload_store_everything_once(client: Client) -> None:
+    archive, request = await made(client), new_id("x")
+    messages = [[f"fact {n} {m}" for m in range(20)] for n in range(6)]
+    both = await asyncio.gather(
+        upload(client, archive, *messages, request_id=request),
+        upload(client, archive, *messages, request_id=request),
+    )
+    assert [counts(answers)[-1] for answers in both] == [(120, 120, 0)] * 2
+    assert await count(client, archive) == 120
+
+
+async def test_an_upload_counts_what_is_nearly_the_same(client: Client) -> None:
+    archive = await made(client)
+    words = "the ship sails on to the island in the south and comes back in May"
+    answers = await upload(client, archive, [words], [f"{words}.", f"{words}!", "else"])
+    assert [each.near_duplicate_count for each in answers] == [0, 2, 2]
+
+
+async def test_nothing_is_kept_of_an_upload_for_nobody(client: Client) -> None:
+    request = new_id("x")
+    with pytest.raises(NotFoundError):
+        await upload(client, new_id("archive"), ["a"], request_id=request)
+    archive = await made(client)
+    assert counts(await upload(client, archive, ["a"], request_id=request))[-1] == (1, 1, 0)

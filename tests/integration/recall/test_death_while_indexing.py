@@ -1,0 +1,146 @@
+"""The room as a process of its own that is killed while it indexes messages."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import strata
+from strata.api.common.v1 import message_pb2 as common
+from strata.api.recall.v1 import message_service_pb2 as pb
+from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.api.recall.v1 import window_service_pb2 as window_pb
+from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
+from strata.embedded.vectors import EmbeddedVectors
+from strata.recall.index import MESSAGES
+from strata.recall.migrations import MIGRATIONS
+from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
+from strata.shared.channels import ChannelFactory, services_of
+from strata.shared.context import RequestContext, use
+from strata.shared.errors import StrataError
+from strata.shared.ids import new_id
+from strata.shared.vectors import Where
+from strata.shared.vectors.qdrant import QdrantIndex, connect
+
+PLACES = ("Porto", "Lima", "Oslo", "Accra", "Perth", "Quito", "Hanoi", "Turin")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def room(urls: Any, vectors: EmbeddedVectors, public: str, port: int) -> Iterator[int]:
+    roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
+    environment = {
+        "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+        "PYTHONPATH": roots,
+        "STRATA_RECALL_PORT": str(port),
+        "STRATA_RECALL_DATABASE_URL": urls.service_url,
+        "STRATA_RECALL_WORKER_DATABASE_URL": urls.worker_url,
+        "STRATA_RECALL_QDRANT_URL": vectors.url,
+        "STRATA_RECALL_QDRANT_API_KEY": vectors.api_key,
+        "STRATA_RECALL_TOKEN_PUBLIC_KEYS": public,
+        "STRATA_RECALL_INDEX_BATCH": "4",
+        "STRATA_RECALL_INDEX_POLL_S": "0.1",
+        "STRATA_RECALL_LOG_LEVEL": "ERROR",
+    }
+    process = subprocess.Popen([sys.executable, "-m", "strata.recall.main"], env=environment)
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
+    async with asyncio.timeout(seconds):
+        while not await holds():
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    "deaths", [2, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
+)
+async def test_what_was_acknowledged_is_found_whenever_the_room_dies(
+    databases: Any, vectors: EmbeddedVectors, deaths: int
+) -> None:
+    urls = await databases.of(MIGRATIONS)
+    private, public = generate_key_pair()
+    project, agent = new_id("project"), new_id("agent")
+    token = TokenSigner(private).mint("org-1", project, "test", ["write"])
+    port = free_port()
+    factory = ChannelFactory()
+    channel = factory.channel(f"127.0.0.1:{port}", services_of("recall"))
+    messages = message_grpc.MessageServiceStub(channel)
+    windows = window_grpc.WindowServiceStub(channel)
+    engine = QdrantIndex(connect(vectors.url, vectors.api_key))
+    said: dict[str, str] = {}
+    dice = random.Random(deaths)
+
+    async def say(count: int) -> None:
+        system = common.Message(id=new_id("message"), role=common.ROLE_SYSTEM)
+        told = [system]
+        for _ in range(count):
+            text = f"Trip {len(said)} went to {PLACES[len(said) % len(PLACES)]}."
+            wire = common.Message(id=new_id("message"), role=common.ROLE_USER)
+            wire.parts.add().text.text = text
+            said[text] = wire.id
+            told.append(wire)
+        await windows.OpenWindow(
+            window_pb.OpenWindowRequest(
+                conversation_id=new_id("conversation"), agent_id=agent, messages=told
+            )
+        )
+
+    async def found(text: str) -> list[str]:
+        request = pb.SearchMessagesRequest(agent_id=agent, query=f'"{text}"')
+        return [hit.message.id for hit in (await messages.SearchMessages(request)).hits]
+
+    async def there() -> bool:
+        try:
+            await found("nothing")
+        except StrataError:
+            return False
+        return True
+
+    async def complete() -> bool:
+        try:
+            where = Where(eq={"agent_id": agent})
+            return await engine.count(MESSAGES, project, where) == len(said)
+        except StrataError:
+            return False
+
+    with use(RequestContext(caller=TokenVerifier(public).verify(token))):
+        for _ in range(deaths):
+            with room(urls, vectors, public, port) as pid:
+                await until(there)
+                await say(24)
+                await asyncio.sleep(dice.uniform(0, 1.0))
+                os.kill(pid, signal.SIGKILL)
+        with room(urls, vectors, public, port):
+            await until(there)
+            for text in dice.sample(sorted(said), 20):
+                assert said[text] in await found(text)
+            await until(complete, 60 + deaths * 2)
+            request = pb.SearchMessagesRequest(
+                agent_id=agent, query="Where did I go on trip 5?", limit=3
+            )
+            hits = (await messages.SearchMessages(request)).hits
+            assert said[f"Trip 5 went to {PLACES[5]}."] in [hit.message.id for hit in hits]
+            assert all(hit.relevance.HasField("vector_rank") for hit in hits)
+    await engine.close()
+    await factory.close()

@@ -1,0 +1,143 @@
+"""No piece of work holds the event loop: while one is done, others are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from doubles.script import say
+from loop_watch import LoopWatch, watch_loop
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.archival.v1 import archive_service_pb2 as archive_pb
+from strata.api.archival.v1 import passage_service_pb2 as passage_pb
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from world import Shape, World, eventually, open_world
+
+LONGEST_MS = 20.0
+DIM = 384
+WORDS = (
+    "harbour",
+    "lantern",
+    "copper",
+    "meadow",
+    "violin",
+    "thunder",
+    "orchard",
+    "saddle",
+    "winter",
+)
+
+
+def some_text(draw: random.Random, words: int) -> str:
+    return f"{' '.join(draw.choices(WORDS, k=words))} {draw.random()}."
+
+
+def assert_never_held(watch: LoopWatch) -> None:
+    assert watch.callbacks > 100
+    assert not watch.longer_than(LONGEST_MS), (watch.slowdown, watch.held)
+
+
+@pytest.fixture
+async def small_world(databases: Any, vectors: Any) -> Any:
+    async with open_world(databases, vectors, Shape.IN_PROCESS) as world:
+        world.model.respond(lambda _: say("Yes."))
+        yield world
+
+
+async def test_large_batches_of_passages_hold_nothing_up(small_world: World) -> None:
+    world = small_world
+    draw = random.Random(1)
+    created = await world.archives.CreateArchive(archive_pb.CreateArchiveRequest(name="Large"))
+    archive = created.archive
+
+    async def batches() -> Any:
+        for number in range(2):
+            yield passage_pb.InsertPassagesRequest(
+                archive_id="" if number else archive.id,
+                passages=[
+                    passage_pb.NewPassage(
+                        text=some_text(draw, 50),
+                        tags=["a", "b"],
+                        embedding=[draw.gauss(0, 1) for _ in range(DIM)],
+                        embedding_model=archive.embedding_model,
+                    )
+                    for _ in range(700)
+                ],
+            )
+
+    prepared = [batch async for batch in batches()]
+
+    async def sent() -> Any:
+        for batch in prepared:
+            yield batch
+
+    async with watch_loop() as watch:
+        await world.passages.InsertPassages(sent())
+        # A long passage, without a vector of its own.
+        passage = passage_pb.NewPassage(text=some_text(draw, 3_000))
+        request = passage_pb.InsertPassageRequest(archive_id=archive.id, passage=passage)
+        await world.passages.InsertPassage(request)
+
+        async def are_indexed() -> bool:
+            asked = archive_pb.GetArchiveRequest(archive_id=archive.id)
+            await world.passages.SearchPassages(
+                passage_pb.SearchPassagesRequest(
+                    archive_ids=[archive.id], query=some_text(draw, 6), top_k=50, explain=True
+                )
+            )
+            await asyncio.sleep(0.5)
+            return not (await world.archives.GetArchive(asked)).archive.unindexed_count
+
+        await eventually(are_indexed, 120)
+        await world.passages.ListPassages(
+            passage_pb.ListPassagesRequest(archive_id=archive.id, page_size=500)
+        )
+    assert_never_held(watch)
+
+
+async def test_long_conversations_hold_nothing_up(small_world: World) -> None:
+    world = small_world
+    draw = random.Random(2)
+    agent = await world.make_agent("openai/test-model")
+
+    async def search() -> bool:
+        found = await world.messages.SearchMessages(
+            message_pb.SearchMessagesRequest(
+                agent_id=agent.id,
+                query=f"{some_text(draw, 8)} last March",
+                limit=50,
+                neighbours=3,
+                explain=True,
+            )
+        )
+        return bool(found.hits)
+
+    # A statement is compiled when it is first used.
+    for _ in range(3):
+        await world.send(agent, some_text(draw, 20))
+        await search()
+    async with watch_loop() as watch:
+        for number in range(12):
+            texts = [some_text(draw, 2_000) for _ in range(4)]
+            await world.send(agent, *texts)
+            assert await search(), number
+        await world.agents.CompactConversation(
+            agent_pb.CompactConversationRequest(agent_id=agent.id)
+        )
+        await asyncio.gather(*(world.log(agent) for _ in range(3)))
+    assert_never_held(watch)
+
+
+async def test_the_watch_sees_what_holds_the_loop() -> None:
+    async def hog() -> None:
+        total = 0
+        for number in range(3_000_000):
+            total += number
+
+    async with watch_loop() as watch:
+        await asyncio.create_task(hog())
+        await asyncio.sleep(0.2)
+    assert any("hog" in each.what for each in watch.longer_than(LONGEST_MS))

@@ -1,0 +1,39 @@
+"""``archival_memory_insert`` against the real archival memory."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from integration.tool_execution.conftest import Tools
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.api.archival.v1 import passage_service_pb2_grpc as pb_grpc
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+GREEN = "Ada's favourite colour is green, and she lives in Lisbon near the river."
+
+
+async def test_an_insert_tells_what_is_there_already(tools: Tools) -> None:
+    assert await tools.call("archival_memory_insert", content=GREEN, tags=["taste"]) == "None"
+    (again,) = await tools.run(("archival_memory_insert", {"content": GREEN}))
+    assert "holds this very text already" in again.tool_return.content
+    assert not again.archival_changed
+    blue = GREEN.replace("green", "blue")
+    (near,) = await tools.run(("archival_memory_insert", {"content": blue}))
+    assert near.archival_changed
+    told = json.loads(near.tool_return.content)["message"]
+    told = json.loads(told) if isinstance(told, str) else told
+    assert [each["content"] for each in told["near_duplicates"]] == [GREEN]
+    assert await tools.call("archival_memory_insert", content="Taxes are due in May.") == "None"
+
+
+async def test_an_insert_says_where_it_came_from(tools: Tools) -> None:
+    await tools.call("archival_memory_insert", content=GREEN)
+    passages = pb_grpc.PassageServiceStub(tools.world.channel("archival"))
+    request = pb.ListPassagesRequest(agent_id=tools.agent.id, run_id=tools.run_id)
+    (passage,) = (await passages.ListPassages(request)).passages
+    assert passage.origin == pb.PassageOrigin(
+        agent_id=tools.agent.id, run_id=tools.run_id, tool_call_id="call-1-0"
+    )

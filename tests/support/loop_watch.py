@@ -1,0 +1,127 @@
+"""Watches how long an event loop is held by one piece of code.
+
+What counts is the processor time that the loop's thread spends in one callback, not the time on
+the wall: a test machine that does other things as well holds up everything. Processor time grows
+on a busy machine, too (caches and cores are shared), so that a piece of known work is done now and
+then, and everything is told in what it takes. Collections of garbage are not counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+_REFERENCE_MS = 1.4
+"""What `_reference` takes on the machine of docs/benchmarks when it does nothing else."""
+_PAUSE_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A callback and the processor time that it took, in milliseconds."""
+
+    milliseconds: float
+    what: str
+
+
+@dataclass
+class LoopWatch:
+    """The callbacks that held the loop longest, and the pace of the machine meanwhile."""
+
+    held: list[Held] = field(default_factory=list)
+    references: list[float] = field(default_factory=list)
+    callbacks: int = 0
+
+    @property
+    def slowdown(self) -> float:
+        """How much slower the machine was than when it does nothing else; at least 1."""
+        if not self.references:
+            return 1.0
+        return max(1.0, statistics.median(self.references) / _REFERENCE_MS)
+
+    def longer_than(self, milliseconds: float) -> list[Held]:
+        """Returns what took longer, as on a machine that does nothing else."""
+        return [each for each in self.held if each.milliseconds / self.slowdown > milliseconds]
+
+    def note(self, milliseconds: float, what: str) -> None:
+        """Counts a callback."""
+        self.callbacks += 1
+        if milliseconds > 2.0:
+            self.held.append(Held(milliseconds, what))
+
+    async def _keep_pace(self) -> None:
+        while True:
+            await asyncio.sleep(_PAUSE_S)
+            self.references.append(_reference())
+
+
+@asynccontextmanager
+async def watch_loop() -> AsyncIterator[LoopWatch]:
+    """Watches the running loop, which must be asyncio's own."""
+    watch = LoopWatch()
+    original = asyncio.Handle._run
+
+    collections = _Collections()
+
+    def timed(handle: asyncio.Handle) -> None:
+        what = _described(handle)
+        started, collected = time.thread_time(), collections.seconds
+        original(handle)
+        spent = time.thread_time() - started - (collections.seconds - collected)
+        watch.note(spent * 1000, what)
+
+    # What a test session has piled up is not to be gone through in the middle of a callback.
+    gc.collect()
+    gc.freeze()
+    gc.callbacks.append(collections.note)
+    asyncio.Handle._run = timed  # type: ignore[method-assign,assignment]
+    pace = asyncio.create_task(watch._keep_pace())
+    try:
+        yield watch
+    finally:
+        pace.cancel()
+        asyncio.Handle._run = original  # type: ignore[method-assign]
+        gc.callbacks.remove(collections.note)
+        gc.unfreeze()
+
+
+class _Collections:
+    """How long garbage was collected; that tells more of the test session than of the callback."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._started = 0.0
+
+    def note(self, phase: str, _: dict[str, int]) -> None:
+        if phase == "start":
+            self._started = time.thread_time()
+        else:
+            self.seconds += time.thread_time() - self._started
+
+
+def _reference() -> float:
+    started = time.thread_time()
+    total = 0
+    for number in range(20_000):
+        total += number * number % 7
+    return (time.thread_time() - started) * 1000
+
+
+def _described(handle: asyncio.Handle) -> str:
+    """Names the coroutine that goes on, and what it has waited in."""
+    callback: Any = getattr(handle, "_callback", None)
+    owner = getattr(callback, "__self__", None)
+    if not isinstance(owner, asyncio.Task):
+        return repr(callback)
+    names: list[str] = []
+    inner: Any = owner.get_coro()
+    while inner is not None and len(names) < 40:
+        names.append(getattr(inner, "__qualname__", repr(inner)))
+        inner = getattr(inner, "cr_await", None) or getattr(inner, "ag_await", None)
+    return " > ".join(names)

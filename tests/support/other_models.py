@@ -1,0 +1,56 @@
+"""Embedding models of another kind, behind a socket that speaks `/v1/embeddings`.
+
+`WORDS` puts each word at a place of its own: texts are near when they share words. `NOISE` gives
+every text a direction of its own, so that nothing is found.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from hashlib import sha256
+from typing import Any
+
+from contract.embedding.conftest import EmbeddingServer, Reply
+
+WORDS, NOISE = "words-model", "noise-model"
+DIM = 256
+
+
+def vector_of(model: str, text: str) -> list[float]:
+    if model == NOISE:
+        draw = random.Random(sha256(text.encode()).digest())
+        return [draw.uniform(-1, 1) for _ in range(DIM)]
+    found = [0.0] * DIM
+    for word in re.findall(r"\w+", text.lower()):
+        digest = sha256(word.encode()).digest()
+        found[digest[0]] += 1.0 if digest[1] % 2 else -1.0
+    length = math.hypot(*found)
+    return [value / length for value in found] if length else [1.0] + [0.0] * (DIM - 1)
+
+
+def answer(request: dict[str, Any]) -> Reply:
+    """What the endpoint says to one request."""
+    data = [
+        {"object": "embedding", "index": place, "embedding": vector_of(request["model"], text)}
+        for place, text in enumerate(request["input"])
+    ]
+    usage = {"prompt_tokens": 1, "total_tokens": 1}
+    body = {"object": "list", "data": data, "model": request["model"], "usage": usage}
+    return Reply(body=body)
+
+
+async def serve() -> EmbeddingServer:
+    """Returns the endpoint, started."""
+    server = EmbeddingServer()
+    server.script = answer
+    await server.start()
+    return server
+
+
+def endpoints(base_url: str) -> list[dict[str, Any]]:
+    """The models as the settings name them."""
+    return [
+        {"name": name, "dim": DIM, "base_url": base_url, "api_key": "k"} for name in (WORDS, NOISE)
+    ]

@@ -1,0 +1,50 @@
+"""A compaction that somebody asks for."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata.agent_loop.compaction.by_hand import CompactionByHand
+from strata.agent_loop.domain.agents import Agent
+from strata.agent_loop.domain.messages import Window
+from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.loop.ports import BoundModel
+from strata.shared.errors import AbortedError, FailedPreconditionError, Reason
+from unit.agent_loop.loop.world import LoopWorld, reply
+
+
+def by_hand(world: LoopWorld, bound: BoundModel | None) -> CompactionByHand:
+    async def inspect(
+        agent_id: str, conversation_id: str
+    ) -> tuple[Agent, Window, ToolSet, BoundModel | None]:
+        window = await world.recall.get_window(conversation_id)
+        return world.agent, window, world.tools.toolset, bound
+
+    ports = world.ports
+    return CompactionByHand(inspect, ports.models, ports.recall, ports.tokens, ports.clock)
+
+
+async def test_without_a_model_nothing_is_compacted() -> None:
+    world = LoopWorld()
+    with pytest.raises(FailedPreconditionError) as raised:
+        await by_hand(world, None).compact(world.agent.id, "conversation-1")
+    assert raised.value.reason is Reason.MODEL_NOT_CONFIGURED
+
+
+async def test_a_conversation_that_goes_on_too_fast_is_told() -> None:
+    world = LoopWorld()
+    for number in range(8):
+        await world.run(world.request(f"{number} " + "q" * 400), reply("a" * 400))
+
+    def move() -> None:
+        world.recall.revision += 1
+
+    bound = BoundModel(world.model, world.models.settings)
+    world.recall.on_swap = move
+    with pytest.raises(AbortedError) as raised:
+        await by_hand(world, bound).compact(world.agent.id, "conversation-1")
+    assert raised.value.reason is Reason.REVISION_MISMATCH
+    world.recall.on_swap = lambda: None
+    freed = await by_hand(world, bound).compact(world.agent.id, "conversation-1")
+    assert freed.summary is not None
+    assert freed.tokens_after < freed.tokens_before

@@ -1,0 +1,202 @@
+"""Which messages leave a window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from histories import assert_answered, histories, unpinned
+from strata.agent_loop.compaction.planning import MIN_SUMMARY_BYTES, Plan, plan
+from strata.agent_loop.domain.agents import CompactionSettings
+from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart
+from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.loop.requests import View, build_request
+from strata.agent_loop.models.domain import TextPart
+
+VIEW = View(5000)
+SLIDING = CompactionSettings()
+ALL = CompactionSettings(mode="all")
+MODES = st.builds(
+    CompactionSettings,
+    mode=st.sampled_from(["", "sliding_window", "all"]),
+    sliding_window_percentage=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    clip_chars=st.sampled_from([0, 200, 5000]),
+)
+
+INPUTS = frozenset({MessageRole.USER, MessageRole.SYSTEM})
+
+
+def said(role: MessageRole, text: str, number: int, **fields: object) -> Message:
+    part = SummaryPart(text, 1, 1, 1) if role is MessageRole.SUMMARY else TextPart(text)
+    return Message(f"m{number}", role, (part,), sequence=number, **fields)  # type: ignore[arg-type]
+
+
+def talk(exchanges: int, size: int = 100) -> list[Message]:
+    window = [said(MessageRole.SYSTEM, "system", 0)]
+    for number in range(exchanges):
+        window.append(said(MessageRole.USER, "u" * size, 2 * number + 1))
+        window.append(said(MessageRole.ASSISTANT, "a" * size, 2 * number + 2))
+    return window
+
+
+def ids(messages: object) -> list[str]:
+    return [message.id for message in messages]  # type: ignore[attr-defined]
+
+
+def with_summary(window: list[Message], planned: Plan) -> list[Message]:
+    """The window after the swap, with a summary as long as it may be."""
+    body = SummaryPart("s" * (planned.summary_bytes - 260))
+    summary = Message("summary", MessageRole.SUMMARY, (body,))
+    return [window[0], summary, *planned.kept]
+
+
+@settings(deadline=None, max_examples=200)
+@given(histories(), MODES, st.floats(-2_000, 80_000))
+def test_whatever_the_history_and_the_room(
+    window: list[Message], chosen: CompactionSettings, room: float
+) -> None:
+    planned = plan(window, VIEW, room, chosen)
+    body = [m for m in window[1:] if m.role is not MessageRole.SUMMARY]
+    if planned is None:
+        return
+
+    assert planned.evicted
+    assert sorted([*ids(planned.evicted), *ids(planned.kept)]) == sorted(ids(body)), (
+        "evicted and kept are all"
+    )
+    for part in (planned.evicted, planned.kept):
+        assert list(part) == sorted(part, key=lambda m: m.sequence), "order is kept"
+        assert_answered(VIEW.chats(part))
+    kept = set(ids(planned.kept))
+    newest = [m for m in body if m.role is MessageRole.USER][-1]
+    assert newest.id in kept, "the newest message of the user stays"
+    assert {m.id for m in body if m.pinned} <= kept, "pinned messages stay"
+    assert body[-1].id in kept, "what the model is to answer stays"
+    earlier = [p for m in window if m.role is MessageRole.SUMMARY for p in m.parts]
+    assert list(planned.earlier) == earlier, "an earlier summary is taken in"
+
+    system = VIEW.size(window[:1])
+    after = with_summary(window, planned)
+    fitted = build_request(after, ToolSet(()), VIEW, max_bytes=system + room)
+    removable = plan(after, VIEW, room, chosen)
+    assert fitted.whole_size <= system + room or removable is None, "it fits or nothing can go"
+
+
+SHAPES: dict[str, Callable[[list[Message]], bool]] = {
+    "approval": lambda window: any(m.role is MessageRole.APPROVAL for m in window),
+    "parallel calls": lambda window: any(len(m.tool_calls) == 3 for m in window),
+    "returns in two messages": lambda window: any(
+        one.role is other.role is MessageRole.TOOL for one, other in pairwise(window)
+    ),
+    "huge return": lambda window: any(
+        len(told.content) > 10_000 for m in window for told in m.tool_returns
+    ),
+    "earlier summary": lambda window: any(m.role is MessageRole.SUMMARY for m in window),
+    "pinned call": lambda window: any(m.pinned and m.tool_calls for m in window),
+    "two users in a row": lambda window: any(
+        one.role is other.role is MessageRole.USER for one, other in pairwise(window)
+    ),
+    "question under way": lambda window: window[-1].role is MessageRole.USER,
+    "step under way": lambda window: window[-1].role is MessageRole.TOOL,
+}
+
+
+def test_the_random_histories_have_every_shape() -> None:
+    seen: set[str] = set()
+
+    @settings(max_examples=150, derandomize=True, database=None, phases=[Phase.generate])
+    @given(histories())
+    def look(window: list[Message]) -> None:
+        seen.update(name for name, is_there in SHAPES.items() if is_there(window))
+
+    look()
+    assert seen == set(SHAPES)
+
+
+@settings(deadline=None, max_examples=200)
+@given(histories().map(unpinned), st.integers(0, 40_000))
+def test_no_reply_is_kept_whose_question_is_gone(window: list[Message], room: int) -> None:
+    planned = plan(window, VIEW, room, SLIDING)
+    if planned is None:
+        return
+    kept = set(ids(planned.kept))
+    whole = exchanges([m for m in window[1:] if m.role is not MessageRole.SUMMARY])
+    stayed = [[m for m in exchange if m.id in kept] for exchange in whole]
+    for exchange, rest in zip(whole, stayed, strict=True):
+        if rest and any(m.role in INPUTS for m in exchange):
+            assert rest[0].role in INPUTS
+    first = next(number for number, rest in enumerate(stayed) if rest)
+    assert whole[first:-1] == stayed[first:-1], "only of the exchange under way a part may go"
+
+
+def exchanges(messages: list[Message]) -> list[list[Message]]:
+    """The messages by exchange: inputs, and what answers them."""
+    found: list[list[Message]] = []
+    for before, message in zip([None, *messages], messages, strict=False):
+        begins = before is None or before.role not in INPUTS
+        if not found or (message.role in INPUTS and begins):
+            found.append([])
+        found[-1].append(message)
+    return found
+
+
+def test_sliding_window_frees_the_share_that_the_settings_name() -> None:
+    window = talk(40, 500)
+    room = VIEW.size(window[1:]) - 1
+    for share in (0.2, 0.5, 0.8):
+        chosen = CompactionSettings(sliding_window_percentage=share, clip_chars=300)
+        planned = plan(window, VIEW, room, chosen)
+        assert planned is not None
+        left = VIEW.size(planned.kept) / room
+        assert 1 - share - 0.06 <= left <= 1 - share
+
+
+def test_a_window_with_room_to_spare_is_left_alone() -> None:
+    window = talk(3)
+    assert plan(window, VIEW, 10_000, SLIDING) is None
+
+
+def test_all_keeps_the_exchange_under_way_alone() -> None:
+    window = [*talk(5), said(MessageRole.USER, "now", 11)]
+    planned = plan(window, VIEW, 10_000, ALL)
+    assert planned is not None
+    assert ids(planned.kept) == ["m11"]
+
+
+def test_steps_of_the_exchange_under_way_go_when_nothing_older_is_left() -> None:
+    window = [said(MessageRole.SYSTEM, "system", 0), said(MessageRole.USER, "Do it.", 1)]
+    window += [said(MessageRole.ASSISTANT, "s" * 1000, number) for number in range(2, 12)]
+    planned = plan(window, VIEW, 4_000, SLIDING)
+    assert planned is not None
+    assert ids(planned.kept) == ["m1", "m10", "m11"]
+    assert ids(planned.evicted) == [f"m{number}" for number in range(2, 10)]
+
+
+def test_a_pinned_answer_keeps_its_question() -> None:
+    window = talk(10)
+    window[4] = replace(window[4], pinned=True)
+    planned = plan(window, VIEW, 800, SLIDING)
+    assert planned is not None
+    assert ids(planned.kept)[:2] == ["m3", "m4"]
+
+
+def test_the_summary_may_take_what_is_free_and_always_something() -> None:
+    window = talk(20, 500)
+    planned = plan(window, VIEW, 12_000, SLIDING)
+    assert planned is not None
+    assert planned.summary_bytes == 12_000 - VIEW.size(planned.kept)
+    tight = plan(window, VIEW, 10, SLIDING)
+    assert tight is not None
+    assert tight.summary_bytes == MIN_SUMMARY_BYTES
+
+
+@pytest.mark.parametrize("room", [-5_000.0, 0.0])
+def test_no_room_at_all_leaves_the_newest(room: float) -> None:
+    planned = plan([*talk(4), said(MessageRole.USER, "now", 9)], VIEW, room, SLIDING)
+    assert planned is not None
+    assert ids(planned.kept) == ["m9"]

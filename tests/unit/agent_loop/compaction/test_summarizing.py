@@ -1,0 +1,319 @@
+"""The ladder of summaries: every rung, and what makes it give way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from histories import START, histories
+from strata.agent_loop.compaction import summarizing
+from strata.agent_loop.compaction.summarizing import Summarizer, Summary
+from strata.agent_loop.compaction.transcript import CLIP_MARK, clip, extract, lines
+from strata.agent_loop.domain.agents import Agent, AgentType, CompactionSettings, ModelConfig
+from strata.agent_loop.domain.keys import SealedKey
+from strata.agent_loop.domain.messages import (
+    Message,
+    MessageRole,
+    SummaryPart,
+    ToolReturn,
+    ToolStatus,
+)
+from strata.agent_loop.loop.packaging import package
+from strata.agent_loop.loop.ports import BoundModel
+from strata.agent_loop.models.domain import (
+    EndpointType,
+    FinishReason,
+    ModelEvent,
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    TextPart,
+    ToolCall,
+    Usage,
+)
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.models.tokens import TokenEstimator
+from strata.agent_loop.prompts.summary import SUMMARY_PROMPT
+
+USAGE = Usage(prompt_tokens=100, completion_tokens=10)
+Answer = str | Exception | None
+
+
+@dataclass
+class Chat:
+    """A model that answers by a function; None means that it never does."""
+
+    answer: Callable[[ModelRequest], Answer]
+    window: int = 32_000
+    name: str = "test/model"
+    requests: list[ModelRequest] = field(default_factory=list)
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        self.requests.append(request)
+        answer = self.answer(request)
+        if answer is None:
+            await asyncio.Event().wait()
+        if isinstance(answer, Exception):
+            raise answer
+        yield ModelReply((TextPart(str(answer)),), (), FinishReason.STOP, USAGE)
+
+    @property
+    def bound(self) -> BoundModel:
+        chosen = ModelSettings(self.name, EndpointType.OPENAI, "m", context_window=self.window)
+        return BoundModel(self, chosen)
+
+    @property
+    def told(self) -> list[str]:
+        """The transcripts that it got."""
+        return [request.messages[1].text for request in self.requests]
+
+
+@dataclass
+class Models:
+    """Models by handle."""
+
+    known: dict[str, BoundModel]
+    keys: tuple[SealedKey, ...] = ()
+
+    async def bind(self, config: ModelConfig, keys: Sequence[SealedKey] = ()) -> BoundModel:
+        self.keys = tuple(keys)
+        if config.handle not in self.known:
+            raise ModelError(ModelErrorKind.NOT_CONFIGURED, "unknown")
+        return self.known[config.handle]
+
+
+def fails(kind: ModelErrorKind) -> Callable[[ModelRequest], Answer]:
+    return lambda request: ModelError(kind, "no")
+
+
+def says(text: str) -> Callable[[ModelRequest], Answer]:
+    return lambda request: text
+
+
+def agent_with(**compaction: object) -> Agent:
+    chosen = CompactionSettings(**compaction)  # type: ignore[arg-type]
+    return Agent("agent-1", "a", AgentType.LETTA_V1, "Base.", compaction=chosen)
+
+
+def talk(exchanges: int = 3, size: int = 50) -> list[Message]:
+    found = []
+    for number in range(exchanges):
+        found.append(
+            Message(
+                f"u{number}",
+                MessageRole.USER,
+                (TextPart(f"question {number} " + "u" * size),),
+                create_time=START,
+            )
+        )
+        found.append(
+            Message(
+                f"a{number}", MessageRole.ASSISTANT, (TextPart(f"answer {number} " + "a" * size),)
+            )
+        )
+    return found
+
+
+async def summarise(
+    agent_model: Chat | None,
+    summarizer: Chat | None = None,
+    messages: Sequence[Message] = (),
+    earlier: Sequence[SummaryPart] = (),
+    limit: int = 2000,
+    **compaction: object,
+) -> Summary:
+    agent = agent_with(model="other/model" if summarizer else "", **compaction)
+    known = {"other/model": replace_handle(summarizer)} if summarizer else {}
+    made = Summarizer(
+        Models(known), TokenEstimator(), agent, agent_model.bound if agent_model else None
+    )
+    return await made.summarise(messages or talk(), earlier, limit)
+
+
+def replace_handle(chat: Chat) -> BoundModel:
+    bound = chat.bound
+    return BoundModel(bound.chat, replace(bound.settings, handle="other/model", model="o"))
+
+
+async def test_the_summarizer_is_asked_first_and_told_everything_once() -> None:
+    other, own = Chat(says("- Short.")), Chat(says("- Own."))
+    made = await summarise(own, other, earlier=[SummaryPart("They met.")])
+
+    assert made == Summary("- Short.", "summarizer", USAGE)
+    assert own.requests == []
+    (request,) = other.requests
+    assert request.tools == ()
+    assert request.messages[0].text == SUMMARY_PROMPT.replace("{limit}", "2000")
+    told = [json.loads(line) for line in request.messages[1].text.splitlines()]
+    assert told[0] == {"role": "summary", "content": "They met."}
+    assert [entry["role"] for entry in told[1:]] == ["user", "assistant"] * 3
+    assert told[1]["time"] == "2026-03-01 09:00:00 AM UTC+0000"
+
+
+async def test_the_agents_own_prompt_is_used_as_it_is() -> None:
+    own = Chat(says("- x"))
+    await summarise(own, prompt="Sum up {limit}.")
+    assert own.requests[0].messages[0].text == "Sum up {limit}."
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ModelErrorKind.RATE_LIMITED,
+        ModelErrorKind.AUTHENTICATION,
+        ModelErrorKind.UNAVAILABLE,
+        ModelErrorKind.REFUSED,
+        ModelErrorKind.CUT_OFF,
+    ],
+)
+async def test_when_the_summarizer_fails_the_agents_model_is_asked(kind: ModelErrorKind) -> None:
+    made = await summarise(Chat(says("- Own.")), Chat(fails(kind)))
+    assert (made.text, made.rung) == ("- Own.", "agent")
+
+
+async def test_a_summarizer_that_is_not_configured_is_passed_over() -> None:
+    agent = agent_with(model="gone/model")
+    own = Chat(says("- Own."))
+    made = await Summarizer(Models({}), TokenEstimator(), agent, own.bound).summarise(
+        talk(), (), 2000
+    )
+    assert made.rung == "agent"
+
+
+async def test_a_blank_summary_is_none() -> None:
+    made = await summarise(Chat(says("- Own.")), Chat(says("  \n ")))
+    assert (made.text, made.rung) == ("- Own.", "agent")
+    assert made.usage == USAGE + USAGE, "what was paid for is counted"
+
+
+async def test_what_is_too_long_is_halved_and_summaries_are_summarised() -> None:
+    own = Chat(lambda request: f"- {len(request.messages[1].text.splitlines())} lines", 4096)
+    made = await summarise(own, messages=talk(30, 300))
+
+    assert made.rung == "chunks"
+    last = [json.loads(line) for line in own.told[-1].splitlines()]
+    assert [entry["part"] for entry in last] == [1, 2]
+    heard = [line for told in own.told for line in told.splitlines() if '"part"' not in line]
+    assert heard == lines(talk(30, 300), "UTC"), "every line is read once, in order"
+
+
+async def test_a_refusal_for_length_is_answered_by_halves_too() -> None:
+    def refuses_long(request: ModelRequest) -> Answer:
+        if len(request.messages[1].text) > 1500:
+            return ModelError(ModelErrorKind.CONTEXT_OVERFLOW, "too long")
+        return "- Part."
+
+    own = Chat(refuses_long)
+    made = await summarise(own, messages=talk(10, 100))
+    assert (made.text, made.rung) == ("- Part.", "chunks")
+
+
+async def test_a_model_too_small_for_any_half_leads_to_the_extract() -> None:
+    own = Chat(fails(ModelErrorKind.CONTEXT_OVERFLOW))
+    made = await summarise(own, messages=talk(8))
+    assert made.rung == "extract"
+    assert len(own.requests) <= 2 * summarizing._MAX_HALVINGS + 1
+
+
+@pytest.mark.parametrize("kind", list(ModelErrorKind))
+async def test_without_any_model_an_extract_stands_in(kind: ModelErrorKind) -> None:
+    made = await summarise(Chat(fails(kind)), Chat(fails(kind)), earlier=[SummaryPart("They met.")])
+
+    assert made.rung == "extract"
+    assert made.text.startswith("They met.\n")
+    assert "excerpts of 6 messages from 2026-03-01 09:00:00 AM UTC+0000" in made.text
+    assert (
+        made.text.index("question 0") < made.text.index("answer 0") < made.text.index("question 2")
+    )
+
+
+async def test_without_a_model_at_all_an_extract_stands_in() -> None:
+    assert (await summarise(None)).rung == "extract"
+
+
+async def test_models_that_never_answer_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summarizing, "CALL_SECONDS", 0.02)
+    made = await summarise(Chat(says("- Own.")), Chat(lambda request: None))
+    assert made.rung == "agent"
+
+    monkeypatch.setattr(summarizing, "CALL_SECONDS", 30.0)
+    monkeypatch.setattr(summarizing, "LADDER_SECONDS", 0.05)
+    made = await summarise(Chat(says("- Own.")), Chat(lambda request: None))
+    assert made.rung == "extract"
+
+
+async def test_being_cancelled_is_no_failure_to_work_around() -> None:
+    task = asyncio.create_task(summarise(Chat(lambda request: None)))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_summary_that_is_too_long_is_clipped() -> None:
+    made = await summarise(Chat(says("x" * 5000)), limit=2000)
+    assert len(made.text) == 2000
+    assert made.text.endswith("... [summary truncated to fit]")
+
+
+@given(st.text(max_size=300), st.integers(0, 300))
+def test_a_clipped_text_is_never_longer_than_asked_for(text: str, limit: int) -> None:
+    cut = clip(text, limit)
+    assert len(cut) <= limit
+    assert cut == text or cut.endswith(CLIP_MARK) or limit <= len(CLIP_MARK)
+
+
+@settings(deadline=None)
+@given(histories(), st.integers(200, 5000), st.lists(st.text(max_size=900), max_size=2))
+def test_an_extract_is_never_empty_nor_too_long(
+    window: list[Message], limit: int, before: list[str]
+) -> None:
+    earlier = [SummaryPart(text) for text in before]
+    text = extract(window[1:], earlier, "UTC", limit)
+    assert 0 < len(text) <= limit
+    assert text == extract(window[1:], earlier, "UTC", limit), "it is deterministic"
+
+
+@settings(deadline=None)
+@given(histories())
+def test_a_transcript_is_one_json_object_a_line(window: list[Message]) -> None:
+    told = lines(window[1:], "UTC")
+    assert all(json.loads(line)["role"] for line in told)
+    assert "\n".join(told).splitlines() == told or any("\x85" in line for line in told)
+
+
+def test_long_texts_and_returns_are_cut_in_the_middle() -> None:
+    call = ToolCall("1", "f", "{" + "x" * 9000 + "}")
+    content = package(ToolStatus.FAILED, "r" * 9000 + "END", START, "UTC")
+    told = lines(
+        [
+            Message("1", MessageRole.USER, (TextPart("BEGIN" + "u" * 9000 + "END"),), name="Ada"),
+            Message("2", MessageRole.ASSISTANT, (call,)),
+            Message("3", MessageRole.TOOL, (ToolReturn("1", "f", ToolStatus.FAILED, content),)),
+        ],
+        "UTC",
+    )
+    said, called, returned = map(json.loads, told)
+    assert said["name"] == "Ada"
+    assert said["content"].startswith("BEGIN")
+    assert said["content"].endswith("END")
+    assert "characters left out" in said["content"]
+    assert len(said["content"]) < 4100
+    assert called["calls"][0]["name"] == "f"
+    assert returned["content"].startswith("Failed: rrr")
+    assert returned["content"].endswith("END")
+    assert len(returned["content"]) < 1600
+
+
+async def test_the_summarizer_is_asked_with_the_keys_of_agent_and_project() -> None:
+    sealed = SealedKey("other", "agent-1", b"sealed")
+    agent = replace(agent_with(model="other/model"), model_keys=(sealed,))
+    models = Models({"other/model": replace_handle(Chat(says("- x")))})
+    made = await Summarizer(models, TokenEstimator(), agent, None).summarise(talk(), (), 2000)
+    assert (made.text, made.rung, models.keys) == ("- x", "summarizer", (sealed,))

@@ -1,0 +1,80 @@
+"""What exact counts in a stored window tell of its size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart
+from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.loop.gauge import Gauge
+from strata.agent_loop.loop.requests import View
+from strata.agent_loop.models.domain import EndpointType, ModelSettings, TextPart, Usage
+from strata.agent_loop.models.tokens import TokenEstimator
+
+SETTINGS = ModelSettings("test/model", EndpointType.OPENAI, "model", context_window=8_000)
+VIEW = View(5_000)
+NONE = ToolSet(())
+
+
+def said(number: int, role: MessageRole, size: int, tokens: int = 0) -> Message:
+    """A message; with `tokens`, a reply to a prompt of so many."""
+    message = Message(f"m{number}", role, (TextPart("x" * size),), sequence=number)
+    if not tokens:
+        return message
+    return replace(message, model=SETTINGS.handle, usage=Usage(prompt_tokens=tokens))
+
+
+def read(*messages: Message, tokens: TokenEstimator | None = None) -> Gauge:
+    gauge = Gauge(tokens or TokenEstimator(), SETTINGS, "agent-1")
+    gauge.read(messages, NONE, VIEW)
+    return gauge
+
+
+def test_the_count_of_a_prompt_that_was_cut_does_not_deceive() -> None:
+    window = [
+        said(0, MessageRole.SYSTEM, 8_000),
+        said(1, MessageRole.USER, 400),
+        said(2, MessageRole.ASSISTANT, 100, tokens=2_100),
+        # 24,000 bytes of which the model was shown a part: by this count eight bytes a token.
+        said(3, MessageRole.TOOL, 0),
+        said(4, MessageRole.USER, 23_500),
+        said(5, MessageRole.ASSISTANT, 100, tokens=4_000),
+    ]
+    assert read(*window[:3]).ratio == pytest.approx(4.0)
+    assert read(*window).ratio == pytest.approx(4.0)
+
+
+def test_what_this_process_has_learnt_holds_where_every_prompt_was_cut() -> None:
+    tokens = TokenEstimator()
+    Gauge(tokens, SETTINGS, "agent-1").observe(16_000, Usage(prompt_tokens=4_000))
+    window = [
+        said(0, MessageRole.SYSTEM, 24_000),
+        said(1, MessageRole.ASSISTANT, 100, tokens=3_000),
+    ]
+    assert read(*window).ratio == pytest.approx(8.0)
+    assert read(*window, tokens=tokens).ratio == pytest.approx(4.0)
+
+
+def test_the_newest_counts_decide_where_the_text_becomes_denser() -> None:
+    window = [said(0, MessageRole.SYSTEM, 4_000)]
+    window += [
+        said(number, MessageRole.ASSISTANT, 4_000, tokens=1_000 * number * number)
+        for number in range(1, 6)
+    ]
+    # Of 20,000 bytes the newest count makes 25,000 tokens.
+    assert read(*window).ratio == pytest.approx(0.8)
+
+
+def test_counts_of_a_window_before_its_summary_are_of_another_window() -> None:
+    summary = Message("s", MessageRole.SUMMARY, (SummaryPart("short"),), sequence=9)
+    window = [
+        said(0, MessageRole.SYSTEM, 8_000),
+        summary,
+        said(5, MessageRole.ASSISTANT, 100, tokens=4_000),
+    ]
+    before = Gauge(TokenEstimator(), SETTINGS, "agent-1").ratio
+    assert read(*window).ratio == before
+    newer = said(10, MessageRole.ASSISTANT, 100, tokens=4_000)
+    assert read(*window, newer).ratio == pytest.approx(2.1, abs=0.1)

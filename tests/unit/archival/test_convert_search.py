@@ -1,0 +1,142 @@
+"""Searches between the wire and the domain."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from archival_support import NOW, new_passage
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.archival.convert_search import answer_to_proto, to_search
+from strata.archival.domain.passages import Origin, Passage, TagMatch
+from strata.archival.domain.searching import Answer, Exclusion, Found, Search, exclusions
+from strata.shared.errors import InvalidArgumentError
+from strata.shared.ids import new_id
+from strata.shared.timewords import TimeRange
+
+AGENT = new_id("agent")
+TAGS = st.frozensets(st.sampled_from("abc"))
+TIMES = st.integers(-3, 3).map(lambda hours: NOW + timedelta(hours=hours))
+
+
+def passage(tags: frozenset[str] = frozenset(), created: datetime = NOW) -> Passage:
+    new = new_passage("text", tuple(sorted(tags)), created)
+    return Passage(
+        new.id, new_id("archive"), "text", new.tags, {}, Origin(), 1, 1, True, created, created
+    )
+
+
+def wire(**fields: Any) -> pb.SearchPassagesRequest:
+    return pb.SearchPassagesRequest(**{"agent_id": AGENT, "query": "q", **fields})
+
+
+def test_a_request_becomes_a_search() -> None:
+    start, end, asked = (Timestamp(seconds=number) for number in (10, 20, 30))
+    search = to_search(
+        wire(
+            tags=["b", "a", "b"],
+            tag_match_mode=pb.TAG_MATCH_MODE_ALL,
+            start_time=start,
+            end_time=end,
+            reference_time=asked,
+            timezone="Asia/Tokyo",
+            explain=True,
+            top_k=1_000,
+        )
+    )
+    first = datetime.fromtimestamp(10, UTC)
+    assert search == Search(
+        query="q",
+        top_k=100,
+        agent_id=AGENT,
+        tags=("a", "b"),
+        tag_match=TagMatch.ALL,
+        start_time=first,
+        end_time=first + timedelta(seconds=10),
+        explain=True,
+        timezone="Asia/Tokyo",
+        reference_time=first + timedelta(seconds=20),
+    )
+    assert to_search(wire()) == Search(query="q", top_k=5, agent_id=AGENT)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"archive_ids": [new_id("archive")]}, "agent_id"),
+        ({"agent_id": ""}, "agent_id"),
+        ({"query": "q" * 10_001}, "query"),
+        ({"top_k": -1}, "top_k"),
+        ({"tag_match_mode": 9}, "tag_match_mode"),
+        ({"tags": [" "]}, "tags[0]"),
+        ({"start_time": Timestamp(seconds=5), "end_time": Timestamp(seconds=5)}, "end_time"),
+        ({"reference_time": Timestamp(seconds=2**60)}, "reference_time"),
+    ],
+)
+def test_wrong_fields_are_named(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        to_search(wire(**fields))
+    assert [violation.field for violation in refused.value.violations] == [field]
+
+
+def test_an_answer_goes_onto_the_wire() -> None:
+    found = Found(passage(), "hybrid", 0.75, 2, None, "because")
+    answer = Answer(
+        (found,),
+        (Exclusion("tags", 3, "passage-1"),),
+        (TimeRange("since May", NOW, None),),
+    )
+    response = answer_to_proto(answer)
+    (hit,) = response.hits
+    assert hit.passage.id == found.passage.id
+    relevance = hit.relevance
+    assert (relevance.search_mode, relevance.rrf_score) == ("hybrid", 0.75)
+    assert (relevance.vector_rank, relevance.HasField("fts_rank")) == (2, False)
+    assert relevance.explanation == "because"
+    (exclusion,) = response.exclusions
+    assert (exclusion.condition, exclusion.count, exclusion.best_passage_id) == (
+        "tags",
+        3,
+        "passage-1",
+    )
+    (spoken,) = response.spoken_times
+    assert spoken.words == "since May"
+    assert spoken.start_time.ToDatetime(tzinfo=UTC) == NOW
+    assert not spoken.HasField("end_time")
+
+
+@given(
+    wanted=TAGS,
+    has=TAGS,
+    match=st.sampled_from(TagMatch),
+    created=TIMES,
+    start=st.none() | TIMES,
+    end=st.none() | TIMES,
+)
+def test_conditions_that_are_not_met_are_named(
+    wanted: frozenset[str],
+    has: frozenset[str],
+    match: TagMatch,
+    created: datetime,
+    start: datetime | None,
+    end: datetime | None,
+) -> None:
+    search = Search("q", 5, AGENT, (), tuple(wanted), match, start, end)
+    one = passage(has, created)
+    expected = set()
+    if wanted and not (wanted <= has if match is TagMatch.ALL else wanted & has):
+        expected.add("tags")
+    if start and created < start:
+        expected.add("start_time")
+    if end and created >= end:
+        expected.add("end_time")
+    assert set(search.left_out_by(one)) == expected
+    assert exclusions(search, [one, one]) == tuple(
+        Exclusion(name, 2, one.id) for name in search.left_out_by(one)
+    )
+    assert search.has_conditions or not expected

@@ -1,0 +1,137 @@
+"""The benchmark of search: what it reads and how it counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+from benchmarks.retrieval.baselines import Bm25, substring
+from benchmarks.retrieval.datasets import Chat, load
+from benchmarks.retrieval.plots import bars
+from benchmarks.retrieval.report import Result
+from benchmarks.retrieval.scoring import ALL, by_kind, score
+
+
+def one(path: Path) -> Chat:
+    [chat] = load(path)
+    return chat
+
+
+def written(path: Path, value: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+def test_a_beam_chat_is_read(tmp_path: Path) -> None:
+    turns = [
+        {"role": "user", "id": 0, "time_anchor": "March-15-2024", "content": "Hello ->-> 1,1"},
+        {"role": "assistant", "id": 1, "content": "Hi"},
+    ]
+    written(tmp_path / "A" / "chat.json", [{"turns": [turns]}])
+    asked = {
+        "information_extraction": [{"question": "When?", "source_chat_ids": {"first": [0]}}],
+        "abstention": [{"question": "What?"}],
+    }
+    written(tmp_path / "A" / "probing_questions" / "probing_questions.json", asked)
+    for path in (tmp_path / "A", tmp_path):
+        chat = one(path)
+        assert [(turn.key, turn.role, turn.text) for turn in chat.turns] == [
+            ("0", "user", "Hello"),
+            ("1", "assistant", "Hi"),
+        ]
+        assert chat.turns[0].time.isoformat()[:10] == "2024-03-15"
+        [question] = chat.questions
+        assert (question.kind, set(question.evidence)) == ("information_extraction", {"0"})
+
+
+def test_a_locomo_file_is_read(tmp_path: Path) -> None:
+    item = {
+        "sample_id": "conv-1",
+        "conversation": {
+            "session_1_date_time": "1:56 pm on 8 May, 2023",
+            "session_1": [
+                {"speaker": "Ann", "dia_id": "D1:1", "text": "Hey"},
+                {"speaker": "Bob", "dia_id": "D1:2", "text": "Look", "blip_caption": "a cat"},
+            ],
+        },
+        "qa": [
+            {"question": "What?", "evidence": ["D1:1; D1:2"], "category": 1},
+            {"question": "No evidence", "evidence": [], "category": 5},
+        ],
+    }
+    chat = one(written(tmp_path / "locomo.json", [item]))
+    assert [(turn.name, turn.role, turn.text) for turn in chat.turns] == [
+        ("Ann", "user", "Hey"),
+        ("Bob", "user", "Look [image: a cat]"),
+    ]
+    [question] = chat.questions
+    assert (question.kind, set(question.evidence)) == ("multi-hop", {"D1:1", "D1:2"})
+
+
+def test_a_longmemeval_file_is_read(tmp_path: Path) -> None:
+    item = {
+        "question_id": "q1",
+        "question_type": "single-session-user",
+        "question": "Where?",
+        "question_date": "2023/05/30 (Tue) 23:40",
+        "haystack_dates": ["2023/05/21 (Sun) 02:21", "2023/05/20 (Sat) 02:21"],
+        "haystack_sessions": [
+            [{"role": "user", "content": "later"}],
+            [{"role": "user", "content": "earlier", "has_answer": True}],
+        ],
+    }
+    unanswerable = {**item, "question_id": "q2", "haystack_sessions": [[], []]}
+    chat = one(written(tmp_path / "longmemeval.json", [item, unanswerable]))
+    assert [turn.text for turn in chat.turns] == ["earlier", "later"]
+    assert chat.questions[0].evidence == {"1:0"}
+
+
+def test_facts_are_read_and_other_files_refused(tmp_path: Path) -> None:
+    facts = {"texts": ["a", "b"], "questions": [{"question": "?", "evidence": [1]}]}
+    assert one(written(tmp_path / "facts.json", facts)).questions[0].evidence == {"1"}
+    with pytest.raises(ValueError, match="no known form"):
+        list(load(written(tmp_path / "other.json", [{"x": 1}])))
+    with pytest.raises(ValueError, match="no folder of BEAM"):
+        list(load(tmp_path))
+
+
+def test_bm25_finds_rare_words_first_and_substrings_are_literal() -> None:
+    texts = ["the cat sat", "the dog sat", "the dog and the zebra sat"]
+    assert Bm25(texts).search("sitting zebra", 3) == [2]
+    assert Bm25(texts).search("dogs", 3) == [1, 2]
+    assert substring(texts, "DOG", 3) == [2, 1]
+    assert substring(texts, "dog zebra", 3) == []
+
+
+def test_a_ranking_is_scored() -> None:
+    found = ["x", "a", *"mnopqr", "b", "c"]
+    result = score(found, {"a", "b", "z"})
+    assert (result.recall_5, result.recall_10) == pytest.approx((1 / 3, 2 / 3))
+    assert (result.any_10, result.all_10, result.mrr) == (1.0, 0.0, 0.5)
+    assert score([], {"a"}).mrr == 0
+
+
+def test_the_headline_is_of_its_types_only() -> None:
+    good, bad = score(["a"], {"a"}), score([], {"a"})
+    means = by_kind({"fact": [good, good], "order": [bad]}, ["fact"])
+    assert (means[ALL].recall_10, means["order"].recall_10) == (1.0, 0.0)
+    assert means[ALL].questions == 2
+    assert by_kind({"order": [bad, good]}, ["fact"])[ALL].recall_10 == 0.5
+
+
+def test_the_report_has_its_plots(tmp_path: Path) -> None:
+    scores = by_kind({"fact <1>": [score(["a"], {"a"})]}, [])
+    result = Result({"Set": {"hybrid": scores, "BM25": scores}}, {"hybrid": (0.01, 0.02)})
+    result.write(tmp_path, ["hybrid", "BM25"], [])
+    result.save(tmp_path / "out.json")
+    text = (tmp_path / "retrieval.md").read_text()
+    for plot in tmp_path.glob("*.svg"):
+        ET.fromstring(plot.read_text())
+        assert plot.name in text
+    assert len(list(tmp_path.glob("*.svg"))) == 2
+    assert json.loads((tmp_path / "out.json").read_text())["scores"]["Set"]["BM25"]
+    assert "&lt;" in bars("t", {"<": {"a": 0.5}}, ["a"])

@@ -1,0 +1,39 @@
+"""What a rebuild waits for: until nothing new waits for the index."""
+
+from __future__ import annotations
+
+import asyncio
+
+from strata.shared.vectors.indexing import Indexer
+
+
+class Work:
+    """So many batches."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    async def ensure(self) -> None: ...
+
+    async def advance(self) -> bool:
+        self.left -= 1
+        return self.left >= 0
+
+
+async def test_a_rebuild_waits_while_new_texts_wait() -> None:
+    indexer = Indexer([Work(2)], poll=1)
+    await indexer.quiet(60)
+    assert await indexer.index_pending()
+    waits = asyncio.create_task(indexer.quiet(60))
+    await asyncio.sleep(0)
+    assert await indexer.index_pending()
+    await asyncio.sleep(0)
+    assert not waits.done()
+    assert not await indexer.index_pending()
+    await waits
+
+
+async def test_a_rebuild_does_not_wait_for_ever() -> None:
+    indexer = Indexer([Work(1)], poll=1)
+    assert await indexer.index_pending()
+    await indexer.quiet(0.01)

@@ -1,0 +1,87 @@
+"""What a check asks for, what it decides, and which texts it is made with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.shared.embedding.models import EmbeddingModels, ModelInfo
+from strata.shared.vectors import Collection
+from strata.shared.vectors.reindex import Phase, Progress, Serving, Share
+from strata.shared.vectors.reindex.check import question, verdict
+from strata.shared.vectors.reindex.driver import Batch, _after
+from strata.shared.vectors.reindex.routes import StoredRoutes
+from strata.shared.vectors.texts import Entry
+
+
+@given(st.text(min_size=2))
+def test_a_question_is_a_part_of_the_text_and_never_all_of_it(text: str) -> None:
+    asked = question(text)
+    assert " ".join(asked.split()) in " ".join(text.split())
+    assert len(asked) < len(text)
+
+
+@given(st.integers(0, 100), st.integers(0, 100), st.integers(0, 100), st.floats(0, 1))
+def test_the_verdict_is_the_share(asked: int, old: int, new: int, least: float) -> None:
+    why = verdict(Share(asked, old, new), least)
+    assert bool(why) == (new < least * old or (asked > 0 and new == 0))
+    assert not why or f"found {new} again" in why
+
+
+def test_an_empty_collection_passes() -> None:
+    assert not verdict(Share(), 1.0)
+
+
+def test_what_serves_follows_the_phase() -> None:
+    assert [phase for phase in Phase if phase.new_serves] == [Phase.SWITCHED, Phase.FINISHED]
+    assert [phase.value for phase in Phase if phase.is_active] == [
+        "building",
+        "checking",
+        "switched",
+    ]
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_every_text_is_as_likely_to_be_in_the_sample(size: int) -> None:
+    drawn: Counter[str] = Counter()
+    rounds = 2_000
+    for _ in range(rounds):
+        progress = Progress()
+        for start in range(0, 21, size):
+            entries = [Entry(str(number), "", {}) for number in range(start, start + size)]
+            progress = _after(progress, Batch("p", entries, {}, (str(start),), size), 5)
+        assert progress.done == 21
+        assert len(set(progress.sample)) == 5
+        drawn.update(name for _, name in progress.sample)
+    expected = rounds * 5 / 21
+    # Six standard deviations: a fair draw fails once in a billion.
+    assert all(abs(count - expected) < 6 * expected**0.5 for count in drawn.values())
+    assert len(drawn) == 21
+
+
+class SlowLedger:
+    """Says what serves, a turn of the loop later."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def serving(self, slot: str) -> Serving:
+        self.asked += 1
+        await asyncio.sleep(0)
+        return Serving(slot, f"generation-{self.asked}", "model", 2)
+
+
+async def test_searches_of_one_moment_ask_once_what_serves() -> None:
+    ledger = SlowLedger()
+    info = ModelInfo("model", 2)
+    models = EmbeddingModels("model", [(info, None)])  # type: ignore[list-item]
+    routes = StoredRoutes(ledger, Collection("texts", {}), models)  # type: ignore[arg-type]
+    served = await asyncio.gather(*(routes.serving() for _ in range(3)))
+    assert [each.generation for each in served] == ["generation-1"] * 3
+    assert (await routes.serving(fresh=True)).generation == "generation-2"
+    assert (await routes.serving()).generation == "generation-2"
+    assert ledger.asked == 2
