@@ -142,6 +142,8 @@ async def test_nothing_is_lost_with_every_file_of_the_vector_engine(live: Live) 
     assert set(told["indexes"]) == {"passages", "files", "messages"}
 
 
+# Rebuilds amid deaths are in each run by test_death_at_any_point.
+@pytest.mark.slow
 async def test_a_reindex_goes_on_after_a_kill_and_can_be_taken_back(live: Live) -> None:
     async with live.client() as client:
         agent = await filled(client)

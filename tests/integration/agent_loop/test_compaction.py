@@ -1,15 +1,13 @@
-"""Compaction through the real rooms: by hand, with pins, and over a session without end."""
+"""Compaction through the real rooms: by hand, beside a turn, and with pins."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 from typing import Any
 
 import pytest
 
-from doubles.script import Call, Fault, ModelCall, Reply, Step, overflow, say
+from doubles.script import ModelCall, say
 from integration.agent_loop.world import World, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.common.v1 import message_pb2
@@ -19,9 +17,6 @@ from strata.shared.errors import NotFoundError, Reason
 from strata.shared.ids import new_id
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-WINDOW = 8_000
-FACT = "My grandmother's parrot is called Kasimir-Quetzal."
 
 
 async def talked(world: World, turns: int = 4, **fields: Any) -> pb.Agent:
@@ -126,90 +121,5 @@ async def test_pinned_messages_are_in_view_for_good(world: World) -> None:
     world.model._responder = None
 
 
-class Persona:
-    """Plays a session: answers, calls tools with huge returns, and fails at summaries at times."""
-
-    def __init__(self, world: World) -> None:
-        self.summaries = 0
-        self.refused = 0
-        self._world = world
-
-    def __call__(self, call: ModelCall) -> Step:
-        size = len(json.dumps(call.body["messages"]) + json.dumps(call.body.get("tools", [])))
-        if size // 4 > WINDOW:
-            self.refused += 1
-            return overflow("openai")
-        if "tools" not in call.body:
-            return self._summary()
-        if call.answered:
-            return say("Looked it up: " + "b" * 300)
-        said = str(call.last_text)
-        number = int(found.group(1)) if (found := re.match(r"Turn (\d+)", said)) else 0
-        if "called again" in said:
-            return Reply(calls=(Call("conversation_search", {"query": "grandmother's parrot"}),))
-        if number % 9 == 4:
-            many = Call("conversation_search", {"query": "lorem", "limit": 20})
-            return Reply(calls=(many, many))
-        if number % 25 == 7:
-            edit = {"label": "human", "new_str": f"Turn {number} was had."}
-            return Reply(calls=(Call("memory_insert", edit),))
-        return say(f"Reply {number}. " + "c" * (number * 37 % 900))
-
-    def _summary(self) -> Step:
-        self.summaries += 1
-        if self.summaries % 4 == 1:
-            return Fault(400, "Not today.", "invalid_request_error")
-        if self.summaries % 4 == 2:
-            return say("")
-        return say(f"- Summary {self.summaries}: " + "s" * (self.summaries * 331 % 2600))
-
-
-async def long_session(world: World, turns: int) -> None:
-    if world.network is None:
-        pytest.skip("once is enough: what differs between the transports is tested elsewhere")
-    persona = Persona(world)
-    world.model.respond(persona)
-    agent = await world.make_agent(
-        model={"handle": "test/test-model", "context_window": WINDOW, "parallel_tool_calls": True}
-    )
-    compactions = 0
-    for number in range(1, turns + 1):
-        fact = FACT if number == 3 else "lorem ipsum " * (number * 13 % 60)
-        ran = await world.run(agent, f"Turn {number}. {fact}")
-        assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN, (number, ran.finished)
-        compactions += ran.kinds.count("window_compacted")
-        world.model.requests.clear()
-    ran = await world.run(agent, f"Turn {turns + 1}. What is my grandmother's parrot called again?")
-    assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
-    compactions += ran.kinds.count("window_compacted")
-    (returned,) = [part.tool_return for part in ran.stored[1].parts]
-    found = json.loads(returned.content)["message"]["results"]
-    assert any(FACT in result["content"] for result in found)
-
-    assert turns / 60 < compactions <= persona.summaries
-    window = await world.window(agent)
-    assert roles(window.messages)[:2] == ["system", "summary"]
-    in_view = "".join(text(message) for message in window.messages)
-    assert FACT not in in_view.replace(ran.text, ""), "it was out of view, and found"
-    told = await inspected(world, agent)
-    assert told.used_tokens <= WINDOW
-    # All that was ever said is in the window or stood for by the summary.
-    part = window.messages[1].parts[0].summary
-    shown, summaries = len(window.messages) - 2, compactions
-    assert part.first_sequence == 1
-    assert part.message_count + shown + summaries == window.message_count - 1
-    world.model._responder = None
-
-
 def text(message: message_pb2.Message) -> str:
     return "".join(part.text.text for part in message.parts)
-
-
-async def test_a_session_of_200_turns_fails_at_none(world: World) -> None:
-    await long_session(world, 200)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-async def test_a_session_of_2000_turns_fails_at_none(world: World) -> None:
-    await long_session(world, 2_000)
