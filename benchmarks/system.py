@@ -13,7 +13,7 @@ from benchmarks.processes import Child, Usage, usage
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.api.gateway.v1 import admin_service_pb2_grpc as admin_grpc
 from strata.embedded.data_folder import DataFolder
-from strata.embedded.supervisor import pick_port
+from strata.embedded.ports import pick_port
 
 _FIRST_ANSWER_S = 30.0
 

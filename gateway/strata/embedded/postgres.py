@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from strata.embedded.locks import FolderLock
+from strata.embedded.ports import pick_port
 from strata.embedded.postgres_binaries import (
     find_binaries,
     major_version,
@@ -25,7 +26,6 @@ from strata.embedded.postgres_binaries import (
 from strata.embedded.supervisor import (
     Command,
     Supervisor,
-    pick_port,
     spawn,
     tail,
     until_ready,

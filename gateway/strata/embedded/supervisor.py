@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ __all__ = [
     "Identity",
     "Supervisor",
     "end",
-    "pick_port",
+    "open_log",
     "spawn",
     "tail",
     "until_ready",
@@ -93,7 +92,7 @@ def spawn(command: Command, *, watchdog: bool | None = None) -> subprocess.Popen
         *("watch" if watchdog else "kernel", str(os.getpid()), str(int(command.death_signal))),
         *(str(identity.uid), str(identity.gid), "--", *command.program),
     ]
-    with _open_log(command.log_path) as log:
+    with open_log(command.log_path) as log:
         return subprocess.Popen(  # noqa: S603 - programs that we name ourselves
             launch,
             stdin=subprocess.PIPE if watchdog else subprocess.DEVNULL,
@@ -104,7 +103,8 @@ def spawn(command: Command, *, watchdog: bool | None = None) -> subprocess.Popen
         )
 
 
-def _open_log(path: Path) -> IO[bytes]:
+def open_log(path: Path) -> IO[bytes]:
+    """Opens a log for appending; what is in it is put aside once it is 8 MiB."""
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size > _LOG_LIMIT_BYTES:
             path.replace(path.with_suffix(".log.1"))
@@ -121,21 +121,6 @@ def tail(path: Path, size: int = 2000) -> str:
             return log.read().decode("utf-8", "replace")
     except FileNotFoundError:
         return ""
-
-
-def pick_port(preferred: int | None = None) -> int:
-    """Returns `preferred` if nothing listens on it on loopback, else a port that is free now."""
-    for port in (preferred, 0):
-        if port is None:
-            continue
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise UnavailableError("no free TCP port on 127.0.0.1")
 
 
 async def wait_exit(process: subprocess.Popen[bytes]) -> int:

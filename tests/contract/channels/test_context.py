@@ -275,6 +275,34 @@ async def test_cancelling_the_waiting_task_cancels_the_handler(
     await asyncio.wait_for(waiting.cancelled.wait(), 5)
 
 
+async def test_a_reader_cancelled_as_the_request_is_sent_cancels_the_call(
+    serve: Any, echo: Any, keys: Any
+) -> None:
+    waiting = Waiting(echo)
+    served = await serve(waiting.servicer)
+    with keys.signed_in():
+        call, result = start(served, echo, "Count")
+
+        begun = asyncio.Event()
+
+        async def cancel_once_sent() -> None:
+            await call.wait_for_connection()
+            await begun.wait()
+            reading.cancel()
+
+        async def read() -> None:
+            begun.set()
+            await result
+
+        # Waits for the sending before the reader does, and so goes on before it.
+        sent = asyncio.ensure_future(cancel_once_sent())
+        reading = asyncio.ensure_future(read())
+        await sent
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert await asyncio.wait_for(call.code(), 5) is grpc.StatusCode.CANCELLED
+
+
 async def test_a_forgotten_stream_is_cancelled(serve: Any, echo: Any, keys: Any) -> None:
     waiting = Waiting(echo)
     served = await serve(waiting.servicer)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +17,6 @@ from strata.embedded.supervisor import (
     Command,
     Supervisor,
     end,
-    pick_port,
     spawn,
     tail,
     until_ready,
@@ -172,13 +170,6 @@ async def test_a_cancelled_wait_ends_the_child(tmp_path: Path) -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert process.poll() is not None
-
-
-def test_a_port_that_is_free_is_kept() -> None:
-    port = pick_port()
-    assert pick_port(port) == port
-    with socket.create_server(("127.0.0.1", port)):
-        assert pick_port(port) != port
 
 
 def test_a_lock_names_its_holder(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from strata.embedded.chat_model.progress import Progress, ignore
 from strata.embedded.chat_model.settings import LocalDemoSettings
 from strata.embedded.data_folder import DataFolder
 from strata.embedded.files import write_atomically
-from strata.embedded.supervisor import pick_port
+from strata.embedded.ports import pick_port
 from strata.gateway.bootstrap import ensure_local_project
 from strata.gateway.settings import GatewaySettings
 from strata.shared.auth import generate_key_pair, public_key_of

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from contextlib import AsyncExitStack
@@ -18,11 +17,11 @@ import strata
 from strata.cli.compose.local import HOST, Local
 from strata.cli.compose.rooms import GATEWAY, INNER_ROOMS, ROOMS, RoomSpec
 from strata.cli.settings import environment_of_rooms
-from strata.embedded.supervisor import Command, Supervisor, pick_port, spawn, tail, until_ready
+from strata.embedded.ports import ReservedPort
+from strata.embedded.supervisor import Command, Supervisor, open_log, spawn, tail, until_ready
 from strata.shared.errors import UnavailableError
 
 _STOP_SECONDS = 20.0
-_PROBE_SECONDS = 0.2
 
 
 class RoomProcess:
@@ -30,18 +29,17 @@ class RoomProcess:
 
     Args:
         spec: The room.
-        port: Where it listens.
         values: Its settings.
         folder: Where its log is kept.
     """
 
-    def __init__(self, spec: RoomSpec, port: int, values: dict[str, object], folder: Path) -> None:
+    def __init__(self, spec: RoomSpec, values: dict[str, object], folder: Path) -> None:
         self.name = spec.name
         self._module = spec.module
-        self._port = port
-        self._environment = environment_of(spec.name, {**values, "port": port})
+        self._environment = environment_of(spec.name, values)
         self._folder = folder
         self._log = folder / f"{spec.name}.log"
+        self._told = 0
         self._process: subprocess.Popen[bytes] | None = None
         self.supervisor = Supervisor(
             spec.name,
@@ -52,6 +50,8 @@ class RoomProcess:
         )
 
     async def _launch(self) -> subprocess.Popen[bytes]:
+        with open_log(self._log) as log:
+            self._told = log.tell()
         roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
         process = spawn(
             Command(
@@ -68,7 +68,7 @@ class RoomProcess:
                 death_signal=signal.SIGKILL,
             )
         )
-        if await until_ready(process, self._listens, stop=signal.SIGTERM):
+        if await until_ready(process, self._ready, stop=signal.SIGTERM):
             self._process = process
             return process
         raise UnavailableError(f"the room {self.name} did not start: {tail(self._log)}")
@@ -85,10 +85,11 @@ class RoomProcess:
         finally:
             hurried.cancel()
 
-    def _listens(self) -> bool:
-        with socket.socket() as probe:
-            probe.settimeout(_PROBE_SECONDS)
-            return probe.connect_ex((HOST, self._port)) == 0
+    def _ready(self) -> bool:
+        # Its own word: that somebody listens on the port does not say who.
+        with self._log.open("rb") as log:
+            log.seek(self._told)
+            return f"READY {self.name} ".encode() in log.read()
 
 
 async def start_rooms(
@@ -101,16 +102,21 @@ async def start_rooms(
         stack: Stops the rooms, the gateway first.
         hurry: Once it is set, rooms that are being stopped get no more time.
     """
-    ports = {spec.name: pick_port() for spec in INNER_ROOMS}
-    targets = {name: f"{HOST}:{port}" for name, port in ports.items()}
+    ports = {
+        spec.name: stack.enter_context(ReservedPort(excluding=(local.gateway.port,)))
+        for spec in INNER_ROOMS
+    }
+    targets = {name: f"{HOST}:{port.number}" for name, port in ports.items()}
     folder = local.folder.path / "logs"
     folder.mkdir(mode=0o700, exist_ok=True)
-    ports[GATEWAY.name] = local.gateway.port
     rooms = {
         spec.name: RoomProcess(
             spec,
-            ports[spec.name],
-            {**_values(local, spec), "targets": targets},
+            {
+                **_values(local, spec),
+                "targets": targets,
+                **_address(local, ports.get(spec.name)),
+            },
             folder,
         )
         for spec in ROOMS
@@ -133,6 +139,12 @@ def _values(local: Local, spec: RoomSpec) -> dict[str, object]:
         values["token_private_key"] = local.private_key
         values["key_pepper"] = local.gateway.pepper()
     return values
+
+
+def _address(local: Local, reserved: ReservedPort | None) -> dict[str, object]:
+    if reserved is None:
+        return {"port": local.gateway.port}
+    return {"port": reserved.number, "reuse_port": True}
 
 
 def environment_of(room: str, values: dict[str, object]) -> dict[str, str]:

@@ -35,7 +35,8 @@ from strata.embedded.chat_model.progress import (
 )
 from strata.embedded.chat_model.runtime import RuntimeInstaller
 from strata.embedded.chat_model.settings import LocalDemoMode
-from strata.embedded.supervisor import Command, FolderLock, Supervisor, end, pick_port, spawn, tail
+from strata.embedded.ports import pick_port
+from strata.embedded.supervisor import Command, FolderLock, Supervisor, end, spawn, tail
 from strata.shared.errors import FailedPreconditionError
 
 _T = TypeVar("_T")

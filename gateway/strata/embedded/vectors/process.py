@@ -12,10 +12,10 @@ from pathlib import Path
 
 import strata
 from strata.embedded.locks import FolderLock
+from strata.embedded.ports import pick_port
 from strata.embedded.supervisor import (
     Command,
     Supervisor,
-    pick_port,
     spawn,
     tail,
     until_ready,

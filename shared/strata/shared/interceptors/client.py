@@ -88,11 +88,40 @@ def _legal_key(key: str) -> bool:
     return _KEY.fullmatch(key) is not None
 
 
-class _Call:
-    """What all calls have in common; the errors of the inner call become ours."""
+class _Waiting:
+    """While a call is waited for: its errors become ours, and who stops waiting cancels it.
+
+    grpc.aio (1.85) cancels a call whose waiter is cancelled, but not at every point: between the
+    sending of the request and the first look for a response it forgets to, and the servicer
+    would go on until the deadline.
+    """
+
+    __slots__ = ("_call",)
 
     def __init__(self, call: Any) -> None:
         self._call = call
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, grpc.aio.AioRpcError):
+            raise from_rpc_error(error) from error
+        if isinstance(error, asyncio.CancelledError):
+            self._call.cancel()
+
+
+class _Call:
+    """What all calls have in common."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._waiting = _Waiting(call)
         self._loop = asyncio.get_running_loop()
 
     def __del__(self) -> None:
@@ -136,10 +165,8 @@ class _Call:
         return details
 
     async def wait_for_connection(self) -> None:
-        try:
+        with self._waiting:
             await self._call.wait_for_connection()
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error) from error
 
 
 class _UnaryResponse(_Call):
@@ -147,10 +174,8 @@ class _UnaryResponse(_Call):
         return self._result().__await__()
 
     async def _result(self) -> Any:
-        try:
+        with self._waiting:
             return await self._call
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error) from error
 
 
 class _StreamResponse(_Call):
@@ -158,40 +183,33 @@ class _StreamResponse(_Call):
         return _Responses(self, self._call.__aiter__())
 
     async def read(self) -> Any:
-        try:
+        with self._waiting:
             return await self._call.read()
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error) from error
 
 
 class _Responses:
     def __init__(self, call: _Call, inner: Any) -> None:
         # Held because it cancels itself once nobody holds it.
         self._call = call
+        self._waiting = _Waiting(call)
         self._inner = inner
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Any:
-        try:
+        with self._waiting:
             return await self._inner.__anext__()
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error) from error
 
 
 class _StreamRequest(_Call):
     async def write(self, request: Any) -> None:
-        try:
+        with self._waiting:
             await self._call.write(request)
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error) from error
 
     async def done_writing(self) -> None:
-        try:
+        with self._waiting:
             await self._call.done_writing()
-        except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error) from error
 
 
 class _UnaryUnaryCall(_UnaryResponse, grpc.aio.UnaryUnaryCall[Any, Any]):
