@@ -116,6 +116,7 @@ class _Incoming:
         self._hash = hashlib.sha256()
         self._buffer = bytearray()
         self._parts = 0
+        self._put_last: asyncio.Future[None] | None = None
         self._size = 0
         self._format: Format | None = None
 
@@ -169,9 +170,14 @@ class _Incoming:
         """Removes what is stored; a failure is left to the worker."""
         if self._parts == 0:
             return
+        # The caller may be gone, and this task with him.
+        await asyncio.shield(self._withdraw())
+
+    async def _withdraw(self) -> None:
+        if self._put_last is not None:
+            await asyncio.wait({self._put_last})
         try:
-            # The caller may be gone, and this task with him.
-            await asyncio.shield(self._store.discard(self._id))
+            await self._store.discard(self._id)
         except StrataError as error:
             _log.warning("an upload is left for the worker", reason=error.reason.value)
 
@@ -191,7 +197,9 @@ class _Incoming:
     async def _put(self, count: int) -> None:
         data = bytes(self._buffer[:count])
         del self._buffer[:count]
-        # Counted first: a part that is cancelled on its way may have arrived.
         part, self._parts = self._parts, self._parts + 1
         async with self._writers:
-            await self._store.put(self._id, part, data)
+            # Goes to its end when the upload is cancelled: of a statement that is broken off
+            # nobody knows whether it arrives yet, after the other parts have been removed.
+            self._put_last = asyncio.ensure_future(self._store.put(self._id, part, data))
+            await asyncio.shield(self._put_last)
