@@ -38,6 +38,10 @@ class OnItsWay(PostgresUploadStore):
         return None
 
 
+def _no_receipt(_: str) -> Any:
+    raise AssertionError("the file must not be made")
+
+
 async def test_a_part_that_arrives_late_does_not_stay(stores: Stores) -> None:
     folder = await stores.folder()
     late = OnItsWay(stores)
@@ -48,7 +52,7 @@ async def test_a_part_that_arrives_late_does_not_stay(stores: Stores) -> None:
             yield b"x" * PART_BYTES
 
     header = Header(folder_id=folder.id, name="a.txt", media_type="", replace=False)
-    receiving = asyncio.create_task(uploads.receive(header, chunks(), lambda _: pytest.fail()))
+    receiving = asyncio.create_task(uploads.receive(header, chunks(), _no_receipt))
     await late.sent.wait()
     receiving.cancel()
     with pytest.raises(asyncio.CancelledError):
