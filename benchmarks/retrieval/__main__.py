@@ -22,6 +22,7 @@ from benchmarks.retrieval.scoring import ALL, DEPTH, Score, by_kind, score
 from strata.api.recall.v1 import message_service_pb2 as pb
 
 METHODS = ("hybrid", "dense", "full text", "BM25", "substring")
+RERANKED = "reranked"
 _MIB = 1024 * 1024
 
 
@@ -33,38 +34,48 @@ def main() -> int:
     for name, chats in sets.items():
         merged["BEAM" if _is_beam(name, options.paths) else name] += chats
     with _folder(options.data) as folder:
-        result = asyncio.run(_run(folder, merged))
+        result = asyncio.run(_run(folder, merged, options.reranker))
+    methods = methods_of(options.reranker)
     for name, by_method in result.scores.items():
         print(f"{name:24s} recall@5  recall@10  any@10  all@10  MRR")
-        for method in METHODS:
+        for method in methods:
             each = by_method[method][ALL]
             print(
                 f"  {method:20s}  {each.recall_5:9.3f} {each.recall_10:10.3f} {each.any_10:7.3f}"
                 f" {each.all_10:7.3f} {each.mrr:6.3f}"
             )
-    result.write(options.out, METHODS, FACTUAL)
+    result.write(options.out, methods, FACTUAL)
     if options.json is not None:
         result.save(options.json)
     return 0
 
 
-async def _run(folder: Path, sets: dict[str, list[Chat]]) -> Result:
+def methods_of(reranker: Path | None) -> tuple[str, ...]:
+    """Returns what is compared: with a reranker one more, beside what it starts from."""
+    return METHODS if reranker is None else (METHODS[0], RERANKED, *METHODS[1:])
+
+
+async def _run(folder: Path, sets: dict[str, list[Chat]], reranker: Path | None) -> Result:
     result = Result()
-    async with open_recall(folder) as recall:
+    methods = methods_of(reranker)
+    async with open_recall(folder, reranker) as recall:
         await recall.fill([chat for chats in sets.values() for chat in chats])
         first: list[float] = []
         again: list[float] = []
+        reranked: list[float] = []
         for name, chats in sets.items():
             scores: dict[str, dict[str, list[Score]]] = {
-                method: defaultdict(list) for method in METHODS
+                method: defaultdict(list) for method in methods
             }
             for chat in chats:
-                await _ask(recall, chat, scores, first, again)
-            result.scores[name] = {method: by_kind(scores[method], FACTUAL) for method in METHODS}
+                await _ask(recall, chat, scores, first, again, reranked)
+            result.scores[name] = {method: by_kind(scores[method], FACTUAL) for method in methods}
         result.seconds = {
             "hybrid, ten hits": _percentiles(first),
             "the same with the query's vector known": _percentiles(again),
         }
+        if reranked:
+            result.seconds["the same, reranked"] = _percentiles(reranked)
         turns = sum(len(chat.turns) for chats in sets.values() for chat in chats)
         sizes = recall.sizes()
         result.facts = {
@@ -74,6 +85,8 @@ async def _run(folder: Path, sets: dict[str, list[Chat]]) -> Result:
             "load of the machine in the last minute": f"{os.getloadavg()[0]:.1f},"
             f" with {os.cpu_count()} processors",
         }
+        if recall.reranked is not None:
+            result.facts["reranker"] = recall.reranked.told()
     return result
 
 
@@ -83,6 +96,7 @@ async def _ask(
     scores: dict[str, dict[str, list[Score]]],
     first: list[float],
     again: list[float],
+    reranked: list[float],
 ) -> None:
     texts = [turn.text for turn in chat.turns]
     bm25 = Bm25(texts)
@@ -101,6 +115,10 @@ async def _ask(
                 chat.turns[place].key for place in substring(texts, question.text, DEPTH)
             ],
         }
+        if recall.reranked is not None:
+            # The query's vector is known by now: what is measured is the reranker.
+            found[RERANKED], seconds = await recall.rerank(chat, question, DEPTH)
+            reranked.append(seconds)
         for method, keys in found.items():
             scores[method][question.kind].append(score(keys, question.evidence))
 
@@ -149,6 +167,12 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "--data", type=Path, help="keep what is stored and indexed in this folder, for the next run"
+    )
+    parser.add_argument(
+        "--reranker",
+        type=Path,
+        metavar="FOLDER",
+        help="a cross-encoder (model.onnx, vocab.txt) to measure as well",
     )
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
     return parser.parse_args()

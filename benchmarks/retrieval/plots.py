@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-_COLOURS = ("#2b6cb0", "#68a0d8", "#b7791f", "#a0aec0", "#cbd5e0")
+_COLOURS = ("#2b6cb0", "#68a0d8", "#b7791f", "#a0aec0", "#cbd5e0", "#2f855a")
+_LEGEND = 125
 _WIDTH = 860
 _LEFT = 190
 _BAR = 11
@@ -30,7 +31,7 @@ def bars(title: str, groups: Mapping[str, Mapping[str, float]], series: Sequence
         _text(12, 22, title, size=15),
     ]
     for number, name in enumerate(series):
-        x = _LEFT + number * 125
+        x = _LEFT + number * min(_LEGEND, (_WIDTH - _LEFT) // len(series))
         parts.append(f'<rect x="{x}" y="36" width="10" height="10" fill="{_COLOURS[number]}"/>')
         parts.append(_text(x + 15, 45, name))
     for tenth in range(0, 11, 2):

@@ -108,6 +108,8 @@ part. The data sets are read from the paths that are given; none is part of the 
 - **dense** is the cosine of the same vectors alone, **full text** the search in PostgreSQL that
   remains without the engine, **BM25** a plain one over whole messages (k1 1.2, b 0.75), and
   **substring** what the whole query stands in.
+- **reranked**, where a cross-encoder is given (`--reranker FOLDER`), is hybrid with its best
+  results put into order by that ([decision](../decisions/0068-reranker.md)).
 
 A message is the unit. recall@k is the share of the evidence among the first k, any@10 whether any
 of it is there, all@10 whether all of it is; each question counts alike.

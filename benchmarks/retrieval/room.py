@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -39,6 +40,25 @@ _PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")
 
 
 @dataclass
+class Reranked:
+    """A second room over the same messages, with a reranker.
+
+    Attributes:
+        outcomes: How often it went how, by name.
+        model: Id of its model.
+    """
+
+    messages: message_grpc.MessageServiceStub
+    outcomes: Counter[str] = field(default_factory=Counter)
+    model: str = ""
+
+    def told(self) -> str:
+        """Returns how it went, in words."""
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(self.outcomes.items()))
+        return f"{self.model}: {counts or 'not asked'}"
+
+
+@dataclass
 class Recall:
     """The room and what is in it.
 
@@ -46,6 +66,7 @@ class Recall:
         agents: The agent of each chat, by the chat's name.
         keys: The key of each turn, by the id of its message.
         project: The tenant that all of them belong to.
+        reranked: The room with a reranker, if one is measured.
     """
 
     messages: message_grpc.MessageServiceStub
@@ -57,6 +78,7 @@ class Recall:
     project: str
     agents: dict[str, str] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
+    reranked: Reranked | None = None
 
     async def fill(self, chats: Sequence[Chat]) -> None:
         """Stores what is not there yet, and waits until all of it is indexed."""
@@ -72,13 +94,23 @@ class Recall:
         self, chat: Chat, question: Question, mode: message_pb.SearchMode.ValueType, limit: int
     ) -> tuple[list[str], float]:
         """Returns the keys of the best turns through the service, and the seconds it took."""
-        request = message_pb.SearchMessagesRequest(
-            agent_id=self.agents[chat.name], query=question.text, mode=mode, limit=limit
-        )
-        request.reference_time.FromDatetime(question.asked)
+        request = self._request(chat, question, mode, limit)
         started = time.perf_counter()
         response = await self.messages.SearchMessages(request)
         seconds = time.perf_counter() - started
+        return [self.keys[hit.message.id] for hit in response.hits], seconds
+
+    async def rerank(self, chat: Chat, question: Question, limit: int) -> tuple[list[str], float]:
+        """The same with the reranker; how it went is counted."""
+        assert self.reranked is not None
+        request = self._request(chat, question, message_pb.SEARCH_MODE_HYBRID, limit)
+        started = time.perf_counter()
+        response = await self.reranked.messages.SearchMessages(request)
+        seconds = time.perf_counter() - started
+        if response.HasField("reranking"):
+            name = message_pb.RerankOutcome.Name(response.reranking.outcome)
+            self.reranked.outcomes[name.removeprefix("RERANK_OUTCOME_").lower()] += 1
+            self.reranked.model = response.reranking.model
         return [self.keys[hit.message.id] for hit in response.hits], seconds
 
     async def by_meaning(self, chat: Chat, question: Question, limit: int) -> list[str]:
@@ -99,6 +131,15 @@ class Recall:
                 ("postgres", self.folder / "postgres"),
             )
         }
+
+    def _request(
+        self, chat: Chat, question: Question, mode: message_pb.SearchMode.ValueType, limit: int
+    ) -> message_pb.SearchMessagesRequest:
+        request = message_pb.SearchMessagesRequest(
+            agent_id=self.agents[chat.name], query=question.text, mode=mode, limit=limit
+        )
+        request.reference_time.FromDatetime(question.asked)
+        return request
 
     async def _store(self, chat: Chat) -> None:
         agent, conversation = new_id("agent"), new_id("conversation")
@@ -129,8 +170,13 @@ def _wire(turn: Turn) -> common.Message:
 
 
 @asynccontextmanager
-async def open_recall(folder: Path) -> AsyncIterator[Recall]:
-    """Opens the room over a folder; what a former run stored there is used again."""
+async def open_recall(folder: Path, reranker: Path | None = None) -> AsyncIterator[Recall]:
+    """Opens the room over a folder; what a former run stored there is used again.
+
+    Args:
+        folder: Where everything is.
+        reranker: Opens a second room over the same, with this cross-encoder.
+    """
     async with AsyncExitStack() as stack:
         postgres = EmbeddedPostgres(folder / "postgres")
         await postgres.start()
@@ -154,6 +200,9 @@ async def open_recall(folder: Path) -> AsyncIterator[Recall]:
         room = await build(settings, network, stack)
         network.register(room, settings)
         await stack.enter_async_context(BackgroundTasks(room))
+        reranked = None
+        if reranker is not None:
+            reranked = await _open_reranked(settings, reranker, verifier, stack)
         service, worker = Database(settings.database_url), Database(settings.worker_database_url)
         stack.push_async_callback(service.close)
         stack.push_async_callback(worker.close)
@@ -172,4 +221,15 @@ async def open_recall(folder: Path) -> AsyncIterator[Recall]:
             project,
             known.get("agents", {}),
             known.get("keys", {}),
+            reranked,
         )
+
+
+async def _open_reranked(
+    settings: RecallSettings, reranker: Path, verifier: TokenVerifier, stack: AsyncExitStack
+) -> Reranked:
+    network = await stack.enter_async_context(InProcessNetwork(verifier))
+    chosen = settings.model_copy(update={"reranker_path": reranker})
+    # Without its background tasks: the first room keeps the index.
+    network.register(await build(chosen, network, stack), chosen)
+    return Reranked(message_grpc.MessageServiceStub(network.channel("recall")))

@@ -18,11 +18,11 @@ from strata.api.archival.v1 import (
 from strata.api.common.v1 import reindex_pb2 as pb
 from strata.api.recall.v1 import message_index_service_pb2 as message_pb
 from strata.api.recall.v1 import message_index_service_pb2_grpc as message_grpc
+from strata.cli.archival.references import archive_id
 from strata.cli.client import Client
 from strata.shared.errors import NotFoundError, Reason
 
 COLLECTIONS = ("passages", "files", "messages")
-_PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,20 +114,7 @@ async def index_of(client: Client, name: str) -> WholeIndex | ArchiveIndex:
     """
     if name in COLLECTIONS:
         return whole_index(client, name)
-    if name.startswith("archive-"):
-        return ArchiveIndex(client, name)
-    request = archive_pb.ListArchivesRequest(page_size=_PAGE)
-    while True:
-        page = await client.archives.ListArchives(request)
-        for archive in page.archives:
-            if archive.name == name:
-                return ArchiveIndex(client, archive.id)
-        if not page.next_page_token:
-            raise NotFoundError(
-                f'There is no archive "{name}". List them with: strata archival list',
-                reason=Reason.ARCHIVE_NOT_FOUND,
-            )
-        request.page_token = page.next_page_token
+    return ArchiveIndex(client, await archive_id(client, name))
 
 
 def whole_index(client: Client, name: str) -> WholeIndex:

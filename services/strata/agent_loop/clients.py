@@ -32,6 +32,7 @@ from strata.agent_loop.loop.ports import (
     BegunTurn,
     CommittedStep,
     MemorySection,
+    PromptLimit,
     StepCommit,
     WindowSwap,
 )
@@ -108,17 +109,48 @@ class CoreMemoryClient:
         return section
 
     async def prepare(
-        self, agent_id: str, blocks: Sequence[block_pb.NewBlock], block_ids: Sequence[str]
+        self,
+        agent: Agent,
+        blocks: Sequence[block_pb.NewBlock],
+        block_ids: Sequence[str],
+        limit: PromptLimit | None,
     ) -> Sequence[block_pb.Block]:
         """Makes and attaches the first blocks; repeating it returns them."""
         request = context_pb.PrepareAgentRequest(
-            agent_id=agent_id, new_blocks=blocks, block_ids=block_ids
+            agent_id=agent.id,
+            new_blocks=blocks,
+            block_ids=block_ids,
+            prompt_limit=_limit_to_proto(limit),
+            agent_revision=agent.revision,
         )
         return (await self._stub.PrepareAgent(request)).blocks
+
+    async def raise_limit(self, agent_id: str, limit: PromptLimit | None) -> PromptLimit | None:
+        """Makes sure that the memory is within a limit, and raises the present one to it."""
+        request = context_pb.LimitPromptRequest(
+            agent_id=agent_id, prompt_limit=_limit_to_proto(limit), only_raise=True
+        )
+        response = await self._stub.LimitPrompt(request)
+        if not response.HasField("previous_limit"):
+            return None
+        return PromptLimit(response.previous_limit.bytes, response.previous_limit.line_numbers)
+
+    async def set_limit(self, agent_id: str, limit: PromptLimit | None, revision: int) -> None:
+        """Sets the limit, unless there is one for a later revision of the agent."""
+        request = context_pb.LimitPromptRequest(
+            agent_id=agent_id, prompt_limit=_limit_to_proto(limit), agent_revision=revision
+        )
+        await self._stub.LimitPrompt(request)
 
     async def release(self, agent_id: str) -> None:
         """Takes everything from an agent."""
         await self._stub.ReleaseAgent(context_pb.ReleaseAgentRequest(agent_id=agent_id))
+
+
+def _limit_to_proto(limit: PromptLimit | None) -> context_pb.PromptLimit | None:
+    if limit is None:
+        return None
+    return context_pb.PromptLimit(bytes=limit.bytes, line_numbers=limit.line_numbers)
 
 
 def _exit_rules(agent: Agent) -> list[tool_pb2.ToolRule]:

@@ -19,6 +19,7 @@ from strata.agent_loop.domain.agents import (
     CompactionSettings,
     Conversation,
     StoredAgent,
+    changes_prompt,
     merge_tools,
 )
 from strata.agent_loop.domain.commands import (
@@ -31,6 +32,7 @@ from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, 
 from strata.agent_loop.domain.store import AgentStore
 from strata.agent_loop.domain.tools import FILE_TOOLS, ToolSet
 from strata.agent_loop.inspection import shows_folders
+from strata.agent_loop.limiting import LimitedMemory, PromptLimits
 from strata.agent_loop.loop.failures import ends_run
 from strata.agent_loop.loop.ports import (
     Archival,
@@ -38,10 +40,11 @@ from strata.agent_loop.loop.ports import (
     Memory,
     MemorySection,
     Models,
+    PromptLimit,
     Tools,
 )
 from strata.agent_loop.models.domain import EndpointType, TextPart
-from strata.agent_loop.models.errors import ModelError
+from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import ArchivalStats, Metadata, assemble
 from strata.shared.clock import Clock
 from strata.shared.errors import (
@@ -60,13 +63,22 @@ ABANDONED_AFTER = timedelta(minutes=1)
 _log = get_logger(__name__)
 
 
-class MemoryLife(Memory, Protocol):
+class MemoryLife(Memory, LimitedMemory, Protocol):
     """Core memory in the life of an agent."""
 
     async def prepare(
-        self, agent_id: str, blocks: Sequence[Any], block_ids: Sequence[str]
+        self,
+        agent: Agent,
+        blocks: Sequence[Any],
+        block_ids: Sequence[str],
+        limit: PromptLimit | None,
     ) -> Sequence[Any]:
-        """Makes and attaches the first blocks; repeating it returns them."""
+        """Makes and attaches the first blocks; repeating it returns them.
+
+        Raises:
+            FailedPreconditionError: BLOCK_LIMIT_EXCEEDED; CONTEXT_WINDOW_EXCEEDED if all of them
+                together exceed the limit.
+        """
         ...
 
     async def release(self, agent_id: str) -> None:
@@ -130,6 +142,7 @@ class AgentLifecycle:
         archival: Archival memory.
         tools: The tools.
         models: The models.
+        tokens: What is known of bytes per token.
         clock: The clock.
     """
 
@@ -141,6 +154,7 @@ class AgentLifecycle:
         archival: ArchivalLife,
         tools: Tools,
         models: ModelCatalog,
+        tokens: TokenEstimator,
         clock: Clock,
     ) -> None:
         self._store = store
@@ -150,6 +164,7 @@ class AgentLifecycle:
         self._tools = tools
         self._models = models
         self._clock = clock
+        self._limits = PromptLimits(store, memory, tools, models, tokens, clock)
 
     async def create(self, command: CreateAgent) -> tuple[Agent, Sequence[Any]]:
         """Creates an agent whole or not at all; returns it with its blocks.
@@ -160,19 +175,21 @@ class AgentLifecycle:
         Raises:
             NotFoundError: BLOCK_NOT_FOUND, TOOL_NOT_FOUND.
             AlreadyExistsError: NAME_TAKEN, REQUEST_ID_REUSED.
-            FailedPreconditionError: BLOCK_LIMIT_EXCEEDED.
+            FailedPreconditionError: BLOCK_LIMIT_EXCEEDED; CONTEXT_WINDOW_EXCEEDED if system
+                prompt, tools and blocks are too large for the model.
         """
         self._models.check(command.agent.model.handle)
         self.check_compaction(command.agent.compaction)
-        await self._check_tools(command.agent.tools)
+        tools = await self._check_tools(command.agent.tools)
         stored = await self._claim(command)
         agent = stored.agent
         if stored.state is AgentState.DELETING:
             raise _not_found(agent.id)
         try:
+            limit = await self._first_limit(stored, tools)
             # Each is waited for: what is still under way could store after it was undone.
             blocks, archive = await asyncio.gather(
-                self._memory.prepare(agent.id, command.blocks, command.block_ids),
+                self._memory.prepare(agent, command.blocks, command.block_ids, limit),
                 self._archival.prepare(agent.id),
                 return_exceptions=True,
             )
@@ -197,6 +214,8 @@ class AgentLifecycle:
             NotFoundError: AGENT_NOT_FOUND, TOOL_NOT_FOUND.
             AbortedError: REVISION_MISMATCH.
             AlreadyExistsError: NAME_TAKEN, REQUEST_ID_REUSED.
+            FailedPreconditionError: CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks
+                would be too large for the model.
         """
         if command.patch.model is not None:
             self._models.check(command.patch.model.handle)
@@ -204,6 +223,8 @@ class AgentLifecycle:
             self.check_compaction(command.patch.compaction)
         if command.patch.tools is not None:
             await self._check_tools(command.patch.tools)
+        if changes_prompt(command.patch):
+            return await self._limits.change(command)
         return await self._store.update(command.patch, command.request)
 
     async def delete(self, agent_id: str) -> None:
@@ -289,7 +310,7 @@ class AgentLifecycle:
             self._tools.resolve(merge_tools(agent.tools, FILE_TOOLS)),
         )
         offered = toolset.offered(agent.tools, folders=shows_folders(window))
-        return agent, window, offered, await self._bound(agent)
+        return agent, window, offered, await self._limits.bound(agent)
 
     async def _claim(self, command: CreateAgent) -> StoredAgent:
         try:
@@ -316,7 +337,20 @@ class AgentLifecycle:
         began = stored.agent.create_time
         return began is not None and self._clock.now() - began > ABANDONED_AFTER
 
-    async def _check_tools(self, names: Sequence[str]) -> None:
+    async def _first_limit(self, stored: StoredAgent, tools: ToolSet) -> PromptLimit | None:
+        """Returns how large the memory of a new agent may become.
+
+        Raises:
+            FailedPreconditionError: CONTEXT_WINDOW_EXCEEDED: there is no room for any.
+        """
+        budget = await self._limits.budget(stored.agent, tools)
+        if budget is None:
+            return None
+        if stored.state is AgentState.CREATING:
+            budget.check()
+        return budget.limit
+
+    async def _check_tools(self, names: Sequence[str]) -> ToolSet:
         toolset = await self._tools.resolve(names)
         gated = [tool.name for tool in toolset.tools if tool.requires_approval]
         if gated:
@@ -324,9 +358,10 @@ class AgentLifecycle:
                 f"Approvals are not built in this release, and {', '.join(gated)} needs one.",
                 metadata={"what": "approvals"},
             )
+        return toolset
 
     async def _open(self, agent: Agent, conversation_id: str, command: CreateAgent | None) -> None:
-        bound = await self._bound(agent)
+        bound = await self._limits.bound(agent)
         numbered = (
             bound is not None
             and bound.settings.endpoint_type is EndpointType.ANTHROPIC
@@ -358,13 +393,6 @@ class AgentLifecycle:
             for message in given
         ]
         await self._recall.open_window(conversation_id, agent.id, [blank, *first])
-
-    async def _bound(self, agent: Agent) -> BoundModel | None:
-        try:
-            return await self._models.bind(agent.model, agent.model_keys)
-        except ModelError:
-            # An agent may be made before there is a model for it.
-            return None
 
     async def _stats(self, agent_id: str) -> ArchivalStats:
         try:

@@ -80,7 +80,9 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
         tokens=tokens,
         clock=wiring.clock,
     )
-    lifecycle = AgentLifecycle(store, memory, recall, archival, tools, provider, wiring.clock)
+    lifecycle = AgentLifecycle(
+        store, memory, recall, archival, tools, provider, tokens, wiring.clock
+    )
     by_hand = CompactionByHand(lifecycle.inspect, provider, recall, tokens, wiring.clock)
     return Room(
         name=NAME,

@@ -14,6 +14,7 @@ from strata.archival.domain.passages import TagMatch
 from strata.archival.domain.searching import Answer, Exclusion, Found, Search
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
+from strata.shared.reranking import Outcome, Report
 from strata.shared.timewords import TimeRange
 
 DEFAULT_TOP_K = 5
@@ -23,6 +24,11 @@ _MATCH = {
     pb.TAG_MATCH_MODE_UNSPECIFIED: TagMatch.ANY,
     pb.TAG_MATCH_MODE_ANY: TagMatch.ANY,
     pb.TAG_MATCH_MODE_ALL: TagMatch.ALL,
+}
+_OUTCOMES = {
+    Outcome.DONE: pb.PASSAGE_RERANK_OUTCOME_DONE,
+    Outcome.OUT_OF_TIME: pb.PASSAGE_RERANK_OUTCOME_OUT_OF_TIME,
+    Outcome.FAILED: pb.PASSAGE_RERANK_OUTCOME_FAILED,
 }
 
 
@@ -78,6 +84,7 @@ def answer_to_proto(answer: Answer) -> pb.SearchPassagesResponse:
         hits=[_hit(found) for found in answer.hits],
         exclusions=[_exclusion(each) for each in answer.exclusions],
         spoken_times=[_spoken_time(each) for each in answer.spoken_times],
+        reranking=None if answer.reranking is None else _reranking(answer.reranking),
     )
 
 
@@ -88,6 +95,8 @@ def _hit(found: Found) -> pb.PassageHit:
         vector_rank=found.vector_rank,
         fts_rank=found.fts_rank,
         explanation=found.why,
+        rerank_score=found.rerank_score,
+        rerank_rank=found.rerank_rank,
     )
     return pb.PassageHit(passage=passage_to_proto(found.passage), relevance=relevance)
 
@@ -97,6 +106,14 @@ def _exclusion(exclusion: Exclusion) -> pb.PassageExclusion:
         condition=exclusion.condition,
         count=exclusion.count,
         best_passage_id=exclusion.best_passage_id,
+    )
+
+
+def _reranking(report: Report) -> pb.PassageReranking:
+    return pb.PassageReranking(
+        model=report.model,
+        candidate_count=report.candidates,
+        outcome=_OUTCOMES[report.outcome],
     )
 
 

@@ -14,6 +14,7 @@ from strata.archival.store.homes import Home
 from strata.shared.embedding import Embedder, EmbeddingModels
 from strata.shared.timewords import TimeRange, just_before
 from strata.shared.vectors import Collection, FieldKind, Hit, VectorIndex, Where
+from strata.shared.vectors.fusion import joined
 from strata.shared.vectors.preferring import of_that_time
 from strata.shared.vectors.reindex import Serving
 from strata.shared.vectors.reindex.routes import OwnModels, Routes, first_generation
@@ -175,18 +176,19 @@ class PassageIndex:
         """
         prefer = of_that_time(spoken)
         groups = await self._by_model(project_id, within.archive_ids)
+        several = len(groups) > 1
 
         async def ask(model: str) -> list[Hit]:
             where = _where(replace(within, archive_ids=tuple(groups[model])))
             texts, one = self.texts, None
             if model:
                 texts, one = self.own_texts, self.generation_of(model)
-            return await texts.search(project_id, query, where, limit, prefer=prefer, within=one)
+            return await texts.search(
+                project_id, query, where, limit, prefer=prefer, within=one, uncut=several
+            )
 
         found = await asyncio.gather(*(ask(model) for model in groups))
-        hits = [hit for each in found for hit in each]
-        hits.sort(key=lambda hit: (-hit.score, hit.document_id))
-        return hits[:limit]
+        return joined(found, limit) if several else [hit for each in found for hit in each]
 
     async def _by_model(
         self, project_id: str, archive_ids: Sequence[str]

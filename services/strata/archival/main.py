@@ -36,6 +36,7 @@ from strata.archival.store import (
     ReceiptLog,
 )
 from strata.shared.db import Database
+from strata.shared.reranking.opening import open_reranking
 from strata.shared.room import Room, Service, Wiring
 from strata.shared.server import run_room
 
@@ -53,7 +54,8 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
         stack: Closes what the room opens.
 
     Raises:
-        FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
+        FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``), or the
+            folder of the reranker cannot be used (``MODEL_NOT_CONFIGURED``).
         UnavailableError: The database cannot be reached.
     """
     await MIGRATIONS.check(settings.database_url)
@@ -72,6 +74,7 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
     )
     stack.push_async_callback(worker.close)
     indexes = await open_indexes(settings, wiring, stack, database, worker)
+    reranking = await open_reranking(settings, wiring.commons, wiring.telemetry, stack)
     embedder, indexer = indexes.embedder, indexes.indexer
     archives = PostgresArchiveStore(database)
     passages = PostgresPassageStore(database)
@@ -112,7 +115,7 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
                     passages,
                     PostgresPassageHistory(database),
                     archives,
-                    PassageSearch(passages, indexes.passages, wiring.clock),
+                    PassageSearch(passages, indexes.passages, wiring.clock, reranking),
                     embedder,
                     wiring.clock,
                     token_limit=settings.passage_token_limit,

@@ -11,6 +11,8 @@ from strata.archival.domain.store import PassageStore
 from strata.archival.index import ChunkIndex, PassageIndex
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
+from strata.shared.reranking import Report
+from strata.shared.reranking.ordering import Ranked, Reranking, told
 from strata.shared.timewords import TimeRange, time_ranges, zone_of
 from strata.shared.vectors.merging import Place, explained, if_there, merge
 from strata.shared.vectors.preferring import WHEN_WEIGHT
@@ -26,12 +28,20 @@ class PassageSearch:
         store: The passages.
         index: The index of them.
         clock: Says what "yesterday" is.
+        reranking: Puts the best results into order; None leaves them in that of the fusion.
     """
 
-    def __init__(self, store: PassageStore, index: PassageIndex, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: PassageStore,
+        index: PassageIndex,
+        clock: Clock,
+        reranking: Reranking | None = None,
+    ) -> None:
         self._store = store
         self._index = index
         self._clock = clock
+        self._reranking = reranking or Reranking.off()
 
     async def search(self, search: Search) -> Answer:
         """Returns the best passages, best first; none for a blank query."""
@@ -42,35 +52,39 @@ class PassageSearch:
             return Answer()
         now = search.reference_time or self._clock.now()
         spoken = time_ranges(search.query, now, zone_of(search.timezone))
-        found = await self._find(search, search.within(archives), spoken)
+        depth = self._reranking.depth(search.top_k)
+        found = await self._find(search, search.within(archives), spoken, depth)
+        ranked, report = await self._reranking.order(search.query, found, lambda each: each.text)
         left_out: tuple[Exclusion, ...] = ()
         if search.explain and search.has_conditions:
-            everything = await self._find(search, Filter(tuple(archives)), spoken)
+            everything = await self._find(search, Filter(tuple(archives)), spoken, search.top_k)
             left_out = exclusions(search, [passage for passage, _ in everything])
         hits = tuple(
             Found(
-                passage,
-                place.mode,
-                place.score,
-                place.vector_rank,
-                place.fts_rank,
-                _why(passage, place, spoken) if search.explain else "",
+                each.item,
+                each.place.mode,
+                each.place.score,
+                each.place.vector_rank,
+                each.place.fts_rank,
+                _why(each, place, spoken, report) if search.explain else "",
+                each.score,
+                each.rank,
             )
-            for passage, place in found
+            for place, each in enumerate(ranked[: search.top_k], start=1)
         )
-        return Answer(hits, left_out, spoken)
+        return Answer(hits, left_out, spoken, report)
 
     async def _find(
-        self, search: Search, within: Filter, spoken: Sequence[TimeRange]
+        self, search: Search, within: Filter, spoken: Sequence[TimeRange], limit: int
     ) -> list[tuple[Passage, Place]]:
         hits = await if_there(
-            self._index.search(current_project(), search.query, within, search.top_k, spoken)
+            self._index.search(current_project(), search.query, within, limit, spoken)
         )
         by_id, by_words = await self._store.matching(
             [hit.document_id for hit in hits or ()],
             search.query,
             within,
-            search.top_k,
+            limit,
             all_words=hits is None,
         )
         ranked = merge(
@@ -79,7 +93,7 @@ class PassageSearch:
             [(passage.id, passage, score) for passage, score in by_words],
             lambda passage: WHEN_WEIGHT * len(_of_that_time(passage, spoken)),
         )
-        return ranked[: search.top_k]
+        return ranked[:limit]
 
 
 class FileChunkSearch:
@@ -115,6 +129,9 @@ def _of_that_time(passage: Passage, spoken: Sequence[TimeRange]) -> list[TimeRan
     return [each for each in spoken if each.holds(passage.create_time)]
 
 
-def _why(passage: Passage, place: Place, spoken: Sequence[TimeRange]) -> str:
-    named = _of_that_time(passage, spoken)
-    return explained(place, [f"it was stored at the time of {each.words!r}" for each in named])
+def _why(
+    ranked: Ranked[Passage], place: int, spoken: Sequence[TimeRange], report: Report | None
+) -> str:
+    named = _of_that_time(ranked.item, spoken)
+    reasons = [f"it was stored at the time of {each.words!r}" for each in named]
+    return " ".join(filter(None, [explained(ranked.place, reasons), told(ranked, place, report)]))

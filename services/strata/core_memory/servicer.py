@@ -223,6 +223,13 @@ class ContextServicer(context_grpc.ContextServiceServicer):
         blocks = await self._memory.prepare_agent(requests.to_prepare(request))
         return responses.prepared_to_proto(blocks)
 
+    async def LimitPrompt(
+        self, request: context_pb.LimitPromptRequest, context: Context
+    ) -> context_pb.LimitPromptResponse:
+        """Says how large the memory of an agent may become."""
+        before = await self._memory.limit_prompt(requests.to_limit_prompt(request))
+        return responses.limited_to_proto(before)
+
     async def ReleaseAgent(
         self, request: context_pb.ReleaseAgentRequest, context: Context
     ) -> context_pb.ReleaseAgentResponse:

@@ -20,6 +20,7 @@ from strata.recall.domain.search import (
 )
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
+from strata.shared.reranking import Outcome, Report
 from strata.shared.timewords import TimeRange
 
 MAX_QUERY_CHARS = 2_000
@@ -32,6 +33,11 @@ _MODES = {
     pb.SEARCH_MODE_FULL_TEXT: Mode.FULL_TEXT,
     pb.SEARCH_MODE_SEMANTIC: Mode.SEMANTIC,
     pb.SEARCH_MODE_HYBRID: Mode.HYBRID,
+}
+_OUTCOMES = {
+    Outcome.DONE: pb.RERANK_OUTCOME_DONE,
+    Outcome.OUT_OF_TIME: pb.RERANK_OUTCOME_OUT_OF_TIME,
+    Outcome.FAILED: pb.RERANK_OUTCOME_FAILED,
 }
 
 
@@ -90,6 +96,7 @@ def answer_to_proto(answer: Answer) -> pb.SearchMessagesResponse:
         hits=[_hit(hit) for hit in answer.hits],
         exclusions=[_exclusion(each) for each in answer.exclusions],
         spoken_times=[_spoken_time(each) for each in answer.spoken_times],
+        reranking=None if answer.reranking is None else _reranking(answer.reranking),
     )
 
 
@@ -100,6 +107,8 @@ def _hit(hit: SearchHit) -> pb.MessageHit:
         vector_rank=hit.vector_rank,
         fts_rank=hit.fts_rank,
         explanation=hit.why,
+        rerank_score=hit.rerank_score,
+        rerank_rank=hit.rerank_rank,
     )
     return pb.MessageHit(
         message=message_to_proto(hit.message),
@@ -113,6 +122,14 @@ def _exclusion(exclusion: Exclusion) -> pb.Exclusion:
         condition=exclusion.condition,
         count=exclusion.count,
         best_message_id=exclusion.best_message_id,
+    )
+
+
+def _reranking(report: Report) -> pb.Reranking:
+    return pb.Reranking(
+        model=report.model,
+        candidate_count=report.candidates,
+        outcome=_OUTCOMES[report.outcome],
     )
 
 

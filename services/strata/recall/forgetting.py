@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
 
 from strata.recall.domain.messages import Cursor
-from strata.recall.domain.retention import OldMessages
+from strata.recall.domain.retention import TURN_DAYS, OldMessages, Swept
 from strata.recall.index import MessageIndex
 from strata.recall.store.retention import ForgottenMessages
 from strata.shared.clock import Clock
@@ -16,6 +17,7 @@ from strata.shared.logs import get_logger
 _PROJECTS = 100
 _AGENTS = 100
 _POINTS = 500
+_Sweep = Callable[[str, str, datetime, Cursor | None, int], Awaitable[Swept]]
 
 _log = get_logger(__name__)
 
@@ -63,21 +65,31 @@ class RetentionWorker:
         return total
 
     async def _project(self, project_id: str, days: int) -> int:
-        before = self._clock.now() - timedelta(days=days)
-        total, after = 0, ""
+        now = self._clock.now()
+        before = now - timedelta(days=days)
+        begun_before = now - timedelta(days=max(days, TURN_DAYS))
+        total, turns, after = 0, 0, ""
         while agents := await self._old.agents(project_id, after, _AGENTS):
             for agent_id in agents:
-                cursor: Cursor | None = None
-                while True:
-                    swept = await self._old.sweep(project_id, agent_id, before, cursor, self._batch)
-                    total += swept.forgotten
-                    cursor = swept.cursor
-                    if cursor is None:
-                        break
+                total += await self._walk(self._old.sweep, project_id, agent_id, before)
+                # After the messages: a turn goes once the last message of it is gone.
+                turns += await self._walk(self._old.sweep_turns, project_id, agent_id, begun_before)
             after = agents[-1]
-        if total:
-            _log.info("old messages are forgotten", project_id=project_id, messages=total)
+        if total or turns:
+            _log.info(
+                "old messages are forgotten", project_id=project_id, messages=total, turns=turns
+            )
         return total
+
+    async def _walk(self, sweep: _Sweep, project_id: str, agent_id: str, before: datetime) -> int:
+        total = 0
+        cursor: Cursor | None = None
+        while True:
+            swept = await sweep(project_id, agent_id, before, cursor, self._batch)
+            total += swept.forgotten
+            cursor = swept.cursor
+            if cursor is None:
+                return total
 
 
 class ForgottenPoints:

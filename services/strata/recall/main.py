@@ -27,6 +27,7 @@ from strata.recall.store import (
     PostgresWindowStore,
 )
 from strata.shared.db import Database
+from strata.shared.reranking.opening import open_reranking
 from strata.shared.room import Room, Service, Wiring
 from strata.shared.server import run_room
 
@@ -44,7 +45,8 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
         stack: Closes what the room opens.
 
     Raises:
-        FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
+        FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``), or the
+            folder of the reranker cannot be used (``MODEL_NOT_CONFIGURED``).
         UnavailableError: The database cannot be reached.
         ValueError: Messages are to be indexed and there is no worker role.
     """
@@ -58,6 +60,7 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
     stack.push_async_callback(database.close)
     worker = _open_worker(settings, stack)
     indexes = await open_indexes(settings, wiring, stack, database, worker)
+    reranking = await open_reranking(settings, wiring.commons, wiring.telemetry, stack)
     background = indexes.background
     if worker is not None:
         retention = RetentionWorker(
@@ -70,7 +73,7 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
     messages = MessageServicer(
         PostgresMessageStore(database),
         PostgresPinStore(database),
-        MessageSearch(PostgresSearchStore(database), indexes.messages, wiring.clock),
+        MessageSearch(PostgresSearchStore(database), indexes.messages, wiring.clock, reranking),
         PostgresRetentionSettings(database),
         wiring.clock,
     )

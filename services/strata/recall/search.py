@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from strata.recall.domain.messages import Message
 from strata.recall.domain.questions import whose_words
@@ -15,9 +16,12 @@ from strata.recall.domain.search import (
     SearchStore,
     exclusions,
 )
+from strata.recall.domain.search_text import searchable_text
 from strata.recall.index import MessageIndex
 from strata.shared.clock import Clock
 from strata.shared.context import current_project
+from strata.shared.reranking import Report
+from strata.shared.reranking.ordering import Ranked, Reranking, told
 from strata.shared.timewords import TimeRange, time_ranges, zone_of
 from strata.shared.vectors.merging import Place, explained, if_there, merge
 
@@ -32,19 +36,29 @@ class MessageSearch:
         store: The log.
         index: The index; None searches by words alone.
         clock: Says what "yesterday" is.
+        reranking: Puts the best results into order; None leaves them in that of the fusion.
     """
 
-    def __init__(self, store: SearchStore, index: MessageIndex | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: SearchStore,
+        index: MessageIndex | None,
+        clock: Clock,
+        reranking: Reranking | None = None,
+    ) -> None:
         self._store = store
         self._index = index
         self._clock = clock
+        self._unchanged = Reranking.off()
+        self._reranking = reranking or self._unchanged
 
     async def search(self, query: SearchQuery) -> Answer:
         """Returns the best messages, best first."""
         now = query.reference_time or self._clock.now()
         spoken = time_ranges(query.text, now, zone_of(query.timezone))
-        found = (await self._find(query, spoken))[: query.limit]
-        messages = [message for message, _ in found]
+        ranked, report = await self._best(query, spoken)
+        found = ranked[: query.limit]
+        messages = [each.item for each in found]
         around: dict[str, tuple[Message, ...]] = {}
         if query.neighbours and found:
             around = await self._store.around(messages, query.neighbours)
@@ -54,17 +68,28 @@ class MessageSearch:
             left_out = exclusions(query, [message for message, _ in everything[: query.limit]])
         hits = tuple(
             SearchHit(
-                message,
-                place.mode,
-                place.score,
-                place.vector_rank,
-                place.fts_rank,
-                _why(message, place, query, spoken) if query.explain else "",
-                around.get(message.id, ()),
+                each.item,
+                each.place.mode,
+                each.place.score,
+                each.place.vector_rank,
+                each.place.fts_rank,
+                _why(each, place, query, spoken, report) if query.explain else "",
+                around.get(each.item.id, ()),
+                each.score,
+                each.rank,
             )
-            for message, place in found
+            for place, each in enumerate(found, start=1)
         )
-        return Answer(hits, left_out, spoken)
+        return Answer(hits, left_out, spoken, report)
+
+    async def _best(
+        self, query: SearchQuery, spoken: Sequence[TimeRange]
+    ) -> tuple[list[Ranked[Message]], Report | None]:
+        # Who asks for words alone wants the order of the words.
+        reranking = self._unchanged if query.mode is Mode.FULL_TEXT else self._reranking
+        deep = replace(query, limit=reranking.depth(query.limit))
+        found = await self._find(deep, spoken)
+        return await reranking.order(query.text, found, searchable_text)
 
     async def _find(
         self, query: SearchQuery, spoken: Sequence[TimeRange]
@@ -83,9 +108,16 @@ class MessageSearch:
         )
 
 
-def _why(message: Message, place: Place, query: SearchQuery, spoken: Sequence[TimeRange]) -> str:
+def _why(
+    ranked: Ranked[Message],
+    place: int,
+    query: SearchQuery,
+    spoken: Sequence[TimeRange],
+    report: Report | None,
+) -> str:
     """Tells in words why a message stands where it stands."""
     reasons = []
+    message = ranked.item
     if whose_words(query.text) is message.role:
         reasons.append(f"the question is about words of the {message.role.value}")
     reasons += [
@@ -93,4 +125,4 @@ def _why(message: Message, place: Place, query: SearchQuery, spoken: Sequence[Ti
         for each in spoken
         if each.holds(message.create_time)
     ]
-    return explained(place, reasons)
+    return " ".join(filter(None, [explained(ranked.place, reasons), told(ranked, place, report)]))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from strata.shared.reranking.opening import RerankingRoomSettings
 from strata.shared.settings import room_config
-from strata.shared.vectors.searching import SearchingRoomSettings
 
 
-class RecallSettings(SearchingRoomSettings):
+class RecallSettings(RerankingRoomSettings):
     """What the recall room can be told from outside."""
 
     model_config = room_config("recall")

@@ -58,6 +58,8 @@ def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Cal
     check_id(request.agent_id, "agent", field="agent_id")
     check_id(request.conversation_id, "conversation", field="conversation_id")
     check_id(request.run_id, "run", field="run_id")
+    if request.message_id:
+        check_id(request.message_id, "message", field="message_id")
     violations = []
     seen: set[str] = set()
     for index, call in enumerate(request.calls):
@@ -85,6 +87,7 @@ def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Cal
         agent_type=request.agent_type or "letta_v1_agent",
         block_revisions=dict(request.block_revisions),
         max_files_open=request.max_files_open,
+        message_id=request.message_id,
     )
     return calls, caller
 

@@ -43,6 +43,12 @@ from strata.shared.vectors.qdrant import QdrantIndex, connect
 from strata.shared.vectors.reindex.routes import StoredRoutes
 
 SUBJECTS = ("otter", "violin", "glacier", "sourdough", "telescope", "bicycle", "lantern", "orchid")
+MORE = (
+    "A walrus sleeps on the ice.",
+    "A narwhal dives below the ice.",
+    "An aunt of the walrus owns a bicycle.",
+    "Somebody has seen a telescope.",
+)
 TEXTS = [f"The {subject} number {n} belongs to aunt {n}." for n, subject in enumerate(SUBJECTS)]
 
 
@@ -407,6 +413,34 @@ async def test_an_archive_has_a_model_of_its_own(world: World) -> None:
     assert await stores.archives.delete(archive.id) == 2
     await world.index_all()
     assert await world.held(own, ARCHIVE_PASSAGES) == 0
+
+
+async def test_archives_of_several_models_make_one_ranking(world: World) -> None:
+    await world.insert(*TEXTS)
+    words = world.models.known(WORDS)
+    archive = await world.stores.archives.create(
+        new_archive("shared", words.id, words.dim, NOW, own_model=words.id), world.agent, ""
+    )
+    more = [new_passage(text) for text in MORE]
+    await world.stores.passages.insert(Place(archive_id=archive.id), more, archive, "")
+    await world.index_all()
+    for query in ("walrus ice", "who has the telescope", "the aunt's bicycle", "zzz"):
+        search = Search(query, 50, agent_id=world.agent)
+        hits = (await world.search.search(search)).hits
+        assert len(hits) == len(TEXTS) + len(MORE)
+        ranks = [hit.vector_rank for hit in hits]
+        assert sorted(ranks) == list(range(1, len(hits) + 1)), query  # type: ignore[type-var]
+        by_words = [hit.fts_rank for hit in hits if hit.fts_rank is not None]
+        assert sorted(by_words) == list(range(1, len(by_words) + 1)), query
+        # A page of three tells the same of its hits: places among all, not among the three.
+        few = (await world.search.search(replace(search, top_k=3))).hits
+        assert [(h.passage.id, h.vector_rank, h.fts_rank) for h in few] == [
+            (h.passage.id, h.vector_rank, h.fts_rank) for h in hits[:3]
+        ]
+    # The ranks of one model alone are those of its own arm.
+    alone = Search("walrus ice", 50, archive_ids=(archive.id,))
+    ranks = [hit.vector_rank for hit in (await world.search.search(alone)).hits]
+    assert sorted(ranks) == list(range(1, len(MORE) + 1))  # type: ignore[type-var]
 
 
 async def test_an_archive_moves_to_another_model_and_back(world: World) -> None:

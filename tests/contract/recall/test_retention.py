@@ -31,7 +31,7 @@ from strata.shared.clock import ManualClock
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.embedding.minilm import MiniLmEmbedder
-from strata.shared.errors import NotFoundError
+from strata.shared.errors import AbortedError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.telemetry import Telemetry
 from strata.shared.vectors.indexing import Indexer
@@ -268,6 +268,106 @@ async def test_a_pin_and_the_worker_at_once_leave_a_whole_window(house: House) -
     window = await talk.window()  # Fails if the window names a message that is not there.
     pinned = [m.id for m, each in zip(old, done[1:], strict=False) if isinstance(each, Message)]
     assert set(pinned) <= set(ids(window))
+
+
+async def turns_of(house: House, talk: Talk) -> set[str]:
+    async with house.service.transaction() as connection:
+        found = await connection.execute(
+            sql("SELECT run_id FROM recall.turns WHERE agent_id = :agent"), {"agent": talk.agent}
+        )
+        return {row.run_id for row in found}
+
+
+async def begun(house: House, *, days_ago: float = 0.0) -> None:
+    """Has all turns begun at a time of the test's clock; the database writes its own."""
+    at = {"at": house.clock.now() - timedelta(days=days_ago), "project": context.current_project()}
+    async with house.service.transaction() as connection:
+        await connection.execute(
+            sql("UPDATE recall.turns SET begin_time = :at WHERE project_id = :project"), at
+        )
+
+
+async def test_a_turn_is_forgotten_with_the_last_of_its_messages(house: House) -> None:
+    await house.keep(30)
+    talk = await house.talk()
+    # More turns than a batch has, and an end of a summary among the first.
+    turns = [await talk.turn(f"turn {n}") for n in range(9)]
+    await talk.compact(*turns[7], *turns[8])
+    await begun(house)
+    runs = [turn[0].run_id for turn in turns]
+    assert await turns_of(house, talk) == set(runs)
+    await house.days_later(29)
+    assert await turns_of(house, talk) == set(runs)
+    assert await house.days_later(2) == 12
+    # Of the first and of the seventh a message is left; the others are in the window.
+    assert await turns_of(house, talk) == {runs[0], runs[6], runs[7], runs[8]}
+
+
+async def test_a_project_that_forgets_nothing_forgets_no_turn(house: House) -> None:
+    talk = await house.talk()
+    run = new_id("run")
+    await talk.windows.begin_turn(talk.id, talk.agent, run, 1, [])
+    later = await talk.turn("later")
+    await begun(house)
+    await house.days_later(10_000)
+    assert await turns_of(house, talk) == {run, later[0].run_id}
+
+
+async def test_a_turn_is_remembered_for_a_week_at_least(house: House) -> None:
+    await house.keep(1)
+    talk = await house.talk()
+    turns = [await talk.turn(f"turn {n}") for n in range(4)]
+    await talk.compact(*turns[3])
+    await begun(house)
+    middle = turns[1][0].run_id
+    assert await house.days_later(6.9) == 4
+    assert middle in await turns_of(house, talk)
+    with pytest.raises(AbortedError) as late:
+        await talk.windows.begin_turn(talk.id, talk.agent, middle, 9, [])
+    assert late.value.reason is Reason.STALE_ATTEMPT
+    await house.days_later(0.2)
+    assert middle not in await turns_of(house, talk)
+
+
+async def test_a_run_that_has_the_window_keeps_it(house: House) -> None:
+    await house.keep(1)
+    talk = await house.talk()
+    stranded, running = new_id("run"), new_id("run")
+    # Neither has a message: one was cut short, the other one waits for years.
+    await talk.windows.begin_turn(talk.id, talk.agent, stranded, 1, [])
+    await talk.windows.begin_turn(talk.id, talk.agent, running, 1, [])
+    await begun(house)
+    await house.days_later(1_000)
+    assert await turns_of(house, talk) == {running}
+    # Its next attempt goes on, and fences the one before.
+    resumed = await talk.windows.begin_turn(talk.id, talk.agent, running, 2, [])
+    assert resumed.committed_steps == 0
+    late = Step(talk.id, talk.agent, running, 1, 1, ())
+    with pytest.raises(AbortedError):
+        await talk.windows.commit_step(late)
+    await talk.windows.commit_step(replace(late, attempt=2))
+
+
+async def test_turns_of_other_projects_and_agents_are_left_alone(house: House) -> None:
+    stranger = RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))
+    with context.use(stranger):
+        theirs = await house.talk()
+        for _ in range(2):
+            await theirs.windows.begin_turn(theirs.id, theirs.agent, new_id("run"), 1, [])
+        await begun(house)
+        before = await turns_of(house, theirs)
+    await house.keep(30)
+    talks = [await house.talk() for _ in range(2)]
+    for talk in talks:
+        for _ in range(5):
+            await talk.windows.begin_turn(talk.id, talk.agent, new_id("run"), 1, [])
+    await begun(house)
+    house.clock.advance(31 * DAY)
+    # Replicas at the same time: whoever comes second finds nothing, and nobody waits in a ring.
+    await asyncio.gather(*(house.retention.round() for _ in range(4)))
+    assert [len(await turns_of(house, talk)) for talk in talks] == [1, 1]
+    with context.use(stranger):
+        assert await turns_of(house, theirs) == before
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

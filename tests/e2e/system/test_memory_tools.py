@@ -9,6 +9,7 @@ import pytest
 
 from doubles.script import Call, ModelCall, Reply, call, say
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from world import Ran, World
@@ -260,6 +261,70 @@ async def test_conflict_in_line_numbered_form_is_told_too(world: World) -> None:
     assert (await world.block(agent, "human")).value == (
         "Title: Countess\nName: Ada\nAge: 36\nCity: Graz"
     )
+
+
+async def test_a_passage_names_the_message_that_stored_it(world: World) -> None:
+    agent = await world.make_agent()
+    facts = ("Her boat is called Kestrel.", "Her sister lives in Whitby.", "Taxes are due in May.")
+    world.model.script(
+        Reply(calls=tuple(Call("archival_memory_insert", {"content": f}) for f in facts[:2])),
+        call("archival_memory_insert", {"content": facts[2]}),
+        say("Kept."),
+    )
+    ran = await world.send(agent, "Keep this.")
+
+    first, second = [m for m in ran.messages if any(p.HasField("tool_call") for p in m.parts)]
+    for message, texts in ((first, facts[:2]), (second, facts[2:])):
+        request = passage_pb.ListPassagesRequest(agent_id=agent.id, message_id=message.id)
+        found = (await world.passages.ListPassages(request)).passages
+        assert {each.text for each in found} == set(texts)
+        asked = {part.tool_call.tool_call_id for part in message.parts if part.tool_call.name}
+        assert {each.origin.tool_call_id for each in found} == asked
+        assert {(each.origin.run_id, each.origin.agent_id) for each in found} == {
+            (ran.run_id, agent.id)
+        }
+
+
+async def test_tools_are_offered_in_the_order_in_which_they_were_written(world: World) -> None:
+    """A provider's prompt cache begins with them: no set or relation may shuffle them."""
+    written = ("memory_replace", "archival_memory_search", "memory_insert", "conversation_search")
+    agent = await world.make_agent(tools=(*written, *reversed(written)), include_base_tools=False)
+    other = await world.make_agent(tools=sorted(written), include_base_tools=False)
+    assert tuple(agent.tools) == written
+
+    for each in (agent, other, agent):
+        world.model.script(call("conversation_search", {"query": "tea"}), say("No."))
+        await world.send(each, "Do I like tea?")
+    # What is changed beside them leaves them alone, and so does writing them again.
+    for change in ({"description": "Likes tea."}, {"tools": agent_pb.NameList(names=written)}):
+        request = agent_pb.UpdateAgentRequest(agent_id=agent.id, **change)
+        assert tuple((await world.agents.UpdateAgent(request)).agent.tools) == written
+        world.model.script(say("Yes."))
+        await world.send(agent, "And now?")
+
+    orders = [tuple(request.tool_names) for request in world.model.requests]
+    assert orders == [written, written, *[tuple(sorted(written))] * 2, *[written] * 4]
+
+    names = agent_pb.NameList(names=tuple(reversed(written)))
+    await world.agents.UpdateAgent(agent_pb.UpdateAgentRequest(agent_id=agent.id, tools=names))
+    world.model.script(say("Yes."))
+    await world.send(agent, "And now?")
+    assert tuple(world.model.requests[-1].tool_names) == tuple(reversed(written))
+
+
+async def test_tags_are_sorted_in_the_metadata(world: World) -> None:
+    agent = await world.make_agent()
+    inserts = (
+        Call("archival_memory_insert", {"content": "Ada likes tea.", "tags": ["zoo", "apple"]}),
+        Call("archival_memory_insert", {"content": "Ada rows.", "tags": ["Äpfel", "zoo", "9"]}),
+        Call("archival_memory_insert", {"content": "Ada sings.", "tags": ["Zebra", "10", "zoo"]}),
+    )
+    world.model.script(Reply(calls=inserts), say("Kept."), say("Yes."))
+    await world.send(agent, "Keep this.")
+    await world.send(agent, "Did you?")
+    tags = "- Available archival memory tags: 10, 9, Zebra, apple, zoo, Äpfel\n"
+    assert tags in world.model.requests[-1].system
+    assert tags in await world.system_message(agent)
 
 
 async def test_mistakes_are_told_in_words(world: World) -> None:

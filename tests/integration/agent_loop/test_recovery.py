@@ -30,6 +30,7 @@ from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
+from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.shared.channels import ChannelFactory
 from strata.shared.clock import SystemClock
@@ -197,6 +198,32 @@ async def test_memory_tools_whose_results_were_lost_have_their_effect_once(
     assert await human(world, agent) == value
     returns = (await world.window(agent)).messages[3].parts
     assert [json.loads(part.tool_return.content)["status"] for part in returns] == ["OK", "OK"]
+
+
+@pytest.mark.parametrize("when", ["before it is stored", "after it is stored"])
+async def test_passage_of_a_reply_gone_on_with_names_its_message(
+    world: World, mortal: Mortal, when: str
+) -> None:
+    agent = await world.make_agent()
+    request = mortal.request(agent, "My boat is called Kestrel.")
+    insert = Call("archival_memory_insert", {"content": "Her boat is called Kestrel."})
+    world.model.script(Reply(calls=(insert,)), say("Noted."))
+
+    def die(event: ToolEvent) -> None:
+        if isinstance(event, CallFinished) or when.startswith("before"):
+            raise Died
+
+    mortal.tools.at = die
+    with pytest.raises(Died):
+        await mortal.run(request)
+    mortal.tools.at = lambda _event: None
+    await mortal.run(replace(request, attempt=2))
+
+    asked = (await world.window(agent)).messages[2]
+    listed = await world.passages.ListPassages(
+        passage_pb.ListPassagesRequest(agent_id=agent.id, message_id=asked.id)
+    )
+    assert [each.text for each in listed.passages] == ["Her boat is called Kestrel."]
 
 
 async def test_executor_that_breaks_off_leaves_what_had_ended_in_the_ledger(

@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from strata.api.archival.v1 import (
+    agent_archive_service_pb2_grpc,
     archive_service_pb2_grpc,
     file_index_service_pb2_grpc,
     passage_service_pb2_grpc,
@@ -51,6 +52,7 @@ class Client:
     def __post_init__(self) -> None:
         self.archives = archive_service_pb2_grpc.ArchiveServiceStub(self.channel)
         self.passages = passage_service_pb2_grpc.PassageServiceStub(self.channel)
+        self.agents = agent_archive_service_pb2_grpc.AgentArchiveServiceStub(self.channel)
         self.files = file_index_service_pb2_grpc.FileIndexServiceStub(self.channel)
 
 

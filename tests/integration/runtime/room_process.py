@@ -1,12 +1,14 @@
 """A small room for tests, run as a process: ``room_process.py KEY_FILE MODE``.
 
-Its method answers after the milliseconds it is sent. Modes: ``plain``; ``stuck``
+Its method answers after the milliseconds it is sent; to ``objects`` with how many objects are set
+aside and how many are not, and ``load`` makes some more before. Modes: ``plain``; ``stuck``
 never ends its start; ``broken`` fails in it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -24,7 +26,14 @@ class ProcessSettings(RoomSettings):
     mode: str = "plain"
 
 
+_LOADED: list[list[None]] = []
+
+
 async def wait(request: bytes, context: Any) -> bytes:
+    if request == b"load":
+        _LOADED.extend([None] for _ in range(50_000))
+    if not request.isdigit():
+        return f"{gc.get_freeze_count()} {len(gc.get_objects())}".encode()
     await asyncio.sleep(int(request) / 1000)
     return type(asyncio.get_running_loop()).__module__.encode()
 

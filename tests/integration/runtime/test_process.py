@@ -97,6 +97,28 @@ async def test_a_running_call_ends_well_and_everything_is_closed_in_reverse(
     assert b"uvloop" in loop
 
 
+async def test_what_the_start_has_made_is_not_walked_for_garbage(
+    spawn: Spawn, factory: ChannelFactory, caller: Caller
+) -> None:
+    call = waiting(factory, await ready(await spawn()))
+
+    async def objects(request: bytes) -> tuple[int, int]:
+        aside, walked = (await call(request)).split()
+        return int(aside), int(walked)
+
+    with use(RequestContext(caller=caller)):
+        aside, walked = await objects(b"objects")
+        assert aside > 20 * walked
+        # What is loaded a little later is set aside, too.
+        _, walked = await objects(b"load")
+        assert walked > 50_000
+        async with asyncio.timeout(30):
+            while walked > 50_000:
+                await asyncio.sleep(0.2)
+                later, walked = await objects(b"objects")
+        assert later > aside + 50_000
+
+
 async def test_a_second_signal_cuts_drain_and_grace_short(
     spawn: Spawn, factory: ChannelFactory, caller: Caller
 ) -> None:

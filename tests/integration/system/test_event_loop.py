@@ -44,6 +44,9 @@ def assert_never_held(watch: LoopWatch) -> None:
 async def small_world(databases: Any, vectors: Any) -> Any:
     async with open_world(databases, vectors, Shape.IN_PROCESS) as world:
         world.model.respond(lambda _: say("Yes."))
+        # What is loaded in the background after the start, the SDKs of the models, is there then.
+        for model in ("openai/test-model", "anthropic/test-model"):
+            await world.send(await world.make_agent(model), "Are you there?")
         yield world
 
 

@@ -25,6 +25,7 @@ class Tools:
         self.world = world
         self.agent = agent
         self.run_id = new_id("run")
+        self.message_id = new_id("message")
         self._stub = pb_grpc.ExecutionServiceStub(world.channel("tool_execution"))
         self._count = 0
 
@@ -44,6 +45,7 @@ class Tools:
             conversation_id=self.agent.default_conversation_id,
             run_id=self.run_id,
             step_id="step-1",
+            message_id=self.message_id,
             model="test/test-model",
             timezone="UTC",
             calls=[

@@ -9,6 +9,7 @@ import pytest
 from integration.tool_execution.conftest import Tools
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as pb_grpc
+from strata.shared.errors import InvalidArgumentError
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -35,5 +36,21 @@ async def test_an_insert_says_where_it_came_from(tools: Tools) -> None:
     request = pb.ListPassagesRequest(agent_id=tools.agent.id, run_id=tools.run_id)
     (passage,) = (await passages.ListPassages(request)).passages
     assert passage.origin == pb.PassageOrigin(
-        agent_id=tools.agent.id, run_id=tools.run_id, tool_call_id="call-1-0"
+        agent_id=tools.agent.id,
+        run_id=tools.run_id,
+        tool_call_id="call-1-0",
+        message_id=tools.message_id,
     )
+
+
+async def test_a_message_need_not_be_named_but_must_be_one(tools: Tools) -> None:
+    tools.message_id = ""
+    await tools.call("archival_memory_insert", content=GREEN)
+    passages = pb_grpc.PassageServiceStub(tools.world.channel("archival"))
+    request = pb.ListPassagesRequest(agent_id=tools.agent.id)
+    (passage,) = (await passages.ListPassages(request)).passages
+    assert (passage.origin.message_id, passage.origin.run_id) == ("", tools.run_id)
+    tools.message_id = "call-1"
+    with pytest.raises(InvalidArgumentError) as refused:
+        await tools.call("archival_memory_insert", content="Something else.")
+    assert [each.field for each in refused.value.violations] == ["message_id"]

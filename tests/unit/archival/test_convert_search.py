@@ -17,6 +17,7 @@ from strata.archival.domain.passages import Origin, Passage, TagMatch
 from strata.archival.domain.searching import Answer, Exclusion, Found, Search, exclusions
 from strata.shared.errors import InvalidArgumentError
 from strata.shared.ids import new_id
+from strata.shared.reranking import Outcome, Report
 from strata.shared.timewords import TimeRange
 
 AGENT = new_id("agent")
@@ -108,6 +109,29 @@ def test_an_answer_goes_onto_the_wire() -> None:
     assert spoken.words == "since May"
     assert spoken.start_time.ToDatetime(tzinfo=UTC) == NOW
     assert not spoken.HasField("end_time")
+
+
+def test_what_the_reranker_did_goes_onto_the_wire() -> None:
+    assert not answer_to_proto(Answer()).HasField("reranking")
+    found = (
+        Found(passage(), "hybrid", 0.75, 2, None, rerank_score=-3.5, rerank_rank=1),
+        Found(passage(), "hybrid", 0.7, 1, None),
+    )
+    outcomes = {
+        Outcome.DONE: pb.PASSAGE_RERANK_OUTCOME_DONE,
+        Outcome.OUT_OF_TIME: pb.PASSAGE_RERANK_OUTCOME_OUT_OF_TIME,
+        Outcome.FAILED: pb.PASSAGE_RERANK_OUTCOME_FAILED,
+    }
+    for outcome in Outcome:
+        answer = Answer(found, reranking=Report("mini@1234", 12, outcome))
+        response = answer_to_proto(answer)
+        told = response.reranking
+        assert (told.model, told.candidate_count) == ("mini@1234", 12)
+        assert told.outcome == outcomes[outcome]
+        first, second = (hit.relevance for hit in response.hits)
+        assert (first.rerank_score, first.rerank_rank, first.rrf_score) == (-3.5, 1, 0.75)
+        assert not second.HasField("rerank_score")
+        assert not second.HasField("rerank_rank")
 
 
 @given(

@@ -8,6 +8,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from benchmarks.retrieval.__main__ import methods_of
 from benchmarks.retrieval.baselines import Bm25, substring
 from benchmarks.retrieval.datasets import Chat, load
 from benchmarks.retrieval.plots import bars
@@ -121,6 +122,17 @@ def test_the_headline_is_of_its_types_only() -> None:
     assert (means[ALL].recall_10, means["order"].recall_10) == (1.0, 0.0)
     assert means[ALL].questions == 2
     assert by_kind({"order": [bad, good]}, ["fact"])[ALL].recall_10 == 0.5
+
+
+def test_a_reranker_is_one_more_beside_what_it_starts_from(tmp_path: Path) -> None:
+    plain, more = methods_of(None), methods_of(tmp_path)
+    assert more[:2] == ("hybrid", "reranked")
+    assert tuple(name for name in more if name != "reranked") == plain
+    chart = ET.fromstring(bars("t", {"all": dict.fromkeys(more, 0.5)}, more))
+    colours = {each.get("fill") for each in chart.iter() if each.get("height") == "10"}
+    assert len(colours) == len(more)
+    right = [float(each.get("x", 0)) for each in chart.iter() if each.text in more]
+    assert max(right) < 800  # the last name stays on the chart
 
 
 def test_the_report_has_its_plots(tmp_path: Path) -> None:

@@ -71,3 +71,16 @@ def test_every_ideograph_is_a_token_of_its_own(text: str) -> None:
 @given(st.text(alphabet=st.characters(max_codepoint=127)))
 def test_case_makes_no_difference(text: str) -> None:
     assert TOKENIZER.tokenize(text.upper()) == TOKENIZER.tokenize(text.lower())
+
+
+@given(st.text(max_size=200), st.integers(min_value=0, max_value=40))
+def test_a_limit_gives_the_first_ids(text: str, limit: int) -> None:
+    assert TOKENIZER.tokenize(text, limit) == TOKENIZER.tokenize(text)[:limit]
+
+
+@given(st.text(max_size=50), st.text(max_size=50))
+def test_a_pair_is_marked_and_told_apart(first: str, second: str) -> None:
+    left, right = TOKENIZER.tokenize(first), TOKENIZER.tokenize(second)
+    ids, types = TOKENIZER.join(left, right)
+    assert ids == [CLS, *left, SEP, *right, SEP]
+    assert types == [0] * (len(left) + 2) + [1] * (len(right) + 1)

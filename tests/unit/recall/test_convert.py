@@ -19,6 +19,7 @@ from strata.recall.domain.messages import Message, Role
 from strata.recall.domain.search import Answer, Exclusion, Mode, SearchHit
 from strata.shared.errors import InvalidArgumentError
 from strata.shared.ids import new_id
+from strata.shared.reranking import Outcome, Report
 from strata.shared.timewords import TimeRange
 
 NOW = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
@@ -235,3 +236,26 @@ def test_an_answer_says_what_is_known_and_no_more() -> None:
     assert (wire.exclusions[0].condition, wire.exclusions[0].count) == ("roles", 3)
     assert wire.spoken_times[0].start_time.ToDatetime(tzinfo=UTC) == NOW
     assert not wire.spoken_times[0].HasField("end_time")
+
+
+def test_an_answer_says_what_the_reranker_did() -> None:
+    assert not convert_search.answer_to_proto(Answer(())).HasField("reranking")
+    message = Message(new_id("message"), Role.USER, (), NOW)
+    hits = (
+        SearchHit(message, "vector", 0.5, 2, None, rerank_score=-3.5, rerank_rank=1),
+        SearchHit(message, "vector", 0.4, 3, None),
+    )
+    outcomes = {
+        Outcome.DONE: message_pb.RERANK_OUTCOME_DONE,
+        Outcome.OUT_OF_TIME: message_pb.RERANK_OUTCOME_OUT_OF_TIME,
+        Outcome.FAILED: message_pb.RERANK_OUTCOME_FAILED,
+    }
+    for outcome in Outcome:
+        answer = Answer(hits, reranking=Report("mini@1234", 12, outcome))
+        wire = convert_search.answer_to_proto(answer)
+        assert (wire.reranking.model, wire.reranking.candidate_count) == ("mini@1234", 12)
+        assert wire.reranking.outcome == outcomes[outcome]
+        first, second = (hit.relevance for hit in wire.hits)
+        assert (first.rerank_score, first.rerank_rank, first.rrf_score) == (-3.5, 1, 0.5)
+        assert not second.HasField("rerank_score")
+        assert not second.HasField("rerank_rank")

@@ -1,10 +1,12 @@
 """The fusion of two rankings: pure, stable, and monotonic."""
 
+from dataclasses import replace
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from strata.shared.vectors.fusion import Candidate, FusionConfig, fuse, rarest
+from strata.shared.vectors.fusion import Candidate, FusionConfig, Hit, fuse, joined, rarest
 
 CONFIG = FusionConfig()
 SCORES = st.floats(min_value=-1, max_value=1, allow_nan=False)
@@ -73,6 +75,7 @@ def test_better_by_both_is_never_placed_lower(
 
 
 @given(candidates(BM25))
+@example([Candidate("a", 0, 39.99999999999999), Candidate("b", 0, 40.0)])
 def test_words_alone_are_ordered_by_their_scores(sparse: list[Candidate]) -> None:
     hits = fuse([], sparse, limit=100, depth=100, config=CONFIG, corpus=1_000)
     assert [hit.fts_rank for hit in hits] == list(range(1, len(hits) + 1))
@@ -141,6 +144,56 @@ def test_rrf_score_is_made_of_the_ranks() -> None:
     dense, sparse = [Candidate("a", 0, 0.5)], [Candidate("a", 0, 2.0)]
     [hit] = fuse(dense, sparse, limit=1, depth=9, config=CONFIG, corpus=9)
     assert hit.rrf_score == pytest.approx(2 / 61)
+
+
+def found_by(
+    model: str, dense: list[Candidate], sparse: list[Candidate], config: FusionConfig = CONFIG
+) -> list[Hit]:
+    """All that a model has found, in documents of its own."""
+    theirs = [
+        [replace(each, document_id=f"{each.document_id} {model}") for each in arm]
+        for arm in (dense, sparse)
+    ]
+    return fuse(*theirs, limit=100, depth=100, config=config, corpus=1_000)
+
+
+ARMS = st.tuples(candidates(SCORES), candidates(BM25))
+
+
+@given(arms=st.lists(ARMS, max_size=4), limit=st.integers(0, 30), data=st.data())
+def test_hits_of_several_models_have_each_rank_once(
+    arms: list[tuple[list[Candidate], list[Candidate]]], limit: int, data: st.DataObject
+) -> None:
+    groups = [found_by(str(number), *both) for number, both in enumerate(arms)]
+    whole = joined(groups, 1_000)
+    assert sorted(h.document_id for h in whole) == sorted(h.document_id for g in groups for h in g)
+    vector_ranks = [hit.vector_rank for hit in whole if hit.vector_rank is not None]
+    fts_ranks = [hit.fts_rank for hit in whole if hit.fts_rank is not None]
+    assert sorted(vector_ranks) == list(range(1, len(vector_ranks) + 1))
+    assert sorted(fts_ranks) == list(range(1, len(fts_ranks) + 1))
+    assert [hit.score for hit in whole] == sorted((hit.score for hit in whole), reverse=True)
+    # Who is above whom by one arm stays so, within a model and between them.
+    ranked = [hit for hit in whole if hit.vector_rank is not None]
+    for left in ranked:
+        for right in ranked:
+            if left.meaning > right.meaning:
+                assert left.vector_rank < right.vector_rank  # type: ignore[operator]
+    for group in groups:
+        ranks = {hit.document_id: hit for hit in whole}
+        order = sorted((h for h in group if h.vector_rank), key=lambda h: h.vector_rank or 0)
+        joint = [ranks[hit.document_id].vector_rank or 0 for hit in order]
+        assert joint == sorted(joint)
+    # Neither the limit nor the order of the models changes what a hit is told.
+    assert joined(groups, limit) == whole[:limit]
+    assert joined(data.draw(st.permutations(groups)), 1_000) == whole
+
+
+def test_ranks_go_by_what_a_cosine_means_to_its_model() -> None:
+    wide = found_by("wide", [Candidate("a", 0, 0.6), Candidate("b", 0, 0.3)], [])
+    narrow = FusionConfig(dense_low=0.7)
+    tight = found_by("tight", [Candidate("a", 0, 0.85), Candidate("b", 0, 0.73)], [], narrow)
+    ranks = {hit.document_id: hit.vector_rank for hit in joined([wide, tight], 9)}
+    assert ranks == {"a wide": 1, "a tight": 2, "b wide": 3, "b tight": 4}
 
 
 @pytest.mark.parametrize(("weight", "low", "high"), [(-0.1, 0, 1), (0.3, 1, 1), (0.3, 0.9, 0.7)])

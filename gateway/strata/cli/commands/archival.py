@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.cli.client import Client, first_of, new_request_id
-from strata.cli.commands import archival_import, archival_life
+from strata.cli.commands import archival_import, archival_life, archives
 from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
 from strata.cli.output import clipped, note, print_json, print_listing, when
 from strata.cli.spoken_times import tell_spoken_times
@@ -122,9 +121,10 @@ def list_archival(
         request = pb.ListPassagesRequest(tags=tag or [], run_id=run, show_deleted=deleted)
         _list_passages(connection, agent, request, limit, as_json=as_json)
     else:
-        _list_archives(connection, limit, as_json=as_json)
+        archives.show_archives(connection, "", limit, as_json=as_json)
 
 
+app.add_typer(archives.app, name="archives")
 app.command("import")(archival_import.import_passages)
 app.command("log")(archival_life.log)
 app.command("restore")(archival_life.restore)
@@ -154,32 +154,6 @@ def _list_passages(
             for passage in found.passages
         ],
         empty="No passages.",
-        as_json=as_json,
-    )
-
-
-def _list_archives(connection: Connection, limit: int, *, as_json: bool) -> None:
-
-    async def read(client: Client) -> archive_pb.ListArchivesResponse:
-        request = archive_pb.ListArchivesRequest()
-        return await first_of(client.archives.ListArchives, request, "archives", limit)
-
-    found = connection.run(read)
-    print_listing(
-        found,
-        ["name", "passages", "not indexed yet", "embedding", "agents", "id"],
-        [
-            (
-                archive.name,
-                str(archive.passage_count),
-                str(archive.unindexed_count),
-                archive.embedding_model,
-                str(len(archive.agent_ids)),
-                archive.id,
-            )
-            for archive in found.archives
-        ],
-        empty="No archives. An agent's own is made with its first passage.",
         as_json=as_json,
     )
 

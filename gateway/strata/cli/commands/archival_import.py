@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.cli.archival.importing import Import, Source, Target
+from strata.cli.archival.references import archive_id
 from strata.cli.client import Client, new_request_id
 from strata.cli.failures import UsageError
 from strata.cli.options import Connection, JsonOption, online
@@ -36,7 +37,9 @@ def import_passages(
     agent: Annotated[
         str, typer.Option("--agent", help="To the own archive of this agent; or", metavar="AGENT")
     ] = "",
-    archive: Annotated[str, typer.Option("--archive", help="to this archive.", metavar="ID")] = "",
+    archive: Annotated[
+        str, typer.Option("--archive", help="to this archive, by name or id.", metavar="ARCHIVE")
+    ] = "",
     again: Annotated[
         bool, typer.Option("--again", help="From the start, though it was imported before.")
     ] = False,
@@ -60,7 +63,10 @@ def import_passages(
     )
 
     async def work(client: Client) -> pb.UploadPassagesResponse:
-        target = Target(await client.agent_id(agent) if agent else "", archive)
+        target = Target(
+            await client.agent_id(agent) if agent else "",
+            await archive_id(client, archive) if archive else "",
+        )
         request_id = new_request_id() if again else source.request_id(target)
         return await Import(client, source, target, request_id, _Bar(bars, path.name)).run()
 

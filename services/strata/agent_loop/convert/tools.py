@@ -76,6 +76,7 @@ def batch_to_proto(batch: ToolBatch) -> pb.ExecuteToolsRequest:
         agent_type=batch.agent_type,
         block_revisions=batch.seen.block_revisions,
         max_files_open=batch.seen.max_files_open,
+        message_id=batch.message_id,
     )
 
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from strata.agent_loop.domain.keys import SealedKey
+from strata.shared.errors import AbortedError
 
 DEFAULT_MAX_FILES_OPEN = 5
 DEFAULT_FILE_VIEW_CHARS = 50_000
@@ -201,6 +202,19 @@ class AgentPatch:
     expected_revision: int = 0
 
 
+def check_revision(agent: Agent, expected: int) -> None:
+    """Raises if an agent is not at the expected revision; 0 expects nothing.
+
+    Raises:
+        AbortedError: It has changed since (``REVISION_MISMATCH``).
+    """
+    if expected not in (0, agent.revision):
+        raise AbortedError(
+            f"The agent is at revision {agent.revision}.",
+            metadata={"expected": expected, "current": agent.revision},
+        )
+
+
 def default_conversation_id(agent_id: str) -> str:
     """Returns the id of an agent's default conversation; no lookup is needed to know it."""
     return "conversation-" + agent_id.removeprefix("agent-")
@@ -245,6 +259,11 @@ def apply_patch(agent: Agent, patch: AgentPatch) -> Agent:
     metadata = {**agent.metadata, **patch.metadata}
     kept = {key: value for key, value in metadata.items() if value}
     return replace(agent, **given, metadata=kept, revision=agent.revision + 1)
+
+
+def changes_prompt(patch: AgentPatch) -> bool:
+    """Says whether a change may change how much of a prompt is left for memory."""
+    return not (patch.system is None and patch.model is None and patch.tools is None)
 
 
 _PATCHED = (

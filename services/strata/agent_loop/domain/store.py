@@ -81,6 +81,14 @@ class AgentStore(Protocol):
         """Lists active agents that have all the tags and the text in their names."""
         ...
 
+    async def known_agent(self, request: Request) -> Agent | None:
+        """Returns the agent as an earlier request with this id changed it.
+
+        Raises:
+            AlreadyExistsError: REQUEST_ID_REUSED.
+        """
+        ...
+
     async def update(self, patch: AgentPatch, request: Request) -> Agent:
         """Changes an active agent; a repeated request gets the first one's answer.
 

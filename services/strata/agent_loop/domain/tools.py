@@ -180,6 +180,7 @@ class ToolBatch:
         allowed: Names of the agent's tools.
         agent_type: The agent's type, by its wire name.
         seen: What the reply was made from.
+        message_id: Id that the reply will be stored with.
     """
 
     agent_id: str
@@ -193,3 +194,4 @@ class ToolBatch:
     allowed: Sequence[str]
     agent_type: str
     seen: Seen
+    message_id: str

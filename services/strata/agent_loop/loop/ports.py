@@ -51,6 +51,19 @@ class MemorySection:
     has_folders: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class PromptLimit:
+    """How large core memory may become in the prompt of an agent.
+
+    Attributes:
+        bytes: UTF-8 bytes of all its blocks.
+        line_numbers: The model sees them with line numbers.
+    """
+
+    bytes: int
+    line_numbers: bool = False
+
+
 class Memory(Protocol):
     """Core memory."""
 

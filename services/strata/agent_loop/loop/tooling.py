@@ -169,6 +169,7 @@ class StepCalls:
             allowed=self._bench.toolset.names,
             agent_type=self._bench.agent.type.value,
             seen=record.seen.after(self._results.values()),
+            message_id=record.message_id,
         )
 
 

@@ -54,7 +54,9 @@ class StructuredToolModel:
                 async for event in events:
                     yield event
             return
-        request = replace(request, tools=structured_prompt.essential(request.tools))
+        tools = structured_prompt.essential(request.tools)
+        blocks = structured_prompt.labels(request.messages)
+        request = replace(request, tools=structured_prompt.bound_to(blocks, tools))
         actions = structured_prompt.allowed(request.tools, request.tool_choice)
         if not actions:
             raise ModelError(

@@ -7,6 +7,7 @@ local server's KV cache survives a memory edit.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -32,6 +33,15 @@ _SAY_TOOL = ToolSchema(
         "required": ["message"],
     },
 )
+_MEMORY_END = "</memory_blocks>"
+# The head of a block as it is rendered. Text in a block cannot look so, because it is escaped.
+_BLOCK = re.compile(
+    r"^<([^<>/\s]+)>\n<description>\n.*?\n</description>\n<metadata>\n(.*?)</metadata>$",
+    re.MULTILINE | re.DOTALL,
+)
+_READ_ONLY = "- read_only=true"
+# Their label means a block that is there. memory_rethink makes one if there is none.
+_EDITS = frozenset({"core_memory_append", "core_memory_replace", "memory_insert", "memory_replace"})
 # Grammars grow with annotations and learn nothing from them.
 _ANNOTATIONS = frozenset({"description", "title", "default", "examples"})
 _DESCRIPTION_LIMIT = 160
@@ -60,6 +70,32 @@ def _required_only(parameters: JsonSchema) -> JsonSchema:
     properties = parameters.get("properties", {})
     kept = {name: schema for name, schema in properties.items() if name in required}
     return {**parameters, "properties": kept}
+
+
+def labels(messages: Sequence[ChatMessage]) -> list[str]:
+    """The labels of the memory blocks in the prompt that may be edited, in their order."""
+    memory = _split(leading_system(messages)[0])[1].partition(_MEMORY_END)[0]
+    heads: list[tuple[str, str]] = _BLOCK.findall(memory)
+    return [label for label, metadata in heads if _READ_ONLY not in metadata.splitlines()]
+
+
+def bound_to(blocks: Sequence[str], tools: Sequence[ToolSchema]) -> tuple[ToolSchema, ...]:
+    """Returns the tools, those that edit memory with the labels that there are to choose from.
+
+    A small model makes up the label that would suit what it wants to keep, is told that there is
+    no such block, and gives up.
+    """
+    if not blocks:
+        return tuple(tools)
+    return tuple(_with_labels(tool, blocks) if tool.name in _EDITS else tool for tool in tools)
+
+
+def _with_labels(tool: ToolSchema, blocks: Sequence[str]) -> ToolSchema:
+    properties = tool.parameters.get("properties", {})
+    label = {**properties.get("label", {}), "enum": list(blocks)}
+    return replace(
+        tool, parameters={**tool.parameters, "properties": {**properties, "label": label}}
+    )
 
 
 def allowed(tools: Sequence[ToolSchema], choice: ToolChoice) -> list[ToolSchema]:

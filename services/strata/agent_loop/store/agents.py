@@ -16,6 +16,7 @@ from strata.agent_loop.domain.agents import (
     Conversation,
     StoredAgent,
     apply_patch,
+    check_revision,
 )
 from strata.agent_loop.domain.store import Request
 from strata.agent_loop.store.rows import (
@@ -33,7 +34,7 @@ from strata.agent_loop.store.rows import (
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.db.errors import driver_error
-from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
+from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 
 _MINE = "project_id = :project AND id = :id"
 _VALUES = """name = :name, description = :description, system = :system,
@@ -214,6 +215,14 @@ class PostgresAgentStore:
             )
         return [to_agent(row) for row in rows]
 
+    async def known_agent(self, request: Request) -> Agent | None:
+        """Returns the agent as an earlier request changed it."""
+        if not request.id:
+            return None
+        async with self._database.transaction(read_only=True) as connection:
+            seen = await _seen(connection, request)
+        return to_agent(seen) if seen is not None else None
+
     async def update(self, patch: AgentPatch, request: Request) -> Agent:
         """Changes an active agent."""
         try:
@@ -296,11 +305,7 @@ class PostgresAgentStore:
             if row is None:
                 raise agent_not_found(patch.agent_id)
             agent = to_agent(row)
-            if patch.expected_revision not in (0, agent.revision):
-                raise AbortedError(
-                    f"The agent is at revision {agent.revision}.",
-                    metadata={"expected": patch.expected_revision, "current": agent.revision},
-                )
+            check_revision(agent, patch.expected_revision)
             changed = apply_patch(agent, patch)
             row = await _one(
                 connection,

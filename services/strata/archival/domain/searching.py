@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from strata.archival.domain.passages import Filter, Passage, TagMatch
+from strata.shared.reranking import Report
 from strata.shared.timewords import TimeRange
 
 
@@ -63,6 +64,8 @@ class Found:
         vector_rank: Place by meaning, from 1; None if not found so.
         fts_rank: Place by words, from 1; None if not found so.
         why: The same in words, when asked for.
+        rerank_score: What the reranker gave it; None if it was not asked.
+        rerank_rank: Place by that, from 1; None likewise.
     """
 
     passage: Passage
@@ -71,6 +74,8 @@ class Found:
     vector_rank: int | None
     fts_rank: int | None
     why: str = ""
+    rerank_score: float | None = None
+    rerank_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ class Answer:
     hits: tuple[Found, ...] = ()
     exclusions: tuple[Exclusion, ...] = ()
     spoken_times: tuple[TimeRange, ...] = ()
+    reranking: Report | None = None
 
 
 def exclusions(search: Search, passages: Iterable[Passage]) -> tuple[Exclusion, ...]:

@@ -31,8 +31,9 @@ from strata.archival.domain.passages import (
 )
 from strata.archival.store import receipts
 from strata.archival.store.destroying import destroy_expired_same, destroy_sql
+from strata.archival.store.inserting import same_texts
 from strata.archival.store.nearness import near_sql, put_likeness_sql
-from strata.archival.store.passages import missing_passage, same_texts
+from strata.archival.store.passages import missing_passage
 from strata.archival.store.rows import (
     PASSAGE_COLUMNS,
     PASSAGES,

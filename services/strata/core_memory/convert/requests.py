@@ -33,6 +33,7 @@ from strata.core_memory.domain.commands import (
     DeleteBlock,
     EditBlock,
     GetBlock,
+    LimitPrompt,
     ListBlocks,
     PrepareAgent,
     ReleaseAgent,
@@ -40,6 +41,7 @@ from strata.core_memory.domain.commands import (
 )
 from strata.core_memory.domain.compilation import DEFAULT_LIMITS, CompileQuery, FileLimits
 from strata.core_memory.domain.ports import Request
+from strata.core_memory.domain.prompt_limits import NO_LIMIT, PromptLimit
 from strata.core_memory.domain.rendering import Form
 from strata.core_memory.domain.tool_rules import ToolRule, ToolRuleType
 from strata.shared.context import require_caller
@@ -246,8 +248,22 @@ def to_prepare(message: context_pb.PrepareAgentRequest) -> PrepareAgent:
     ]
     for index, block_id in enumerate(message.block_ids):
         checks.id(block_id, "block", f"block_ids[{index}]")
+    limit = _prompt_limit(checks, message, "prompt_limit")
+    revision = checks.number(message.agent_revision, "agent_revision", least=0, most=2**62)
     checks.done()
-    return PrepareAgent(actor(), message.agent_id, tuple(blocks), tuple(message.block_ids))
+    return PrepareAgent(
+        actor(), message.agent_id, tuple(blocks), tuple(message.block_ids), limit, revision
+    )
+
+
+def to_limit_prompt(message: context_pb.LimitPromptRequest) -> LimitPrompt:
+    """Returns the command of a LimitPrompt request."""
+    checks = Checks()
+    checks.id(message.agent_id, "agent", "agent_id")
+    limit = _prompt_limit(checks, message, "prompt_limit")
+    revision = checks.number(message.agent_revision, "agent_revision", least=0, most=2**62)
+    checks.done()
+    return LimitPrompt(message.agent_id, limit, message.only_raise, revision)
 
 
 def to_release(message: context_pb.ReleaseAgentRequest) -> ReleaseAgent:
@@ -256,6 +272,18 @@ def to_release(message: context_pb.ReleaseAgentRequest) -> ReleaseAgent:
     checks.id(message.agent_id, "agent", "agent_id")
     checks.done()
     return ReleaseAgent(actor(reason="the agent was deleted"), message.agent_id)
+
+
+def _prompt_limit(
+    checks: Checks,
+    message: context_pb.PrepareAgentRequest | context_pb.LimitPromptRequest,
+    field: str,
+) -> PromptLimit:
+    if not message.HasField("prompt_limit"):
+        return NO_LIMIT
+    limit = message.prompt_limit
+    checks.number(limit.bytes, f"{field}.bytes", least=0, most=2**62)
+    return PromptLimit(limit.bytes, limit.line_numbers)
 
 
 def _new_block(checks: Checks, message: pb.NewBlock, field: str) -> NewBlock:

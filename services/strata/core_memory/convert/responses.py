@@ -12,6 +12,7 @@ from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.core_memory.domain.blocks import Block
 from strata.core_memory.domain.commands import Change, Edited, Released, Updated
 from strata.core_memory.domain.compilation import Compiled
+from strata.core_memory.domain.prompt_limits import PromptLimit
 
 
 def block_to_proto(block: Block) -> pb.Block:
@@ -72,6 +73,15 @@ def compiled_to_proto(compiled: Compiled) -> context_pb.CompileResponse:
 def prepared_to_proto(blocks: Sequence[Block]) -> context_pb.PrepareAgentResponse:
     """Returns the blocks of a prepared agent."""
     return context_pb.PrepareAgentResponse(blocks=[block_to_proto(block) for block in blocks])
+
+
+def limited_to_proto(before: PromptLimit) -> context_pb.LimitPromptResponse:
+    """Returns the limit that an agent had."""
+    response = context_pb.LimitPromptResponse()
+    if before.bytes is not None:
+        response.previous_limit.bytes = before.bytes
+        response.previous_limit.line_numbers = before.line_numbers
+    return response
 
 
 def released_to_proto(released: Released) -> context_pb.ReleaseAgentResponse:

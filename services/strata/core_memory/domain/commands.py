@@ -8,6 +8,7 @@ from datetime import datetime
 
 from strata.core_memory.domain.blocks import Block, NewBlock, Origin
 from strata.core_memory.domain.edits import Edit
+from strata.core_memory.domain.prompt_limits import NO_LIMIT, PromptLimit
 from strata.core_memory.domain.selection import Selection
 
 
@@ -104,12 +105,34 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class PrepareAgent:
-    """Makes and attaches the first blocks of an agent."""
+    """Makes and attaches the first blocks of an agent.
+
+    Attributes:
+        limit: How large its memory may become.
+        agent_revision: Of the agent for which the limit is.
+    """
 
     actor: Actor
     agent_id: str
     new_blocks: tuple[NewBlock, ...] = ()
     block_ids: tuple[str, ...] = ()
+    limit: PromptLimit = NO_LIMIT
+    agent_revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPrompt:
+    """Says how large the memory of an agent may become.
+
+    Attributes:
+        only_raise: Do not lower the limit yet; refuse if the memory is too large for it.
+        agent_revision: Of the agent for which the limit is.
+    """
+
+    agent_id: str
+    limit: PromptLimit
+    only_raise: bool = False
+    agent_revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)

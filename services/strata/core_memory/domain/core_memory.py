@@ -30,6 +30,7 @@ from strata.core_memory.domain.commands import (
     EditBlock,
     Edited,
     GetBlock,
+    LimitPrompt,
     PrepareAgent,
     ReleaseAgent,
     Released,
@@ -39,6 +40,7 @@ from strata.core_memory.domain.commands import (
 )
 from strata.core_memory.domain.editing import label_taken, merge_value, unknown_label
 from strata.core_memory.domain.ports import BlockStore, Request, Unit
+from strata.core_memory.domain.prompt_limits import PromptLimit, check_change
 from strata.core_memory.domain.reverting import revert
 from strata.shared.clock import Clock
 
@@ -252,13 +254,15 @@ class CoreMemory:
         Raises:
             NotFoundError: One of the existing blocks is not there.
             AlreadyExistsError: Two blocks have the same label.
-            FailedPreconditionError: A text is longer than its limit.
+            FailedPreconditionError: A text is longer than its limit, or all of them together
+                are larger than the limit of the prompt.
         """
         now, agents = self._clock.now(), (command.agent_id,)
         blocks = [made_block(new, agents, now) for new in command.new_blocks]
 
         async def work(unit: Unit) -> Sequence[Block]:
-            if not await unit.begin_agent(command.agent_id):
+            limit, revision = command.limit, command.agent_revision
+            if not await unit.begin_agent(command.agent_id, limit, revision):
                 return await unit.attached(command.agent_id)
             labels = await self._labels(unit, blocks, command.block_ids)
             if blocks:
@@ -267,6 +271,34 @@ class CoreMemory:
             if labels:
                 await unit.attach(command.agent_id, labels, now)
             return await unit.attached(command.agent_id)
+
+        return await self._store.mutate(Request(id="", digest=b""), work)
+
+    async def limit_prompt(self, command: LimitPrompt) -> PromptLimit:
+        """Says how large the memory of an agent may become; returns the limit it had.
+
+        Without `only_raise` the limit is set whatever the size, unless one of a later revision
+        of the agent is set already.
+
+        Raises:
+            NotFoundError: There is no such agent.
+            FailedPreconditionError: With `only_raise`, the memory is larger than the limit, and
+                the old one is not as bad (``CONTEXT_WINDOW_EXCEEDED``).
+        """
+        agent_id, limit = command.agent_id, command.limit
+
+        async def work(unit: Unit) -> PromptLimit:
+            before = await unit.lock_prompt(agent_id)
+            if before is None:
+                raise agent_not_found(agent_id)
+            if not command.only_raise:
+                await unit.set_prompt(agent_id, limit, command.agent_revision)
+                return before
+            check_change(agent_id, await unit.prompt_size(agent_id), before, limit)
+            raised = before.raised_to(limit)
+            if raised != before:
+                await unit.raise_prompt(agent_id, raised)
+            return before
 
         return await self._store.mutate(Request(id="", digest=b""), work)
 

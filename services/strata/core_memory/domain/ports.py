@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from strata.core_memory.domain.blocks import Authorship, Block, Version
 from strata.core_memory.domain.compilation import AgentMemory, MemoryReader
+from strata.core_memory.domain.prompt_limits import NO_LIMIT, PromptLimit, PromptSize
 from strata.core_memory.domain.selection import Selection
 
 ResultT = TypeVar("ResultT")
@@ -45,6 +46,10 @@ class Found:
 
 class Unit(Protocol):
     """One transaction. Every method is one statement unless it says otherwise.
+
+    Whatever makes the memory of an agent larger than its `PromptLimit` raises
+    `FailedPreconditionError` (``CONTEXT_WINDOW_EXCEEDED``); what the transaction made smaller
+    before counts.
 
     The first call MUST be `check_request` or one of the locking reads, which do the
     same on the way; the last one `finish`, unless the write took the response itself.
@@ -169,8 +174,35 @@ class Unit(Protocol):
         """Says whether there is such an agent."""
         ...
 
-    async def begin_agent(self, agent_id: str) -> bool:
-        """Notes that the agent's first blocks are made; False if they were before."""
+    async def begin_agent(
+        self, agent_id: str, limit: PromptLimit = NO_LIMIT, revision: int = 0
+    ) -> bool:
+        """Notes that the agent's first blocks are made; False if they were before.
+
+        Args:
+            agent_id: The agent.
+            limit: How large its memory may become.
+            revision: Of the agent for which the limit is.
+        """
+        ...
+
+    async def lock_prompt(self, agent_id: str) -> PromptLimit | None:
+        """Returns how large the memory of an agent may become; None if there is no such agent.
+
+        Until the transaction ends nobody makes it larger.
+        """
+        ...
+
+    async def prompt_size(self, agent_id: str) -> PromptSize:
+        """Returns how large the memory of an agent is in its prompt."""
+        ...
+
+    async def raise_prompt(self, agent_id: str, limit: PromptLimit) -> None:
+        """Lets the memory of an agent become as large as a limit says, in the form it has."""
+        ...
+
+    async def set_prompt(self, agent_id: str, limit: PromptLimit, revision: int) -> None:
+        """Sets the limit of an agent, unless one of a later revision of the agent is set."""
         ...
 
     async def insert_all(
@@ -191,7 +223,7 @@ class Unit(Protocol):
         ...
 
     async def detach_all(self, agent_id: str, time: datetime) -> frozenset[str]:
-        """Forgets an agent, hides everything from it, and locks what was made for it.
+        """Forgets an agent, hides everything from it, and locks what it had or was made for it.
 
         Two statements.
 

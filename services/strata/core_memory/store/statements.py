@@ -136,8 +136,34 @@ DETACH = text(
     """
 )
 BEGIN_AGENT = text(
-    "INSERT INTO core_memory.prepared_agents (project_id, agent_id) VALUES (:project, :agent)"
-    " ON CONFLICT DO NOTHING"
+    """
+    INSERT INTO core_memory.prepared_agents
+        (project_id, agent_id, prompt_limit_bytes, prompt_line_numbers, prompt_revision)
+    VALUES (:project, :agent, :limit, :line_numbers, :revision)
+    ON CONFLICT DO NOTHING
+    """
+)
+LOCK_PROMPT = text(
+    "SELECT prompt_limit_bytes, prompt_line_numbers FROM core_memory.prepared_agents"
+    " WHERE project_id = :project AND agent_id = :agent FOR NO KEY UPDATE"
+)
+PROMPT_SIZE = text(
+    """
+    SELECT plain_bytes, numbered_bytes FROM core_memory.prompt_sizes(
+        ARRAY[CAST(:project AS text)], ARRAY[CAST(:agent AS text)])
+    """
+)
+RAISE_PROMPT = text(
+    "UPDATE core_memory.prepared_agents SET prompt_limit_bytes = CAST(:limit AS bigint)"
+    " WHERE project_id = :project AND agent_id = :agent"
+)
+SET_PROMPT = text(
+    """
+    UPDATE core_memory.prepared_agents SET
+        prompt_limit_bytes = CAST(:limit AS bigint), prompt_line_numbers = :line_numbers,
+        prompt_revision = :revision
+    WHERE project_id = :project AND agent_id = :agent AND prompt_revision <= :revision
+    """
 )
 LABELS = text(
     "SELECT id, label FROM core_memory.blocks"
@@ -152,10 +178,20 @@ ATTACHED = text(
     ORDER BY x.position
     """
 )
-# Locked first, so that the next statement sees what others attached meanwhile.
+# Locked first, so that the next statement sees what others attached meanwhile. All that the
+# agent has is locked too, in order of id: a block's lock comes before its attachments' and
+# before the agent's, here as with everybody who changes a block.
 LOCK_MADE_FOR = text(
-    "SELECT id FROM core_memory.blocks WHERE project_id = :project AND made_for = :agent"
-    " AND delete_time IS NULL ORDER BY id FOR NO KEY UPDATE"
+    """
+    SELECT b.id FROM core_memory.blocks b
+    WHERE b.project_id = :project AND b.id IN (
+        SELECT id FROM core_memory.blocks
+        WHERE project_id = :project AND made_for = :agent AND delete_time IS NULL
+        UNION
+        SELECT block_id FROM core_memory.attachments
+        WHERE project_id = :project AND agent_id = :agent)
+    ORDER BY b.id FOR NO KEY UPDATE OF b
+    """
 )
 DETACH_ALL = text(
     f"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from strata.core_memory.domain.blocks import Authorship, Block, Version, agent_not_found
 from strata.core_memory.domain.editing import label_taken
 from strata.core_memory.domain.ports import Found, ReplayedError, Request
+from strata.core_memory.domain.prompt_limits import (
+    NO_LIMIT,
+    PromptLimit,
+    PromptSize,
+    memory_too_large,
+)
 from strata.core_memory.domain.selection import Selection
 from strata.core_memory.store.rows import records, to_block, to_version
 from strata.core_memory.store.selections import edits_parameters, edits_statement
@@ -30,11 +37,15 @@ from strata.core_memory.store.statements import (
     LOCK_BLOCKS,
     LOCK_LABELLED,
     LOCK_MADE_FOR,
+    LOCK_PROMPT,
     MADE_FOR,
     NOTE,
+    PROMPT_SIZE,
     PURGE,
+    RAISE_PROMPT,
     REVERTS,
     SEEN,
+    SET_PROMPT,
     UPDATE,
     VALUE_AT,
     VERSIONS_AT,
@@ -176,9 +187,32 @@ class PostgresUnit:
         """Says whether there is such an agent."""
         return (await self._run(KNOWN_AGENT, agent=agent_id)).first() is not None
 
-    async def begin_agent(self, agent_id: str) -> bool:
+    async def begin_agent(
+        self, agent_id: str, limit: PromptLimit = NO_LIMIT, revision: int = 0
+    ) -> bool:
         """Notes that the agent's first blocks are made; False if they were before."""
-        return (await self._run(BEGIN_AGENT, agent=agent_id)).rowcount > 0
+        result = await self._run(BEGIN_AGENT, **_prompt(agent_id, limit, revision))
+        return result.rowcount > 0
+
+    async def lock_prompt(self, agent_id: str) -> PromptLimit | None:
+        """Returns how large the memory of an agent may become, and keeps others from growing it."""
+        row = (await self._run(LOCK_PROMPT, agent=agent_id)).first()
+        if row is None:
+            return None
+        return PromptLimit(row.prompt_limit_bytes, row.prompt_line_numbers)
+
+    async def prompt_size(self, agent_id: str) -> PromptSize:
+        """Returns how large the memory of an agent is in its prompt."""
+        row = (await self._run(PROMPT_SIZE, agent=agent_id)).first()
+        return PromptSize() if row is None else PromptSize(row.plain_bytes, row.numbered_bytes)
+
+    async def raise_prompt(self, agent_id: str, limit: PromptLimit) -> None:
+        """Lets the memory of an agent become as large as a limit says, in the form it has."""
+        await self._run(RAISE_PROMPT, agent=agent_id, limit=limit.bytes)
+
+    async def set_prompt(self, agent_id: str, limit: PromptLimit, revision: int) -> None:
+        """Sets the limit of an agent, unless a later one is set."""
+        await self._run(SET_PROMPT, **_prompt(agent_id, limit, revision))
 
     async def insert_all(
         self, blocks: Sequence[Block], authorship: Authorship, *, made_for: str
@@ -246,4 +280,16 @@ class PostgresUnit:
                     raise agent_not_found(parameters["agent"]) from error
                 case "requests_once" | "attachments_block":
                     raise LostRaceError from error
+                case "memory_within_prompt":
+                    told = json.loads(getattr(driver_error(error), "detail", ""))
+                    raise memory_too_large(told["agent_id"], told["size"], told["limit"]) from error
             raise
+
+
+def _prompt(agent_id: str, limit: PromptLimit, revision: int) -> dict[str, Any]:
+    return {
+        "agent": agent_id,
+        "limit": limit.bytes,
+        "line_numbers": limit.line_numbers,
+        "revision": revision,
+    }

@@ -10,6 +10,13 @@ from typing import Protocol
 from strata.recall.domain.messages import Cursor
 
 MAX_DAYS = 36_500
+TURN_DAYS = 7
+"""Days for which it is remembered at least that a run has begun.
+
+It keeps the run from beginning a second time. A repeat needs the run's own token, and that ends
+a minute after the run's deadline, minutes after it was first dispatched: a week is as good as
+for ever, also where an operator lets runs take days.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,7 @@ class RetentionSettings(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """A batch of old messages that was looked through.
+    """A batch of old messages, or of turns, that was looked through.
 
     Attributes:
         forgotten: How many were deleted.
@@ -70,4 +77,25 @@ class OldMessages(Protocol):
         limit: int,
     ) -> Swept:
         """Deletes what may go of some of an agent's oldest messages, and notes it for the index."""
+        ...
+
+    async def sweep_turns(
+        self,
+        project_id: str,
+        agent_id: str,
+        before: datetime,
+        cursor: Cursor | None,
+        limit: int,
+    ) -> Swept:
+        """Forgets some of an agent's oldest turns: those that nothing asks for any more.
+
+        A turn stays while its run has the window, and while a message of it is left.
+
+        Args:
+            project_id: The project.
+            agent_id: The agent.
+            before: Turns that began later stay; at least `TURN_DAYS` ago.
+            cursor: Where to start; None for the beginning.
+            limit: Turns to look through.
+        """
         ...

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from strata.recall.domain.messages import Message, Role
+from strata.shared.reranking import Report
 from strata.shared.timewords import TimeRange
 
 DEFAULT_ROLES = (Role.USER, Role.ASSISTANT, Role.SUMMARY)
@@ -81,6 +82,8 @@ class SearchHit:
         fts_rank: Place by words, from 1; None if not found so.
         why: The same in words.
         neighbours: The messages around it, in order.
+        rerank_score: What the reranker gave it; None if it was not asked.
+        rerank_rank: Place by that, from 1; None likewise.
     """
 
     message: Message
@@ -90,6 +93,8 @@ class SearchHit:
     fts_rank: int | None
     why: str = ""
     neighbours: tuple[Message, ...] = ()
+    rerank_score: float | None = None
+    rerank_rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,7 @@ class Answer:
     hits: tuple[SearchHit, ...]
     exclusions: tuple[Exclusion, ...] = ()
     spoken_times: tuple[TimeRange, ...] = ()
+    reranking: Report | None = None
 
 
 def exclusions(query: SearchQuery, messages: Iterable[Message]) -> tuple[Exclusion, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import Row, text
 
 from strata.recall.domain.messages import Cursor
 from strata.recall.domain.retention import Retention, Swept
@@ -90,6 +90,36 @@ _SWEEP = text(
     ORDER BY create_time DESC, id DESC LIMIT 1
     """
 )
+# Whom another sweep or the deletion of the agent has, they delete. No window is locked: a run of
+# this age can begin no second time, see `TURN_DAYS`, and one that has the window stays.
+_SWEEP_TURNS = text(
+    """
+    WITH old AS MATERIALIZED (
+        SELECT run_id, conversation_id, begin_time FROM recall.turns
+        WHERE project_id = :project AND agent_id = :agent AND begin_time < :before
+          AND (begin_time, run_id) > (:after_time, :after_id)
+        ORDER BY begin_time, run_id LIMIT :limit
+    ), free AS (
+        SELECT t.run_id FROM recall.turns t JOIN old USING (run_id)
+        WHERE t.project_id = :project
+          AND NOT EXISTS (
+              SELECT FROM recall.windows w
+              WHERE w.project_id = :project AND w.conversation_id = old.conversation_id
+                AND w.active_run_id = old.run_id)
+          -- As a scalar it is looked up in the index; EXISTS reads the whole table.
+          AND (SELECT true FROM recall.messages m
+               WHERE m.project_id = :project AND m.run_id = old.run_id AND m.run_id <> ''
+                 AND m.conversation_id = old.conversation_id LIMIT 1) IS NULL
+        FOR UPDATE OF t SKIP LOCKED
+    ), gone AS (
+        DELETE FROM recall.turns
+        WHERE project_id = :project AND run_id IN (SELECT run_id FROM free) RETURNING 1
+    )
+    SELECT (SELECT count(*) FROM gone) AS gone, count(*) OVER () AS seen,
+           begin_time AS create_time, run_id AS id FROM old
+    ORDER BY begin_time DESC, run_id DESC LIMIT 1
+    """
+)
 
 # Two looks at the index, as for forgotten agents: a write of what was read before can be under
 # way when the message is deleted.
@@ -168,20 +198,44 @@ class PostgresOldMessages:
         limit: int,
     ) -> Swept:
         """Deletes what may go of one batch."""
-        values: dict[str, Any] = {
-            "project": project_id,
-            "agent": agent_id,
-            "before": before,
-            "after_time": cursor[0] if cursor else _EPOCH,
-            "after_id": cursor[1] if cursor else "",
-            "limit": limit,
-        }
+        values = _batch(project_id, agent_id, before, cursor, limit)
         async with self._database.transaction(project_id=project_id) as connection:
             locked = [row.conversation_id for row in await connection.execute(_LOCK, values)]
             row = (await connection.execute(_SWEEP, {**values, "locked": locked})).one_or_none()
-        if row is None:
-            return Swept(0, None)
-        return Swept(row.gone, (row.create_time, row.id) if row.seen == limit else None)
+        return _swept(row, limit)
+
+    async def sweep_turns(
+        self,
+        project_id: str,
+        agent_id: str,
+        before: datetime,
+        cursor: Cursor | None,
+        limit: int,
+    ) -> Swept:
+        """Deletes what may go of one batch of turns."""
+        values = _batch(project_id, agent_id, before, cursor, limit)
+        async with self._database.transaction(project_id=project_id) as connection:
+            row = (await connection.execute(_SWEEP_TURNS, values)).one_or_none()
+        return _swept(row, limit)
+
+
+def _batch(
+    project_id: str, agent_id: str, before: datetime, cursor: Cursor | None, limit: int
+) -> dict[str, Any]:
+    return {
+        "project": project_id,
+        "agent": agent_id,
+        "before": before,
+        "after_time": cursor[0] if cursor else _EPOCH,
+        "after_id": cursor[1] if cursor else "",
+        "limit": limit,
+    }
+
+
+def _swept(row: Row[Any] | None, limit: int) -> Swept:
+    if row is None:
+        return Swept(0, None)
+    return Swept(row.gone, (row.create_time, row.id) if row.seen == limit else None)
 
 
 class ForgottenMessages:

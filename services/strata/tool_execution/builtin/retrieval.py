@@ -92,7 +92,10 @@ class ArchivalTools:
                     text=arguments["content"],
                     tags=arguments.get("tags", []),
                     origin=passage_pb.PassageOrigin(
-                        agent_id=caller.agent_id, run_id=caller.run_id, tool_call_id=call.id
+                        agent_id=caller.agent_id,
+                        run_id=caller.run_id,
+                        tool_call_id=call.id,
+                        message_id=caller.message_id,
                     ),
                 ),
             )

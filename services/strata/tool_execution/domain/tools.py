@@ -116,6 +116,7 @@ class Caller:
         agent_type: Type of the agent by its wire name.
         block_revisions: Revisions of the memory blocks that the model saw, by label.
         max_files_open: Files that may be open at once; 0 leaves it to the file service.
+        message_id: The assistant message that asks for the calls; empty if it is not known.
     """
 
     agent_id: str
@@ -127,6 +128,7 @@ class Caller:
     agent_type: str = "letta_v1_agent"
     block_revisions: Mapping[str, int] = field(default_factory=dict)
     max_files_open: int = 0
+    message_id: str = ""
 
     def after(self, edits: Iterable[MemoryEdit]) -> Caller:
         """Returns the caller as later calls of the same reply see it.

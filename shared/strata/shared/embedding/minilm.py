@@ -1,8 +1,6 @@
 """all-MiniLM-L6-v2 on this machine: ONNX Runtime on the CPU, one thread, no network."""
 
 import asyncio
-import contextlib
-import ctypes
 import hashlib
 import importlib.util
 from collections.abc import Sequence
@@ -16,6 +14,7 @@ import onnxruntime as ort
 from strata.shared.embedding.base import LOCAL_DIM as DIM
 from strata.shared.embedding.base import LOCAL_MODEL as MODEL_ID
 from strata.shared.embedding.base import Kind
+from strata.shared.embedding.session import open_session, return_freed_memory
 from strata.shared.embedding.wordpiece import WordPieceTokenizer
 from strata.shared.errors import DataLossError, FailedPreconditionError, Reason
 
@@ -63,8 +62,8 @@ class MiniLmEmbedder:
     @classmethod
     def _load(cls, model_path: Path | None, executor: ThreadPoolExecutor) -> "MiniLmEmbedder":
         path = find_weights() if model_path is None else model_path
-        session = _open_session(check_weights(path))
-        _return_freed_memory()
+        session = open_session(check_weights(path))
+        return_freed_memory()
         return cls(session, executor)
 
     @property
@@ -126,12 +125,6 @@ class MiniLmEmbedder:
         return unit
 
 
-def _return_freed_memory() -> None:
-    """Has glibc hand back what building the session has freed: 60 MB that it would keep."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 def find_weights() -> Path:
     """The weights file of the installed data package; its code is not imported.
 
@@ -174,17 +167,3 @@ def check_weights(path: Path) -> Path:
             metadata={"path": str(path), "sha256": found, "expected_sha256": MODEL_SHA256},
         )
     return path
-
-
-def _open_session(path: Path) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-    # The arena keeps the memory of the longest text for good; without it an idle server
-    # is smaller, and one text needs little anyway.
-    options.enable_cpu_mem_arena = False
-    options.log_severity_level = 3
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

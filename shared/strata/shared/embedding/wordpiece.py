@@ -83,15 +83,31 @@ class WordPieceTokenizer:
         file = resources.files("strata.shared.embedding") / "data" / _VOCABULARY
         return cls(file.read_text(encoding="utf-8").splitlines())
 
-    def tokenize(self, text: str) -> list[int]:
-        """Ids of the text, without markers and without a limit."""
+    def tokenize(self, text: str, limit: int | None = None) -> list[int]:
+        """Ids of the text, without markers; the first `limit` of them."""
         decomposed = unicodedata.normalize("NFD", text.translate(self._clean))
         words = decomposed.translate(self._fold).split()
-        return [number for word in words for number in self._word_ids(word)]
+        if limit is None:
+            return [number for word in words for number in self._word_ids(word)]
+        ids: list[int] = []
+        for word in words:
+            if len(ids) >= limit:
+                break
+            ids += self._word_ids(word)
+        return ids[:limit]
 
     def encode(self, text: str, max_tokens: int) -> list[int]:
         """Ids with the markers of start and end, cut to `max_tokens` in all."""
         return [self._start, *self.tokenize(text)[: max_tokens - 2], self._end]
+
+    def join(self, first: Sequence[int], second: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Ids of two texts for a model that reads them together, and to which text each belongs.
+
+        Returns:
+            ``[CLS] first [SEP] second [SEP]``, and 0 for the first part, 1 for the second.
+        """
+        ids = [self._start, *first, self._end, *second, self._end]
+        return ids, [0] * (len(first) + 2) + [1] * (len(second) + 1)
 
     def _split_word(self, word: str) -> tuple[int, ...]:
         if len(word) > _MAX_WORD_CHARS:

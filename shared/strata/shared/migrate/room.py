@@ -6,7 +6,7 @@ import asyncio
 import importlib.util
 import re
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,6 +42,7 @@ _REVISION_FILE = re.compile(r"(\d{4})_[a-z0-9_]+\.py")
 _SEVERAL_STATEMENTS = re.compile(r";\s*\S")
 _ALEMBIC = threading.Lock()
 _LOCK = "hashtext('strata.migrate')"
+_Steps = Callable[["ScriptDirectory", Any], object]
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,15 @@ class RoomMigrations:
     @cached_property
     def head(self) -> str:
         """The newest revision in the package; read from file names, without Alembic."""
-        found = [_REVISION_FILE.fullmatch(path.name) for path in self._versions.glob("*.py")]
-        revisions = sorted(match.group(1) for match in found if match)
-        if not revisions:
+        if not self.revisions:
             raise FileNotFoundError(f"{self.package} has no versions/NNNN_name.py")
-        return revisions[-1]
+        return self.revisions[-1]
+
+    @cached_property
+    def revisions(self) -> tuple[str, ...]:
+        """All revisions in the package, oldest first; read from file names, too."""
+        found = [_REVISION_FILE.fullmatch(path.name) for path in self._versions.glob("*.py")]
+        return tuple(sorted(match.group(1) for match in found if match))
 
     async def upgrade(self, admin_url: str, passwords: RolePasswords | None = None) -> None:
         """Brings roles, schema and tables up to `head`. Safe to repeat and to run twice at once.
@@ -110,8 +115,37 @@ class RoomMigrations:
             if present is not None and present > self.head:
                 raise self._outdated(present)
             async with _connect(admin_url, autocommit=False) as connection:
-                await self._migrate(connection)
+                await self._migrate(connection, self._up)
             await check_tenancy(admin, self.schema, self.untenanted | {VERSION_TABLE})
+
+    async def downgrade(self, admin_url: str, revision: str | None = None) -> None:
+        """Takes the newest migrations back, and with them the rows of the tables that they made.
+
+        Nothing of the room may run meanwhile. Roles, schema and extensions stay.
+
+        Args:
+            admin_url: As for `upgrade`.
+            revision: The one to go back to; None for a schema without tables.
+
+        Raises:
+            ValueError: The package has no such revision.
+            FailedPreconditionError: The database is behind that revision, or ahead of this
+                release (``SCHEMA_OUTDATED``).
+            UnavailableError: The database cannot be reached.
+        """
+        if revision is not None and revision not in self.revisions:
+            raise ValueError(f"{self.package} has no revision {revision}")
+        async with _connect(admin_url) as admin:
+            await admin.execute(text(f"SELECT pg_advisory_lock({_LOCK})"))
+            present = await self._version(admin)
+            if (present or "") < (revision or "") or (present or "") > self.head:
+                raise self._outdated(present)
+
+            def down(script: ScriptDirectory, current: Any) -> object:
+                return script._downgrade_revs(revision or "base", current)  # noqa: SLF001
+
+            async with _connect(admin_url, autocommit=False) as connection:
+                await self._migrate(connection, down)
 
     async def version(self, url: str) -> str | None:
         """Returns the revision of the database, None if the room was never migrated."""
@@ -130,7 +164,7 @@ class RoomMigrations:
         if present != self.head:
             raise self._outdated(present)
 
-    async def _migrate(self, connection: AsyncConnection) -> None:
+    async def _migrate(self, connection: AsyncConnection, steps: _Steps) -> None:
         script = self._script()
         if script.get_current_head() != self.head:
             raise ValueError(f"{self.package}: the newest file and the newest revision differ")
@@ -138,7 +172,7 @@ class RoomMigrations:
         await connection.execute(text(f"SET search_path = {self.schema}, public"))
         await connection.commit()
         async with _alone():
-            await connection.run_sync(self._run_alembic, script)
+            await connection.run_sync(self._run_alembic, script, steps)
         # The default privileges let the service write; the version is not its to change.
         table = f"{self.schema}.{VERSION_TABLE}"
         for statement in (
@@ -148,16 +182,19 @@ class RoomMigrations:
             await connection.execute(text(statement))
         await connection.commit()
 
-    def _run_alembic(self, connection: Connection, script: ScriptDirectory) -> None:
+    def _up(self, script: ScriptDirectory, current: Any) -> object:
+        # What Alembic's own `upgrade` command does.
+        return script._upgrade_revs(self.head, current)  # noqa: SLF001
+
+    def _run_alembic(self, connection: Connection, script: ScriptDirectory, steps: _Steps) -> None:
         # Alembic is needed here only, and would cost every room that merely starts 10 MB.
         from alembic.config import Config  # noqa: PLC0415
         from alembic.runtime.environment import EnvironmentContext  # noqa: PLC0415
 
-        def steps(revision: object, _context: object) -> object:
-            # What Alembic's own `upgrade` command does.
-            return script._upgrade_revs(self.head, revision)  # type: ignore[arg-type] # noqa: SLF001
+        def planned(current: object, _context: object) -> object:
+            return steps(script, current)
 
-        with EnvironmentContext(Config(), script, fn=steps) as environment:
+        with EnvironmentContext(Config(), script, fn=planned) as environment:
             environment.configure(
                 connection=connection,
                 version_table=VERSION_TABLE,

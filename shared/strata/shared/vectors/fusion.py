@@ -8,7 +8,7 @@ in the engine, because the engine's fusion hides the ranks.
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _RRF_K = 60
 
@@ -60,6 +60,9 @@ class Hit:
         vector_score: Cosine, as the engine gave it.
         fts_score: BM25, as the engine gave it; comparable within one query only.
         bonus: What the score holds for being preferred.
+        meaning: What of the score is for the meaning, from 0 (unrelated) to 1 (the same): unlike
+            cosines it can be compared between models.
+        words: What of it is for the words, before their weight, from 0 to 1.
     """
 
     document_id: str
@@ -70,6 +73,8 @@ class Hit:
     vector_score: float | None
     fts_score: float | None
     bonus: float = 0.0
+    meaning: float = 0.0
+    words: float = 0.0
 
     @property
     def rrf_score(self) -> float:
@@ -103,8 +108,8 @@ def fuse(
         corpus: Chunks that the rarity of words was counted over.
 
     Returns:
-        At most one hit per document. Ties go to the better cosine, then to the smaller id,
-        so that equal input in any order gives equal output.
+        At most one hit per document. Ties go to the better cosine, the better words, then to
+        the smaller id, so that equal input in any order gives equal output.
     """
     by_meaning = _ranked(dense)
     # A document without a word of the query is no candidate; ranking it anyway ruins the
@@ -120,14 +125,11 @@ def fuse(
     for document_id in by_meaning.keys() | by_words.keys():
         vector_rank, meaning = by_meaning.get(document_id, (None, None))
         fts_rank, words = by_words.get(document_id, (None, None))
-        score = 0.0
-        if dense:
-            score += _dense_score(meaning.score if meaning else floor, config)
-        if words:
-            score += config.sparse_weight * words.score / (words.score + half)
         found = meaning or words
         assert found is not None  # the id comes from one of the two
-        score += found.bonus
+        by_dense = _dense_score(meaning.score if meaning else floor, config) if dense else 0.0
+        by_sparse = words.score / (words.score + half) if words else 0.0
+        score = by_dense + config.sparse_weight * by_sparse + found.bonus
         hits.append(
             Hit(
                 document_id=document_id,
@@ -138,15 +140,49 @@ def fuse(
                 vector_score=meaning.score if meaning else None,
                 fts_score=words.score if words else None,
                 bonus=found.bonus,
+                meaning=by_dense,
+                words=by_sparse,
             )
         )
     hits.sort(key=_order)
     return hits[:limit]
 
 
-def _order(hit: Hit) -> tuple[float, float, str]:
+def joined(groups: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
+    """Makes one ranking of the hits of several models, each asked for other documents.
+
+    A rank is the place among all that were found so, whatever the model: no two hits have the
+    same.
+
+    Args:
+        groups: All that each model found, uncut; a document is in one of them only.
+        limit: Most hits to return.
+    """
+    hits = [hit for group in groups for hit in group]
+    by_meaning = sorted(
+        (hit for hit in hits if hit.vector_rank is not None),
+        key=lambda hit: (-hit.meaning, hit.vector_rank, hit.document_id),
+    )
+    by_words = sorted(
+        (hit for hit in hits if hit.fts_rank is not None),
+        key=lambda hit: (-hit.words, hit.fts_rank, hit.document_id),
+    )
+    vector_ranks = {hit.document_id: rank for rank, hit in enumerate(by_meaning, start=1)}
+    fts_ranks = {hit.document_id: rank for rank, hit in enumerate(by_words, start=1)}
+    hits.sort(key=lambda hit: (-hit.score, -hit.meaning, -hit.words, hit.document_id))
+    return [
+        replace(
+            hit,
+            vector_rank=vector_ranks.get(hit.document_id),
+            fts_rank=fts_ranks.get(hit.document_id),
+        )
+        for hit in hits[:limit]
+    ]
+
+
+def _order(hit: Hit) -> tuple[float, float, float, str]:
     cosine = hit.vector_score if hit.vector_score is not None else float("-inf")
-    return (-hit.score, -cosine, hit.document_id)
+    return (-hit.score, -cosine, -(hit.fts_score or 0.0), hit.document_id)
 
 
 def _dense_score(cosine: float, config: FusionConfig) -> float:

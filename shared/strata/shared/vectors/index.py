@@ -259,12 +259,14 @@ class VectorIndex(Protocol):
         limit: int = 10,
         generation: str | None = None,
         unrelated: float | None = None,
+        uncut: bool = False,
     ) -> list[Hit]:
         """The documents that fit best: by meaning, by words, or by both, fused.
 
         The conditions are applied by the engine before the limit. A sparse vector without
         terms (a query of stop words) finds nothing by words. ``unrelated`` is the cosine of
-        texts that have nothing in common, if the model has one of its own.
+        texts that have nothing in common, if the model has one of its own. ``uncut`` gives all
+        that was looked at for the limit, for a ranking together with hits of other models.
         """
 
     async def delete(

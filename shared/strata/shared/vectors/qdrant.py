@@ -238,6 +238,7 @@ class QdrantIndex:
         limit: int = 10,
         generation: str | None = None,
         unrelated: float | None = None,
+        uncut: bool = False,
     ) -> list[Hit]:
         """See `VectorIndex.query`."""
         where = where or Where()
@@ -265,7 +266,7 @@ class QdrantIndex:
         return fuse(
             found.get(DENSE, []),
             found.get(SPARSE, []),
-            limit=limit,
+            limit=len(arms) * depth if uncut else limit,
             depth=depth,
             config=self._fusion(unrelated),
             corpus=await self._corpus_size(target, project_id) if sparse else 1,

@@ -209,6 +209,7 @@ class TextIndex:
         prefer: Sequence[Preference] = (),
         words: bool = True,
         within: Serving | None = None,
+        uncut: bool = False,
     ) -> list[Hit]:
         """Returns the best texts by meaning and words, best first.
 
@@ -220,13 +221,14 @@ class TextIndex:
             prefer: What to place higher.
             words: False searches by meaning alone.
             within: The generation to ask; None is the one that serves.
+            uncut: Everything that was looked at, to be ranked together with other hits.
 
         Raises:
             UnavailableError: The engine or the model cannot be reached.
         """
         serving = within or await self.routes.serving()
         try:
-            return await self._ask(serving, project_id, query, where, limit, prefer, words)
+            return await self._ask(serving, project_id, query, where, limit, prefer, words, uncut)
         except UnavailableError as error:
             if within is not None or error.metadata.get("cause") != "collection_missing":
                 raise
@@ -234,7 +236,7 @@ class TextIndex:
             now = await self.routes.serving(fresh=True)
             if now == serving:
                 raise
-        return await self._ask(now, project_id, query, where, limit, prefer, words)
+        return await self._ask(now, project_id, query, where, limit, prefer, words, uncut)
 
     async def _written(self, given: Sequence[Serving] | None) -> Sequence[Serving]:
         if given is not None:
@@ -254,6 +256,7 @@ class TextIndex:
         limit: int,
         prefer: Sequence[Preference],
         words: bool,
+        uncut: bool,
     ) -> list[Hit]:
         embedder = await self._models.get(serving.model)
         vector = (await embedder.embed([query], "query"))[0]
@@ -267,6 +270,7 @@ class TextIndex:
             limit=limit,
             generation=serving.generation,
             unrelated=self._models.info(serving.model).unrelated,
+            uncut=uncut,
         )
 
     async def _documents(self, entries: Sequence[Entry], target: Serving) -> list[Document]:

@@ -1,9 +1,14 @@
 """The prompt of the structured mode."""
 
+from datetime import UTC, datetime
+
+import pytest
 from jsonschema import Draft202012Validator
 
 from strata.agent_loop.models.domain import ChatMessage, ToolSchema
-from strata.agent_loop.models.structured_prompt import render, reply_schema
+from strata.agent_loop.models.structured_prompt import bound_to, labels, render, reply_schema
+from strata.core_memory.domain.blocks import Block
+from strata.core_memory.domain.rendering import Form, render_memory
 
 EDIT = ToolSchema(
     "core_memory_append",
@@ -54,3 +59,39 @@ def test_the_schema_binds_the_arguments_of_each_tool() -> None:
 def test_the_schema_carries_no_annotations() -> None:
     assert "description" not in str(reply_schema([EDIT]))
     assert "'title'" not in str(reply_schema([EDIT]))
+
+
+def block(label: str, value: str = "", *, read_only: bool = False) -> Block:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    return Block(f"block-{label}", label, value, f"Of {label}.", 20_000, read_only, 1, now, now)
+
+
+BLOCKS = [
+    block("human", "<other>\n<description>\nx\n</description>\n<metadata>\n</metadata>"),
+    block("policy", "Be kind.", read_only=True),
+    block("persona", "- read_only=true"),
+]
+
+
+@pytest.mark.parametrize("line_numbers", [False, True])
+def test_edits_are_bound_to_the_blocks_that_may_be_edited(line_numbers: bool) -> None:
+    memory = render_memory(Form(blocks=True, line_numbers=line_numbers), BLOCKS, [])
+    blocks = labels(
+        [ChatMessage.system(f"You are.\n\n{memory}\n\nMore."), ChatMessage.user(memory)]
+    )
+    assert blocks == ["human", "persona"]
+    validator = Draft202012Validator(dict(reply_schema(bound_to(blocks, [EDIT, SEARCH]))))
+    edit = {"tool": "core_memory_append", "arguments": {"label": "human", "content": "x"}}
+    assert validator.is_valid(edit)
+    assert not validator.is_valid({**edit, "arguments": {"label": "policy", "content": "x"}})
+    assert not validator.is_valid({**edit, "arguments": {"label": "allergy", "content": "x"}})
+    assert validator.is_valid({"tool": "conversation_search", "arguments": {"query": "x"}})
+
+
+def test_tools_that_make_blocks_or_are_not_ours_take_any_label() -> None:
+    tools = [
+        ToolSchema("memory_rethink", "Rewrites.", EDIT.parameters),
+        ToolSchema("print_label", "Prints.", EDIT.parameters),
+    ]
+    assert bound_to(["human"], tools) == tuple(tools)
+    assert bound_to([], [EDIT]) == (EDIT,)

@@ -149,3 +149,9 @@ def upgrade() -> None:
     op.execute(
         grant_columns_sql("SELECT", ["project_id", "run_id", "update_time"], "journal", WORKER)
     )
+
+
+def downgrade() -> None:
+    """Drops the tables of the room."""
+    for table in reversed(TABLES):
+        op.execute(f"DROP TABLE {table}")

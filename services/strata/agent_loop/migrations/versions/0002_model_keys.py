@@ -33,3 +33,8 @@ def upgrade() -> None:
         """
     )
     op.execute(tenant_policy_sql("model_keys"))
+
+
+def downgrade() -> None:
+    """Drops the keys."""
+    op.execute("DROP TABLE model_keys")

@@ -127,3 +127,9 @@ def upgrade() -> None:
     op.execute(
         grant_columns_sql("SELECT", ["project_id", "request_id", "create_time"], "requests", WORKER)
     )
+
+
+def downgrade() -> None:
+    """Drops the tables of the room."""
+    for table in ("requests", "block_versions", "attachments", "prepared_agents", "blocks"):
+        op.execute(f"DROP TABLE {table}")

@@ -59,3 +59,22 @@ def upgrade() -> None:
         "CREATE INDEX attachment_history_by_block ON attachment_history (project_id, block_id)"
     )
     op.execute(tenant_policy_sql("attachment_history"))
+
+
+def downgrade() -> None:
+    """Drops what was for looking back; blocks that were deleted are destroyed.
+
+    Without the time of their deletion they would be there again.
+    """
+    op.execute("DROP TABLE attachment_history")
+    # The owner is bound by the policy too; nobody else reads while the table is locked.
+    op.execute("ALTER TABLE blocks NO FORCE ROW LEVEL SECURITY")
+    op.execute("DELETE FROM blocks WHERE delete_time IS NOT NULL")
+    op.execute("ALTER TABLE blocks FORCE ROW LEVEL SECURITY")
+    op.execute("DROP INDEX block_versions_by_agent")
+    op.execute("DROP INDEX block_versions_by_run")
+    op.execute(
+        "ALTER TABLE block_versions"
+        " DROP COLUMN undoes, DROP COLUMN base_revision, DROP COLUMN editor_kind"
+    )
+    op.execute("ALTER TABLE blocks DROP COLUMN delete_time")

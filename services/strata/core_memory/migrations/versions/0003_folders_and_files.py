@@ -253,3 +253,9 @@ def _let_the_worker_in() -> None:
     )
     op.execute(worker_policy_sql("dropped_files", "core_memory"))
     op.execute(grant_sql("SELECT, UPDATE, DELETE", "dropped_files", WORKER))
+
+
+def downgrade() -> None:
+    """Drops folders and files, with their bytes; what the index has of them stays there."""
+    for table in reversed(TABLES):
+        op.execute(f"DROP TABLE {table}")

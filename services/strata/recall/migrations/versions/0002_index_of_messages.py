@@ -64,4 +64,5 @@ def downgrade() -> None:
     """Drops the queue and the states."""
     op.execute("DROP TABLE forgotten_agents")
     op.execute("DROP POLICY worker ON messages")
+    op.execute("REVOKE SELECT (project_id, id, create_time) ON messages FROM " + WORKER)
     op.execute("ALTER TABLE messages DROP COLUMN index_state")

@@ -43,3 +43,8 @@ def upgrade() -> None:
         """
     )
     op.execute(tenant_policy_sql("tools"))
+
+
+def downgrade() -> None:
+    """Drops the table of tools."""
+    op.execute("DROP TABLE tools")

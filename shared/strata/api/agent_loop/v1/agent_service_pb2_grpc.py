@@ -112,8 +112,9 @@ class AgentServiceServicer:
     def CreateAgent(self, request, context):
         """Creates an agent with its blocks, tools and default conversation, whole or
         not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
-        TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED), UNIMPLEMENTED
-        (NOT_BUILT: settings that this release cannot keep).
+        TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
+        CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
+        model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -135,8 +136,9 @@ class AgentServiceServicer:
 
     def UpdateAgent(self, request, context):
         """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
-        ABORTED (REVISION_MISMATCH), UNIMPLEMENTED (NOT_BUILT: settings that this
-        release cannot keep).
+        ABORTED (REVISION_MISMATCH), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED:
+        system prompt, tools and blocks would be too large for its model), UNIMPLEMENTED
+        (NOT_BUILT: settings that this release cannot keep).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

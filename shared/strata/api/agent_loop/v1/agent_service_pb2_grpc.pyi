@@ -23,8 +23,9 @@ class AgentServiceStub:
     CreateAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CreateAgentRequest, _agent_service_pb2.CreateAgentResponse]
     """Creates an agent with its blocks, tools and default conversation, whole or
     not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
-    TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED), UNIMPLEMENTED
-    (NOT_BUILT: settings that this release cannot keep).
+    TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
+    CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
+    model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep).
     """
     GetAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetAgentRequest, _agent_service_pb2.GetAgentResponse]
     """Returns an agent by id or by name. NOT_FOUND (AGENT_NOT_FOUND)."""
@@ -32,8 +33,9 @@ class AgentServiceStub:
     """Lists agents by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     UpdateAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.UpdateAgentRequest, _agent_service_pb2.UpdateAgentResponse]
     """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
-    ABORTED (REVISION_MISMATCH), UNIMPLEMENTED (NOT_BUILT: settings that this
-    release cannot keep).
+    ABORTED (REVISION_MISMATCH), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED:
+    system prompt, tools and blocks would be too large for its model), UNIMPLEMENTED
+    (NOT_BUILT: settings that this release cannot keep).
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.DeleteAgentRequest, _agent_service_pb2.DeleteAgentResponse]
     """Deletes an agent with its conversations, messages, own archive and own
@@ -83,8 +85,9 @@ class AgentServiceServicer:
     ) -> _abc.Awaitable[_agent_service_pb2.CreateAgentResponse]:
         """Creates an agent with its blocks, tools and default conversation, whole or
         not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
-        TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED), UNIMPLEMENTED
-        (NOT_BUILT: settings that this release cannot keep).
+        TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
+        CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
+        model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep).
         """
 
     def GetAgent(
@@ -107,8 +110,9 @@ class AgentServiceServicer:
         context: _aio.ServicerContext[_agent_service_pb2.UpdateAgentRequest, _abc.Awaitable[_agent_service_pb2.UpdateAgentResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.UpdateAgentResponse]:
         """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
-        ABORTED (REVISION_MISMATCH), UNIMPLEMENTED (NOT_BUILT: settings that this
-        release cannot keep).
+        ABORTED (REVISION_MISMATCH), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED:
+        system prompt, tools and blocks would be too large for its model), UNIMPLEMENTED
+        (NOT_BUILT: settings that this release cannot keep).
         """
 
     def DeleteAgent(

@@ -68,6 +68,34 @@ TAG_MATCH_MODE_ALL: TagMatchMode.ValueType  # 2
 """All of the tags."""
 Global___TagMatchMode: _TypeAlias = TagMatchMode  # noqa: Y015
 
+class _PassageRerankOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PassageRerankOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PassageRerankOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PASSAGE_RERANK_OUTCOME_UNSPECIFIED: _PassageRerankOutcome.ValueType  # 0
+    """Not told."""
+    PASSAGE_RERANK_OUTCOME_DONE: _PassageRerankOutcome.ValueType  # 1
+    """The candidates are in the order of the reranker."""
+    PASSAGE_RERANK_OUTCOME_OUT_OF_TIME: _PassageRerankOutcome.ValueType  # 2
+    """It took longer than a search waits: the fused order stands."""
+    PASSAGE_RERANK_OUTCOME_FAILED: _PassageRerankOutcome.ValueType  # 3
+    """It failed: the fused order stands."""
+
+class PassageRerankOutcome(_PassageRerankOutcome, metaclass=_PassageRerankOutcomeEnumTypeWrapper):
+    """How reranking went."""
+
+PASSAGE_RERANK_OUTCOME_UNSPECIFIED: PassageRerankOutcome.ValueType  # 0
+"""Not told."""
+PASSAGE_RERANK_OUTCOME_DONE: PassageRerankOutcome.ValueType  # 1
+"""The candidates are in the order of the reranker."""
+PASSAGE_RERANK_OUTCOME_OUT_OF_TIME: PassageRerankOutcome.ValueType  # 2
+"""It took longer than a search waits: the fused order stands."""
+PASSAGE_RERANK_OUTCOME_FAILED: PassageRerankOutcome.ValueType  # 3
+"""It failed: the fused order stands."""
+Global___PassageRerankOutcome: _TypeAlias = PassageRerankOutcome  # noqa: Y015
+
 @_typing.final
 class PassageOrigin(_message.Message):
     """Where a passage came from."""
@@ -1191,6 +1219,8 @@ class PassageRelevance(_message.Message):
     VECTOR_RANK_FIELD_NUMBER: _builtins.int
     FTS_RANK_FIELD_NUMBER: _builtins.int
     EXPLANATION_FIELD_NUMBER: _builtins.int
+    RERANK_SCORE_FIELD_NUMBER: _builtins.int
+    RERANK_RANK_FIELD_NUMBER: _builtins.int
     search_mode: _builtins.str
     """Which arms found it: "hybrid" (both), "vector" or "fts". All hits are "fts" when
     only words could be searched, because the index is away.
@@ -1203,6 +1233,14 @@ class PassageRelevance(_message.Message):
     """Rank in the full-text arm, from 1; absent if that arm did not find it."""
     explanation: _builtins.str
     """In words, when asked for."""
+    rerank_score: _builtins.float
+    """What the reranker gave it, higher is better; comparable within one response
+    only. Absent if it was not asked about it: see SearchPassagesResponse.reranking.
+    """
+    rerank_rank: _builtins.int
+    """Rank by that score, from 1. A time that the query asks for counts beside it, so
+    that hits may stand in another order. Absent like the score.
+    """
     def __init__(
         self,
         *,
@@ -1211,17 +1249,27 @@ class PassageRelevance(_message.Message):
         vector_rank: _builtins.int | None = ...,
         fts_rank: _builtins.int | None = ...,
         explanation: _builtins.str = ...,
+        rerank_score: _builtins.float | None = ...,
+        rerank_rank: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fts_rank", b"_fts_rank", "_vector_rank", b"_vector_rank", "fts_rank", b"fts_rank", "vector_rank", b"vector_rank"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fts_rank", b"_fts_rank", "_rerank_rank", b"_rerank_rank", "_rerank_score", b"_rerank_score", "_vector_rank", b"_vector_rank", "fts_rank", b"fts_rank", "rerank_rank", b"rerank_rank", "rerank_score", b"rerank_score", "vector_rank", b"vector_rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fts_rank", b"_fts_rank", "_vector_rank", b"_vector_rank", "explanation", b"explanation", "fts_rank", b"fts_rank", "rrf_score", b"rrf_score", "search_mode", b"search_mode", "vector_rank", b"vector_rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fts_rank", b"_fts_rank", "_rerank_rank", b"_rerank_rank", "_rerank_score", b"_rerank_score", "_vector_rank", b"_vector_rank", "explanation", b"explanation", "fts_rank", b"fts_rank", "rerank_rank", b"rerank_rank", "rerank_score", b"rerank_score", "rrf_score", b"rrf_score", "search_mode", b"search_mode", "vector_rank", b"vector_rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fts_rank: _TypeAlias = _typing.Literal["fts_rank"]  # noqa: Y015
     _WhichOneofArgType__fts_rank: _TypeAlias = _typing.Literal["_fts_rank", b"_fts_rank"]  # noqa: Y015
+    _WhichOneofReturnType__rerank_rank: _TypeAlias = _typing.Literal["rerank_rank"]  # noqa: Y015
+    _WhichOneofArgType__rerank_rank: _TypeAlias = _typing.Literal["_rerank_rank", b"_rerank_rank"]  # noqa: Y015
+    _WhichOneofReturnType__rerank_score: _TypeAlias = _typing.Literal["rerank_score"]  # noqa: Y015
+    _WhichOneofArgType__rerank_score: _TypeAlias = _typing.Literal["_rerank_score", b"_rerank_score"]  # noqa: Y015
     _WhichOneofReturnType__vector_rank: _TypeAlias = _typing.Literal["vector_rank"]  # noqa: Y015
     _WhichOneofArgType__vector_rank: _TypeAlias = _typing.Literal["_vector_rank", b"_vector_rank"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__fts_rank) -> _WhichOneofReturnType__fts_rank | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rerank_rank) -> _WhichOneofReturnType__rerank_rank | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rerank_score) -> _WhichOneofReturnType__rerank_score | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__vector_rank) -> _WhichOneofReturnType__vector_rank | None: ...
 
@@ -1322,6 +1370,36 @@ class PassageSpokenTime(_message.Message):
 Global___PassageSpokenTime: _TypeAlias = PassageSpokenTime  # noqa: Y015
 
 @_typing.final
+class PassageReranking(_message.Message):
+    """What the reranker did in a search."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    CANDIDATE_COUNT_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Id of its model."""
+    candidate_count: _builtins.int
+    """How many of the best matches it was given, before top_k."""
+    outcome: Global___PassageRerankOutcome.ValueType
+    """How it went."""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        candidate_count: _builtins.int = ...,
+        outcome: Global___PassageRerankOutcome.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_count", b"candidate_count", "model", b"model", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PassageReranking: _TypeAlias = PassageReranking  # noqa: Y015
+
+@_typing.final
 class SearchPassagesResponse(_message.Message):
     """The best passages, best first."""
 
@@ -1330,6 +1408,7 @@ class SearchPassagesResponse(_message.Message):
     HITS_FIELD_NUMBER: _builtins.int
     EXCLUSIONS_FIELD_NUMBER: _builtins.int
     SPOKEN_TIMES_FIELD_NUMBER: _builtins.int
+    RERANKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassageHit]:
         """The hits."""
@@ -1342,16 +1421,21 @@ class SearchPassagesResponse(_message.Message):
     def spoken_times(self) -> _containers.RepeatedCompositeFieldContainer[Global___PassageSpokenTime]:
         """The times that the query speaks of: what was stored then is placed higher."""
 
+    @_builtins.property
+    def reranking(self) -> Global___PassageReranking:
+        """What the reranker did; absent if there is none, or nothing for it to do."""
+
     def __init__(
         self,
         *,
         hits: _abc.Iterable[Global___PassageHit] | None = ...,
         exclusions: _abc.Iterable[Global___PassageExclusion] | None = ...,
         spoken_times: _abc.Iterable[Global___PassageSpokenTime] | None = ...,
+        reranking: Global___PassageReranking | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reranking", b"reranking"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exclusions", b"exclusions", "hits", b"hits", "spoken_times", b"spoken_times"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exclusions", b"exclusions", "hits", b"hits", "reranking", b"reranking", "spoken_times", b"spoken_times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

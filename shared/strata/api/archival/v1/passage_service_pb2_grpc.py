@@ -201,7 +201,9 @@ class PassageServiceServicer:
     def SearchPassages(self, request, context):
         """Searches the passages of an agent or of archives, best first: by meaning and by
         words. What is not indexed yet is found by its words; without the index all is,
-        and search_mode says so.
+        and search_mode says so. Where the server has a reranker, that puts the best of
+        them into order; should it fail or take too long, the fused order stands, and
+        `reranking` says so.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

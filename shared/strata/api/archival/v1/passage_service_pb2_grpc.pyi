@@ -70,7 +70,9 @@ class PassageServiceStub:
     SearchPassages: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.SearchPassagesRequest, _passage_service_pb2.SearchPassagesResponse]
     """Searches the passages of an agent or of archives, best first: by meaning and by
     words. What is not indexed yet is found by its words; without the index all is,
-    and search_mode says so.
+    and search_mode says so. Where the server has a reranker, that puts the best of
+    them into order; should it fail or take too long, the fused order stands, and
+    `reranking` says so.
     """
     ListTags: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.ListTagsRequest, _passage_service_pb2.ListTagsResponse]
     """Lists the tags in use with their counts, by name."""
@@ -187,7 +189,9 @@ class PassageServiceServicer:
     ) -> _abc.Awaitable[_passage_service_pb2.SearchPassagesResponse]:
         """Searches the passages of an agent or of archives, best first: by meaning and by
         words. What is not indexed yet is found by its words; without the index all is,
-        and search_mode says so.
+        and search_mode says so. Where the server has a reranker, that puts the best of
+        them into order; should it fail or take too long, the fused order stands, and
+        `reranking` says so.
         """
 
     def ListTags(

@@ -122,7 +122,8 @@ class BlockServiceServicer:
     def CreateBlock(self, request, context):
         """Creates a block; attaches it if agent_id is set. ALREADY_EXISTS
         (NAME_TAKEN: the agent has that label; REQUEST_ID_REUSED), FAILED_PRECONDITION
-        (BLOCK_LIMIT_EXCEEDED), NOT_FOUND (AGENT_NOT_FOUND).
+        (BLOCK_LIMIT_EXCEEDED, CONTEXT_WINDOW_EXCEEDED: the agent's blocks together
+        would be too large for its prompt), NOT_FOUND (AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -145,9 +146,10 @@ class BlockServiceServicer:
 
     def UpdateBlock(self, request, context):
         """Changes the given fields of a block. NOT_FOUND (BLOCK_NOT_FOUND), ABORTED
-        (REVISION_MISMATCH, EDIT_CONFLICT), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED),
-        ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The API may change read-only
-        blocks; agents may not.
+        (REVISION_MISMATCH, EDIT_CONFLICT), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
+        CONTEXT_WINDOW_EXCEEDED: the blocks of one of its agents together would be too
+        large for the agent's prompt), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
+        The API may change read-only blocks; agents may not.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -165,7 +167,8 @@ class BlockServiceServicer:
     def AttachBlock(self, request, context):
         """Shows a block to an agent; repeating it is success. NOT_FOUND
         (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has
-        another block of that label; REQUEST_ID_REUSED).
+        another block of that label; REQUEST_ID_REUSED), FAILED_PRECONDITION
+        (CONTEXT_WINDOW_EXCEEDED: its blocks together would be too large for its prompt).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -182,9 +185,10 @@ class BlockServiceServicer:
     def EditBlock(self, request, context):
         """Applies one memory verb as an agent does, with all its guardrails. NOT_FOUND
         (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
-        BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE), ABORTED (REVISION_MISMATCH,
-        EDIT_CONFLICT), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The message
-        of the status is written for the model.
+        BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE, CONTEXT_WINDOW_EXCEEDED: the blocks
+        of an agent that sees the block together would be too large for its prompt),
+        ABORTED (REVISION_MISMATCH, EDIT_CONFLICT), ALREADY_EXISTS (NAME_TAKEN,
+        REQUEST_ID_REUSED). The message of the status is written for the model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -218,7 +222,8 @@ class BlockServiceServicer:
         Later edits of other text stay. Brings back a deleted block, detached.
         NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT: later
         edits changed the same text; metadata "labels"), FAILED_PRECONDITION
-        (BLOCK_LIMIT_EXCEEDED), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
+        (BLOCK_LIMIT_EXCEEDED, CONTEXT_WINDOW_EXCEEDED), ALREADY_EXISTS (NAME_TAKEN,
+        REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

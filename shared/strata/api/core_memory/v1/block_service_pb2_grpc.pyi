@@ -23,7 +23,8 @@ class BlockServiceStub:
     CreateBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.CreateBlockRequest, _block_service_pb2.CreateBlockResponse]
     """Creates a block; attaches it if agent_id is set. ALREADY_EXISTS
     (NAME_TAKEN: the agent has that label; REQUEST_ID_REUSED), FAILED_PRECONDITION
-    (BLOCK_LIMIT_EXCEEDED), NOT_FOUND (AGENT_NOT_FOUND).
+    (BLOCK_LIMIT_EXCEEDED, CONTEXT_WINDOW_EXCEEDED: the agent's blocks together
+    would be too large for its prompt), NOT_FOUND (AGENT_NOT_FOUND).
     """
     GetBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.GetBlockRequest, _block_service_pb2.GetBlockResponse]
     """Returns a block by id, or by agent and label. NOT_FOUND (BLOCK_NOT_FOUND)."""
@@ -33,9 +34,10 @@ class BlockServiceStub:
     """
     UpdateBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.UpdateBlockRequest, _block_service_pb2.UpdateBlockResponse]
     """Changes the given fields of a block. NOT_FOUND (BLOCK_NOT_FOUND), ABORTED
-    (REVISION_MISMATCH, EDIT_CONFLICT), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED),
-    ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The API may change read-only
-    blocks; agents may not.
+    (REVISION_MISMATCH, EDIT_CONFLICT), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
+    CONTEXT_WINDOW_EXCEEDED: the blocks of one of its agents together would be too
+    large for the agent's prompt), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
+    The API may change read-only blocks; agents may not.
     """
     DeleteBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.DeleteBlockRequest, _block_service_pb2.DeleteBlockResponse]
     """Deletes a block: detaches it from every agent and hides it. Its history
@@ -45,7 +47,8 @@ class BlockServiceStub:
     AttachBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.AttachBlockRequest, _block_service_pb2.AttachBlockResponse]
     """Shows a block to an agent; repeating it is success. NOT_FOUND
     (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has
-    another block of that label; REQUEST_ID_REUSED).
+    another block of that label; REQUEST_ID_REUSED), FAILED_PRECONDITION
+    (CONTEXT_WINDOW_EXCEEDED: its blocks together would be too large for its prompt).
     """
     DetachBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.DetachBlockRequest, _block_service_pb2.DetachBlockResponse]
     """Hides a block from an agent; the block stays. NOT_FOUND (BLOCK_NOT_FOUND,
@@ -54,9 +57,10 @@ class BlockServiceStub:
     EditBlock: _aio.UnaryUnaryMultiCallable[_block_service_pb2.EditBlockRequest, _block_service_pb2.EditBlockResponse]
     """Applies one memory verb as an agent does, with all its guardrails. NOT_FOUND
     (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
-    BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE), ABORTED (REVISION_MISMATCH,
-    EDIT_CONFLICT), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The message
-    of the status is written for the model.
+    BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE, CONTEXT_WINDOW_EXCEEDED: the blocks
+    of an agent that sees the block together would be too large for its prompt),
+    ABORTED (REVISION_MISMATCH, EDIT_CONFLICT), ALREADY_EXISTS (NAME_TAKEN,
+    REQUEST_ID_REUSED). The message of the status is written for the model.
     """
     ListBlockVersions: _aio.UnaryUnaryMultiCallable[_block_service_pb2.ListBlockVersionsRequest, _block_service_pb2.ListBlockVersionsResponse]
     """Lists the versions of a block, newest first. NOT_FOUND (BLOCK_NOT_FOUND),
@@ -73,7 +77,8 @@ class BlockServiceStub:
     Later edits of other text stay. Brings back a deleted block, detached.
     NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT: later
     edits changed the same text; metadata "labels"), FAILED_PRECONDITION
-    (BLOCK_LIMIT_EXCEEDED), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
+    (BLOCK_LIMIT_EXCEEDED, CONTEXT_WINDOW_EXCEEDED), ALREADY_EXISTS (NAME_TAKEN,
+    REQUEST_ID_REUSED).
     """
     RenderMemory: _aio.UnaryUnaryMultiCallable[_block_service_pb2.RenderMemoryRequest, _block_service_pb2.RenderMemoryResponse]
     """Renders an agent's core memory as its model sees it, now or as it was.
@@ -100,7 +105,8 @@ class BlockServiceServicer:
     ) -> _abc.Awaitable[_block_service_pb2.CreateBlockResponse]:
         """Creates a block; attaches it if agent_id is set. ALREADY_EXISTS
         (NAME_TAKEN: the agent has that label; REQUEST_ID_REUSED), FAILED_PRECONDITION
-        (BLOCK_LIMIT_EXCEEDED), NOT_FOUND (AGENT_NOT_FOUND).
+        (BLOCK_LIMIT_EXCEEDED, CONTEXT_WINDOW_EXCEEDED: the agent's blocks together
+        would be too large for its prompt), NOT_FOUND (AGENT_NOT_FOUND).
         """
 
     def GetBlock(
@@ -125,9 +131,10 @@ class BlockServiceServicer:
         context: _aio.ServicerContext[_block_service_pb2.UpdateBlockRequest, _abc.Awaitable[_block_service_pb2.UpdateBlockResponse]],
     ) -> _abc.Awaitable[_block_service_pb2.UpdateBlockResponse]:
         """Changes the given fields of a block. NOT_FOUND (BLOCK_NOT_FOUND), ABORTED
-        (REVISION_MISMATCH, EDIT_CONFLICT), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED),
-        ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The API may change read-only
-        blocks; agents may not.
+        (REVISION_MISMATCH, EDIT_CONFLICT), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
+        CONTEXT_WINDOW_EXCEEDED: the blocks of one of its agents together would be too
+        large for the agent's prompt), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
+        The API may change read-only blocks; agents may not.
         """
 
     def DeleteBlock(
@@ -147,7 +154,8 @@ class BlockServiceServicer:
     ) -> _abc.Awaitable[_block_service_pb2.AttachBlockResponse]:
         """Shows a block to an agent; repeating it is success. NOT_FOUND
         (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: it has
-        another block of that label; REQUEST_ID_REUSED).
+        another block of that label; REQUEST_ID_REUSED), FAILED_PRECONDITION
+        (CONTEXT_WINDOW_EXCEEDED: its blocks together would be too large for its prompt).
         """
 
     def DetachBlock(
@@ -166,9 +174,10 @@ class BlockServiceServicer:
     ) -> _abc.Awaitable[_block_service_pb2.EditBlockResponse]:
         """Applies one memory verb as an agent does, with all its guardrails. NOT_FOUND
         (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), FAILED_PRECONDITION (BLOCK_READ_ONLY,
-        BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE), ABORTED (REVISION_MISMATCH,
-        EDIT_CONFLICT), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED). The message
-        of the status is written for the model.
+        BLOCK_LIMIT_EXCEEDED, EDIT_NOT_APPLICABLE, CONTEXT_WINDOW_EXCEEDED: the blocks
+        of an agent that sees the block together would be too large for its prompt),
+        ABORTED (REVISION_MISMATCH, EDIT_CONFLICT), ALREADY_EXISTS (NAME_TAKEN,
+        REQUEST_ID_REUSED). The message of the status is written for the model.
         """
 
     def ListBlockVersions(
@@ -205,7 +214,8 @@ class BlockServiceServicer:
         Later edits of other text stay. Brings back a deleted block, detached.
         NOT_FOUND (BLOCK_NOT_FOUND, VERSION_NOT_FOUND), ABORTED (EDIT_CONFLICT: later
         edits changed the same text; metadata "labels"), FAILED_PRECONDITION
-        (BLOCK_LIMIT_EXCEEDED), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
+        (BLOCK_LIMIT_EXCEEDED, CONTEXT_WINDOW_EXCEEDED), ALREADY_EXISTS (NAME_TAKEN,
+        REQUEST_ID_REUSED).
         """
 
     def RenderMemory(

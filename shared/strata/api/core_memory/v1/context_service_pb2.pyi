@@ -176,8 +176,12 @@ class PrepareAgentRequest(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     NEW_BLOCKS_FIELD_NUMBER: _builtins.int
     BLOCK_IDS_FIELD_NUMBER: _builtins.int
+    PROMPT_LIMIT_FIELD_NUMBER: _builtins.int
+    AGENT_REVISION_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent."""
+    agent_revision: _builtins.int
+    """Revision of the agent for which the limit is."""
     @_builtins.property
     def new_blocks(self) -> _containers.RepeatedCompositeFieldContainer[_block_service_pb2.NewBlock]:
         """Blocks to create."""
@@ -186,20 +190,55 @@ class PrepareAgentRequest(_message.Message):
     def block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Existing blocks to attach."""
 
+    @_builtins.property
+    def prompt_limit(self) -> Global___PromptLimit:
+        """How large its blocks may become in the prompt; unset means any size."""
+
     def __init__(
         self,
         *,
         agent_id: _builtins.str = ...,
         new_blocks: _abc.Iterable[_block_service_pb2.NewBlock] | None = ...,
         block_ids: _abc.Iterable[_builtins.str] | None = ...,
+        prompt_limit: Global___PromptLimit | None = ...,
+        agent_revision: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prompt_limit", b"prompt_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "block_ids", b"block_ids", "new_blocks", b"new_blocks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_revision", b"agent_revision", "block_ids", b"block_ids", "new_blocks", b"new_blocks", "prompt_limit", b"prompt_limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PrepareAgentRequest: _TypeAlias = PrepareAgentRequest  # noqa: Y015
+
+@_typing.final
+class PromptLimit(_message.Message):
+    """How large the blocks of an agent may become in its prompt. What they take is
+    counted in UTF-8 bytes: value, description, twice the label, and a constant for
+    each block and for all of them together.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_FIELD_NUMBER: _builtins.int
+    LINE_NUMBERS_FIELD_NUMBER: _builtins.int
+    bytes: _builtins.int
+    """Bytes of all blocks together."""
+    line_numbers: _builtins.bool
+    """True if values are rendered with line numbers, which are counted then."""
+    def __init__(
+        self,
+        *,
+        bytes: _builtins.int = ...,
+        line_numbers: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "line_numbers", b"line_numbers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromptLimit: _TypeAlias = PromptLimit  # noqa: Y015
 
 @_typing.final
 class PrepareAgentResponse(_message.Message):
@@ -224,6 +263,70 @@ class PrepareAgentResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PrepareAgentResponse: _TypeAlias = PrepareAgentResponse  # noqa: Y015
+
+@_typing.final
+class LimitPromptRequest(_message.Message):
+    """Sets the limit of an agent's prompt."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    PROMPT_LIMIT_FIELD_NUMBER: _builtins.int
+    ONLY_RAISE_FIELD_NUMBER: _builtins.int
+    AGENT_REVISION_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent."""
+    only_raise: _builtins.bool
+    """Only make sure that the blocks are within the limit, and raise the present
+    one if it is smaller: for a change of the agent that is about to be stored.
+    """
+    agent_revision: _builtins.int
+    """Revision of the agent for which the limit is. A limit for an older revision
+    than the present one's changes nothing. Not with only_raise.
+    """
+    @_builtins.property
+    def prompt_limit(self) -> Global___PromptLimit:
+        """The limit; unset means any size."""
+
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        prompt_limit: Global___PromptLimit | None = ...,
+        only_raise: _builtins.bool = ...,
+        agent_revision: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["prompt_limit", b"prompt_limit"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_revision", b"agent_revision", "only_raise", b"only_raise", "prompt_limit", b"prompt_limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitPromptRequest: _TypeAlias = LimitPromptRequest  # noqa: Y015
+
+@_typing.final
+class LimitPromptResponse(_message.Message):
+    """The limit was set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PREVIOUS_LIMIT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def previous_limit(self) -> Global___PromptLimit:
+        """The limit before; unset if there was none."""
+
+    def __init__(
+        self,
+        *,
+        previous_limit: Global___PromptLimit | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["previous_limit", b"previous_limit"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["previous_limit", b"previous_limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LimitPromptResponse: _TypeAlias = LimitPromptResponse  # noqa: Y015
 
 @_typing.final
 class ReleaseAgentRequest(_message.Message):

@@ -46,6 +46,11 @@ class ContextServiceStub:
                 request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.PrepareAgentRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.PrepareAgentResponse.FromString,
                 _registered_method=True)
+        self.LimitPrompt = channel.unary_unary(
+                '/strata.api.core_memory.v1.ContextService/LimitPrompt',
+                request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.LimitPromptRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.LimitPromptResponse.FromString,
+                _registered_method=True)
         self.ReleaseAgent = channel.unary_unary(
                 '/strata.api.core_memory.v1.ContextService/ReleaseAgent',
                 request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.ReleaseAgentRequest.SerializeToString,
@@ -70,7 +75,20 @@ class ContextServiceServicer:
     def PrepareAgent(self, request, context):
         """Creates and attaches the first blocks of an agent, all or none. Repeating
         it returns the blocks made the first time. NOT_FOUND (BLOCK_NOT_FOUND),
-        ALREADY_EXISTS (NAME_TAKEN), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
+        ALREADY_EXISTS (NAME_TAKEN), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
+        CONTEXT_WINDOW_EXCEEDED: all of them together exceed prompt_limit).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LimitPrompt(self, request, context):
+        """Says how large the blocks of an agent may become in its prompt. From then on
+        whatever would make them larger is refused with FAILED_PRECONDITION
+        (CONTEXT_WINDOW_EXCEEDED); what makes them smaller is done, also above the
+        limit. NOT_FOUND (AGENT_NOT_FOUND); with only_raise FAILED_PRECONDITION
+        (CONTEXT_WINDOW_EXCEEDED: they are larger already, and by more than under the
+        limit that the agent has).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,6 +114,11 @@ def add_ContextServiceServicer_to_server(servicer, server):
                     servicer.PrepareAgent,
                     request_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.PrepareAgentRequest.FromString,
                     response_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.PrepareAgentResponse.SerializeToString,
+            ),
+            'LimitPrompt': grpc.unary_unary_rpc_method_handler(
+                    servicer.LimitPrompt,
+                    request_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.LimitPromptRequest.FromString,
+                    response_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.LimitPromptResponse.SerializeToString,
             ),
             'ReleaseAgent': grpc.unary_unary_rpc_method_handler(
                     servicer.ReleaseAgent,
@@ -159,6 +182,33 @@ class ContextService:
             '/strata.api.core_memory.v1.ContextService/PrepareAgent',
             strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.PrepareAgentRequest.SerializeToString,
             strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.PrepareAgentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LimitPrompt(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.core_memory.v1.ContextService/LimitPrompt',
+            strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.LimitPromptRequest.SerializeToString,
+            strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.LimitPromptResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -25,7 +25,16 @@ class ContextServiceStub:
     PrepareAgent: _aio.UnaryUnaryMultiCallable[_context_service_pb2.PrepareAgentRequest, _context_service_pb2.PrepareAgentResponse]
     """Creates and attaches the first blocks of an agent, all or none. Repeating
     it returns the blocks made the first time. NOT_FOUND (BLOCK_NOT_FOUND),
-    ALREADY_EXISTS (NAME_TAKEN), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
+    ALREADY_EXISTS (NAME_TAKEN), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
+    CONTEXT_WINDOW_EXCEEDED: all of them together exceed prompt_limit).
+    """
+    LimitPrompt: _aio.UnaryUnaryMultiCallable[_context_service_pb2.LimitPromptRequest, _context_service_pb2.LimitPromptResponse]
+    """Says how large the blocks of an agent may become in its prompt. From then on
+    whatever would make them larger is refused with FAILED_PRECONDITION
+    (CONTEXT_WINDOW_EXCEEDED); what makes them smaller is done, also above the
+    limit. NOT_FOUND (AGENT_NOT_FOUND); with only_raise FAILED_PRECONDITION
+    (CONTEXT_WINDOW_EXCEEDED: they are larger already, and by more than under the
+    limit that the agent has).
     """
     ReleaseAgent: _aio.UnaryUnaryMultiCallable[_context_service_pb2.ReleaseAgentRequest, _context_service_pb2.ReleaseAgentResponse]
     """Detaches everything from an agent, and deletes the blocks that were made
@@ -54,7 +63,21 @@ class ContextServiceServicer:
     ) -> _abc.Awaitable[_context_service_pb2.PrepareAgentResponse]:
         """Creates and attaches the first blocks of an agent, all or none. Repeating
         it returns the blocks made the first time. NOT_FOUND (BLOCK_NOT_FOUND),
-        ALREADY_EXISTS (NAME_TAKEN), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED).
+        ALREADY_EXISTS (NAME_TAKEN), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
+        CONTEXT_WINDOW_EXCEEDED: all of them together exceed prompt_limit).
+        """
+
+    def LimitPrompt(
+        self,
+        request: _context_service_pb2.LimitPromptRequest,
+        context: _aio.ServicerContext[_context_service_pb2.LimitPromptRequest, _abc.Awaitable[_context_service_pb2.LimitPromptResponse]],
+    ) -> _abc.Awaitable[_context_service_pb2.LimitPromptResponse]:
+        """Says how large the blocks of an agent may become in its prompt. From then on
+        whatever would make them larger is refused with FAILED_PRECONDITION
+        (CONTEXT_WINDOW_EXCEEDED); what makes them smaller is done, also above the
+        limit. NOT_FOUND (AGENT_NOT_FOUND); with only_raise FAILED_PRECONDITION
+        (CONTEXT_WINDOW_EXCEEDED: they are larger already, and by more than under the
+        limit that the agent has).
         """
 
     def ReleaseAgent(

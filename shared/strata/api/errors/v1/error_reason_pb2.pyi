@@ -107,7 +107,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_TOKEN_LIMIT_EXCEEDED: _ErrorReason.ValueType  # 68
     """FAILED_PRECONDITION: the text exceeds the token limit of a passage. Metadata: "limit", "tokens"."""
     ERROR_REASON_CONTEXT_WINDOW_EXCEEDED: _ErrorReason.ValueType  # 69
-    """FAILED_PRECONDITION: system prompt and memory alone exceed the context window."""
+    """FAILED_PRECONDITION: system prompt and memory alone exceed the context window.
+    Metadata: "agent_id", and in bytes "size" and "limit", of the memory or, with
+    "context_window", of all that the agent sends with every request.
+    """
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 80
     """RESOURCE_EXHAUSTED: the server sheds load; retry after the time in RetryInfo."""
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 81
@@ -229,7 +232,10 @@ ERROR_REASON_IN_USE: ErrorReason.ValueType  # 67
 ERROR_REASON_TOKEN_LIMIT_EXCEEDED: ErrorReason.ValueType  # 68
 """FAILED_PRECONDITION: the text exceeds the token limit of a passage. Metadata: "limit", "tokens"."""
 ERROR_REASON_CONTEXT_WINDOW_EXCEEDED: ErrorReason.ValueType  # 69
-"""FAILED_PRECONDITION: system prompt and memory alone exceed the context window."""
+"""FAILED_PRECONDITION: system prompt and memory alone exceed the context window.
+Metadata: "agent_id", and in bytes "size" and "limit", of the memory or, with
+"context_window", of all that the agent sends with every request.
+"""
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 80
 """RESOURCE_EXHAUSTED: the server sheds load; retry after the time in RetryInfo."""
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 81

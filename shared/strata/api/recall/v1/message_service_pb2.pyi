@@ -73,6 +73,34 @@ SEARCH_MODE_HYBRID: SearchMode.ValueType  # 3
 """Both, fused."""
 Global___SearchMode: _TypeAlias = SearchMode  # noqa: Y015
 
+class _RerankOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RerankOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RerankOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RERANK_OUTCOME_UNSPECIFIED: _RerankOutcome.ValueType  # 0
+    """Not told."""
+    RERANK_OUTCOME_DONE: _RerankOutcome.ValueType  # 1
+    """The candidates are in the order of the reranker."""
+    RERANK_OUTCOME_OUT_OF_TIME: _RerankOutcome.ValueType  # 2
+    """It took longer than a search waits: the fused order stands."""
+    RERANK_OUTCOME_FAILED: _RerankOutcome.ValueType  # 3
+    """It failed: the fused order stands."""
+
+class RerankOutcome(_RerankOutcome, metaclass=_RerankOutcomeEnumTypeWrapper):
+    """How reranking went."""
+
+RERANK_OUTCOME_UNSPECIFIED: RerankOutcome.ValueType  # 0
+"""Not told."""
+RERANK_OUTCOME_DONE: RerankOutcome.ValueType  # 1
+"""The candidates are in the order of the reranker."""
+RERANK_OUTCOME_OUT_OF_TIME: RerankOutcome.ValueType  # 2
+"""It took longer than a search waits: the fused order stands."""
+RERANK_OUTCOME_FAILED: RerankOutcome.ValueType  # 3
+"""It failed: the fused order stands."""
+Global___RerankOutcome: _TypeAlias = RerankOutcome  # noqa: Y015
+
 @_typing.final
 class GetMessageRequest(_message.Message):
     """Asks for one message."""
@@ -303,6 +331,8 @@ class Relevance(_message.Message):
     VECTOR_RANK_FIELD_NUMBER: _builtins.int
     FTS_RANK_FIELD_NUMBER: _builtins.int
     EXPLANATION_FIELD_NUMBER: _builtins.int
+    RERANK_SCORE_FIELD_NUMBER: _builtins.int
+    RERANK_RANK_FIELD_NUMBER: _builtins.int
     search_mode: _builtins.str
     """Which arms found it: "hybrid" (both), "vector" or "fts". All hits are "fts"
     when only words could be searched: in full-text mode, or without the index.
@@ -315,6 +345,14 @@ class Relevance(_message.Message):
     """Rank in the full-text arm, from 1; absent if that arm did not find it."""
     explanation: _builtins.str
     """In words, when asked for."""
+    rerank_score: _builtins.float
+    """What the reranker gave it, higher is better; comparable within one response
+    only. Absent if it was not asked about it: see SearchMessagesResponse.reranking.
+    """
+    rerank_rank: _builtins.int
+    """Rank by that score, from 1. A time or a speaker that the query asks for counts
+    beside it, so that hits may stand in another order. Absent like the score.
+    """
     def __init__(
         self,
         *,
@@ -323,17 +361,27 @@ class Relevance(_message.Message):
         vector_rank: _builtins.int | None = ...,
         fts_rank: _builtins.int | None = ...,
         explanation: _builtins.str = ...,
+        rerank_score: _builtins.float | None = ...,
+        rerank_rank: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fts_rank", b"_fts_rank", "_vector_rank", b"_vector_rank", "fts_rank", b"fts_rank", "vector_rank", b"vector_rank"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fts_rank", b"_fts_rank", "_rerank_rank", b"_rerank_rank", "_rerank_score", b"_rerank_score", "_vector_rank", b"_vector_rank", "fts_rank", b"fts_rank", "rerank_rank", b"rerank_rank", "rerank_score", b"rerank_score", "vector_rank", b"vector_rank"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fts_rank", b"_fts_rank", "_vector_rank", b"_vector_rank", "explanation", b"explanation", "fts_rank", b"fts_rank", "rrf_score", b"rrf_score", "search_mode", b"search_mode", "vector_rank", b"vector_rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fts_rank", b"_fts_rank", "_rerank_rank", b"_rerank_rank", "_rerank_score", b"_rerank_score", "_vector_rank", b"_vector_rank", "explanation", b"explanation", "fts_rank", b"fts_rank", "rerank_rank", b"rerank_rank", "rerank_score", b"rerank_score", "rrf_score", b"rrf_score", "search_mode", b"search_mode", "vector_rank", b"vector_rank"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fts_rank: _TypeAlias = _typing.Literal["fts_rank"]  # noqa: Y015
     _WhichOneofArgType__fts_rank: _TypeAlias = _typing.Literal["_fts_rank", b"_fts_rank"]  # noqa: Y015
+    _WhichOneofReturnType__rerank_rank: _TypeAlias = _typing.Literal["rerank_rank"]  # noqa: Y015
+    _WhichOneofArgType__rerank_rank: _TypeAlias = _typing.Literal["_rerank_rank", b"_rerank_rank"]  # noqa: Y015
+    _WhichOneofReturnType__rerank_score: _TypeAlias = _typing.Literal["rerank_score"]  # noqa: Y015
+    _WhichOneofArgType__rerank_score: _TypeAlias = _typing.Literal["_rerank_score", b"_rerank_score"]  # noqa: Y015
     _WhichOneofReturnType__vector_rank: _TypeAlias = _typing.Literal["vector_rank"]  # noqa: Y015
     _WhichOneofArgType__vector_rank: _TypeAlias = _typing.Literal["_vector_rank", b"_vector_rank"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__fts_rank) -> _WhichOneofReturnType__fts_rank | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rerank_rank) -> _WhichOneofReturnType__rerank_rank | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rerank_score) -> _WhichOneofReturnType__rerank_score | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__vector_rank) -> _WhichOneofReturnType__vector_rank | None: ...
 
@@ -440,6 +488,36 @@ class SpokenTime(_message.Message):
 Global___SpokenTime: _TypeAlias = SpokenTime  # noqa: Y015
 
 @_typing.final
+class Reranking(_message.Message):
+    """What the reranker did in a search."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    CANDIDATE_COUNT_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Id of its model."""
+    candidate_count: _builtins.int
+    """How many of the best matches it was given, before the limit."""
+    outcome: Global___RerankOutcome.ValueType
+    """How it went."""
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        candidate_count: _builtins.int = ...,
+        outcome: Global___RerankOutcome.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidate_count", b"candidate_count", "model", b"model", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Reranking: _TypeAlias = Reranking  # noqa: Y015
+
+@_typing.final
 class SearchMessagesResponse(_message.Message):
     """The best messages, best first."""
 
@@ -448,6 +526,7 @@ class SearchMessagesResponse(_message.Message):
     HITS_FIELD_NUMBER: _builtins.int
     EXCLUSIONS_FIELD_NUMBER: _builtins.int
     SPOKEN_TIMES_FIELD_NUMBER: _builtins.int
+    RERANKING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___MessageHit]:
         """The hits."""
@@ -460,16 +539,21 @@ class SearchMessagesResponse(_message.Message):
     def spoken_times(self) -> _containers.RepeatedCompositeFieldContainer[Global___SpokenTime]:
         """The times that the query speaks of: what was said then is placed higher."""
 
+    @_builtins.property
+    def reranking(self) -> Global___Reranking:
+        """What the reranker did; absent if there is none, or nothing for it to do."""
+
     def __init__(
         self,
         *,
         hits: _abc.Iterable[Global___MessageHit] | None = ...,
         exclusions: _abc.Iterable[Global___Exclusion] | None = ...,
         spoken_times: _abc.Iterable[Global___SpokenTime] | None = ...,
+        reranking: Global___Reranking | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reranking", b"reranking"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exclusions", b"exclusions", "hits", b"hits", "spoken_times", b"spoken_times"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exclusions", b"exclusions", "hits", b"hits", "reranking", b"reranking", "spoken_times", b"spoken_times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -114,7 +114,9 @@ class MessageServiceServicer:
         """Searches the messages of an agent, in all its conversations or in one, best
         first: by meaning and by words. What is not indexed yet is found by its
         words; without the index all is, and search_mode says so. What a fork has
-        copied is found where it was said.
+        copied is found where it was said. Where the server has a reranker, that puts
+        the best of them into order, unless full text is asked for; should it fail or
+        take too long, the fused order stands, and `reranking` says so.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

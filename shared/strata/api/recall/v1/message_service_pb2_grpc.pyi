@@ -31,7 +31,9 @@ class MessageServiceStub:
     """Searches the messages of an agent, in all its conversations or in one, best
     first: by meaning and by words. What is not indexed yet is found by its
     words; without the index all is, and search_mode says so. What a fork has
-    copied is found where it was said.
+    copied is found where it was said. Where the server has a reranker, that puts
+    the best of them into order, unless full text is asked for; should it fail or
+    take too long, the fused order stands, and `reranking` says so.
     """
     PinMessage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.PinMessageRequest, _message_service_pb2.PinMessageResponse]
     """Keeps a message in the window through every compaction, a tool call with
@@ -94,7 +96,9 @@ class MessageServiceServicer:
         """Searches the messages of an agent, in all its conversations or in one, best
         first: by meaning and by words. What is not indexed yet is found by its
         words; without the index all is, and search_mode says so. What a fork has
-        copied is found where it was said.
+        copied is found where it was said. Where the server has a reranker, that puts
+        the best of them into order, unless full text is asked for; should it fail or
+        take too long, the fused order stands, and `reranking` says so.
         """
 
     def PinMessage(

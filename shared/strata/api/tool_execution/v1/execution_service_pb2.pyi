@@ -152,6 +152,7 @@ class ExecuteToolsRequest(_message.Message):
     AGENT_TYPE_FIELD_NUMBER: _builtins.int
     BLOCK_REVISIONS_FIELD_NUMBER: _builtins.int
     MAX_FILES_OPEN_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent."""
     conversation_id: _builtins.str
@@ -168,6 +169,10 @@ class ExecuteToolsRequest(_message.Message):
     """Type of the agent on the wire; empty means "letta_v1_agent"."""
     max_files_open: _builtins.int
     """Files that may be open at once; 0 means 5."""
+    message_id: _builtins.str
+    """The assistant message that asks for the calls; it is stored with their
+    returns, after them. What a tool writes names it as its origin. May be empty.
+    """
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
         """The calls, in the order of the reply."""
@@ -194,10 +199,11 @@ class ExecuteToolsRequest(_message.Message):
         agent_type: _builtins.str = ...,
         block_revisions: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         max_files_open: _builtins.int = ...,
+        message_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_type", b"agent_type", "allowed_tools", b"allowed_tools", "block_revisions", b"block_revisions", "calls", b"calls", "conversation_id", b"conversation_id", "max_files_open", b"max_files_open", "model", b"model", "run_id", b"run_id", "step_id", b"step_id", "timezone", b"timezone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_type", b"agent_type", "allowed_tools", b"allowed_tools", "block_revisions", b"block_revisions", "calls", b"calls", "conversation_id", b"conversation_id", "max_files_open", b"max_files_open", "message_id", b"message_id", "model", b"model", "run_id", b"run_id", "step_id", b"step_id", "timezone", b"timezone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,187 @@
+"""``strata archival archives``."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from strata.api.archival.v1 import archive_service_pb2 as pb
+from strata.cli.archival.references import ArchiveArgument, archive_id, archive_named
+from strata.cli.asking import YesOption, ask
+from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
+from strata.cli.output import print_fields, print_json, print_listing, safe, when
+
+app = typer.Typer(
+    help="Make archives, with a model of their own, and give them to agents.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+_DAY_S = int(timedelta(days=1).total_seconds())
+
+
+@app.command("list")
+@online
+def list_archives(
+    connection: Connection,
+    agent: Annotated[str, typer.Option("--agent", help="Only those of this agent.")] = "",
+    limit: LimitOption = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """List the archives of the project, or of an agent."""
+    show_archives(connection, agent, limit, as_json=as_json)
+
+
+def show_archives(connection: Connection, agent: str, limit: int, *, as_json: bool) -> None:
+    """Prints archives; of all agents if none is named."""
+
+    async def read(client: Client) -> pb.ListArchivesResponse:
+        request = pb.ListArchivesRequest(agent_id=await client.agent_id(agent) if agent else "")
+        return await first_of(client.archives.ListArchives, request, "archives", limit)
+
+    found = connection.run(read)
+    print_listing(
+        found,
+        ["name", "passages", "not indexed yet", "embedding", "agents", "id"],
+        [
+            (
+                archive.name,
+                str(archive.passage_count),
+                str(archive.unindexed_count),
+                archive.embedding_model,
+                str(len(archive.agent_ids)),
+                archive.id,
+            )
+            for archive in found.archives
+        ],
+        empty="No archives. An agent's own is made with its first passage.",
+        as_json=as_json,
+    )
+
+
+@app.command("create")
+@online
+def create_archive(
+    connection: Connection,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
+    description: Annotated[str, typer.Option("--description", help="What is in it.")] = "",
+    embedding_model: Annotated[
+        str,
+        typer.Option(
+            "--embedding-model",
+            metavar="MODEL",
+            help="The model that it keeps; else the server's default, also when that changes.",
+            show_default=False,
+        ),
+    ] = "",
+    days: Annotated[
+        int,
+        typer.Option(
+            "--days", min=0, help="Destroy passages when they are so old.", show_default="never"
+        ),
+    ] = 0,
+    agent: Annotated[
+        str, typer.Option("--agent", help="Give it to this agent.", metavar="AGENT")
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Make an empty archive."""
+    request = pb.CreateArchiveRequest(
+        request_id=new_request_id(),
+        name=name,
+        description=description,
+        embedding_model=embedding_model,
+        time_to_live_seconds=days * _DAY_S,
+    )
+
+    async def create(client: Client) -> pb.Archive:
+        if agent:
+            request.agent_id = await client.agent_id(agent)
+        return (await client.archives.CreateArchive(request)).archive
+
+    _show(connection.run(create), as_json=as_json)
+
+
+@app.command("attach")
+@online
+def attach_archive(
+    connection: Connection,
+    agent: AgentArgument,
+    archive: ArchiveArgument,
+    as_json: JsonOption = False,
+) -> None:
+    """Give an archive to an agent: it searches the passages."""
+
+    async def attach(client: Client) -> pb.Archive:
+        request = pb.AttachArchiveRequest(
+            agent_id=await client.agent_id(agent), archive_id=await archive_id(client, archive)
+        )
+        return (await client.archives.AttachArchive(request)).archive
+
+    attached = connection.run(attach)
+    if as_json:
+        print_json(attached)
+    else:
+        passages = _passages(attached.passage_count)
+        typer.echo(f"{safe(agent)} has {safe(attached.name)} now, with {passages}.")
+
+
+@app.command("detach")
+@online
+def detach_archive(connection: Connection, agent: AgentArgument, archive: ArchiveArgument) -> None:
+    """Take an archive from an agent; the passages stay."""
+
+    async def detach(client: Client) -> str:
+        found = await archive_named(client, archive)
+        request = pb.DetachArchiveRequest(
+            agent_id=await client.agent_id(agent), archive_id=found.id
+        )
+        await client.archives.DetachArchive(request)
+        return found.name
+
+    typer.echo(f"{safe(agent)} no longer has {safe(connection.run(detach))}.")
+
+
+@app.command("delete")
+@online
+def delete_archive(
+    connection: Connection, archive: ArchiveArgument, yes: YesOption = False
+) -> None:
+    """Delete an archive with its passages."""
+
+    async def delete(client: Client) -> tuple[str, int]:
+        found = await archive_named(client, archive)
+        ask(
+            f"Delete {safe(found.name)} with {_passages(found.passage_count)}?",
+            yes=yes,
+            otherwise="Deleting cannot be undone.",
+        )
+        done = await client.archives.DeleteArchive(pb.DeleteArchiveRequest(archive_id=found.id))
+        return found.name, done.deleted_passages
+
+    name, count = connection.run(delete)
+    typer.echo(f"Deleted {safe(name)} with {_passages(count)}.")
+
+
+def _show(archive: pb.Archive, *, as_json: bool) -> None:
+    if as_json:
+        print_json(archive)
+        return
+    kept = archive.time_to_live_seconds // _DAY_S
+    print_fields(
+        [
+            ("name", archive.name),
+            ("id", archive.id),
+            ("description", archive.description),
+            ("embedding", f"{archive.embedding_model}, {archive.embedding_dim:,} numbers"),
+            ("passages are kept", f"for {kept:,} day{'' if kept == 1 else 's'}" if kept else ""),
+            ("created", when(archive.create_time)),
+        ]
+    )
+
+
+def _passages(count: int) -> str:
+    return "1 passage" if count == 1 else f"{count:,} passages"

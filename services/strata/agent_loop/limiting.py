@@ -1,0 +1,186 @@
+"""Telling core memory how large it may become, in step with what the agent is.
+
+The agent and the limit are in two rooms. A change of an agent therefore raises the limit before it
+is stored and lowers it after: whatever is interrupted, core memory never refuses what the agent's
+present model has room for. A limit that is too large for a while does no harm, since the turn
+looks at the whole prompt again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from strata.agent_loop.domain.agents import (
+    Agent,
+    apply_patch,
+    check_revision,
+    default_conversation_id,
+)
+from strata.agent_loop.domain.commands import UpdateAgent
+from strata.agent_loop.domain.store import AgentStore
+from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.loop.ports import BoundModel, Models, PromptLimit, Tools
+from strata.agent_loop.models.errors import ModelError
+from strata.agent_loop.models.tokens import TokenEstimator
+from strata.agent_loop.prompt_budget import PromptBudget, budget_of
+from strata.shared.clock import Clock
+from strata.shared.errors import FailedPreconditionError, StrataError
+from strata.shared.logs import get_logger
+
+_log = get_logger(__name__)
+
+
+class LimitedMemory(Protocol):
+    """Core memory as it is told its limits."""
+
+    async def raise_limit(self, agent_id: str, limit: PromptLimit | None) -> PromptLimit | None:
+        """Makes sure that memory is within a limit and raises the present one, which it returns.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND.
+            FailedPreconditionError: CONTEXT_WINDOW_EXCEEDED.
+        """
+        ...
+
+    async def set_limit(self, agent_id: str, limit: PromptLimit | None, revision: int) -> None:
+        """Sets a limit; None takes it away. One for an older revision of the agent is ignored.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND.
+        """
+        ...
+
+
+class PromptLimits:
+    """Keeps the limits of core memory.
+
+    Args:
+        store: Where agents are kept.
+        memory: Core memory.
+        tools: The tools.
+        models: The models.
+        tokens: What is known of bytes per token.
+        clock: The clock.
+    """
+
+    def __init__(
+        self,
+        store: AgentStore,
+        memory: LimitedMemory,
+        tools: Tools,
+        models: Models,
+        tokens: TokenEstimator,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._memory = memory
+        self._tools = tools
+        self._models = models
+        self._tokens = tokens
+        self._clock = clock
+
+    async def bound(self, agent: Agent) -> BoundModel | None:
+        """Returns the agent's model; None while there is none for it."""
+        try:
+            return await self._models.bind(agent.model, agent.model_keys)
+        except ModelError:
+            # An agent may be made before there is a model for it.
+            return None
+
+    async def budget(self, agent: Agent, tools: ToolSet | None = None) -> PromptBudget | None:
+        """Returns what is left for an agent's memory; None while there is no model for it.
+
+        Args:
+            agent: The agent, as it is or as it is to be.
+            tools: Its tools, if they are known.
+
+        Raises:
+            NotFoundError: TOOL_NOT_FOUND.
+        """
+        bound = await self.bound(agent)
+        if bound is None:
+            return None
+        toolset = tools if tools is not None else await self._tools.resolve(agent.tools)
+        return budget_of(agent, bound, toolset.schemas, self._tokens, self._clock)
+
+    async def change(self, command: UpdateAgent) -> Agent:
+        """Changes an agent in a way that may leave its memory more or less room.
+
+        Raises:
+            NotFoundError: AGENT_NOT_FOUND, TOOL_NOT_FOUND.
+            AbortedError: REVISION_MISMATCH.
+            AlreadyExistsError: NAME_TAKEN, REQUEST_ID_REUSED.
+            FailedPreconditionError: CONTEXT_WINDOW_EXCEEDED; nothing is changed.
+        """
+        patch, request = command.patch, command.request
+        known = await self._store.known_agent(request)
+        if known is not None:
+            await self._settle(known.id)
+            return known
+        before = await self._load(patch.agent_id)
+        check_revision(before, patch.expected_revision)
+        wanted = apply_patch(before, patch)
+        budget = await self.budget(wanted)
+        previous, raised = await self._raise(before, budget)
+        try:
+            agent = await self._store.update(patch, request)
+        except StrataError:
+            if raised:
+                await self._take_back(before, previous)
+            raise
+        if _prompt_of(agent) == _prompt_of(wanted):
+            await self._memory.set_limit(agent.id, _limit(budget), agent.revision)
+        else:
+            # Somebody else has changed it meanwhile, or it was a repetition after all.
+            await self._settle(agent.id)
+        return agent
+
+    async def _raise(
+        self, before: Agent, budget: PromptBudget | None
+    ) -> tuple[PromptLimit | None, bool]:
+        """Makes room for a change of an agent, or refuses it.
+
+        Returns:
+            The limit before, and whether it may have been raised.
+        """
+        try:
+            if budget is not None:
+                budget.check()
+            return await self._memory.raise_limit(before.id, _limit(budget)), True
+        except FailedPreconditionError:
+            # What leaves memory no less room than it has is welcome, too large as it may be.
+            assert budget is not None
+            present = await self.budget(before)
+            if present is None or budget.leaves_less_than(present):
+                raise
+        return None, False
+
+    async def _take_back(self, before: Agent, previous: PromptLimit | None) -> None:
+        """Undoes `_raise` after a change that was not stored."""
+        try:
+            present = await self._load(before.id)
+            if present.revision == before.revision:
+                await self._memory.set_limit(before.id, previous, before.revision)
+            else:
+                await self._settle(before.id)
+        except StrataError as error:
+            # It is too large, if anything; the next change of the agent sets it right.
+            _log.warning("a prompt limit stays raised", agent_id=before.id, error=repr(error))
+
+    async def _settle(self, agent_id: str) -> None:
+        """Sets the limit that belongs to an agent as it is stored now."""
+        agent = await self._load(agent_id)
+        budget = await self.budget(agent)
+        await self._memory.set_limit(agent_id, _limit(budget), agent.revision)
+
+    async def _load(self, agent_id: str) -> Agent:
+        return await self._store.load(agent_id, default_conversation_id(agent_id))
+
+
+def _limit(budget: PromptBudget | None) -> PromptLimit | None:
+    return None if budget is None else budget.limit
+
+
+def _prompt_of(agent: Agent) -> Sequence[object]:
+    return agent.system, agent.model, agent.tools, agent.timezone

@@ -1,0 +1,257 @@
+"""Storing passages in PostgreSQL: where they go, what is there already, and what is near them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Row, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.archival.domain.passages import Archive, Inserted, NewPassage, Passage, Place
+from strata.archival.store import receipts
+from strata.archival.store.archives import (
+    INSERT_ARCHIVE,
+    is_unknown_agent,
+    missing_agent,
+    missing_archive,
+)
+from strata.archival.store.destroying import destroy_expired_same
+from strata.archival.store.nearness import near_sql, put_likeness_sql
+from strata.archival.store.rows import (
+    PASSAGE_COLUMNS,
+    RECORD,
+    archive_values,
+    to_passage,
+    to_records,
+)
+from strata.shared.context import current_project
+from strata.shared.errors import FieldViolation, InvalidArgumentError, UnavailableError
+
+_MOST_VIOLATIONS = 20
+_NEAR_CHARS = 500
+_RESOLVE = text(
+    f"""
+    SELECT now() AS now, h.*, p.* FROM (SELECT 1) AS one
+    LEFT JOIN (
+        SELECT id AS home, coalesce(s.model, embedding_model) AS model,
+               coalesce(s.dim, embedding_dim) AS dim, time_to_live
+        FROM archival.archives a LEFT JOIN archival.serving_indexes s
+          ON s.project_id = '' AND s.slot = 'passages' AND a.own_model = ''
+        WHERE a.project_id = :project
+          AND CASE WHEN :archive <> '' THEN id = :archive
+                   ELSE own_agent_id = :agent AND own_agent_id <> '' END) h ON true
+    LEFT JOIN (
+        SELECT {PASSAGE_COLUMNS}, p.content_hash FROM archival.passages p
+        WHERE p.project_id = :project AND p.request_id = :request AND p.request_id <> '') p ON true
+    """
+)
+# Of two at the same time one makes it; which of its keys the other one meets is left open.
+_OWN_ARCHIVE = text(
+    f"""
+    WITH made AS ({INSERT_ARCHIVE} ON CONFLICT DO NOTHING RETURNING id)
+    INSERT INTO archival.agent_archives (project_id, agent_id, archive_id)
+    SELECT :project, :own, id FROM made
+    """
+)
+_INSERT = text(
+    f"""
+    WITH record AS MATERIALIZED (
+        SELECT * FROM jsonb_to_recordset(CAST(:records AS jsonb)) AS r({RECORD})
+    ), added AS (
+        INSERT INTO archival.passages (
+            project_id, archive_id, id, text, tags, metadata, origin, content_hash, token_count,
+            create_time, update_time, change, near_ids, request_id, revision, indexed_revision,
+            deleted, purge)
+        SELECT :project, :archive, r.id, r.text, r.tags, r.metadata, r.origin, r.content_hash,
+               r.token_count, r.create_time, r.store_time, r.change, {near_sql("r")}, :request,
+               1, 0, false, false
+        FROM record r
+        ON CONFLICT DO NOTHING RETURNING id, tags, near_ids
+    ), counted AS (
+        UPDATE archival.archives SET passage_count = passage_count + (SELECT count(*) FROM added)
+        WHERE project_id = :project AND id = :archive
+    ), tagged AS (
+        INSERT INTO archival.archive_tags (project_id, archive_id, tag, count)
+        SELECT :project, :archive, tag, count(*) FROM added, unnest(added.tags) AS tag
+        GROUP BY tag ORDER BY tag
+        ON CONFLICT (project_id, archive_id, tag)
+        DO UPDATE SET count = archive_tags.count + excluded.count
+    ), likened AS (
+        {put_likeness_sql("record r JOIN added ON added.id = r.id")}
+    ), placed AS (
+        INSERT INTO archival.passage_vectors (project_id, passage_id, model, vector)
+        SELECT :project, r.id, r.model, decode(r.vector, 'base64')
+        FROM record r JOIN added ON added.id = r.id WHERE r.vector IS NOT NULL
+    )
+    SELECT id, near_ids, ARRAY(
+        SELECT left(n.text, {_NEAR_CHARS})
+        FROM unnest(a.near_ids) WITH ORDINALITY AS near (id, place)
+        JOIN archival.passages n ON n.project_id = :project AND n.id = near.id
+        ORDER BY near.place) AS near_texts
+    FROM added a
+    """
+)
+_SAME = text(
+    f"""
+    SELECT {PASSAGE_COLUMNS}, p.content_hash FROM archival.passages p
+    WHERE p.project_id = :project AND p.archive_id = :archive AND NOT p.deleted
+      AND p.content_hash = ANY(CAST(:hashes AS text[]))
+    """
+)
+
+
+async def insert_passages(
+    connection: AsyncConnection,
+    place: Place,
+    passages: Sequence[NewPassage],
+    template: Archive,
+    request_id: str,
+) -> list[Inserted]:
+    """Stores passages in the caller's transaction, making the agent's own archive at the first.
+
+    Args:
+        connection: The transaction.
+        place: The archive, or the agent whose own it is.
+        passages: The passages.
+        template: What an archive of the agent's own is made from.
+        request_id: Names the request of one passage, if it may be repeated; otherwise empty.
+
+    Returns:
+        Of each passage what is stored, in order: itself, or the one that said the same already.
+
+    Raises:
+        NotFoundError: ``ARCHIVE_NOT_FOUND``, ``AGENT_NOT_FOUND``.
+        InvalidArgumentError: The archive cannot hold a passage.
+        AlreadyExistsError: ``REQUEST_ID_REUSED``: the request id was used for another passage.
+        UnavailableError: Others were at the same passages; sending them again helps.
+    """
+    project = current_project()
+    values = {
+        "project": project,
+        "archive": place.archive_id,
+        "agent": place.agent_id,
+        "request": request_id,
+    }
+    row = (await connection.execute(_RESOLVE, values)).one()
+    if row.id is not None:
+        return [_repeated(row, passages, request_id)]
+    if row.home is None:
+        row = await _own_archive(connection, values, template)
+    _check_home(row, passages)
+    values["archive"] = row.home
+    if row.time_to_live:
+        hashes = [item.content_hash for item in passages]
+        await destroy_expired_same(connection, project, row.home, hashes)
+    return await _store(connection, values, passages)
+
+
+async def _store(
+    connection: AsyncConnection, values: dict[str, Any], passages: Sequence[NewPassage]
+) -> list[Inserted]:
+    home = values["archive"]
+    # The records of a large batch would hold up the event loop.
+    records = await asyncio.to_thread(to_records, passages, home)
+    rows = await connection.execute(_INSERT, {**values, "records": records})
+    added = {row.id: row for row in rows}
+    known = await same_texts(
+        connection, home, [item.content_hash for item in passages if item.id not in added]
+    )
+    stored = []
+    for item in passages:
+        if item.id in added:
+            row = added[item.id]
+            passage = _as_stored(item, home, tuple(row.near_ids))
+            stored.append(Inserted(passage, duplicate=False, near_texts=tuple(row.near_texts)))
+        elif item.content_hash in known:
+            stored.append(Inserted(known[item.content_hash], duplicate=True))
+        else:
+            # What stood in the way has gone in this moment.
+            raise UnavailableError("Send the passages again.", retry_after=0.0)
+    return stored
+
+
+async def _own_archive(
+    connection: AsyncConnection, values: dict[str, Any], template: Archive
+) -> Row[Any]:
+    if values["archive"]:
+        raise missing_archive(values["archive"])
+    made = {**archive_values(template), "project": values["project"], "request": ""}
+    # Somebody may have given the name to another archive.
+    for name in (template.name, f"{template.name} ({template.id})"):
+        try:
+            await connection.execute(_OWN_ARCHIVE, {**made, "name": name})
+        except IntegrityError as error:
+            if is_unknown_agent(error):
+                raise missing_agent(values["agent"]) from error
+            raise
+        # Another transaction may have made it at the same time: ask, do not assume.
+        row = (await connection.execute(_RESOLVE, values)).one()
+        if row.home is not None:
+            return row
+    raise UnavailableError("Send the passages again.", retry_after=0.0)
+
+
+async def same_texts(
+    connection: AsyncConnection, archive_id: str, hashes: Sequence[str]
+) -> dict[str, Passage]:
+    """Returns the passages of an archive with the very same texts, by their hash."""
+    if not hashes:
+        return {}
+    values = {"project": current_project(), "archive": archive_id, "hashes": list(hashes)}
+    rows = await connection.execute(_SAME, values)
+    return {row.content_hash: to_passage(row) for row in rows}
+
+
+def _check_home(home: Row[Any], passages: Sequence[NewPassage]) -> None:
+    """Refuses passages that the archive cannot hold.
+
+    Raises:
+        InvalidArgumentError: A vector is not of its model, or a passage is too old for it.
+    """
+    violations = []
+    for index, item in enumerate(passages):
+        place = f"passages[{index}]" if len(passages) > 1 else "passage"
+        age = (home.now - item.create_time).total_seconds()
+        if home.time_to_live and age >= home.time_to_live:
+            told = f"is older than the {home.time_to_live} seconds that the archive keeps passages"
+            violations.append(FieldViolation(f"{place}.create_time", told))
+        if item.vector is None:
+            continue
+        if item.vector.model != home.model:
+            told = f"must be {home.model!r}, the model of the archive"
+            violations.append(FieldViolation(f"{place}.embedding_model", told))
+        elif len(item.vector.values) != home.dim:
+            told = f"must have {home.dim} numbers, the dimension of the archive"
+            violations.append(FieldViolation(f"{place}.embedding", told))
+    if violations:
+        raise InvalidArgumentError(
+            "The archive cannot hold these passages.", violations=violations[:_MOST_VIOLATIONS]
+        )
+
+
+def _as_stored(new: NewPassage, archive_id: str, near: tuple[str, ...]) -> Passage:
+    return Passage(
+        id=new.id,
+        archive_id=archive_id,
+        text=new.content.text,
+        tags=new.tags,
+        metadata=dict(new.metadata),
+        origin=replace(new.origin),
+        token_count=new.content.token_count,
+        revision=1,
+        indexed=False,
+        create_time=new.create_time,
+        update_time=new.store_time,
+        near_duplicate_ids=near,
+    )
+
+
+def _repeated(row: Any, passages: Sequence[NewPassage], request_id: str) -> Inserted:
+    # A passage that was changed since no longer tells what the request had said.
+    if row.revision == 1 and [row.content_hash] != [item.content_hash for item in passages]:
+        raise receipts.reused(request_id)
+    return Inserted(to_passage(row), duplicate=False)

@@ -1,0 +1,91 @@
+"""How large the core memory of an agent may become in its prompt.
+
+The agent loop knows the model, and so what its window has room for beside everything else; it
+says so when it makes or changes an agent. The store holds the limit in every statement that makes
+a block or an agent's set of blocks larger; what makes them smaller always passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strata.shared.errors import FailedPreconditionError, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLimit:
+    """How large the memory of an agent may become.
+
+    Attributes:
+        bytes: UTF-8 bytes of all its blocks as they are rendered; None for any size.
+        line_numbers: Its values are rendered with line numbers, which take room too.
+    """
+
+    bytes: int | None = None
+    line_numbers: bool = False
+
+    def raised_to(self, other: PromptLimit) -> PromptLimit:
+        """Returns this limit, as large as the other one if that is larger."""
+        if self.bytes is None or other.bytes is None:
+            return PromptLimit(None, self.line_numbers)
+        return PromptLimit(max(self.bytes, other.bytes), self.line_numbers)
+
+
+NO_LIMIT = PromptLimit()
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSize:
+    """UTF-8 bytes of the memory of an agent in its prompt, as the store counts them.
+
+    Counted are value, description, label and a constant for each block; for what is numbered
+    also each line. Tags of ours in a text, which are escaped, are counted as they are written.
+    """
+
+    plain: int = 0
+    numbered: int = 0
+
+    def in_form(self, limit: PromptLimit) -> int:
+        """Returns the size in the form that the limit is for."""
+        return self.numbered if limit.line_numbers else self.plain
+
+    def room(self, limit: PromptLimit) -> float:
+        """Returns how many bytes are free; less than 0 above the limit."""
+        return float("inf") if limit.bytes is None else limit.bytes - self.in_form(limit)
+
+
+def check_change(agent_id: str, size: PromptSize, old: PromptLimit, new: PromptLimit) -> None:
+    """Refuses a limit that the memory exceeds, unless it is no worse than the old one.
+
+    Raises:
+        FailedPreconditionError: The memory is larger than the new limit
+            (``CONTEXT_WINDOW_EXCEEDED``).
+    """
+    room = size.room(new)
+    if new.bytes is not None and room < 0 and room < size.room(old):
+        found = size.in_form(new)
+        raise FailedPreconditionError(
+            f"Core memory of {agent_id} takes {found} bytes of its prompt, {found - new.bytes} "
+            f"more than the {new.bytes} that would be left for it. Nothing was changed: shorten "
+            "or detach a memory block first, or leave more room.",
+            reason=Reason.CONTEXT_WINDOW_EXCEEDED,
+            metadata={"agent_id": agent_id, "size": found, "limit": new.bytes},
+        )
+
+
+def memory_too_large(agent_id: str, size: int, limit: int) -> FailedPreconditionError:
+    """Returns the error for an edit that makes the memory of an agent too large for its prompt.
+
+    Args:
+        agent_id: The agent; not always the one that edits, since blocks are shared.
+        size: What its memory would take, bytes.
+        limit: What it may take, bytes.
+    """
+    return FailedPreconditionError(
+        f"Core memory would be too large for the context window: all blocks of {agent_id} "
+        f"together would take {size} bytes, {size - limit} more than the {limit} that there is "
+        f"room for. Nothing was changed: shorten a memory block by at least {size - limit} bytes "
+        "or detach one, or write less.",
+        reason=Reason.CONTEXT_WINDOW_EXCEEDED,
+        metadata={"agent_id": agent_id, "size": size, "limit": limit},
+    )

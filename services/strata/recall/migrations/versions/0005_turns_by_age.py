@@ -1,0 +1,23 @@
+"""Turns of an agent in the order in which they are forgotten.
+
+Revision ID: 0005
+"""
+
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Lets the index of an agent's turns know their age."""
+    op.execute("DROP INDEX turns_by_agent")
+    op.execute("CREATE INDEX turns_by_agent ON turns (project_id, agent_id, begin_time, run_id)")
+
+
+def downgrade() -> None:
+    """Drops the age from the index."""
+    op.execute("DROP INDEX turns_by_agent")
+    op.execute("CREATE INDEX turns_by_agent ON turns (project_id, agent_id)")

@@ -1,0 +1,198 @@
+"""Search over passages with a reranker whose scores are known."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from archival_support import NOW, Finder
+from contract.archival.test_search import World, ask, texts
+from cross_encoders import BREAKS, export, export_breaking, export_slow, overlap
+from strata.archival.search import PassageSearch
+from strata.shared.clock import ManualClock
+from strata.shared.ids import new_id
+from strata.shared.reranking import Outcome
+from strata.shared.reranking.cross_encoder import CrossEncoder
+from strata.shared.reranking.ordering import RERANKS, Reranking
+from strata.shared.telemetry import Telemetry
+
+QUESTION = "What is the name of the boat?"
+SAID = (
+    "The boat is called Nora.",
+    "Nora is the name of the boat.",
+    # Little of what is asked for, and most of its words.
+    "It is the end of the day, the end of the week, the end of the month.",
+    "We sail on Sundays.",
+    "Taxes are due in May.",
+)
+
+
+@asynccontextmanager
+async def reranked(
+    world: Finder,
+    folder: Path,
+    *,
+    candidates: int = 30,
+    budget: float = 60,
+    telemetry: Telemetry | None = None,
+) -> AsyncIterator[Finder]:
+    async with AsyncExitStack() as stack:
+        model = await CrossEncoder.load(folder)
+        stack.push_async_callback(model.close)
+        made = Reranking(model, candidates=candidates, budget=budget, telemetry=telemetry)
+        search = PassageSearch(world.stores.passages, world.index, ManualClock(NOW), made)
+        yield replace(world, search=search)
+
+
+@pytest.fixture
+async def agent(finder: World) -> str:
+    world, _ = finder
+    name = new_id("agent")
+    for number, said in enumerate(SAID):
+        tags = ("odd",) if number % 2 else ("even",)
+        await world.stores.insert(name, said, tags=tags)
+    await world.index_all()
+    return name
+
+
+async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
+    finder: World, agent: str, tmp_path: Path
+) -> None:
+    plain, _ = finder
+    fused = texts((await ask(plain, agent, QUESTION)).hits)
+    assert sorted(fused) == sorted(SAID)
+    expected = sorted(fused, key=lambda text: -overlap(QUESTION, text))
+    assert expected != fused
+    async with reranked(plain, export(tmp_path, [QUESTION, *SAID])) as world:
+        answer = await ask(world, agent, QUESTION, explain=True)
+        assert texts(answer.hits) == expected
+        assert [hit.rerank_score for hit in answer.hits] == [
+            overlap(QUESTION, text) for text in expected
+        ]
+        assert [hit.rerank_rank for hit in answer.hits] == [1, 2, 3, 4, 5]
+        assert answer.reranking is not None
+        assert (answer.reranking.candidates, answer.reranking.outcome) == (5, Outcome.DONE)
+        # What the fusion found stays what it is.
+        before = {hit.passage.id: hit for hit in (await ask(plain, agent, QUESTION)).hits}
+        for hit in answer.hits:
+            was = before[hit.passage.id]
+            assert (hit.mode, hit.vector_rank, hit.fts_rank, hit.score) == (
+                was.mode,
+                was.vector_rank,
+                was.fts_rank,
+                was.score,
+            )
+        for place, hit in enumerate(answer.hits, start=1):
+            was_at = fused.index(hit.passage.text) + 1
+            moved = f"it moved from place {was_at} to place {place}."
+            stays = f"it stays at place {place}."
+            assert hit.why.endswith(stays if was_at == place else moved)
+            assert hit.why.startswith("Found by ")
+        again = await ask(world, agent, QUESTION, explain=True)
+        assert again == answer
+
+
+async def test_what_the_limit_would_cut_is_among_the_candidates(
+    finder: World, agent: str, tmp_path: Path
+) -> None:
+    plain, _ = finder
+    fused = texts((await ask(plain, agent, QUESTION)).hits)
+    best = max(fused, key=lambda text: overlap(QUESTION, text))
+    assert fused[0] != best
+    async with reranked(plain, export(tmp_path / "all", [QUESTION, *SAID])) as world:
+        assert texts((await ask(world, agent, QUESTION, top_k=1)).hits) == [best]
+    async with reranked(plain, export(tmp_path / "two", [QUESTION, *SAID]), candidates=2) as world:
+        answer = await ask(world, agent, QUESTION)
+        assert sorted(texts(answer.hits)[:2]) == sorted(fused[:2])
+        assert texts(answer.hits)[2:] == fused[2:]
+        assert [hit.rerank_rank for hit in answer.hits] == [1, 2, None, None, None]
+        assert answer.hits[2].rerank_score is None
+
+
+async def test_filters_hold_before_the_candidates_are_chosen(
+    finder: World, agent: str, tmp_path: Path
+) -> None:
+    plain, _ = finder
+    async with reranked(plain, export(tmp_path, [QUESTION, *SAID]), candidates=1) as world:
+        answer = await ask(world, agent, QUESTION, tags=("odd",), explain=True, top_k=1)
+    assert texts(answer.hits) == ["Nora is the name of the boat."]
+    assert answer.hits[0].rerank_rank == 1
+    # What is left out is told by the fused order, reranker or not.
+    assert (
+        answer.exclusions
+        == (await ask(plain, agent, QUESTION, tags=("odd",), explain=True, top_k=1)).exclusions
+    )
+
+
+async def test_what_waits_for_the_index_is_reranked_too(finder: World, tmp_path: Path) -> None:
+    plain, _ = finder
+    name = new_id("agent")
+    await plain.stores.insert(name, *SAID[:3])
+    async with reranked(plain, export(tmp_path, [QUESTION, *SAID])) as world:
+        answer = await ask(world, name, QUESTION)
+    scores = [hit.rerank_score for hit in answer.hits]
+    assert scores == sorted((overlap(QUESTION, text) for text in SAID[:3]), reverse=True)
+    assert {hit.mode for hit in answer.hits} == {"fts"}
+
+
+async def test_the_time_that_is_spoken_of_still_counts(finder: World, tmp_path: Path) -> None:
+    plain, _ = finder
+    name = new_id("agent")
+    # The one with two friends has a little more of any such question.
+    for days, friend in ((40, "Ada and with Eve"), (1, "Ben")):
+        created = NOW - timedelta(days=days)
+        await plain.stores.insert(name, f"Went climbing with {friend}.", created=created)
+    await plain.index_all()
+    async with reranked(plain, export(tmp_path, "went climbing with")) as world:
+        for words, friend in (
+            ("yesterday", "Ben"),
+            ("in October", "Ada and with Eve"),
+            ("then", "Ada and with Eve"),
+        ):
+            asked = f"Who was I climbing with {words}?"
+            answer = await ask(world, name, asked, explain=True)
+            assert texts(answer.hits)[0] == f"Went climbing with {friend}."
+            assert {hit.rerank_score for hit in answer.hits} == {2.0, 3.0}
+            # The rank is that of the score alone.
+            assert answer.hits[0].rerank_rank == (2 if friend == "Ben" else 1)
+            added = "to which the same 0.20 is added" in answer.hits[0].why
+            assert added == (words != "then")
+
+
+async def test_out_of_time_or_out_of_order_the_fused_order_stands(
+    finder: World, agent: str, tmp_path: Path
+) -> None:
+    plain, _ = finder
+    words = [QUESTION, *SAID]
+    asked = f"{QUESTION} {BREAKS}"
+    fused = await ask(plain, agent, asked)
+    for name, folder, budget, outcome in (
+        ("slow", export_slow(tmp_path / "slow", words), 0.001, Outcome.OUT_OF_TIME),
+        ("broken", export_breaking(tmp_path / "broken", words), 60.0, Outcome.FAILED),
+        ("mad", export_breaking(tmp_path / "mad", words, nan=True), 60.0, Outcome.FAILED),
+    ):
+        telemetry = Telemetry()
+        async with reranked(plain, folder, budget=budget, telemetry=telemetry) as world:
+            answer = await ask(world, agent, asked)
+            assert answer.hits == fused.hits
+            assert answer.reranking is not None
+            assert (answer.reranking.outcome, answer.reranking.candidates) == (outcome, 5)
+            assert answer.reranking.model.startswith(f"{name}@")
+            assert telemetry.total(RERANKS, outcome=outcome.value) == 1
+            if outcome is Outcome.FAILED:  # and the next question is answered as ever
+                well = await ask(world, agent, QUESTION)
+                assert well.reranking is not None
+                assert well.reranking.outcome is Outcome.DONE
+
+
+async def test_where_nothing_is_found_nothing_is_asked(finder: World, tmp_path: Path) -> None:
+    plain, _ = finder
+    async with reranked(plain, export(tmp_path, SAID)) as world:
+        for query in ("boat", "  "):
+            answer = await ask(world, new_id("agent"), query)
+            assert (answer.hits, answer.reranking) == ((), None)

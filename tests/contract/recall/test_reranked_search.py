@@ -1,0 +1,175 @@
+"""Search over messages with a reranker whose scores are known."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contract.recall import test_search_by_meaning as by_meaning
+from contract.recall.test_search_by_meaning import Finder
+from cross_encoders import BREAKS, export, export_breaking, export_slow, overlap
+from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.search import Mode
+from strata.recall.domain.search_text import searchable_text
+from strata.recall.search import MessageSearch
+from strata.shared.clock import SystemClock
+from strata.shared.reranking import Outcome
+from strata.shared.reranking.cross_encoder import CrossEncoder
+from strata.shared.reranking.ordering import RERANKS, Reranking
+from strata.shared.telemetry import Telemetry
+
+QUESTION = "What is the name of the boat?"
+SAID = (
+    "The boat is called Nora.",
+    "Nora is the name of the boat.",
+    # Little of what is asked for, and most of its words.
+    "It is the end of the day, the end of the week, the end of the month.",
+    "We sail on Sundays.",
+    "Taxes are due in May.",
+)
+
+
+project, embedder = by_meaning.project, by_meaning.embedder
+database, finder = by_meaning.database, by_meaning.finder
+
+
+@asynccontextmanager
+async def reranked(
+    plain: Finder,
+    folder: Path,
+    *,
+    candidates: int = 30,
+    budget: float = 60,
+    telemetry: Telemetry | None = None,
+) -> AsyncIterator[Finder]:
+    async with AsyncExitStack() as stack:
+        model = await CrossEncoder.load(folder)
+        stack.push_async_callback(model.close)
+        made = Reranking(model, candidates=candidates, budget=budget, telemetry=telemetry)
+        search = MessageSearch(plain.search._store, plain.index, SystemClock(), made)
+        yield replace(plain, search=search)
+
+
+@pytest.fixture
+async def said(finder: Finder) -> list[Message]:
+    messages = [await finder.writer.say(text) for text in SAID]
+    await finder.index_all()
+    return messages
+
+
+async def told(finder: Finder, text: str, **fields: Any) -> list[str]:
+    answer = await finder.ask(text, **fields)
+    return [searchable_text(hit.message) for hit in answer.hits]
+
+
+async def test_the_best_candidates_stand_in_the_order_of_the_reranker(
+    finder: Finder, said: list[Message], tmp_path: Path
+) -> None:
+    fused = await told(finder, QUESTION)
+    assert sorted(fused) == sorted(SAID)
+    expected = sorted(fused, key=lambda text: -overlap(QUESTION, text))
+    assert expected != fused
+    async with reranked(finder, export(tmp_path, [QUESTION, *SAID])) as world:
+        for mode in (Mode.HYBRID, Mode.SEMANTIC):
+            assert (await told(world, QUESTION, mode=mode))[0] == expected[0]
+        answer = await world.ask(QUESTION, explain=True)
+        assert [searchable_text(hit.message) for hit in answer.hits] == expected
+        assert [hit.rerank_score for hit in answer.hits] == [
+            overlap(QUESTION, text) for text in expected
+        ]
+        assert [hit.rerank_rank for hit in answer.hits] == [1, 2, 3, 4, 5]
+        assert answer.reranking is not None
+        assert (answer.reranking.candidates, answer.reranking.outcome) == (5, Outcome.DONE)
+        for place, hit in enumerate(answer.hits, start=1):
+            was_at = fused.index(searchable_text(hit.message)) + 1
+            moved = f"it moved from place {was_at} to place {place}."
+            stays = f"it stays at place {place}."
+            assert hit.why.endswith(stays if was_at == place else moved)
+        assert await world.ask(QUESTION, explain=True) == answer
+
+
+async def test_words_alone_are_not_reranked(
+    finder: Finder, said: list[Message], tmp_path: Path
+) -> None:
+    plain = await finder.ask(QUESTION, mode=Mode.FULL_TEXT)
+    async with reranked(finder, export(tmp_path, [QUESTION, *SAID])) as world:
+        assert await world.ask(QUESTION, mode=Mode.FULL_TEXT) == plain
+    assert plain.reranking is None
+
+
+async def test_what_the_limit_would_cut_is_among_the_candidates(
+    finder: Finder, said: list[Message], tmp_path: Path
+) -> None:
+    fused = await told(finder, QUESTION)
+    best = max(fused, key=lambda text: overlap(QUESTION, text))
+    assert fused[0] != best
+    async with reranked(finder, export(tmp_path / "all", [QUESTION, *SAID])) as world:
+        assert await told(world, QUESTION, limit=1) == [best]
+    folder = export(tmp_path / "two", [QUESTION, *SAID])
+    async with reranked(finder, folder, candidates=2) as world:
+        answer = await world.ask(QUESTION)
+        found = [searchable_text(hit.message) for hit in answer.hits]
+        assert sorted(found[:2]) == sorted(fused[:2])
+        assert found[2:] == fused[2:]
+        assert [hit.rerank_rank for hit in answer.hits] == [1, 2, None, None, None]
+
+
+async def test_conditions_phrases_and_neighbours_are_as_without(
+    finder: Finder, said: list[Message], tmp_path: Path
+) -> None:
+    reply = await finder.writer.say("The name of the boat is Nora.", Role.ASSISTANT)
+    await finder.index_all()
+    async with reranked(finder, export(tmp_path, [QUESTION, *SAID])) as world:
+        only: dict[str, Any] = {"roles": (Role.ASSISTANT,), "explain": True}
+        answer = await world.ask(QUESTION, **only)
+        assert [hit.message.id for hit in answer.hits] == [reply.id]
+        assert answer.exclusions == (await finder.ask(QUESTION, **only)).exclusions != ()
+        assert await world.ids('the "called nora"') == [said[0].id]
+        later = await world.ids(QUESTION, start_time=said[3].create_time, roles=(Role.USER,))
+        assert set(later) == {said[3].id, said[4].id}
+        around = {
+            hit.message.id: [each.id for each in hit.neighbours]
+            for hit in (await world.ask(QUESTION, neighbours=1)).hits
+        }
+        assert around[said[1].id] == [said[0].id, said[2].id]
+
+
+async def test_whose_words_are_asked_for_still_counts(finder: Finder, tmp_path: Path) -> None:
+    mine = await finder.writer.say("The best pizza is at Da Remo.")
+    # A little more of the question, so that the reranker alone would put it first.
+    yours = await finder.writer.say("The best pizza is at the Da Remo.", Role.ASSISTANT)
+    await finder.index_all()
+    async with reranked(finder, export(tmp_path, "the best pizza is")) as world:
+        assert await world.ids("Where did I say the best pizza is?") == [mine.id, yours.id]
+        assert await world.ids("Which pizza did you recommend?") == [yours.id, mine.id]
+        assert await world.ids("Where is the best pizza?") == [yours.id, mine.id]
+
+
+async def test_out_of_time_or_out_of_order_the_fused_order_stands(
+    finder: Finder, said: list[Message], tmp_path: Path
+) -> None:
+    words = [QUESTION, *SAID]
+    asked = f"{QUESTION} {BREAKS}"
+    fused = await finder.ask(asked)
+    for name, folder, budget, outcome in (
+        ("slow", export_slow(tmp_path / "slow", words), 0.001, Outcome.OUT_OF_TIME),
+        ("broken", export_breaking(tmp_path / "broken", words), 60.0, Outcome.FAILED),
+        ("mad", export_breaking(tmp_path / "mad", words, nan=True), 60.0, Outcome.FAILED),
+    ):
+        telemetry = Telemetry()
+        async with reranked(finder, folder, budget=budget, telemetry=telemetry) as world:
+            answer = await world.ask(asked)
+            assert answer.hits == fused.hits
+            assert answer.reranking is not None
+            assert (answer.reranking.outcome, answer.reranking.candidates) == (outcome, 5)
+            assert answer.reranking.model.startswith(f"{name}@")
+            assert telemetry.total(RERANKS, outcome=outcome.value) == 1
+            if outcome is Outcome.FAILED:
+                well = await world.ask(QUESTION)
+                assert well.reranking is not None
+                assert well.reranking.outcome is Outcome.DONE

@@ -1,0 +1,148 @@
+"""An agent in a small window: what is too much is refused at the edit, and the turn goes on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from doubles.script import call, say
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import run_event_pb2 as event_pb
+from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
+from strata.shared.ids import new_id
+from world import World, roles
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+# The smallest that there is, about 4,000 tokens.
+TINY = 4_096
+# For that one, even at twelve bytes a token; not for one of 32,000 tokens at two.
+TOO_MUCH = 36_000
+
+
+def model(window: int) -> agent_pb.ModelConfig:
+    return agent_pb.ModelConfig(handle="openai/test-model", context_window=window)
+
+
+async def small_agent(world: World, window: int = TINY) -> agent_pb.Agent:
+    request = agent_pb.CreateAgentRequest(
+        name=f"small {new_id('x')[-8:]}",
+        blocks=[block_pb.NewBlock(label="human", value="Name: Ada")],
+        model=model(window),
+    )
+    agent: agent_pb.Agent = (await world.agents.CreateAgent(request)).agent
+    return agent
+
+
+async def write(world: World, agent: agent_pb.Agent, value: str) -> None:
+    block = await world.block(agent, "human")
+    request = block_pb.UpdateBlockRequest(block_id=block.id, value=value, limit=40_000)
+    await world.blocks.UpdateBlock(request)
+
+
+async def refused(attempt: Any) -> FailedPreconditionError:
+    with pytest.raises(FailedPreconditionError) as caught:
+        await attempt
+    assert caught.value.reason is Reason.CONTEXT_WINDOW_EXCEEDED
+    return caught.value
+
+
+async def fill(world: World, agent: agent_pb.Agent, spare: int) -> str:
+    """Fills an agent's memory through the API until so many bytes are free."""
+    error = await refused(write(world, agent, "x" * TOO_MUCH))
+    over = int(error.metadata["size"]) - int(error.metadata["limit"])
+    value = "x" * (TOO_MUCH - over - spare)
+    await write(world, agent, value)
+    return value
+
+
+async def test_the_api_cannot_make_memory_too_large(world: World) -> None:
+    agent = await small_agent(world)
+    before = await world.block(agent, "human")
+    error = await refused(write(world, agent, "x" * TOO_MUCH))
+    assert error.metadata["agent_id"] == agent.id
+    assert error.message.startswith("Core memory would be too large for the context window:")
+    assert await world.block(agent, "human") == before
+
+    value = await fill(world, agent, 0)
+    await refused(write(world, agent, value + "x"))
+    await write(world, agent, value[1:])
+
+
+async def test_a_model_that_remembers_too_much_is_told_so_and_goes_on(world: World) -> None:
+    agent = await small_agent(world)
+    full = await fill(world, agent, 100)
+    fact = "Likes tea. " * 20
+    world.model.script(
+        call("memory_insert", {"label": "human", "new_str": fact}),
+        call("memory_replace", {"label": "human", "old_str": full, "new_str": "Name: Ada"}),
+        call("memory_insert", {"label": "human", "new_str": fact}),
+        say("Noted, after tidying up."),
+    )
+    ran = await world.send(agent, "I like tea, " + "really. " * 30)
+
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
+    assert ran.text == "Noted, after tidying up."
+    assert roles(ran.messages) == ["assistant", "tool"] * 3 + ["assistant"]
+    told = [json.loads(request.answered[0]) for request in world.model.requests[1:4]]
+    assert [each["status"] for each in told] == ["Failed", "OK", "OK"]
+    assert "Core memory would be too large for the context window" in told[0]["message"]
+    assert "Nothing was changed: shorten a memory block by at least " in told[0]["message"]
+    assert (await world.block(agent, "human")).value == f"Name: Ada\n{fact}"
+    versions = await world.blocks.ListBlockVersions(
+        block_pb.ListBlockVersionsRequest(block_id=(await world.block(agent, "human")).id)
+    )
+    assert [each.operation for each in versions.versions][:2] == ["insert", "string_replace"]
+
+
+async def test_with_memory_full_to_the_brim_an_agent_still_talks(world: World) -> None:
+    agent = await small_agent(world)
+    full = await fill(world, agent, 0)
+    for number in range(6):
+        world.model.respond(lambda asked: say("Indeed." if "tools" in asked.body else "- Talk."))
+        said = f"Line {number}: " + "words and words " * 12
+        ran = await world.send(agent, said)
+        assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN, ran.finished
+        request = next(r for r in reversed(world.model.requests) if "tools" in r.body)
+        assert full in request.system
+        assert request.last_text.strip() == said.strip(), "what the user said is sent whole"
+
+
+async def test_a_window_that_is_too_small_is_refused_and_changes_nothing(world: World) -> None:
+    agent = await small_agent(world, 32_000)
+    await write(world, agent, "x" * (TOO_MUCH - 1_000))
+    before = (await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=agent.id))).agent
+    error = await refused(
+        world.agents.UpdateAgent(agent_pb.UpdateAgentRequest(agent_id=agent.id, model=model(TINY)))
+    )
+    assert int(error.metadata["size"]) > TOO_MUCH - 1_000 > int(error.metadata["limit"])
+    after = (await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=agent.id))).agent
+    assert after == before
+    await write(world, agent, "x" * TOO_MUCH)
+    world.model.script(say("Still here."))
+    assert (await world.send(agent, "And now?")).text == "Still here."
+
+
+async def test_an_agent_that_is_too_large_leaves_nothing_behind(world: World) -> None:
+    name, label = f"large {new_id('x')[-8:]}", f"b{new_id('x')[-8:]}"
+    request = agent_pb.CreateAgentRequest(
+        name=name,
+        model=model(TINY),
+        blocks=[block_pb.NewBlock(label=label, value="x" * TOO_MUCH, limit=40_000)],
+    )
+    error = await refused(world.agents.CreateAgent(request))
+    assert int(error.metadata["size"]) > TOO_MUCH
+    await refused(
+        world.agents.CreateAgent(
+            agent_pb.CreateAgentRequest(name=name, model=model(TINY), system="y" * 60_000)
+        )
+    )
+    with pytest.raises(NotFoundError):
+        await world.agents.GetAgent(agent_pb.GetAgentRequest(name=name))
+    listed = await world.blocks.ListBlocks(block_pb.ListBlocksRequest(label=label))
+    assert not listed.blocks
+    request.model.context_window = 32_000
+    assert (await world.agents.CreateAgent(request)).agent.name == name

@@ -1,0 +1,75 @@
+"""A reranker that the settings name, through the service."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from cross_encoders import export
+from integration.archival.conftest import Client, Keys
+from integration.archival.test_life_of_passages import put
+from integration.archival.test_repeated_requests import made
+from strata.api.archival.v1 import archive_service_pb2 as archive_pb
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.archival.main import build
+from strata.archival.settings import ArchivalSettings
+from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.inprocess import InProcessNetwork
+from strata.shared.reranking.ordering import RERANKS
+from strata.shared.room import BackgroundTasks
+
+PLAIN = "The boat is called Nora."
+# Little of what is asked for, and most of its words.
+WORDY = "It is the end of the day, the end of the week, the end of the month."
+QUESTION = "What is the name of the boat?"
+
+
+async def until_indexed(client: Client, archive: str) -> None:
+    request = archive_pb.GetArchiveRequest(archive_id=archive)
+    async with asyncio.timeout(30):
+        while (await client.archives.GetArchive(request)).archive.unindexed_count:
+            await asyncio.sleep(0.05)
+
+
+async def test_the_settings_of_the_room_decide_who_puts_the_results_into_order(
+    settings: ArchivalSettings, keys: Keys, tmp_path: Path
+) -> None:
+    folder = export(tmp_path / "counter", [QUESTION, PLAIN, WORDY])
+    for path, first in ((None, PLAIN), (folder, WORDY)):
+        async with AsyncExitStack() as stack:
+            network = InProcessNetwork(keys.verifier)
+            stack.push_async_callback(network.close)
+            chosen = settings.model_copy(update={"reranker_path": path})
+            room = await build(chosen, network, stack)
+            network.register(room, chosen)
+            await stack.enter_async_context(BackgroundTasks(room))
+            client = Client(keys, network.channel("archival"))
+            archive = await made(client)
+            for text in (PLAIN, WORDY):
+                await put(client, archive, text)
+            await until_indexed(client, archive)
+            request = pb.SearchPassagesRequest(archive_ids=[archive], query=QUESTION, top_k=1)
+            response = await client.passages.SearchPassages(request)
+            [hit] = response.hits
+            assert hit.passage.text == first
+            assert response.HasField("reranking") == (path is not None)
+            assert network.telemetry.total(RERANKS, outcome="done") == (path is not None)
+            if path is not None:
+                assert response.reranking.outcome == pb.PASSAGE_RERANK_OUTCOME_DONE
+                assert response.reranking.candidate_count == 2
+                assert hit.relevance.rerank_rank == 1
+
+
+async def test_a_room_does_not_start_with_a_reranker_that_is_not_there(
+    settings: ArchivalSettings, keys: Keys, tmp_path: Path
+) -> None:
+    wrong = settings.model_copy(update={"reranker_path": tmp_path / "nowhere"})
+    async with AsyncExitStack() as stack:
+        network = InProcessNetwork(keys.verifier)
+        stack.push_async_callback(network.close)
+        with pytest.raises(FailedPreconditionError, match="nowhere") as caught:
+            await build(wrong, network, stack)
+    assert caught.value.reason is Reason.MODEL_NOT_CONFIGURED

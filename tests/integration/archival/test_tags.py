@@ -1,0 +1,95 @@
+"""Tags have one order, by their characters, and come once: from every method."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from integration.archival.conftest import Client
+from strata.api.archival.v1 import agent_archive_service_pb2 as agent_pb
+from strata.api.archival.v1 import archive_service_pb2 as archive_pb
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.shared.ids import new_id
+
+GIVEN = ["zoo", "Äpfel", "apple", "10", "Zebra", "apple", "9", "été", "zoo", "東京", "🚲"]
+EXPECTED = ["10", "9", "Zebra", "apple", "zoo", "Äpfel", "été", "東京", "🚲"]
+TEXT = "The parrot is green."
+INDEXED = pb.INDEX_STATE_INDEXED
+
+
+async def stored(client: Client, agent: str, way: str) -> None:
+    """Stores a passage by one of the three methods."""
+    passage = pb.NewPassage(text=TEXT, tags=GIVEN)
+    if way == "InsertPassage":
+        request = pb.InsertPassageRequest(agent_id=agent, passage=passage)
+        answer = await client.passages.InsertPassage(request)
+        assert list(answer.passage.tags) == EXPECTED
+        # What is there already is returned, however the tags were written this time.
+        passage.tags.reverse()
+        again = await client.passages.InsertPassage(request)
+        assert (again.duplicate, list(again.passage.tags)) == (True, EXPECTED)
+        return
+
+    async def sent() -> AsyncIterator[pb.InsertPassagesRequest]:
+        yield pb.InsertPassagesRequest(agent_id=agent, passages=[passage])
+
+    async def uploaded() -> AsyncIterator[pb.UploadPassagesRequest]:
+        yield pb.UploadPassagesRequest(agent_id=agent, passages=[passage])
+
+    if way == "InsertPassages":
+        await client.passages.InsertPassages(sent())
+    else:
+        assert [each async for each in client.passages.UploadPassages(uploaded())][-1].complete
+
+
+@pytest.mark.parametrize("way", ["InsertPassage", "InsertPassages", "UploadPassages"])
+async def test_tags_are_sorted_and_come_once(client: Client, way: str) -> None:
+    agent = new_id("agent")
+    await client.agents.PrepareAgent(agent_pb.PrepareAgentRequest(agent_id=agent))
+    await stored(client, agent, way)
+
+    listing = pb.ListPassagesRequest(agent_id=agent)
+    (listed,) = (await client.passages.ListPassages(listing)).passages
+    assert list(listed.tags) == EXPECTED
+    one = pb.GetPassageRequest(passage_id=listed.id)
+    async with asyncio.timeout(30):
+        while (got := (await client.passages.GetPassage(one)).passage).index_state != INDEXED:
+            await asyncio.sleep(0.05)
+    assert list(got.tags) == EXPECTED
+    search = pb.SearchPassagesRequest(agent_id=agent, query="parrot", tags=["zoo"])
+    (hit,) = (await client.passages.SearchPassages(search)).hits
+    assert list(hit.passage.tags) == EXPECTED
+
+    changed = pb.UpdatePassageRequest(
+        passage_id=listed.id, set_tags=True, tags=[*reversed(GIVEN), "new"]
+    )
+    more = sorted([*EXPECTED, "new"])
+    assert list((await client.passages.UpdatePassage(changed)).passage.tags) == more
+    await client.passages.DeletePassage(pb.DeletePassageRequest(passage_id=listed.id))
+    back = pb.RestorePassageRequest(passage_id=listed.id, revision=1)
+    assert list((await client.passages.RestorePassage(back)).passage.tags) == EXPECTED
+    history = pb.ListPassageVersionsRequest(passage_id=listed.id)
+    versions = (await client.passages.ListPassageVersions(history)).versions
+    assert [list(each.tags) for each in versions] == [EXPECTED, more, more, EXPECTED]
+
+
+async def test_tags_of_many_passages_are_counted_in_one_order(client: Client) -> None:
+    agent = new_id("agent")
+    await client.agents.PrepareAgent(agent_pb.PrepareAgentRequest(agent_id=agent))
+    shared = archive_pb.CreateArchiveRequest(name=new_id("x"), agent_id=agent)
+    archive = (await client.archives.CreateArchive(shared)).archive.id
+    # One tag a passage, in turn in the agent's own archive and in the shared one.
+    for number, tag in enumerate([*GIVEN, *reversed(GIVEN)]):
+        place = {"archive_id": archive} if number % 2 else {"agent_id": agent}
+        passage = pb.NewPassage(text=f"Fact number {number}.", tags=[tag])
+        await client.passages.InsertPassage(pb.InsertPassageRequest(passage=passage, **place))
+
+    tags = (await client.passages.ListTags(pb.ListTagsRequest(agent_id=agent))).tags
+    counts = [(each.tag, each.count) for each in tags]
+    assert counts == [(tag, 2 * GIVEN.count(tag)) for tag in EXPECTED]
+    tags = (await client.passages.ListTags(pb.ListTagsRequest(archive_id=archive))).tags
+    assert [each.tag for each in tags] == [tag for tag in EXPECTED if tag in {*GIVEN}]
+    stats = agent_pb.GetAgentStatsRequest(agent_id=agent)
+    assert list((await client.agents.GetAgentStats(stats)).tags) == EXPECTED

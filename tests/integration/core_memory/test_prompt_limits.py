@@ -1,0 +1,306 @@
+"""Whatever would make an agent's memory too large for its prompt is refused, by every way in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.api.core_memory.v1 import context_service_pb2 as context_pb
+from strata.shared.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+)
+from strata.shared.ids import new_id
+
+LIMIT = 1_000
+LONG = "x" * 700
+
+
+class Room:
+    """An agent with a limit, and one without that shares a block with it."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.agent, self.other = new_id("agent"), new_id("agent")
+        self.block = pb.Block()
+        self.shared = pb.Block()
+
+    async def begin(self) -> Room:
+        await prepare(self.client, self.other)
+        (self.shared,) = await prepare(
+            self.client, new_id("agent"), new_blocks=[new("shared", "line one\nline two")]
+        )
+        await self.attach(self.shared, self.other)
+        blocks = await prepare(
+            self.client,
+            self.agent,
+            new_blocks=[new("human", "line one\nline two")],
+            block_ids=[self.shared.id],
+            prompt_limit=context_pb.PromptLimit(bytes=LIMIT),
+        )
+        self.block = blocks[0]
+        return self
+
+    async def edit(self, agent: str = "", label: str = "human", **verb: Any) -> pb.Block:
+        request = pb.EditBlockRequest(agent_id=agent or self.agent, label=label, **verb)
+        response: pb.EditBlockResponse = await self.client.blocks.EditBlock(request)
+        return response.block
+
+    async def attach(self, block: pb.Block, agent: str = "") -> None:
+        request = pb.AttachBlockRequest(agent_id=agent or self.agent, block_id=block.id)
+        await self.client.blocks.AttachBlock(request)
+
+    async def detach(self, block: pb.Block, agent: str = "") -> None:
+        request = pb.DetachBlockRequest(agent_id=agent or self.agent, block_id=block.id)
+        await self.client.blocks.DetachBlock(request)
+
+    async def create(self, value: str, *, attached: bool) -> pb.Block:
+        request = pb.CreateBlockRequest(
+            block=new("more", value), agent_id=self.agent if attached else ""
+        )
+        response: pb.CreateBlockResponse = await self.client.blocks.CreateBlock(request)
+        return response.block
+
+    async def update(self, block: pb.Block, **fields: Any) -> None:
+        request = pb.UpdateBlockRequest(block_id=block.id, **fields)
+        await self.client.blocks.UpdateBlock(request)
+
+    async def limit(self, most: int | None, **more: Any) -> int | None:
+        """Sets or raises the limit; returns the one before."""
+        given = None if most is None else context_pb.PromptLimit(bytes=most)
+        request = context_pb.LimitPromptRequest(agent_id=self.agent, prompt_limit=given, **more)
+        response = await self.client.context.LimitPrompt(request)
+        return response.previous_limit.bytes if response.HasField("previous_limit") else None
+
+    async def everything(self) -> list[Any]:
+        """All blocks of the project with all their versions, and what the agent has."""
+        listed = await self.client.blocks.ListBlocks(pb.ListBlocksRequest(show_deleted=True))
+        versions = [
+            (await self.client.blocks.ListBlockVersions(request)).versions
+            for request in (pb.ListBlockVersionsRequest(block_id=b.id) for b in listed.blocks)
+        ]
+        mine = await self.client.blocks.ListBlocks(pb.ListBlocksRequest(agent_id=self.agent))
+        return [listed, versions, mine]
+
+    async def refuses(self, attempt: Callable[[], Awaitable[Any]]) -> FailedPreconditionError:
+        """Makes sure that an attempt is refused as a whole and leaves nothing."""
+        before = await self.everything()
+        with pytest.raises(FailedPreconditionError) as caught:
+            await attempt()
+        error = caught.value
+        assert error.reason is Reason.CONTEXT_WINDOW_EXCEEDED
+        assert await self.everything() == before
+        assert (error.metadata["agent_id"], error.metadata["limit"]) == (self.agent, str(LIMIT))
+        over = int(error.metadata["size"]) - LIMIT
+        assert error.message == (
+            "Core memory would be too large for the context window: all blocks of "
+            f"{self.agent} together would take {LIMIT + over} bytes, {over} more than the {LIMIT} "
+            f"that there is room for. Nothing was changed: shorten a memory block by at least "
+            f"{over} bytes or detach one, or write less."
+        )
+        return error
+
+
+@pytest.fixture
+async def room(client: Any, project: str) -> Room:
+    return await Room(client).begin()
+
+
+def new(label: str, value: str = "") -> pb.NewBlock:
+    return pb.NewBlock(label=label, value=value, description=f"About {label}.")
+
+
+async def prepare(client: Any, agent: str, **more: Any) -> list[pb.Block]:
+    request = context_pb.PrepareAgentRequest(agent_id=agent, **more)
+    return list((await client.context.PrepareAgent(request)).blocks)
+
+
+def patch(text: str) -> dict[str, Any]:
+    return {"patch": pb.PatchEdit(patch=text)}
+
+
+VERBS: dict[str, tuple[str, dict[str, Any]]] = {
+    "append": ("human", {"append": pb.AppendEdit(content=LONG)}),
+    "replace": ("human", {"replace": pb.ReplaceEdit(old_content="one", new_content=LONG)}),
+    "string_replace": (
+        "human",
+        {"string_replace": pb.StringReplaceEdit(old_string="one", new_string=LONG)},
+    ),
+    "insert": ("human", {"insert": pb.InsertEdit(new_string=LONG, insert_line=0)}),
+    "rethink": ("human", {"rethink": pb.RethinkEdit(new_memory=LONG)}),
+    "rethink of a new block": ("notes", {"rethink": pb.RethinkEdit(new_memory=LONG)}),
+    "create": ("notes", {"create": pb.CreateEdit(description="Notes.", file_text=LONG)}),
+    "a long description": (
+        "human",
+        {"rename": pb.RenameEdit(new_label="person", description=LONG)},
+    ),
+    "patch": ("human", patch(f"@@\n line one\n+{LONG}")),
+    "patch that adds": ("", patch(f"*** Add Block: notes\n+{LONG}")),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_no_verb_makes_memory_too_large(room: Room, verb: str) -> None:
+    label, edit = VERBS[verb]
+    await room.refuses(lambda: room.edit(label=label, **edit))
+
+
+async def test_nor_does_an_edit_by_another_agent_of_a_shared_block(room: Room) -> None:
+    edit = pb.AppendEdit(content=LONG)
+    await room.refuses(lambda: room.edit(room.other, "shared", append=edit))
+    await room.detach(room.shared)
+    await room.edit(room.other, "shared", append=edit)
+
+
+async def test_nor_does_the_api(room: Room) -> None:
+    await room.refuses(lambda: room.update(room.block, value=LONG))
+    await room.refuses(lambda: room.update(room.shared, value=LONG))
+    await room.refuses(lambda: room.update(room.shared, description=LONG))
+    await room.refuses(lambda: room.create(LONG, attached=True))
+    large = await room.create(LONG, attached=False)
+    await room.refuses(lambda: room.attach(large))
+    await room.attach(large, room.other)
+
+
+async def test_nor_does_a_merge(room: Room) -> None:
+    """Two changes that fit, each for itself, are merged into one that does not."""
+    await room.update(room.block, value="line one\nline two" + "y" * 150)
+    first = await room.edit(append=pb.AppendEdit(content="tail"))
+    both = "z" * 500 + "line one\nline two"
+    await room.refuses(lambda: room.update(room.block, value=both, base_revision=1))
+    await room.edit(
+        string_replace=pb.StringReplaceEdit(old_string="y" * 150, new_string=""),
+        expected_revision=first.revision,
+    )
+    await room.update(room.block, value=both, base_revision=1)
+
+
+async def test_nor_does_undoing(room: Room) -> None:
+    await room.detach(room.shared)
+    await room.edit(rethink=pb.RethinkEdit(new_memory="x" * 600))
+    await room.edit(rethink=pb.RethinkEdit(new_memory="short"))
+    await room.attach(room.shared)
+    await room.edit(label="shared", append=pb.AppendEdit(content="y" * 200))
+
+    async def revert(**target: Any) -> None:
+        await room.client.blocks.RevertBlock(
+            pb.RevertBlockRequest(block_id=room.block.id, **target)
+        )
+
+    await room.refuses(lambda: revert(revision=3))
+    await room.refuses(lambda: revert(to_revision=2))
+    await room.detach(room.shared)
+    await revert(to_revision=2)
+
+
+async def test_what_makes_it_smaller_is_done_above_the_limit_too(room: Room) -> None:
+    await room.limit(None)
+    await room.edit(append=pb.AppendEdit(content=LONG))
+    await room.edit(append=pb.AppendEdit(content="y" * 700))
+    assert await room.limit(LIMIT) is None
+    await room.refuses(lambda: room.edit(append=pb.AppendEdit(content="x")))
+    await room.edit(string_replace=pb.StringReplaceEdit(old_string="line one", new_string=""))
+    await room.edit(string_replace=pb.StringReplaceEdit(old_string="two", new_string="six"))
+    await room.update(room.block, metadata={"seen": "yes"}, limit=5_000)
+    # A part of a block is moved into a new one, which takes less than what is cut.
+    cut = patch(f"*** Update Block: human\n@@\n-{LONG}\n*** Add Block: notes\n+few words")
+    await room.edit(label="", **cut)
+    # A block is taken away and its room is used.
+    swap = patch(f"*** Delete Block: notes\n*** Update Block: shared\n@@\n line one\n+{'z' * 90}")
+    await room.edit(label="", **swap)
+    await room.detach(room.block)
+    await room.edit(label="shared", append=pb.AppendEdit(content="y"))
+
+
+async def test_a_patch_counts_as_a_whole(room: Room) -> None:
+    await room.limit(None)
+    await room.edit(append=pb.AppendEdit(content=LONG))
+    await room.limit(LIMIT)
+    more = patch(f"*** Update Block: human\n@@\n-{LONG}\n*** Add Block: notes\n+{LONG}\n+and more")
+    await room.refuses(lambda: room.edit(label="", **more))
+
+
+async def test_a_refused_edit_may_be_tried_again_under_its_id(room: Room) -> None:
+    edit: dict[str, Any] = {
+        "append": pb.AppendEdit(content=LONG),
+        "request_id": "run/step/call",
+    }
+    await room.refuses(lambda: room.edit(**edit))
+    await room.limit(2 * LIMIT)
+    assert LONG in (await room.edit(**edit)).value
+
+
+async def test_an_agent_begins_within_its_limit_or_not_at_all(client: Any, room: Room) -> None:
+    agent = new_id("agent")
+    limit = context_pb.PromptLimit(bytes=LIMIT)
+    with pytest.raises(FailedPreconditionError) as caught:
+        await prepare(
+            client,
+            agent,
+            new_blocks=[new("human", LONG), new("persona")],
+            block_ids=[room.shared.id],
+            prompt_limit=limit,
+        )
+    assert caught.value.reason is Reason.CONTEXT_WINDOW_EXCEEDED
+    with pytest.raises(NotFoundError):
+        await room.attach(room.shared, agent)
+    listed = await client.blocks.ListBlocks(pb.ListBlocksRequest(label="persona"))
+    assert not listed.blocks
+
+
+async def test_a_limit_is_raised_at_once_and_lowered_only_when_told(room: Room) -> None:
+    assert await room.limit(2_000, only_raise=True) == LIMIT
+    assert await room.limit(1_500, only_raise=True) == 2_000
+    await room.edit(append=pb.AppendEdit(content="x" * 1_200))
+    with pytest.raises(FailedPreconditionError) as caught:
+        await room.limit(1_500, only_raise=True)
+    assert caught.value.reason is Reason.CONTEXT_WINDOW_EXCEEDED
+    assert caught.value.metadata["limit"] == "1500"
+    assert caught.value.metadata["agent_id"] == room.agent
+    assert await room.limit(1_500, agent_revision=3) == 2_000, "and now it is told"
+    assert await room.limit(1_600, only_raise=True) == 1_500, "too small, but better than before"
+    assert await room.limit(9_000, agent_revision=2) == 1_600, "that was of an older agent"
+    assert await room.limit(None, only_raise=True) == 1_600
+    assert await room.limit(5_000, agent_revision=3) is None
+
+
+async def test_numbered_lines_take_more_of_a_limit(room: Room) -> None:
+    await room.edit(rethink=pb.RethinkEdit(new_memory="a\n" * 150))
+    limit = context_pb.PromptLimit(bytes=LIMIT, line_numbers=True)
+    request = context_pb.LimitPromptRequest(
+        agent_id=room.agent, prompt_limit=limit, only_raise=True
+    )
+    with pytest.raises(FailedPreconditionError) as caught:
+        await room.client.context.LimitPrompt(request)
+    assert int(caught.value.metadata["size"]) > LIMIT
+
+
+async def test_limits_are_checked(room: Room) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        await room.limit(-1, agent_revision=-1)
+    fields = [violation.field for violation in caught.value.violations]
+    assert fields == ["prompt_limit.bytes", "agent_revision"]
+    room.agent = new_id("agent")
+    with pytest.raises(NotFoundError) as missing:
+        await room.limit(1)
+    assert missing.value.reason is Reason.AGENT_NOT_FOUND
+
+
+async def test_of_two_edits_at_once_one_is_refused_if_both_are_too_much(room: Room) -> None:
+    content = "x" * 300
+    for _ in range(4):
+        results = await asyncio.gather(
+            room.edit(append=pb.AppendEdit(content=content)),
+            room.edit(room.other, "shared", append=pb.AppendEdit(content=content)),
+            return_exceptions=True,
+        )
+        (error,) = [result for result in results if isinstance(result, BaseException)]
+        assert isinstance(error, FailedPreconditionError)
+        for block in (room.block, room.shared):
+            await room.update(block, value="line one\nline two")

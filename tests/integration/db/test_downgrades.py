@@ -1,0 +1,295 @@
+"""Every room's migrations, taken back and made again: each leaves what it had found."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from archival_support import DIM, MODEL, new_passage, new_text
+from contract.core_memory.test_block_store import NOW, begin, insert, make, write
+from contract.recall.test_forks import Talk
+from strata.archival.convert import own_archive
+from strata.archival.domain.history import Author, Change
+from strata.archival.domain.passages import Filter, Origin, Place
+from strata.archival.store import (
+    PostgresArchiveStore,
+    PostgresPassageHistory,
+    PostgresPassageStore,
+)
+from strata.cli.compose.rooms import ROOMS
+from strata.core_memory.domain.blocks import deleted_block
+from strata.core_memory.store import PostgresBlockStore
+from strata.shared import context
+from strata.shared.context import Caller, RequestContext
+from strata.shared.db import Database
+from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.ids import new_id
+from strata.shared.migrate import RoomMigrations
+
+if TYPE_CHECKING:
+    from conftest import Databases, RoomDatabase
+
+_ROOMS = {spec.name: spec.migrations for spec in ROOMS}
+_STEPS = [(name, each) for name, room in _ROOMS.items() for each in room.revisions[:-1]]
+
+# All that a schema is made of. Places of columns count from one without the dropped ones, and
+# privileges are sorted: neither is seen by anyone. The owner of each is the room's one owner.
+_PARTS = {
+    "tables": """
+        SELECT c.relname, c.relkind, c.relpersistence, c.relrowsecurity, c.relforcerowsecurity,
+               c.reloptions, pg_get_userbyid(c.relowner) AS owner, obj_description(c.oid),
+               ARRAY(SELECT a::text FROM unnest(c.relacl) AS a ORDER BY 1) AS privileges
+          FROM pg_class c WHERE c.relnamespace = $1::regnamespace AND c.relkind NOT IN ('i', 't')
+         ORDER BY 1""",
+    "columns": """
+        SELECT c.relname, row_number() OVER (PARTITION BY c.oid ORDER BY a.attnum) AS place,
+               a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,
+               a.attgenerated, a.attstorage, a.attcompression, a.attcollation::regcollation::text,
+               pg_get_expr(d.adbin, d.adrelid), a.attstattarget, col_description(c.oid, a.attnum),
+               ARRAY(SELECT p::text FROM unnest(a.attacl) AS p ORDER BY 1) AS privileges
+          FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+          LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+         WHERE c.relnamespace = $1::regnamespace AND c.relkind NOT IN ('i', 't')
+           AND a.attnum > 0 AND NOT a.attisdropped
+         ORDER BY 1, 2""",
+    "indexes": """
+        SELECT indexname, indexdef FROM pg_indexes
+         WHERE schemaname = $1::regnamespace::text ORDER BY 1""",
+    "constraints": """
+        SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid), convalidated
+          FROM pg_constraint WHERE connamespace = $1::regnamespace ORDER BY 1, 2""",
+    "policies": """
+        SELECT tablename, policyname, permissive, roles::text, cmd, qual, with_check
+          FROM pg_policies WHERE schemaname = $1::regnamespace::text ORDER BY 1, 2""",
+    "triggers": """
+        SELECT c.relname, t.tgname, pg_get_triggerdef(t.oid), t.tgenabled
+          FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+         WHERE c.relnamespace = $1::regnamespace AND NOT t.tgisinternal ORDER BY 1, 2""",
+    "functions": """
+        SELECT pg_get_functiondef(p.oid), pg_get_userbyid(p.proowner),
+               ARRAY(SELECT a::text FROM unnest(p.proacl) AS a ORDER BY 1) AS privileges
+          FROM pg_proc p WHERE p.pronamespace = $1::regnamespace AND p.prokind <> 'a' ORDER BY 1""",
+    "types": """
+        SELECT t.typname, t.typtype, pg_get_userbyid(t.typowner),
+               ARRAY(SELECT e.enumlabel::text FROM pg_enum e
+                      WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder) AS labels
+          FROM pg_type t WHERE t.typnamespace = $1::regnamespace AND t.typcategory <> 'A'
+         ORDER BY 1""",
+    "statistics": """
+        SELECT stxname, pg_get_statisticsobjdef(oid) FROM pg_statistic_ext
+         WHERE stxnamespace = $1::regnamespace ORDER BY 1""",
+    "text search": """
+        SELECT cfgname FROM pg_ts_config WHERE cfgnamespace = $1::regnamespace ORDER BY 1""",
+    "defaults": """
+        SELECT pg_get_userbyid(defaclrole), defaclobjtype,
+               ARRAY(SELECT a::text FROM unnest(defaclacl) AS a ORDER BY 1) AS privileges
+          FROM pg_default_acl WHERE defaclnamespace = $1::regnamespace ORDER BY 1, 2""",
+    "schema": """
+        SELECT pg_get_userbyid(nspowner),
+               ARRAY(SELECT a::text FROM unnest(nspacl) AS a ORDER BY 1) AS privileges
+          FROM pg_namespace WHERE oid = $1::regnamespace""",
+}
+
+
+async def schema_of(url: str, room: RoomMigrations) -> dict[str, list[tuple[Any, ...]]]:
+    """Returns all that a room's schema is made of, by kind."""
+    connection = await asyncpg.connect(url)
+    try:
+        return {
+            part: [tuple(row) for row in await connection.fetch(query, room.schema)]
+            for part, query in _PARTS.items()
+        }
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+def until(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Gives a room's migrations as an earlier release had them, up to a revision."""
+    made = []
+
+    def earlier(room: RoomMigrations, revision: str) -> RoomMigrations:
+        package = f"until_{revision}_{room.room}"
+        versions = tmp_path / package / "versions"
+        versions.mkdir(parents=True)
+        (versions.parent / "__init__.py").write_text("")
+        for source in room._versions.glob("*.py"):
+            if source.name[:4] <= revision:
+                shutil.copy(source, versions)
+        made.append(package)
+        return RoomMigrations(room.room, package, room.schema, room.untenanted)
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield earlier
+    for package in made:
+        sys.modules.pop(package, None)
+
+
+def test_every_room_is_looked_at() -> None:
+    assert set(_ROOMS) == {
+        "core_memory",
+        "recall",
+        "archival",
+        "tool_execution",
+        "agent_loop",
+        "gateway",
+    }
+    assert all(room.revisions[0] == "0001" for room in _ROOMS.values())
+
+
+@pytest.mark.parametrize("name", _ROOMS)
+async def test_down_to_nothing_and_up_again_is_a_fresh_schema(
+    databases: Databases, name: str
+) -> None:
+    room = _ROOMS[name]
+    url = databases.url(await databases.create())
+    await room.upgrade(url, databases.passwords)
+    fresh = await schema_of(url, room)
+    assert len(fresh["tables"]) > 1
+    assert fresh["policies"]
+
+    await room.downgrade(url)
+
+    assert await room.version(url) is None
+    left = await schema_of(url, room)
+    assert [row[0] for row in left["tables"]] == ["schema_version"]
+    assert left["functions"] == left["triggers"] == left["policies"] == left["statistics"] == []
+    assert {row[0] for row in left["types"]} == {"schema_version"}
+
+    await room.upgrade(url, databases.passwords)
+    assert await schema_of(url, room) == fresh
+
+
+@pytest.mark.parametrize(("name", "revision"), _STEPS)
+async def test_down_to_a_revision_is_what_that_revision_had_made(
+    databases: Databases, until: Any, name: str, revision: str
+) -> None:
+    room = _ROOMS[name]
+    url = databases.url(await databases.create())
+    await until(room, revision).upgrade(url, databases.passwords)
+    before = await schema_of(url, room)
+    await room.upgrade(url, databases.passwords)
+    after = await schema_of(url, room)
+    assert after != before
+
+    await room.downgrade(url, revision)
+
+    assert await room.version(url) == revision
+    assert await schema_of(url, room) == before
+    await room.upgrade(url, databases.passwords)
+    assert await schema_of(url, room) == after
+
+
+@pytest.fixture
+def project() -> Iterator[None]:
+    with context.use(RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))):
+        yield
+
+
+async def _there_and_back(urls: RoomDatabase, room: RoomMigrations) -> None:
+    """Goes down by one revision after the other, and up again."""
+    for revision in reversed(room.revisions[:-1]):
+        await room.downgrade(urls.admin_url, revision)
+    await room.upgrade(urls.admin_url)
+
+
+@asynccontextmanager
+async def _opened(urls: RoomDatabase) -> AsyncIterator[Database]:
+    database = Database(urls.service_url)
+    yield database
+    await database.close()
+
+
+@pytest.mark.usefixtures("project")
+async def test_blocks_outlive_a_downgrade_and_what_was_deleted_does_not(
+    databases: Databases,
+) -> None:
+    urls = await databases.of(_ROOMS["core_memory"])
+    async with _opened(urls) as database:
+        store = PostgresBlockStore(database)
+        await begin(store, "agent-a")
+        kept = await insert(store, make("kept", "Ada"), agent="agent-a")
+        gone = await insert(store, make("gone", "Bob"), agent="agent-a", made_for="agent-a")
+        await write(store, deleted_block(gone, NOW))
+
+    await _there_and_back(urls, _ROOMS["core_memory"])
+
+    async with _opened(urls) as database:
+        store = PostgresBlockStore(database)
+        assert [b.value for b in (await store.agent_memory("agent-a", "")).blocks] == ["Ada"]
+        assert await store.block(gone.id) is None
+        assert await store.block(kept.id) == replace(kept, agent_ids=("agent-a",))
+
+
+@pytest.mark.usefixtures("project")
+async def test_passages_outlive_a_downgrade(databases: Databases) -> None:
+    urls = await databases.of(_ROOMS["archival"])
+    kept, changed, gone = new_passage("kept", ("b", "a")), new_passage("old"), new_passage("gone")
+    author = Author("key", Origin(run_id=new_id("run")))
+    async with _opened(urls) as database:
+        await PostgresArchiveStore(database).prepare("agent-a")
+        template = own_archive("agent-a", MODEL, DIM, NOW)
+        stored = await PostgresPassageStore(database).insert(
+            Place(agent_id="agent-a"), [kept, changed, gone], template, ""
+        )
+        history = PostgresPassageHistory(database)
+        await history.update(changed.id, Change(text=new_text("newer"), author=author), NOW)
+        await history.delete(gone.id, author, NOW)
+
+    await _there_and_back(urls, _ROOMS["archival"])
+
+    async with _opened(urls) as database:
+        within = Filter((stored[0].passage.archive_id,))
+        page = await PostgresPassageStore(database).page(within, 9, None)
+        assert {each.text for each in page.passages} == {"kept", "newer"}
+        tags = await PostgresArchiveStore(database).tags("", "agent-a")
+        assert tags == {"a": 1, "b": 1}
+        again = Change(text=new_text("newest"), author=author)
+        history = PostgresPassageHistory(database)
+        assert (await history.update(changed.id, again, NOW)).text == "newest"
+
+
+@pytest.mark.usefixtures("project")
+async def test_messages_outlive_a_downgrade(databases: Databases) -> None:
+    urls = await databases.of(_ROOMS["recall"])
+    async with _opened(urls) as database:
+        talk = await Talk(database).open()
+        one = await talk.turn("one")
+        two = await talk.turn("two", calls=1)
+        await talk.compact(*two)
+        fork = await talk.fork(two[0].id)
+        before = [message.parts for message in await talk.window()]
+        copied = [message.parts for message in await fork.window()]
+
+    await _there_and_back(urls, _ROOMS["recall"])
+
+    async with _opened(urls) as database:
+        talk = Talk(database, talk.agent, talk.id)
+        fork = Talk(database, talk.agent, fork.id)
+        assert [message.parts for message in await talk.window()] == before
+        assert [message.parts for message in await fork.window()] == copied
+        assert (await talk.log.get(one[0].id)).parts == one[0].parts
+        await talk.turn("three")
+
+
+async def test_a_downgrade_is_told_where_it_may_go(databases: Databases) -> None:
+    room = _ROOMS["recall"]
+    url = databases.url(await databases.create())
+    with pytest.raises(FailedPreconditionError, match="never migrated"):
+        await room.downgrade(url, "0001")
+    await room.upgrade(url, databases.passwords)
+    await room.downgrade(url, "0001")
+    with pytest.raises(ValueError, match="no revision 9000"):
+        await room.downgrade(url, "9000")
+    with pytest.raises(FailedPreconditionError) as behind:
+        await room.downgrade(url, "0002")
+    assert behind.value.reason is Reason.SCHEMA_OUTDATED
+    assert await room.version(url) == "0001"

@@ -1,0 +1,95 @@
+"""A reranker that the settings name, through the service."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cross_encoders import export
+from strata.api.common.v1 import message_pb2 as common
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.api.recall.v1 import window_service_pb2 as window_pb
+from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
+from strata.recall.main import build
+from strata.recall.migrations import MIGRATIONS
+from strata.recall.settings import RecallSettings
+from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
+from strata.shared.context import RequestContext, use
+from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.ids import new_id
+from strata.shared.inprocess import InProcessNetwork
+
+PLAIN = "The boat is called Nora."
+# Little of what is asked for, and most of its words.
+WORDY = "It is the end of the day, the end of the week, the end of the month."
+QUESTION = "Is the name of the boat Nora at the end?"
+
+
+def said(text: str, role: common.Role.ValueType = common.ROLE_USER) -> common.Message:
+    message = common.Message(
+        id=new_id("message"), role=role, parts=[common.Part(text=common.TextPart(text=text))]
+    )
+    message.create_time.GetCurrentTime()
+    return message
+
+
+async def test_the_settings_of_the_room_decide_who_puts_the_results_into_order(
+    databases: Any, tmp_path: Path
+) -> None:
+    urls = await databases.of(MIGRATIONS)
+    private, public = generate_key_pair()
+    verifier = TokenVerifier(public)
+    token = TokenSigner(private).mint("org-1", new_id("project"), "test", ["write"])
+    folder = export(tmp_path / "counter", [QUESTION, PLAIN, WORDY])
+    agent = new_id("agent")
+    # Words alone: the reranker needs no index.
+    settings = RecallSettings(
+        database_url=urls.service_url, token_public_keys=public, index_messages=False
+    )
+    for path, first in ((None, PLAIN), (folder, WORDY)):
+        async with AsyncExitStack() as stack:
+            network = InProcessNetwork(verifier)
+            stack.push_async_callback(network.close)
+            chosen = settings.model_copy(update={"reranker_path": path})
+            network.register(await build(chosen, network, stack), chosen)
+            stack.enter_context(use(RequestContext(caller=verifier.verify(token))))
+            messages = message_grpc.MessageServiceStub(network.channel("recall"))
+            windows = window_grpc.WindowServiceStub(network.channel("recall"))
+            if path is None:
+                begun = [said("", common.ROLE_SYSTEM), said(PLAIN), said(WORDY)]
+                opening = window_pb.OpenWindowRequest(
+                    conversation_id=new_id("conversation"), agent_id=agent, messages=begun
+                )
+                await windows.OpenWindow(opening)
+            request = message_pb.SearchMessagesRequest(agent_id=agent, query=QUESTION)
+            response = await messages.SearchMessages(request)
+            assert response.hits[0].message.parts[0].text.text == first
+            assert response.HasField("reranking") == (path is not None)
+            if path is not None:
+                assert response.reranking.outcome == message_pb.RERANK_OUTCOME_DONE
+                assert response.hits[0].relevance.rerank_rank == 1
+            request.mode = message_pb.SEARCH_MODE_FULL_TEXT
+            assert not (await messages.SearchMessages(request)).HasField("reranking")
+
+
+async def test_a_room_does_not_start_with_a_reranker_that_is_not_there(
+    databases: Any, tmp_path: Path
+) -> None:
+    urls = await databases.of(MIGRATIONS)
+    _, public = generate_key_pair()
+    wrong = RecallSettings(
+        database_url=urls.service_url,
+        token_public_keys=public,
+        index_messages=False,
+        reranker_path=tmp_path / "nowhere",
+    )
+    async with AsyncExitStack() as stack:
+        network = InProcessNetwork(TokenVerifier(public))
+        stack.push_async_callback(network.close)
+        with pytest.raises(FailedPreconditionError, match="nowhere") as caught:
+            await build(wrong, network, stack)
+    assert caught.value.reason is Reason.MODEL_NOT_CONFIGURED
