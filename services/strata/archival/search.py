@@ -14,7 +14,7 @@ from strata.shared.context import current_project
 from strata.shared.reranking import Report
 from strata.shared.reranking.ordering import Ranked, Reranking, told
 from strata.shared.timewords import TimeRange, time_ranges, zone_of
-from strata.shared.vectors.merging import Place, explained, if_there, merge
+from strata.shared.vectors.merging import Place, explained, find, merge
 from strata.shared.vectors.preferring import WHEN_WEIGHT
 
 # Chunks of a file that was replaced stand in the index until they are forgotten there.
@@ -77,20 +77,17 @@ class PassageSearch:
     async def _find(
         self, search: Search, within: Filter, spoken: Sequence[TimeRange], limit: int
     ) -> list[tuple[Passage, Place]]:
-        hits = await if_there(
-            self._index.search(current_project(), search.query, within, limit, spoken)
-        )
-        by_id, by_words = await self._store.matching(
-            [hit.document_id for hit in hits or ()],
-            search.query,
-            within,
-            limit,
-            all_words=hits is None,
+        found = await find(
+            lambda *, waiting_only: self._store.by_words(
+                search.query, within, limit, waiting_only=waiting_only
+            ),
+            lambda: self._index.search(current_project(), search.query, within, limit, spoken),
+            lambda ids: self._store.by_ids(ids, within),
         )
         ranked = merge(
-            hits or (),
-            {passage.id: passage for passage in by_id},
-            [(passage.id, passage, score) for passage, score in by_words],
+            found.hits,
+            {passage.id: passage for passage in found.by_id},
+            [(passage.id, passage, score) for passage, score in found.by_words],
             lambda passage: WHEN_WEIGHT * len(_of_that_time(passage, spoken)),
         )
         return ranked[:limit]
@@ -107,20 +104,17 @@ class FileChunkSearch:
         """Returns the best chunks of the files in some folders, best first."""
         if not folder_ids:
             return []
-        hits = await if_there(
-            self._index.search(current_project(), query, folder_ids, limit * _CHUNK_MARGIN)
-        )
-        by_key, by_words = await self._store.matching(
-            [hit.document_id for hit in hits or ()],
-            query,
-            folder_ids,
-            limit,
-            all_words=hits is None,
+        found = await find(
+            lambda *, waiting_only: self._store.by_words(
+                query, folder_ids, limit, waiting_only=waiting_only
+            ),
+            lambda: self._index.search(current_project(), query, folder_ids, limit * _CHUNK_MARGIN),
+            lambda keys: self._store.by_keys(keys, folder_ids),
         )
         ranked = merge(
-            hits or (),
-            {stored.key: stored for stored in by_key},
-            [(stored.key, stored, score) for stored, score in by_words],
+            found.hits,
+            {stored.key: stored for stored in found.by_id},
+            [(stored.key, stored, score) for stored, score in found.by_words],
         )
         return [FoundChunk(stored, place.score) for stored, place in ranked[:limit]]
 

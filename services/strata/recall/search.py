@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 
 from strata.recall.domain.messages import Message
@@ -23,7 +23,7 @@ from strata.shared.context import current_project
 from strata.shared.reranking import Report
 from strata.shared.reranking.ordering import Ranked, Reranking, told
 from strata.shared.timewords import TimeRange, time_ranges, zone_of
-from strata.shared.vectors.merging import Place, explained, if_there, merge
+from strata.shared.vectors.merging import Matches, Place, explained, find, merge
 
 # Where a phrase must occur, PostgreSQL drops what does not hold it.
 _PHRASE_MARGIN = 5
@@ -94,17 +94,23 @@ class MessageSearch:
     async def _find(
         self, query: SearchQuery, spoken: Sequence[TimeRange]
     ) -> list[tuple[Message, Place]]:
-        hits = None
-        if self._index is not None and query.mode is not Mode.FULL_TEXT:
+        def by_words(*, waiting_only: bool) -> Awaitable[list[tuple[Message, float]]]:
+            return self._store.by_words(query, spoken, waiting_only=waiting_only)
+
+        index = self._index
+        if index is None or query.mode is Mode.FULL_TEXT:
+            found: Matches[Message] = Matches((), (), await by_words(waiting_only=False))
+        else:
             limit = query.limit * (_PHRASE_MARGIN if '"' in query.text else 1)
-            hits = await if_there(self._index.search(current_project(), query, spoken, limit))
-        by_id, by_words = await self._store.matching(
-            [hit.document_id for hit in hits or ()], query, spoken, waiting_only=hits is not None
-        )
+            found = await find(
+                by_words,
+                lambda: index.search(current_project(), query, spoken, limit),
+                lambda ids: self._store.by_ids(ids, query),
+            )
         return merge(
-            hits or (),
-            {message.id: message for message in by_id},
-            [(message.id, message, score) for message, score in by_words],
+            found.hits,
+            {message.id: message for message in found.by_id},
+            [(message.id, message, score) for message, score in found.by_words],
         )
 
 

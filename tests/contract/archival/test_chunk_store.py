@@ -17,7 +17,7 @@ from strata.shared.ids import new_id
 
 
 async def found(stores: Stores, folder: str, words: str) -> list[str]:
-    _, by_words = await stores.chunks.matching([], words, [folder], 100, all_words=True)
+    by_words = await stores.chunks.by_words(words, [folder], 100, waiting_only=False)
     return [stored.chunk.text for stored, _ in by_words]
 
 
@@ -198,8 +198,7 @@ async def test_another_project_sees_drops_and_finds_nothing(stores: Stores) -> N
     with context.use(caller(new_id("project"))):
         assert await stores.progress(file) is None
         assert await found(stores, folder, "plan") == []
-        by_key, _ = await stores.chunks.matching([f"{set_id}/0"], "x", [folder], 5, all_words=True)
-        assert by_key == []
+        assert await stores.chunks.by_keys([f"{set_id}/0"], [folder]) == []
         assert await stores.chunks.drop([file], [folder]) == 0
         with pytest.raises(AbortedError):
             await stores.chunks.add(staged, new_chunks("forged"))

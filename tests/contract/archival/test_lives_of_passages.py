@@ -286,9 +286,8 @@ class Machine(RuleBasedStateMachine):
             assert {each.id for each in page.passages} == alive & here
             shown = await self.passages.page(Filter((home,), show_deleted=True), 500, None)
             assert {each.id for each in shown.passages} == kept & here
-            by_id, by_words = await self.passages.matching(
-                everything, "boat", within, 500, all_words=True
-            )
+            by_id = await self.passages.by_ids(everything, within)
+            by_words = await self.passages.by_words("boat", within, 500, waiting_only=False)
             assert {each.id for each in by_id} == alive & here
             assert {each.id for each, _ in by_words} == alive & here
             for each in page.passages:

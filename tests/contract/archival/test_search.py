@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,8 +15,10 @@ from archival_support import NOW, Finder, caller, new_text
 from strata.archival.domain.history import Author, Change
 from strata.archival.domain.passages import TagMatch
 from strata.archival.domain.searching import Answer, Found, Search
+from strata.archival.search import FileChunkSearch, PassageSearch
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared import context
+from strata.shared.clock import ManualClock
 from strata.shared.ids import new_id
 from strata.shared.vectors.qdrant import connect
 
@@ -59,6 +61,34 @@ async def test_what_waits_for_the_index_is_found_by_its_words(finder: World) -> 
     await world.indexer.index_pending()
     (found,) = await find(world, agent, "what is the wifi password")
     assert found.mode == "hybrid"
+
+
+class Overtaken:
+    """An index that takes in all that waits, right after it has answered."""
+
+    def __init__(self, index: Any, finder: Finder) -> None:
+        self._index = index
+        self._finder = finder
+
+    async def search(self, *args: Any) -> Any:
+        hits = await self._index.search(*args)
+        await self._finder.index_all()
+        return hits
+
+
+async def test_what_comes_into_the_index_during_the_search_is_found(finder: World) -> None:
+    world, _ = finder
+    agent, folder, file = new_id("agent"), new_id("folder"), new_id("file")
+    await world.stores.insert(agent, "The wifi password is tulip-42.")
+    passages = PassageSearch(
+        world.stores.passages, cast("Any", Overtaken(world.index, world)), ManualClock(NOW)
+    )
+    answer = await passages.search(Search(query="wifi password", top_k=5, agent_id=agent))
+    assert texts(answer.hits) == ["The wifi password is tulip-42."]
+    await world.stores.index_file(folder, file, "The wifi of the office is aster-18.")
+    chunks = FileChunkSearch(world.stores.chunks, cast("Any", Overtaken(world.chunk_index, world)))
+    (found,) = await chunks.search([folder], "office wifi", 5)
+    assert found.stored.chunk.text == "The wifi of the office is aster-18."
 
 
 async def test_tags_dates_and_top_k_limit_what_is_found(finder: World) -> None:

@@ -8,7 +8,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -146,6 +146,25 @@ async def test_a_message_is_found_by_what_it_means(finder: Finder) -> None:
     best = answer.hits[0]
     assert (best.message.id, best.vector_rank) == (violin.id, 1)
     assert best.mode in {"vector", "hybrid"}
+
+
+class Overtaken:
+    """An index that takes in all that waits, right after it has answered."""
+
+    def __init__(self, finder: Finder) -> None:
+        self._finder = finder
+
+    async def search(self, *args: Any) -> Any:
+        hits = await self._finder.index.search(*args)
+        await self._finder.index_all()
+        return hits
+
+
+async def test_what_comes_into_the_index_during_the_search_is_found(finder: Finder) -> None:
+    said = await finder.writer.say("The wifi password is tulip-42.")
+    search = MessageSearch(finder.search._store, cast("Any", Overtaken(finder)), SystemClock())
+    answer = await search.search(SearchQuery(finder.agent, "wifi password", 5))
+    assert [hit.message.id for hit in answer.hits] == [said.id]
 
 
 async def test_what_waits_for_the_index_is_found_by_its_words(finder: Finder) -> None:

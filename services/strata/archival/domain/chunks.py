@@ -117,19 +117,16 @@ class FileChunkStore(Protocol):
         """Deletes the chunks of files and of folders, and returns how many there were."""
         ...
 
-    async def matching(
-        self,
-        keys: Sequence[str],
-        words: str,
-        folder_ids: Sequence[str],
-        limit: int,
-        *,
-        all_words: bool,
-    ) -> tuple[list[StoredChunk], list[tuple[StoredChunk, float]]]:
-        """Returns, of the folders' chunks, those with the keys, and those found by words.
+    async def by_keys(self, keys: Sequence[str], folder_ids: Sequence[str]) -> list[StoredChunk]:
+        """Returns, of the folders' chunks, those with the keys."""
+        ...
 
-        The second list is ranked, each with its score. With ``all_words`` False it holds
-        only chunks that are not in the index yet.
+    async def by_words(
+        self, words: str, folder_ids: Sequence[str], limit: int, *, waiting_only: bool
+    ) -> list[tuple[StoredChunk, float]]:
+        """Returns, of the folders' chunks, the best by words with their scores.
+
+        With ``waiting_only`` these are only chunks that are not in the index yet.
         """
         ...
 

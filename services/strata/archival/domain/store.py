@@ -230,13 +230,16 @@ class PassageStore(Protocol):
         """Returns the archives of an agent."""
         ...
 
-    async def matching(
-        self, ids: Sequence[str], words: str, within: Filter, limit: int, *, all_words: bool
-    ) -> tuple[list[Passage], list[tuple[Passage, float]]]:
-        """Returns, of the conditions' passages, those with the ids, and those found by words.
+    async def by_ids(self, ids: Sequence[str], within: Filter) -> list[Passage]:
+        """Returns, of the conditions' passages, those with the ids."""
+        ...
 
-        The second list is ranked, each with its score. With ``all_words`` False it holds
-        only passages that are not in the index yet.
+    async def by_words(
+        self, words: str, within: Filter, limit: int, *, waiting_only: bool
+    ) -> list[tuple[Passage, float]]:
+        """Returns, of the conditions' passages, the best by words with their scores.
+
+        With ``waiting_only`` these are only passages that are not in the index yet.
         """
         ...
 

@@ -107,33 +107,34 @@ _PROGRESS = text(
 )
 
 
-def _matching_sql(where: str) -> str:
+_BY_KEYS = text(
+    f"""
+    SELECT {_CHUNK}
+    FROM unnest(CAST(:sets AS text[]), CAST(:ordinals AS integer[])) k(set_id, ordinal),
+         {_SERVING}
+    WHERE {_IN_FOLDERS} AND s.id = k.set_id AND c.ordinal = k.ordinal
+    """
+)
+
+
+def _by_words_sql(where: str) -> str:
     return f"""
         WITH wanted AS ({wanted_sql("english")}), found AS (
             SELECT {_CHUNK}, c.search_vector, wanted.query
             FROM wanted, {_SERVING}
             WHERE {_IN_FOLDERS} {where} AND c.search_vector @@ wanted.query
             LIMIT {_MOST_RANKED}
-        ), ranked AS (
-            SELECT set_id, file_id, ordinal, text, start_line, end_line,
-                   CAST(ts_rank_cd(search_vector, query) AS float8) AS rank
-            FROM found ORDER BY rank DESC, set_id, ordinal LIMIT :limit
         )
-        SELECT {_CHUNK}, CAST(NULL AS float8) AS rank
-        FROM unnest(CAST(:sets AS text[]), CAST(:ordinals AS integer[])) k(set_id, ordinal),
-             {_SERVING}
-        WHERE {_IN_FOLDERS} AND s.id = k.set_id AND c.ordinal = k.ordinal
-        UNION ALL
-        SELECT * FROM ranked
+        SELECT set_id, file_id, ordinal, text, start_line, end_line,
+               CAST(ts_rank_cd(search_vector, query) AS float8) AS rank
+        FROM found ORDER BY rank DESC, set_id, ordinal LIMIT :limit
     """
 
 
-_MATCHING = {
-    True: text(_matching_sql("")),
-    False: text(
-        _matching_sql("AND s.indexed_count < s.chunk_count AND c.ordinal >= s.indexed_count")
-    ),
-}
+_BY_ALL_WORDS = text(_by_words_sql(""))
+_BY_WAITING_WORDS = text(
+    _by_words_sql("AND s.indexed_count < s.chunk_count AND c.ordinal >= s.indexed_count")
+)
 
 
 class PostgresFileChunkStore:
@@ -202,30 +203,32 @@ class PostgresFileChunkStore:
             dropped = [row.id for row in await connection.execute(_DROP, values)]
             return await _delete_chunks(connection, dropped) if dropped else 0
 
-    async def matching(
-        self,
-        keys: Sequence[str],
-        words: str,
-        folder_ids: Sequence[str],
-        limit: int,
-        *,
-        all_words: bool,
-    ) -> tuple[list[StoredChunk], list[tuple[StoredChunk, float]]]:
-        """Returns chunks by key and by words, in one statement."""
+    async def by_keys(self, keys: Sequence[str], folder_ids: Sequence[str]) -> list[StoredChunk]:
+        """Returns chunks by key."""
         pairs = [split_key(key) for key in keys]
+        values = {
+            "project": current_project(),
+            "folders": list(folder_ids),
+            "sets": [set_id for set_id, _ in pairs],
+            "ordinals": [ordinal for _, ordinal in pairs],
+        }
+        async with self._database.transaction(read_only=True) as connection:
+            return [_to_chunk(row) for row in await connection.execute(_BY_KEYS, values)]
+
+    async def by_words(
+        self, words: str, folder_ids: Sequence[str], limit: int, *, waiting_only: bool
+    ) -> list[tuple[StoredChunk, float]]:
+        """Returns chunks by words."""
         values = {
             "project": current_project(),
             "folders": list(folder_ids),
             "words": storable(words),
             "limit": limit,
-            "sets": [set_id for set_id, _ in pairs],
-            "ordinals": [ordinal for _, ordinal in pairs],
         }
+        statement = _BY_WAITING_WORDS if waiting_only else _BY_ALL_WORDS
         async with self._database.transaction(read_only=True) as connection:
-            rows = (await connection.execute(_MATCHING[all_words], values)).all()
-        by_key = [_to_chunk(row) for row in rows if row.rank is None]
-        by_words = [(_to_chunk(row), row.rank) for row in rows if row.rank is not None]
-        return by_key, sorted(by_words, key=lambda found: (-found[1], found[0].key))
+            rows = (await connection.execute(statement, values)).all()
+        return [(_to_chunk(row), row.rank) for row in rows]
 
     async def _discard(self, connection: AsyncConnection, set_id: str) -> None:
         gone = [row.id for row in await connection.execute(_DISCARD, _of(set_id))]

@@ -177,42 +177,48 @@ class PostgresPassageStore:
             )
             return [row.archive_id for row in rows]
 
-    async def matching(
-        self, ids: Sequence[str], words: str, within: Filter, limit: int, *, all_words: bool
-    ) -> tuple[list[Passage], list[tuple[Passage, float]]]:
-        """Returns passages by id and by words, in one statement, all under the conditions."""
+    async def by_ids(self, ids: Sequence[str], within: Filter) -> list[Passage]:
+        """Returns passages by id, all under the conditions."""
         conditions = " AND ".join(_conditions(within))
-        pending = "" if all_words else "AND p.indexed_revision < p.revision"
+        statement = text(
+            f"SELECT {PASSAGE_COLUMNS} FROM {PASSAGES}"
+            f" WHERE {conditions} AND p.id = ANY(CAST(:ids AS text[]))"
+        )
+        values = {**_filter_values(within), "ids": list(ids)}
+        async with self._database.transaction(read_only=True) as connection:
+            return [to_passage(row) for row in await connection.execute(statement, values)]
+
+    async def by_words(
+        self, words: str, within: Filter, limit: int, *, waiting_only: bool
+    ) -> list[tuple[Passage, float]]:
+        """Returns passages by words, all under the conditions."""
+        conditions = _conditions(within)
+        if waiting_only:
+            conditions.append("p.indexed_revision < p.revision")
         statement = text(
             f"""
             WITH wanted AS ({wanted_sql("english", "simple")}), matches AS (
                 SELECT p.*, wanted.query, {pairs_sql("p.text")} AS held
                 FROM {PASSAGES}, wanted
-                WHERE {conditions} {pending} AND
+                WHERE {" AND ".join(conditions)} AND
                     (p.search_vector @@ wanted.query OR {pairs_sql("p.text")} > 0)
                 ORDER BY p.create_time DESC, p.id DESC LIMIT {MOST_RANKED}
             ), found AS (
                 SELECT m.*, CAST(ts_rank_cd(search_vector, query) AS float8) + held AS rank
-                FROM matches m ORDER BY rank DESC, id LIMIT :limit
+                FROM matches m
             )
-            SELECT {PASSAGE_COLUMNS}, CAST(NULL AS float8) AS rank FROM {PASSAGES}
-            WHERE {conditions} AND p.id = ANY(CAST(:ids AS text[]))
-            UNION ALL
-            SELECT {PASSAGE_COLUMNS}, rank FROM found p
+            SELECT {PASSAGE_COLUMNS}, rank FROM found p ORDER BY rank DESC, p.id LIMIT :limit
             """
         )
         values = {
             **_filter_values(within),
-            "ids": list(ids),
             "words": storable(words),
             "pairs": pairs_of(words),
             "limit": limit,
         }
         async with self._database.transaction(read_only=True) as connection:
             rows = (await connection.execute(statement, values)).all()
-        by_id = [to_passage(row) for row in rows if row.rank is None]
-        by_words = [(to_passage(row), row.rank) for row in rows if row.rank is not None]
-        return by_id, sorted(by_words, key=lambda found: (-found[1], found[0].id))
+        return [(to_passage(row), row.rank) for row in rows]
 
 
 def _conditions(within: Filter) -> list[str]:

@@ -129,25 +129,19 @@ def exclusions(query: SearchQuery, messages: Iterable[Message]) -> tuple[Exclusi
 class SearchStore(Protocol):
     """What searching needs of the log; all methods work in the current project."""
 
-    async def matching(
-        self,
-        ids: Sequence[str],
-        query: SearchQuery,
-        spoken: Sequence[TimeRange],
-        *,
-        waiting_only: bool,
-    ) -> tuple[list[Message], list[tuple[Message, float]]]:
-        """Returns messages by id and by words, all under the query's conditions.
+    async def by_ids(self, ids: Sequence[str], query: SearchQuery) -> list[Message]:
+        """Returns, in no order, those that meet the query's conditions and hold its phrases."""
+        ...
+
+    async def by_words(
+        self, query: SearchQuery, spoken: Sequence[TimeRange], *, waiting_only: bool
+    ) -> list[tuple[Message, float]]:
+        """Returns the best by words with their scores, under the query's conditions.
 
         Args:
-            ids: What the index has found.
             query: The question.
-            spoken: Times that it speaks of; by words, what was said then comes first.
-            waiting_only: By words only what the index does not have yet.
-
-        Returns:
-            Those of the ids that meet the conditions and hold the quoted phrases, in no order;
-            and the best by words with their scores, best first.
+            spoken: Times that it speaks of; what was said then comes first.
+            waiting_only: Only what the index does not have yet.
         """
         ...
 

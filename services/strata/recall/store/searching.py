@@ -49,20 +49,22 @@ class PostgresSearchStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def matching(
-        self,
-        ids: Sequence[str],
-        query: SearchQuery,
-        spoken: Sequence[TimeRange],
-        *,
-        waiting_only: bool,
-    ) -> tuple[list[Message], list[tuple[Message, float]]]:
-        """Returns messages by id and by words, in one statement."""
-        words = split_text(query.text)
-        strict = " ".join(_STRICT.findall(query.text))
+    async def by_ids(self, ids: Sequence[str], query: SearchQuery) -> list[Message]:
+        """Returns messages by id."""
+        conditions, values = _conditions(query)
+        statement = text(_BY_IDS.format(conditions=" AND ".join(conditions)))
+        values |= {"ids": list(ids), "strict": _strict(query)}
+        async with self._database.transaction(read_only=True) as connection:
+            rows: Sequence[Row[Any]] = (await connection.execute(statement, values)).all()
+        return await _messages(rows)
+
+    async def by_words(
+        self, query: SearchQuery, spoken: Sequence[TimeRange], *, waiting_only: bool
+    ) -> list[tuple[Message, float]]:
+        """Returns messages by words."""
+        words, strict = split_text(query.text), _strict(query)
         conditions, values = _conditions(query)
         values |= {
-            "ids": list(ids),
             "words": words.words,
             "pairs": words.pairs,
             "strict": strict,
@@ -74,15 +76,13 @@ class PostgresSearchStore:
             "bonus": _SPOKEN_BONUS,
         }
         # A phrase may stand in a message that the index would not think of.
-        waiting = "AND m.index_state = 'pending'" if waiting_only and not strict else ""
-        statement = text(_MATCHING.format(conditions=" AND ".join(conditions), waiting=waiting))
+        if waiting_only and not strict:
+            conditions.append("m.index_state = 'pending'")
+        statement = text(_BY_WORDS.format(conditions=" AND ".join(conditions)))
         async with self._database.transaction(read_only=True) as connection:
             rows: Sequence[Row[Any]] = (await connection.execute(statement, values)).all()
-        read = list(zip(rows, await _messages(rows), strict=True))
-        by_id = [message for row, message in read if row.score is None]
-        by_words = [(message, float(row.score)) for row, message in read if row.score is not None]
-        by_words.sort(key=lambda each: (each[1], each[0].create_time, each[0].id), reverse=True)
-        return by_id, by_words
+        scores = [float(row.score) for row in rows]
+        return list(zip(await _messages(rows), scores, strict=True))
 
     async def around(
         self, messages: Sequence[Message], count: int
@@ -106,6 +106,10 @@ class PostgresSearchStore:
 async def _messages(rows: Sequence[Row[Any]]) -> list[Message]:
     # Reading many long messages would hold up the event loop.
     return await asyncio.to_thread(lambda: [to_message(row) for row in rows])
+
+
+def _strict(query: SearchQuery) -> str:
+    return " ".join(_STRICT.findall(query.text))
 
 
 def _conditions(query: SearchQuery) -> tuple[list[str], dict[str, Any]]:
@@ -135,7 +139,7 @@ def _conditions(query: SearchQuery) -> tuple[list[str], dict[str, Any]]:
 # Any word may match, since people ask in sentences, and a rare word counts more than a common
 # one: PostgreSQL's own ranking knows no rarity, and puts long texts with many common words
 # first. A query with "-word" is taken as it stands.
-_MATCHING = f"""
+_BY_WORDS = f"""
     WITH asked AS (
         SELECT DISTINCT w.search_language,
                websearch_to_tsquery(w.search_language, :words)
@@ -150,7 +154,7 @@ _MATCHING = f"""
         -- A vector that was put together is at hand; the stored one is unpacked at every look.
         SELECT m.*, wanted.all_words, m.search_vector || ''::tsvector AS vector
         FROM recall.messages m JOIN wanted USING (search_language)
-        WHERE {{conditions}} {{waiting}} AND m.search_vector @@ wanted.any_word
+        WHERE {{conditions}} AND m.search_vector @@ wanted.any_word
           AND (:strict = ''
                OR m.search_vector @@ websearch_to_tsquery(m.search_language, :strict))
         ORDER BY m.create_time DESC, m.id DESC LIMIT :ranked
@@ -181,9 +185,10 @@ _MATCHING = f"""
         FROM matches JOIN worth USING (id)
         ORDER BY score DESC, create_time DESC, id DESC LIMIT :limit
     )
-    SELECT {COLUMNS}, CAST(NULL AS float8) AS score FROM recall.messages m
+    SELECT {COLUMNS}, score FROM best ORDER BY score DESC, create_time DESC, id DESC
+"""
+_BY_IDS = f"""
+    SELECT {COLUMNS} FROM recall.messages m
     WHERE {{conditions}} AND m.id = ANY(CAST(:ids AS text[]))
       AND (:strict = '' OR m.search_vector @@ websearch_to_tsquery(m.search_language, :strict))
-    UNION ALL
-    SELECT {COLUMNS}, score FROM best
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from strata.shared.errors import (
     FailedPreconditionError,
@@ -23,7 +23,16 @@ from strata.shared.vectors.fusion import Hit
 # hits: a good match by words ranks with a fair one by meaning.
 _PENDING_WEIGHT = 0.5
 _Item = TypeVar("_Item")
+_Found_co = TypeVar("_Found_co", covariant=True)
 _log = get_logger(__name__)
+
+
+class ByWords(Protocol[_Found_co]):
+    """A search of the database by words."""
+
+    def __call__(self, *, waiting_only: bool) -> Awaitable[Sequence[tuple[_Found_co, float]]]:
+        """Returns the best with their scores; with `waiting_only` of what the index lacks."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +79,44 @@ def merge(
     # Stable: of equal ones, each list keeps its own order.
     found.sort(key=lambda each: -each[1].score)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Matches(Generic[_Item]):
+    """What index and database have for a question.
+
+    Attributes:
+        hits: What the index found.
+        by_id: What the database has of these.
+        by_words: What the database found by words, best first, with the scores.
+    """
+
+    hits: Sequence[Hit]
+    by_id: Sequence[_Item]
+    by_words: Sequence[tuple[_Item, float]]
+
+
+async def find(
+    by_words: ByWords[_Item],
+    index: Callable[[], Awaitable[list[Hit]]],
+    by_ids: Callable[[Sequence[str]], Awaitable[Sequence[_Item]]],
+) -> Matches[_Item]:
+    """Asks index and database, so that nothing is missed that is on its way into the index.
+
+    What waits for the index is asked for first: had the index been asked before, what it takes in
+    meanwhile would be found by neither.
+
+    Args:
+        by_words: Searches the database: only what waits for the index, or everything.
+        index: Searches the index.
+        by_ids: Reads what the index names.
+    """
+    waiting = await by_words(waiting_only=True)
+    hits = await if_there(index())
+    if hits is None:
+        return Matches((), (), await by_words(waiting_only=False))
+    named = await by_ids([hit.document_id for hit in hits])
+    return Matches(hits, named, waiting)
 
 
 async def if_there(asked: Awaitable[list[Hit]]) -> list[Hit] | None:
