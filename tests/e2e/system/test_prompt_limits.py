@@ -76,18 +76,23 @@ async def test_a_model_that_remembers_too_much_is_told_so_and_goes_on(world: Wor
     agent = await small_agent(world)
     full = await fill(world, agent, 100)
     fact = "Likes tea. " * 20
-    world.model.script(
-        call("memory_insert", {"label": "human", "new_str": fact}),
-        call("memory_replace", {"label": "human", "old_str": full, "new_str": "Name: Ada"}),
-        call("memory_insert", {"label": "human", "new_str": fact}),
-        say("Noted, after tidying up."),
+    steps = iter(
+        (
+            call("memory_insert", {"label": "human", "new_str": fact}),
+            call("memory_replace", {"label": "human", "old_str": full, "new_str": "Name: Ada"}),
+            call("memory_insert", {"label": "human", "new_str": fact}),
+            say("Noted, after tidying up."),
+        )
     )
+    # So full, the window may have to be compacted at any step: summaries are asked for as well.
+    world.model.respond(lambda asked: next(steps) if "tools" in asked.body else say("- Talk."))
     ran = await world.send(agent, "I like tea, " + "really. " * 30)
 
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
     assert ran.text == "Noted, after tidying up."
     assert roles(ran.messages) == ["assistant", "tool"] * 3 + ["assistant"]
-    told = [json.loads(request.answered[0]) for request in world.model.requests[1:4]]
+    asked = [request for request in world.model.requests if "tools" in request.body]
+    told = [json.loads(request.answered[-1]) for request in asked[1:4]]
     assert [each["status"] for each in told] == ["Failed", "OK", "OK"]
     assert "Core memory would be too large for the context window" in told[0]["message"]
     assert "Nothing was changed: shorten a memory block by at least " in told[0]["message"]
