@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from strata.archival.convert import new_archive, own_archive
@@ -77,12 +77,17 @@ class Stores:
     worker: Database
 
     async def insert(
-        self, agent: str, *texts: str, tags: tuple[str, ...] = (), created: datetime = NOW
+        self,
+        agent: str,
+        *texts: str,
+        tags: tuple[str, ...] = (),
+        created: datetime = NOW,
+        stored: datetime = NOW,
     ) -> list[Inserted]:
         await self.archives.prepare(agent)
         return await self.passages.insert(
             Place(agent_id=agent),
-            [new_passage(text, tags, created) for text in texts],
+            [replace(new_passage(text, tags, created), store_time=stored) for text in texts],
             own_archive(agent, MODEL, DIM, NOW),
             "",
         )

@@ -91,6 +91,20 @@ async def test_what_comes_into_the_index_during_the_search_is_found(finder: Worl
     assert found.stored.chunk.text == "The wifi of the office is aster-18."
 
 
+async def test_a_passage_does_not_wait_for_all_that_others_stored_before(finder: World) -> None:
+    world, _ = finder
+    one, other = new_id("agent"), new_id("agent")
+    with context.use(caller(new_id("project"))):
+        await world.stores.insert(one, *(f"Fact number {number}." for number in range(200)))
+    later = NOW + timedelta(seconds=1)
+    await world.stores.insert(other, "The wifi password is tulip-42.", stored=later)
+    await world.indexer.index_pending()
+    (found,) = await find(world, other, "what is the wifi password")
+    assert found.mode == "hybrid"
+    await world.index_all()
+    assert await world.stores.pending.find(5) == {}
+
+
 async def test_tags_dates_and_top_k_limit_what_is_found(finder: World) -> None:
     world, _ = finder
     agent = new_id("agent")

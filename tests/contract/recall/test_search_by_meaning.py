@@ -148,6 +148,15 @@ async def test_a_message_is_found_by_what_it_means(finder: Finder) -> None:
     assert best.mode in {"vector", "hybrid"}
 
 
+async def test_a_message_does_not_wait_for_all_that_others_said_before(finder: Finder) -> None:
+    for number in range(100):
+        await finder.writer.say(f"Line {number} of a long story.")
+    said = await finder.writer.say("The wifi password is tulip-42.")
+    await finder.indexer.index_pending()
+    (hit, *_) = (await finder.ask("wifi password")).hits
+    assert (hit.message.id, hit.mode) == (said.id, "hybrid")
+
+
 class Overtaken:
     """An index that takes in all that waits, right after it has answered."""
 

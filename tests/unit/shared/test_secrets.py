@@ -102,7 +102,9 @@ def test_master_keys_are_read_in_order_and_blank_lines_do_not_count() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["secret!", "c2hvcnQ=", f"{OLD}{NEW}"])
+@pytest.mark.parametrize(
+    "text", ["secret!", "c2hvcnQ=", f"{OLD}{NEW}"], ids=["no base64", "short", "two in one"]
+)
 def test_what_is_no_master_key_is_refused_without_being_shown(text: str) -> None:
     with pytest.raises(ValueError, match="master key 1") as caught:
         read_master_keys([text])

@@ -190,7 +190,7 @@ async def test_the_limit_of_the_tool_cuts_its_return() -> None:
     assert json.loads(done.content)["message"].endswith("(500 > 100)]")
 
 
-@pytest.mark.parametrize("tool", BUILTIN_TOOLS.values(), ids=str)
+@pytest.mark.parametrize("tool", BUILTIN_TOOLS.values(), ids=lambda tool: tool.name)
 def test_definitions_are_sound(tool: Tool) -> None:
     assert len(tool.name) <= 48
     assert set(tool.parameters["required"]) <= set(tool.parameters["properties"])

@@ -11,11 +11,18 @@ from sqlalchemy import Row, text
 from strata.archival.domain.passages import GivenVector, Passage
 from strata.archival.store.rows import PASSAGE_COLUMNS, to_passage, unpack_vector
 from strata.shared.db import Database
-from strata.shared.vectors.indexing import MOST_COUNTED, Lag
+from strata.shared.vectors.indexing import MOST_COUNTED, Lag, from_both_ends
 
+# From both ends: who stores one passage does not wait for somebody else's hundred thousand, and
+# these do not wait for ever.
 _PENDING = text(
-    "SELECT project_id, id FROM archival.passages WHERE indexed_revision < revision"
-    " ORDER BY update_time LIMIT :limit"
+    """
+    (SELECT project_id, id FROM archival.passages WHERE indexed_revision < revision
+     ORDER BY update_time LIMIT :oldest)
+    UNION
+    (SELECT project_id, id FROM archival.passages WHERE indexed_revision < revision
+     ORDER BY update_time DESC LIMIT :newest)
+    """
 )
 _LOAD = text(
     f"""
@@ -62,9 +69,9 @@ class PendingPassages:
         self._worker = worker
 
     async def find(self, limit: int) -> Mapping[str, Sequence[str]]:
-        """Returns the longest waiting passages, by project."""
+        """Returns passages that wait, the oldest and the newest, by project."""
         async with self._worker.system_transaction(read_only=True) as connection:
-            rows = await connection.execute(_PENDING, {"limit": limit})
+            rows = await connection.execute(_PENDING, from_both_ends(limit))
             found: dict[str, list[str]] = {}
             for row in rows:
                 found.setdefault(row.project_id, []).append(row.id)

@@ -11,11 +11,18 @@ from sqlalchemy import text
 from strata.recall.domain.messages import Message
 from strata.recall.store.rows import BY_ID, to_message
 from strata.shared.db import Database
-from strata.shared.vectors.indexing import MOST_COUNTED, Lag
+from strata.shared.vectors.indexing import MOST_COUNTED, Lag, from_both_ends
 
+# From both ends: what is said now does not wait for a year of somebody else's, and that does not
+# wait for ever.
 _PENDING = text(
-    "SELECT project_id, id FROM recall.messages WHERE index_state = 'pending'"
-    " ORDER BY create_time LIMIT :limit"
+    """
+    (SELECT project_id, id FROM recall.messages WHERE index_state = 'pending'
+     ORDER BY create_time LIMIT :oldest)
+    UNION
+    (SELECT project_id, id FROM recall.messages WHERE index_state = 'pending'
+     ORDER BY create_time DESC LIMIT :newest)
+    """
 )
 _DONE = text(
     "UPDATE recall.messages SET index_state = 'indexed'"
@@ -81,10 +88,10 @@ class PendingMessages:
         self._settled = settled_after
 
     async def find(self, limit: int) -> Mapping[str, Sequence[str]]:
-        """Returns the oldest waiting messages, by project."""
+        """Returns messages that wait, the oldest and the newest, by project."""
         async with self._worker.system_transaction(read_only=True) as connection:
             found: dict[str, list[str]] = {}
-            for row in await connection.execute(_PENDING, {"limit": limit}):
+            for row in await connection.execute(_PENDING, from_both_ends(limit)):
                 found.setdefault(row.project_id, []).append(row.id)
         return found
 

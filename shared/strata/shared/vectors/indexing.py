@@ -33,6 +33,11 @@ class Lag:
     seconds: float = 0.0
 
 
+def from_both_ends(limit: int) -> dict[str, int]:
+    """Returns how many of the `oldest` and of the `newest` that wait make a batch."""
+    return {"oldest": limit - limit // 2, "newest": limit // 2}
+
+
 class LagGauges:
     """Tells how far the index of a collection is behind.
 
