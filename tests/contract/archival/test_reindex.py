@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from archival_reindexing import MORE, SUBJECTS, TEXTS, World
 from archival_support import NOW, Stores, new_passage
-from contract.embedding.conftest import EmbeddingServer, Reply
+from contract.embedding.conftest import Reply
 from other_models import NOISE, WORDS, answer, endpoints, serve
 from strata.api.common.v1 import reindex_pb2 as pb
 from strata.archival.convert import new_archive
@@ -21,12 +21,9 @@ from strata.archival.domain.history import Author, Change
 from strata.archival.domain.passages import Place
 from strata.archival.domain.searching import Search
 from strata.archival.index import ARCHIVE_PASSAGES, FILE_CHUNKS, PASSAGES
-from strata.archival.indexes import Indexes, wire
-from strata.archival.reindexing import ArchiveModels
-from strata.archival.search import FileChunkSearch, PassageSearch
+from strata.archival.indexes import wire
 from strata.archival.settings import ArchivalSettings
 from strata.embedded.vectors import EmbeddedVectors
-from strata.shared.clock import ManualClock
 from strata.shared.commons import Commons
 from strata.shared.embedding import Embedder, EmbeddingModels
 from strata.shared.embedding.base import LOCAL_MODEL
@@ -37,77 +34,10 @@ from strata.shared.errors import (
     PermissionDeniedError,
 )
 from strata.shared.ids import new_id
-from strata.shared.vectors import Collection, Where
+from strata.shared.vectors import Where
 from strata.shared.vectors.opening import open_models
 from strata.shared.vectors.qdrant import QdrantIndex, connect
 from strata.shared.vectors.reindex.routes import StoredRoutes
-
-SUBJECTS = ("otter", "violin", "glacier", "sourdough", "telescope", "bicycle", "lantern", "orchid")
-MORE = (
-    "A walrus sleeps on the ice.",
-    "A narwhal dives below the ice.",
-    "An aunt of the walrus owns a bicycle.",
-    "Somebody has seen a telescope.",
-)
-TEXTS = [f"The {subject} number {n} belongs to aunt {n}." for n, subject in enumerate(SUBJECTS)]
-
-
-@dataclass
-class World:
-    """The indexes of a room, whose work is done when it is told to."""
-
-    stores: Stores
-    settings: ArchivalSettings
-    models: EmbeddingModels
-    vectors: QdrantIndex
-    indexes: Indexes
-    endpoint: EmbeddingServer
-    project: str
-    agent: str = ""
-
-    def __post_init__(self) -> None:
-        self.agent = self.agent or new_id("agent")
-        self.search = PassageSearch(self.stores.passages, self.indexes.passages, ManualClock(NOW))
-        self.file_search = FileChunkSearch(self.stores.chunks, self.indexes.chunks)
-        self.archives = ArchiveModels(
-            self.indexes.homes, self.indexes.archives, self.indexes.passages, lambda: None
-        )
-
-    async def again(self, **settings: Any) -> World:
-        """The same room in another process, with other settings."""
-        changed = self.settings.model_copy(update=settings)
-        stores = self.stores
-        made = await wire(changed, self.models, self.vectors, stores.database, stores.worker)
-        return replace(self, settings=changed, indexes=made)
-
-    async def insert(self, *texts: str) -> list[str]:
-        stored = await self.stores.insert(self.agent, *texts)
-        return [each.passage.id for each in stored]
-
-    async def index_all(self) -> None:
-        while await self.indexes.indexer.index_pending():
-            pass
-
-    async def step(self) -> bool:
-        return await self.indexes.reindexer.index_pending()
-
-    async def reindex(self, name: str = "passages") -> pb.Reindex:
-        """Works until there is nothing to do, and returns the newest rebuild."""
-        while await self.step():
-            pass
-        return (await self.indexes.desk.state(name)).reindex
-
-    async def find(self, words: str, limit: int = 3, **conditions: Any) -> list[str]:
-        search = Search(words, limit, agent_id=self.agent, **conditions)
-        found = (await self.search.search(search)).hits
-        assert all(hit.mode != "fts" for hit in found[:1]), "the index was not asked"
-        return [hit.passage.text for hit in found]
-
-    async def held(self, generation: str, collection: Collection = PASSAGES) -> int:
-        return await self.vectors.count(collection, self.project, Where(), generation=generation)
-
-    async def generations(self) -> list[str]:
-        return await self.vectors.generations(PASSAGES)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from contract.recall import test_search_by_meaning as by_meaning
-from contract.recall.test_search_by_meaning import Finder
 from cross_encoders import BREAKS, export, export_breaking, export_slow, overlap
+from message_finder import Finder
 from strata.recall.domain.messages import Message, Role
 from strata.recall.domain.search import Mode
 from strata.recall.domain.search_text import searchable_text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -16,63 +16,24 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from contract.vectors.test_tenancy import ADMINISTRATION, RecordingClient, projects_of
+from message_finder import Finder, as_caller, finder_on, until
 from recall_support import START, Writer
 from strata.embedded.vectors import EmbeddedVectors
 from strata.recall.domain.messages import Role
-from strata.recall.domain.search import Answer, Mode, SearchQuery
+from strata.recall.domain.search import Mode, SearchQuery
 from strata.recall.index import MESSAGES, MessageIndex
-from strata.recall.indexer import MessageBacklog
 from strata.recall.migrations import MIGRATIONS
 from strata.recall.search import MessageSearch
-from strata.recall.store import PendingMessages, PostgresSearchStore
+from strata.recall.store import PendingMessages
 from strata.shared import context
 from strata.shared.clock import SystemClock
-from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.embedding import CachingEmbedder, Embedder
 from strata.shared.embedding.minilm import MiniLmEmbedder
 from strata.shared.ids import new_id
-from strata.shared.telemetry import Telemetry
-from strata.shared.vectors import Where
-from strata.shared.vectors.indexing import LAG_SECONDS, WAITING, Indexer
+from strata.shared.vectors.indexing import LAG_SECONDS, WAITING
 from strata.shared.vectors.qdrant import QdrantIndex, connect
 from strata.shared.vectors.sparse import SparseEncoder
-
-
-@dataclass
-class Finder:
-    """One agent's conversation, and an indexer that runs when it is told to."""
-
-    writer: Writer
-    pending: PendingMessages
-    index: MessageIndex
-    backlog: MessageBacklog
-    indexer: Indexer
-    search: MessageSearch
-    vectors: QdrantIndex
-    telemetry: Telemetry
-
-    @property
-    def agent(self) -> str:
-        return self.writer.agent
-
-    async def index_all(self) -> None:
-        while await self.indexer.index_pending():
-            pass
-
-    async def ask(self, text: str, limit: int = 5, **fields: Any) -> Answer:
-        return await self.search.search(SearchQuery(self.agent, text, limit, **fields))
-
-    async def ids(self, text: str, limit: int = 5, **fields: Any) -> list[str]:
-        return [hit.message.id for hit in (await self.ask(text, limit, **fields)).hits]
-
-    async def indexed(self) -> int:
-        where = Where(eq={"agent_id": self.agent})
-        return await self.vectors.count(MESSAGES, context.current_project(), where)
-
-
-def as_caller(project: str) -> RequestContext:
-    return RequestContext(caller=Caller(new_id("org"), project, "key"))
 
 
 @pytest.fixture(autouse=True)
@@ -98,30 +59,6 @@ async def database(databases: Any) -> AsyncIterator[tuple[Database, Database]]:
     await worker.close()
 
 
-async def finder_on(
-    engine: EmbeddedVectors, embedder: Embedder, database: tuple[Database, Database]
-) -> Finder:
-    service, worker = database
-    vectors = QdrantIndex(connect(engine.url, engine.api_key))
-    index = MessageIndex(vectors, embedder, SparseEncoder())
-    pending = PendingMessages(service, worker)
-    telemetry = Telemetry()
-    backlog = MessageBacklog(pending, index, telemetry, batch=8)
-    await backlog.ensure()
-    writer = Writer(service, new_id("agent"))
-    await writer.open()
-    return Finder(
-        writer,
-        pending,
-        index,
-        backlog,
-        Indexer([backlog], poll=0.1),
-        MessageSearch(PostgresSearchStore(service), index, SystemClock()),
-        vectors,
-        telemetry,
-    )
-
-
 @pytest.fixture
 async def finder(
     vectors: EmbeddedVectors, embedder: Embedder, database: tuple[Database, Database]
@@ -129,12 +66,6 @@ async def finder(
     made = await finder_on(vectors, embedder, database)
     yield made
     await made.vectors.close()
-
-
-async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not await holds():
-            await asyncio.sleep(0.05)
 
 
 async def test_a_message_is_found_by_what_it_means(finder: Finder) -> None:

@@ -105,10 +105,13 @@ async def test_turn_with_three_tool_calls_keeps_within_the_budget(meter: Meter) 
     with meter.world.signed_in():
         agent = await meter.world.make_agent()
         await cost_of(meter, agent, say("Hi."))
+        plain = await cost_of(meter, agent, say("Hi."))
         searching = await cost_of(meter, agent, Reply(calls=calls), say("Found."))
         editing = await cost_of(meter, agent, Reply(calls=edits), say("Noted."))
 
     assert searching.calls <= 4 + 2 * 2
     assert editing.calls <= 4 + 2 * 2 + 1
-    assert searching.statements <= 15 + 10
+    assert searching.statements - plain.statements <= 10
+    # Each search asks twice: for what waits for the index, and for what the index named.
+    assert editing.statements - plain.statements <= 11
     assert editing.statements <= 15 + 10

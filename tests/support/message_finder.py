@@ -1,0 +1,93 @@
+"""One agent's conversation with an index that is filled when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from recall_support import Writer
+from strata.embedded.vectors import EmbeddedVectors
+from strata.recall.domain.search import Answer, SearchQuery
+from strata.recall.index import MESSAGES, MessageIndex
+from strata.recall.indexer import MessageBacklog
+from strata.recall.search import MessageSearch
+from strata.recall.store import PendingMessages, PostgresSearchStore
+from strata.shared import context
+from strata.shared.clock import SystemClock
+from strata.shared.context import Caller, RequestContext
+from strata.shared.db import Database
+from strata.shared.embedding import Embedder
+from strata.shared.ids import new_id
+from strata.shared.telemetry import Telemetry
+from strata.shared.vectors import Where
+from strata.shared.vectors.indexing import Indexer
+from strata.shared.vectors.qdrant import QdrantIndex, connect
+from strata.shared.vectors.sparse import SparseEncoder
+
+
+@dataclass
+class Finder:
+    """One agent's conversation, and an indexer that runs when it is told to."""
+
+    writer: Writer
+    pending: PendingMessages
+    index: MessageIndex
+    backlog: MessageBacklog
+    indexer: Indexer
+    search: MessageSearch
+    vectors: QdrantIndex
+    telemetry: Telemetry
+
+    @property
+    def agent(self) -> str:
+        return self.writer.agent
+
+    async def index_all(self) -> None:
+        while await self.indexer.index_pending():
+            pass
+
+    async def ask(self, text: str, limit: int = 5, **fields: Any) -> Answer:
+        return await self.search.search(SearchQuery(self.agent, text, limit, **fields))
+
+    async def ids(self, text: str, limit: int = 5, **fields: Any) -> list[str]:
+        return [hit.message.id for hit in (await self.ask(text, limit, **fields)).hits]
+
+    async def indexed(self) -> int:
+        where = Where(eq={"agent_id": self.agent})
+        return await self.vectors.count(MESSAGES, context.current_project(), where)
+
+
+def as_caller(project: str) -> RequestContext:
+    return RequestContext(caller=Caller(new_id("org"), project, "key"))
+
+
+async def finder_on(
+    engine: EmbeddedVectors, embedder: Embedder, database: tuple[Database, Database]
+) -> Finder:
+    service, worker = database
+    vectors = QdrantIndex(connect(engine.url, engine.api_key))
+    index = MessageIndex(vectors, embedder, SparseEncoder())
+    pending = PendingMessages(service, worker)
+    telemetry = Telemetry()
+    backlog = MessageBacklog(pending, index, telemetry, batch=8)
+    await backlog.ensure()
+    writer = Writer(service, new_id("agent"))
+    await writer.open()
+    return Finder(
+        writer,
+        pending,
+        index,
+        backlog,
+        Indexer([backlog], poll=0.1),
+        MessageSearch(PostgresSearchStore(service), index, SystemClock()),
+        vectors,
+        telemetry,
+    )
+
+
+async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
+    async with asyncio.timeout(seconds):
+        while not await holds():
+            await asyncio.sleep(0.05)
