@@ -11,16 +11,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from strata.shared.garbage import set_aside
+
 _REFERENCE_MS = 1.4
 """What `_reference` takes on the machine of docs/benchmarks when it does nothing else."""
 _PAUSE_S = 0.05
+RUNS = 3
+"""How often a scenario is run at most."""
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,15 @@ class Held:
 
     milliseconds: float
     what: str
+    collecting: float = 0.0
+    """How many of them went into collections of garbage."""
+
+    @property
+    def cause(self) -> str:
+        """What to blame, the same in every run."""
+        if self.collecting > self.milliseconds / 2:
+            return "a collection of garbage"
+        return _ADDRESS.sub("", self.what)
 
 
 @dataclass
@@ -38,6 +53,8 @@ class LoopWatch:
     held: list[Held] = field(default_factory=list)
     references: list[float] = field(default_factory=list)
     callbacks: int = 0
+    collecting: float = 0.0
+    """Processor time of the current callback that went into collections, in milliseconds."""
 
     @property
     def slowdown(self) -> float:
@@ -45,6 +62,10 @@ class LoopWatch:
         if not self.references:
             return 1.0
         return max(1.0, statistics.median(self.references) / _REFERENCE_MS)
+
+    def causes(self, milliseconds: float) -> set[str]:
+        """Returns what took longer by name; collections of garbage are one cause."""
+        return {each.cause for each in self.longer_than(milliseconds)}
 
     def longer_than(self, milliseconds: float) -> list[Held]:
         """Returns what took longer, as on a machine that does nothing else."""
@@ -54,7 +75,7 @@ class LoopWatch:
         """Counts a callback."""
         self.callbacks += 1
         if milliseconds > 2.0:
-            self.held.append(Held(milliseconds, what))
+            self.held.append(Held(milliseconds, what, self.collecting))
 
     async def _keep_pace(self) -> None:
         while True:
@@ -70,21 +91,58 @@ async def watch_loop() -> AsyncIterator[LoopWatch]:
 
     def timed(handle: asyncio.Handle) -> None:
         what = _described(handle)
+        watch.collecting = 0.0
         started = time.thread_time()
         original(handle)
         watch.note((time.thread_time() - started) * 1000, what)
 
-    # What a test session has piled up is not to be gone through in the middle of a callback.
+    began = 0.0
+
+    def collects(phase: str, _: object) -> None:
+        nonlocal began
+        now = time.thread_time()
+        if phase == "start":
+            began = now
+        else:
+            watch.collecting += (now - began) * 1000
+
+    # What a test session has piled up is not to be gone through in the middle of a callback, nor
+    # to decide how much must pile up anew before a collection (see `set_aside`).
     gc.collect()
-    gc.freeze()
+    set_aside()
+    gc.callbacks.append(collects)
     asyncio.Handle._run = timed  # type: ignore[method-assign,assignment]
     pace = asyncio.create_task(watch._keep_pace())
     try:
         yield watch
+        # The callback that we are in is counted when it ends.
+        await asyncio.sleep(0)
     finally:
         pace.cancel()
+        gc.callbacks.remove(collects)
         asyncio.Handle._run = original  # type: ignore[method-assign]
         gc.unfreeze()
+
+
+async def assert_never_held(scenario: Callable[[], Awaitable[None]], milliseconds: float) -> None:
+    """Runs the scenario, and fails if something in it holds the loop longer than that.
+
+    What the code does, it does every time; what the machine does once, does not come again in the
+    same place. Where something took longer, the scenario is run anew, three times at most, and what
+    took longer each time is at fault.
+    """
+    causes: set[str] | None = None
+    watches: list[LoopWatch] = []
+    for _ in range(RUNS):
+        async with watch_loop() as watch:
+            await scenario()
+        assert watch.callbacks > 100
+        watches.append(watch)
+        seen = watch.causes(milliseconds)
+        causes = seen if causes is None else causes & seen
+        if not causes:
+            return
+    assert not causes, [(each.slowdown, each.longer_than(milliseconds)) for each in watches]
 
 
 def _reference() -> float:

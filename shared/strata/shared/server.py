@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib.util
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +18,7 @@ from strata.shared.auth import TokenVerifier
 from strata.shared.channels import ChannelFactory, ChannelOptions, RoomChannels
 from strata.shared.clock import Clock, SystemClock
 from strata.shared.commons import Commons
+from strata.shared.garbage import start_set_aside
 from strata.shared.interceptors.auth import Authenticator, TokenAuthenticator
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
 from strata.shared.interceptors.standard import method_table
@@ -29,10 +29,6 @@ from strata.shared.telemetry import Telemetry
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-
-# Pauses after the start; the SDKs of model providers are there after the first.
-_SET_ASIDE_AGAIN_S = (5.0, 25.0, 90.0)
-_YOUNG = 1
 
 _log = get_logger(__name__)
 
@@ -266,31 +262,6 @@ class _Termination:
             asyncio.get_running_loop().remove_signal_handler(each)
 
 
-@asynccontextmanager
-async def _start_set_aside() -> AsyncIterator[None]:
-    """Takes what the start has made out of every later collection of garbage.
-
-    Modules, descriptors and compiled statements stay until the process ends, and to walk them
-    all holds the event loop for 150 ms each time. Some come after the start, loaded in the
-    background or by the first calls, so that it is done again; then without a walk over all, since
-    what is in use at these few moments may stay, too.
-    """
-
-    async def again() -> None:
-        for pause in _SET_ASIDE_AGAIN_S:
-            await asyncio.sleep(pause)
-            gc.collect(_YOUNG)
-            gc.freeze()
-
-    gc.collect()
-    gc.freeze()
-    later = asyncio.create_task(again(), name="set the start aside")
-    try:
-        yield
-    finally:
-        later.cancel()
-
-
 async def serve_room(
     name: str,
     build: Build[SettingsT_contra],
@@ -310,7 +281,7 @@ async def serve_room(
         try:
             async with (
                 serving(build, settings, hurry=termination.hurry) as server,
-                _start_set_aside(),
+                start_set_aside(),
             ):
                 termination.started()
                 _log.info("room ready", room=name, address=server.address)

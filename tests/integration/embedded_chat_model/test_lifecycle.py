@@ -58,8 +58,9 @@ def llama_sampler_sample(chain, context, index):
         prompt = bytes(context.input_ids[: context.n_tokens])
         said = prompt.split(b"user\\n")[-1].partition(b"\\0")[0]
         if said == b"crash":
-            import os, signal
-            os.kill(os.getpid(), signal.SIGSEGV)
+            # In this thread: a signal for the process may come after the answer.
+            import signal
+            signal.raise_signal(signal.SIGSEGV)
         chain["reply"] = [*said[::-1], 0]
     return chain["reply"].pop(0)
 

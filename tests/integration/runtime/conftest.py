@@ -47,8 +47,9 @@ def verifier(keys: tuple[str, str]) -> TokenVerifier:
     return TokenVerifier(keys[1])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def caller(keys: tuple[str, str], verifier: TokenVerifier) -> Caller:
+    # Anew for each test: a session outlives a token.
     return verifier.verify(TokenSigner(keys[0]).mint("org", "project-1", "key-1", ()))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from doubles.script import say
-from loop_watch import LoopWatch, watch_loop
+from loop_watch import RUNS, assert_never_held, watch_loop
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
@@ -35,11 +35,6 @@ def some_text(draw: random.Random, words: int) -> str:
     return f"{' '.join(draw.choices(WORDS, k=words))} {draw.random()}."
 
 
-def assert_never_held(watch: LoopWatch) -> None:
-    assert watch.callbacks > 100
-    assert not watch.longer_than(LONGEST_MS), (watch.slowdown, watch.held)
-
-
 @pytest.fixture
 async def small_world(databases: Any, vectors: Any) -> Any:
     async with open_world(databases, vectors, Shape.IN_PROCESS) as world:
@@ -53,31 +48,34 @@ async def small_world(databases: Any, vectors: Any) -> Any:
 async def test_large_batches_of_passages_hold_nothing_up(small_world: World) -> None:
     world = small_world
     draw = random.Random(1)
-    created = await world.archives.CreateArchive(archive_pb.CreateArchiveRequest(name="Large"))
-    archive = created.archive
 
-    async def batches() -> Any:
-        for number in range(2):
-            yield passage_pb.InsertPassagesRequest(
-                archive_id="" if number else archive.id,
-                passages=[
-                    passage_pb.NewPassage(
-                        text=some_text(draw, 50),
-                        tags=["a", "b"],
-                        embedding=[draw.gauss(0, 1) for _ in range(DIM)],
-                        embedding_model=archive.embedding_model,
-                    )
-                    for _ in range(700)
-                ],
-            )
+    def batch_of(archive: Any, number: int) -> Any:
+        return passage_pb.InsertPassagesRequest(
+            archive_id="" if number else archive.id,
+            passages=[
+                passage_pb.NewPassage(
+                    text=some_text(draw, 50),
+                    tags=["a", "b"],
+                    embedding=[draw.gauss(0, 1) for _ in range(DIM)],
+                    embedding_model=archive.embedding_model,
+                )
+                for _ in range(700)
+            ],
+        )
 
-    prepared = [batch async for batch in batches()]
+    prepared: list[tuple[Any, list[Any]]] = []
+    for number in range(RUNS):
+        request = archive_pb.CreateArchiveRequest(name=f"Large {number}")
+        archive = (await world.archives.CreateArchive(request)).archive
+        prepared.append((archive, [batch_of(archive, number) for number in range(2)]))
 
-    async def sent() -> Any:
-        for batch in prepared:
-            yield batch
+    async def insert_and_search() -> None:
+        archive, batches = prepared.pop()
 
-    async with watch_loop() as watch:
+        async def sent() -> Any:
+            for batch in batches:
+                yield batch
+
         await world.passages.InsertPassages(sent())
         # A long passage, without a vector of its own.
         passage = passage_pb.NewPassage(text=some_text(draw, 3_000))
@@ -98,15 +96,15 @@ async def test_large_batches_of_passages_hold_nothing_up(small_world: World) -> 
         await world.passages.ListPassages(
             passage_pb.ListPassagesRequest(archive_id=archive.id, page_size=500)
         )
-    assert_never_held(watch)
+
+    await assert_never_held(insert_and_search, LONGEST_MS)
 
 
 async def test_long_conversations_hold_nothing_up(small_world: World) -> None:
     world = small_world
     draw = random.Random(2)
-    agent = await world.make_agent("openai/test-model")
 
-    async def search() -> bool:
+    async def search(agent: Any) -> bool:
         found = await world.messages.SearchMessages(
             message_pb.SearchMessagesRequest(
                 agent_id=agent.id,
@@ -119,19 +117,23 @@ async def test_long_conversations_hold_nothing_up(small_world: World) -> None:
         return bool(found.hits)
 
     # A statement is compiled when it is first used.
+    first = await world.make_agent("openai/test-model")
     for _ in range(3):
-        await world.send(agent, some_text(draw, 20))
-        await search()
-    async with watch_loop() as watch:
+        await world.send(first, some_text(draw, 20))
+        await search(first)
+
+    async def talk() -> None:
+        agent = await world.make_agent("openai/test-model")
         for number in range(12):
             texts = [some_text(draw, 2_000) for _ in range(4)]
             await world.send(agent, *texts)
-            assert await search(), number
+            assert await search(agent), number
         await world.agents.CompactConversation(
             agent_pb.CompactConversationRequest(agent_id=agent.id)
         )
         await asyncio.gather(*(world.log(agent) for _ in range(3)))
-    assert_never_held(watch)
+
+    await assert_never_held(talk, LONGEST_MS)
 
 
 async def test_the_watch_sees_what_holds_the_loop() -> None:
@@ -144,3 +146,29 @@ async def test_the_watch_sees_what_holds_the_loop() -> None:
         await asyncio.create_task(hog())
         await asyncio.sleep(0.2)
     assert any("hog" in each.what for each in watch.longer_than(LONGEST_MS))
+
+
+async def test_what_holds_the_loop_every_time_is_at_fault() -> None:
+    times = 0
+
+    def work(count: int) -> None:
+        total = 0
+        for number in range(count):
+            total += number
+
+    async def always() -> None:
+        for _ in range(150):
+            await asyncio.sleep(0)
+        work(3_000_000)
+
+    async def once() -> None:
+        nonlocal times
+        times += 1
+        for _ in range(150):
+            await asyncio.sleep(0)
+        work(3_000_000 if times == 1 else 10)
+
+    with pytest.raises(AssertionError, match="always"):
+        await assert_never_held(always, LONGEST_MS)
+    await assert_never_held(once, LONGEST_MS)
+    assert times == 2
