@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import qdrant_edge as edge
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from qdrant_client import models
 
 from strata.embedded.vectors import EmbeddedVectors, wire
-from strata.embedded.vectors.servicers.points import covers_all
+from strata.embedded.vectors.convert_filters import filter_of
+from strata.embedded.vectors.narrowing import Narrowing
 from strata.shared.vectors.qdrant import connect
 
 DIM = 384
@@ -84,14 +89,18 @@ async def _answers(client: Any) -> bool:
     return True
 
 
-@pytest.fixture
-def shard(tmp_path: Path) -> Iterator[edge.EdgeShard]:
+def new_shard(folder: str) -> edge.EdgeShard:
     vectors = {"dense": edge.EdgeVectorParams(size=2, distance=edge.Distance.Cosine)}
-    made = edge.EdgeShard.create(str(tmp_path), edge.EdgeConfig(vectors=vectors))
+    made = edge.EdgeShard.create(folder, edge.EdgeConfig(vectors=vectors))
     index = edge.KeywordIndexParams(is_tenant=True)
     made.update(edge.UpdateOperation.create_field_index("project", index))
-    yield made
-    made.close()
+    return made
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Iterator[edge.EdgeShard]:
+    with closing(new_shard(str(tmp_path))) as made:
+        yield made
 
 
 def put(shard: edge.EdgeShard, *projects: str) -> None:
@@ -107,28 +116,104 @@ def keyword(field: str, value: str) -> wire.common.Condition:
     return wire.common.Condition(field=wire.common.FieldCondition(key=field, match=match))
 
 
-def test_a_filter_covers_all_only_while_every_point_has_the_value(shard: edge.EdgeShard) -> None:
+def left_of(shard: edge.EdgeShard, condition: wire.common.Filter) -> str | None:
+    """What of a filter is checked, as text; None if nothing."""
+    needed = Narrowing(shard).needed(condition)
+    return None if needed is None else repr(needed)
+
+
+def test_a_condition_is_left_out_only_while_every_point_meets_it(shard: edge.EdgeShard) -> None:
     mine = wire.common.Filter(must=[keyword("project", "a")])
+    whole = repr(filter_of(mine))
     put(shard, "a", "a", "a")
-    assert covers_all(shard, mine)
+    assert left_of(shard, mine) is None
     put(shard, "a", "a", "a", "b")
-    assert not covers_all(shard, mine)
-    assert not covers_all(shard, wire.common.Filter(must=[keyword("project", "b")]))
+    assert left_of(shard, mine) == whole
+    nobodys = wire.common.Filter(must=[keyword("project", "c")])
+    assert left_of(shard, nobodys) == repr(filter_of(nobodys))
     shard.update(edge.UpdateOperation.delete_points([4]))
-    assert covers_all(shard, mine)
+    assert left_of(shard, mine) is None
     shard.update(edge.UpdateOperation.set_payload([2], {"project": "b"}))
-    assert not covers_all(shard, mine)
+    assert left_of(shard, mine) == whole
 
 
-def test_what_cannot_be_told_at_once_covers_nothing(shard: edge.EdgeShard) -> None:
+def test_the_other_conditions_stay(shard: edge.EdgeShard) -> None:
     put(shard, "a", "a")
-    mine = keyword("project", "a")
-    for condition in (
-        wire.common.Filter(),
-        wire.common.Filter(must=[mine, mine]),
-        wire.common.Filter(should=[mine]),
-        wire.common.Filter(must=[mine], must_not=[keyword("project", "b")]),
-        wire.common.Filter(must=[mine], should=[mine]),
-        wire.common.Filter(must=[keyword("other", "x")]),
-    ):
-        assert not covers_all(shard, condition)
+    mine, other, none = keyword("project", "a"), keyword("other", "x"), keyword("project", "b")
+    either = wire.common.Condition(
+        field=wire.common.FieldCondition(
+            key="project",
+            match=wire.common.Match(keywords=wire.common.RepeatedStrings(strings=["a", "b"])),
+        )
+    )
+    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"must": [mine, other]}, {"must": [other]}),  # `other` is not indexed
+        ({"must": [mine], "must_not": [none]}, {"must_not": [none]}),
+        ({"must": [mine], "should": [mine]}, {"should": [mine]}),
+        ({"must": [none, mine]}, {"must": [none]}),
+        ({"must": [either]}, {"must": [either]}),
+        ({"should": [mine]}, {"should": [mine]}),
+        ({}, {}),
+    ]
+    for conditions, left in cases:
+        needed = left_of(shard, wire.common.Filter(**conditions))
+        assert needed == repr(filter_of(wire.common.Filter(**left)))
+
+
+FIELDS = {"project": ("a", "b"), "archive": ("x", "y", "z"), "tag": ("s", "t")}
+PAYLOADS = st.fixed_dictionaries(
+    {}, optional={name: st.sampled_from(values) for name, values in FIELDS.items()}
+)
+CONDITIONS = st.dictionaries(
+    st.sampled_from(list(FIELDS)), st.integers(0, 2), min_size=1, max_size=3
+).map(lambda found: {name: FIELDS[name][n % len(FIELDS[name])] for name, n in found.items()})
+IDS = st.integers(1, 6)
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), IDS, PAYLOADS),
+        st.tuples(st.just("set"), IDS, PAYLOADS),
+        st.tuples(st.just("overwrite"), IDS, PAYLOADS),
+        st.tuples(st.just("delete"), IDS, st.just({})),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(changes=CHANGES, asked=st.lists(CONDITIONS, min_size=1, max_size=4))
+@settings(max_examples=60)
+def test_a_narrowed_filter_finds_what_the_whole_one_finds(
+    changes: list[tuple[str, int, dict[str, str]]], asked: list[dict[str, str]]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder, closing(new_shard(folder)) as shard:
+        for name in ("archive", "tag"):
+            kind = edge.PayloadSchemaType.Keyword
+            shard.update(edge.UpdateOperation.create_field_index(name, kind))
+        stored: dict[int, dict[str, str]] = {}
+        operation = edge.UpdateOperation
+        for verb, number, payload in changes:
+            if verb == "put":
+                stored[number] = payload
+                point = edge.Point(number, {"dense": [1.0, 0.0]}, dict(payload))
+                shard.update(operation.upsert_points([point]))
+            elif verb == "delete":
+                stored.pop(number, None)
+                shard.update(operation.delete_points([number]))
+            elif number in stored:
+                stored[number] = payload if verb == "overwrite" else {**stored[number], **payload}
+                change = (
+                    operation.overwrite_payload if verb == "overwrite" else operation.set_payload
+                )
+                shard.update(change([number], dict(payload)))
+        for conditions in asked:
+            message = wire.common.Filter(must=[keyword(*pair) for pair in conditions.items()])
+            request = edge.QueryRequest(
+                limit=10,
+                offset=0,
+                query=edge.Query.Nearest([1.0, 0.0], using="dense"),
+                filter=Narrowing(shard).needed(message),
+                with_payload=False,
+                with_vector=False,
+            )
+            found = {hit.id for hit in shard.query(request)}
+            assert found == {n for n, held in stored.items() if conditions.items() <= held.items()}

@@ -8,7 +8,7 @@ from typing import Any
 import qdrant_edge as edge
 
 from strata.embedded.vectors import wire
-from strata.embedded.vectors.convert_filters import optional_filter
+from strata.embedded.vectors.convert_filters import filter_of, optional_filter
 from strata.embedded.vectors.convert_points import point_id, sparse_vector
 from strata.embedded.vectors.errors import BadRequestError, UnsupportedError
 
@@ -20,7 +20,7 @@ _DEFAULT_DIVERSITY = 0.5
 _RESCORED = edge.QuantizationSearchParams(rescore=True, oversampling=3.0)
 _UNQUANTIZED = edge.QuantizationSearchParams(ignore=True)
 
-IsEverything = Callable[[wire.common.Filter], bool]
+Needed = Callable[[wire.common.Filter], edge.Filter | None]
 
 
 def with_payload(message: Any) -> edge.WithPayloadType:
@@ -66,13 +66,13 @@ def order_by(message: wire.points.OrderBy) -> edge.OrderBy:
 
 
 def query_request(
-    message: wire.points.QueryPoints, is_everything: IsEverything = lambda _: False
+    message: wire.points.QueryPoints, needed: Needed = filter_of
 ) -> edge.QueryRequest:
     """Returns one query.
 
     Args:
         message: The query.
-        is_everything: Says of a filter that it lets every point through. Counting how rare a
+        needed: Returns what of a filter must be checked; None if nothing. Counting how rare a
             word is over a filter takes 30 ns for each occurrence; over everything, nothing.
 
     Raises:
@@ -83,31 +83,35 @@ def query_request(
         limit=message.limit if message.HasField("limit") else DEFAULT_LIMIT,
         offset=message.offset,
         query=_query(message),
-        prefetches=_prefetches(message.prefetch, is_everything),
-        filter=optional_filter(message),
+        prefetches=_prefetches(message.prefetch, needed),
+        filter=_filter(message, needed),
         score_threshold=_threshold(message),
-        params=_params(message, is_everything),
+        params=_params(message, needed),
         with_payload=with_payload(message),
         with_vector=with_vectors(message),
     )
 
 
 def _prefetches(
-    messages: Iterable[wire.points.PrefetchQuery], is_everything: IsEverything
+    messages: Iterable[wire.points.PrefetchQuery], needed: Needed
 ) -> list[edge.Prefetch]:
-    return [_prefetch(message, is_everything) for message in messages]
+    return [_prefetch(message, needed) for message in messages]
 
 
-def _prefetch(message: wire.points.PrefetchQuery, is_everything: IsEverything) -> edge.Prefetch:
+def _prefetch(message: wire.points.PrefetchQuery, needed: Needed) -> edge.Prefetch:
     _refuse_lookup(message)
     return edge.Prefetch(
         limit=message.limit if message.HasField("limit") else DEFAULT_LIMIT,
         query=_query(message),
-        prefetches=_prefetches(message.prefetch, is_everything),
-        filter=optional_filter(message),
+        prefetches=_prefetches(message.prefetch, needed),
+        filter=_filter(message, needed),
         score_threshold=_threshold(message),
-        params=_params(message, is_everything),
+        params=_params(message, needed),
     )
+
+
+def _filter(message: Any, needed: Needed, field: str = "filter") -> edge.Filter | None:
+    return needed(getattr(message, field)) if message.HasField(field) else None
 
 
 def _refuse_lookup(message: Any) -> None:
@@ -119,15 +123,15 @@ def _threshold(message: Any) -> float | None:
     return message.score_threshold if message.HasField("score_threshold") else None
 
 
-def _params(message: Any, is_everything: IsEverything) -> edge.SearchParams:
+def _params(message: Any, needed: Needed) -> edge.SearchParams:
     if not message.HasField("params"):
         return edge.SearchParams(quantization=_RESCORED)
     params = message.params
     if params.HasField("quantization") or params.HasField("acorn"):
         raise UnsupportedError("search parameters for quantization or acorn")
     idf = None
-    if params.HasField("idf") and not is_everything(params.idf.corpus):
-        idf = edge.IdfParams(corpus=optional_filter(params.idf, "corpus"))
+    if params.HasField("idf") and (corpus := _filter(params.idf, needed, "corpus")) is not None:
+        idf = edge.IdfParams(corpus=corpus)
     return edge.SearchParams(
         hnsw_ef=params.hnsw_ef if params.HasField("hnsw_ef") else None,
         exact=params.exact,

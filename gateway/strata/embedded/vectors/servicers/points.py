@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import qdrant_edge as edge
@@ -28,6 +27,7 @@ from strata.embedded.vectors.convert_queries import (
 )
 from strata.embedded.vectors.convert_schema import field_index
 from strata.embedded.vectors.errors import BadRequestError
+from strata.embedded.vectors.narrowing import Narrowing
 from strata.embedded.vectors.servicers.base import Context, EngineServicer, complete
 
 _UPDATE_MODES = {
@@ -49,20 +49,6 @@ def _selected(
             return [by_filter(filter_of(selector.filter))]
         case _:
             raise BadRequestError("no points are selected")
-
-
-def covers_all(shard: edge.EdgeShard, message: wire.common.Filter) -> bool:
-    """Says whether every point has a value; only of a filter for one value of an indexed field.
-
-    For such a filter the engine's estimate is the number itself, and takes no time.
-    """
-    if len(message.must) != 1 or message.should or message.must_not:
-        return False
-    field = message.must[0].field
-    info = shard.info()
-    if not field.match.HasField("keyword") or field.key not in info.payload_schema:
-        return False
-    return shard.count(edge.CountRequest(False, filter_of(message))) == info.points_count
 
 
 @complete
@@ -186,7 +172,7 @@ class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
         """Searches."""
 
         def work(shard: edge.EdgeShard) -> list[wire.points.ScoredPoint]:
-            return scored_points(shard.query(query_request(request, partial(covers_all, shard))))
+            return scored_points(shard.query(query_request(request, Narrowing(shard).needed)))
 
         hits, seconds = await self.read(request.collection_name, work)
         return wire.points.QueryResponse(result=hits, time=seconds)
@@ -195,8 +181,8 @@ class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
         """Searches several times in one pass."""
 
         def work(shard: edge.EdgeShard) -> list[wire.points.BatchResult]:
-            covers = partial(covers_all, shard)
-            queries = [query_request(query, covers) for query in request.query_points]
+            needed = Narrowing(shard).needed
+            queries = [query_request(query, needed) for query in request.query_points]
             answers = shard.query_batch(edge.QueryBatchRequest(queries)) if queries else []
             return [wire.points.BatchResult(result=scored_points(hits)) for hits in answers]
 
