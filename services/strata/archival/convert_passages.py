@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
+import numpy as np
+
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.archival.convert import (
     check_tags,
@@ -273,8 +275,9 @@ def _to_vector(wire: pb.NewPassage) -> GivenVector | None:
     if not wire.embedding:
         return None
     # Similarity is the cosine: length says nothing, and stored vectors all have the same.
-    length = math.hypot(*wire.embedding)
-    return GivenVector(wire.embedding_model, tuple(value / length for value in wire.embedding))
+    values = np.fromiter(wire.embedding, np.float64, len(wire.embedding))
+    values /= math.hypot(*wire.embedding)
+    return GivenVector(wire.embedding_model, tuple(values.tolist()))
 
 
 def _vector_violations(place: str, wire: pb.NewPassage) -> list[FieldViolation]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Row, text
@@ -240,7 +239,7 @@ def _as_stored(new: NewPassage, archive_id: str, near: tuple[str, ...]) -> Passa
         text=new.content.text,
         tags=new.tags,
         metadata=dict(new.metadata),
-        origin=replace(new.origin),
+        origin=new.origin,
         token_count=new.content.token_count,
         revision=1,
         indexed=False,

@@ -187,8 +187,13 @@ _BY_WORDS = f"""
     )
     SELECT {COLUMNS}, score FROM best ORDER BY score DESC, create_time DESC, id DESC
 """
+# Taken by id first, whatever the planner thinks of a table that has just grown.
 _BY_IDS = f"""
-    SELECT {COLUMNS} FROM recall.messages m
-    WHERE {{conditions}} AND m.id = ANY(CAST(:ids AS text[]))
+    WITH named AS MATERIALIZED (
+        SELECT * FROM recall.messages
+        WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))
+    )
+    SELECT {COLUMNS} FROM named m
+    WHERE {{conditions}}
       AND (:strict = '' OR m.search_vector @@ websearch_to_tsquery(m.search_language, :strict))
 """

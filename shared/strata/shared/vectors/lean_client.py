@@ -1,11 +1,11 @@
-"""The engine's client, without a model object for every point that a search finds."""
+"""The engine's client, without a model object for every point that is stored or found."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qdrant_client import AsyncQdrantClient, grpc
-from qdrant_client.conversions.conversion import RestToGrpc
+from qdrant_client import AsyncQdrantClient, grpc, models
+from qdrant_client.conversions.conversion import RestToGrpc, json_to_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,23 @@ class LeanResponse:
 
 
 class LeanQdrantClient(AsyncQdrantClient):
-    """Searches in batches with a tenth of the processor time per point; all else is inherited.
+    """Stores and searches with a fraction of the processor time per point; all else is inherited.
 
     A search for messages looks at some hundred chunks. The inherited method makes a pydantic
-    object of each, which takes longer than the search itself.
+    object of each, which takes longer than the search itself. And what is stored is looked
+    through for texts to embed, and copied from message to message.
     """
+
+    async def upsert(
+        self, collection_name: str, points: Any, wait: bool = True, *more: Any, **options: Any
+    ) -> Any:
+        """Stores points with named vectors, dense or sparse, whose ids are UUIDs."""
+        if more or options:
+            return await super().upsert(collection_name, points, wait, *more, **options)
+        request = grpc.UpsertPoints(collection_name=collection_name, wait=wait)
+        for point in points:
+            _fill(request.points.add(), point)
+        return (await self.grpc_points.Upsert(request)).result
 
     async def query_batch_points(
         self,
@@ -54,6 +66,20 @@ class LeanQdrantClient(AsyncQdrantClient):
             LeanResponse([LeanPoint(point.score, _fields(point.payload)) for point in each.result])
             for each in reply.result
         ]
+
+
+def _fill(message: Any, point: models.PointStruct) -> None:
+    message.id.uuid = str(point.id)
+    vectors: Any = point.vector
+    for name, vector in vectors.items():
+        target = message.vectors.vectors.vectors[name]
+        if isinstance(vector, models.SparseVector):
+            target.sparse.indices.extend(vector.indices)
+            target.sparse.values.extend(vector.values)
+        else:
+            target.dense.data.extend(vector)
+    for name, value in (point.payload or {}).items():
+        message.payload[name].CopyFrom(json_to_value(value))
 
 
 def _fields(payload: Any) -> dict[str, Any]:

@@ -53,7 +53,8 @@ def points_of(
             vectors: dict[str, Any] = {DENSE: list(chunk.dense)}
             if chunk.sparse:
                 vectors[SPARSE] = engine_sparse(chunk.sparse)
-            yield models.PointStruct(
+            # Our own values: to check them again takes as long as to store them.
+            yield models.PointStruct.model_construct(
                 id=point_id(project_id, document.id, number),
                 vector=vectors,
                 payload={
@@ -78,7 +79,9 @@ def payload_of(collection: Collection, payload: Mapping[str, PayloadValue]) -> d
 
 def engine_sparse(vector: SparseVector) -> models.SparseVector:
     """The engine's form of a sparse vector."""
-    return models.SparseVector(indices=list(vector.indices), values=list(vector.values))
+    return models.SparseVector.model_construct(
+        indices=list(vector.indices), values=list(vector.values)
+    )
 
 
 def candidates_of(
