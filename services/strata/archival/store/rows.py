@@ -52,7 +52,11 @@ PASSAGE_COLUMNS = f"""
     p.id, p.archive_id, p.text, p.tags, p.metadata, p.origin, p.token_count, p.revision,
     p.indexed_revision, p.deleted, p.create_time, p.update_time,
     ARRAY(SELECT n.id FROM unnest(p.near_ids) WITH ORDINALITY AS near (id, place)
-          JOIN archival.passages n ON n.project_id = p.project_id AND n.id = near.id
+          -- OFFSET: by id, whatever the planner thinks of a table that has just grown.
+          CROSS JOIN LATERAL (
+              SELECT * FROM archival.passages
+              WHERE project_id = p.project_id AND id = near.id OFFSET 0
+          ) n
           JOIN archival.archives a ON a.project_id = n.project_id AND a.id = n.archive_id
           WHERE NOT n.deleted AND NOT n.purge AND {unexpired("n", "a")}
           ORDER BY near.place) AS near_ids

@@ -1,0 +1,53 @@
+"""What PostgreSQL makes of the statements where its statistics know nothing yet."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from plans import plan_of
+from recall_support import START
+from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.search import SearchQuery
+from strata.recall.migrations import MIGRATIONS
+from strata.recall.store import PostgresSearchStore, PostgresWindowStore
+from strata.shared import context
+from strata.shared.context import Caller, RequestContext
+from strata.shared.db import Database
+from strata.shared.ids import new_id
+
+
+@pytest.fixture
+async def database(databases: Any) -> AsyncIterator[Database]:
+    urls = await databases.of(MIGRATIONS)
+    database = Database(urls.service_url)
+    with context.use(RequestContext(caller=Caller(new_id("org"), new_id("project"), "key"))):
+        yield database
+    await database.close()
+
+
+def said(number: int) -> Message:
+    return Message(
+        id=new_id("message"),
+        role=Role.USER,
+        parts=({"type": "text", "text": f"Message number {number}."},),
+        create_time=START,
+    )
+
+
+async def test_messages_are_read_by_id_in_a_table_that_has_just_grown(database: Database) -> None:
+    """By agent and time, all of them would be walked through for each search."""
+    agent = new_id("agent")
+    messages = [said(number) for number in range(1_500)]
+    await PostgresWindowStore(database).open(new_id("conversation"), agent, messages, "english")
+    ids = [each.id for each in messages[::200]]
+    with database.statistics.record() as texts:
+        found = await PostgresSearchStore(database).by_ids(ids, SearchQuery(agent, "number", 10))
+    assert {each.id for each in found} == set(ids)
+    (statement,) = texts
+    plan = await plan_of(database, statement)
+    assert "messages_id" in plan, plan
+    assert "messages_by_agent" not in plan
+    assert "Seq Scan" not in plan

@@ -1,0 +1,15 @@
+"""How PostgreSQL would do a statement."""
+
+from __future__ import annotations
+
+import re
+
+from strata.shared.db import Database
+
+
+async def plan_of(database: Database, statement: str) -> str:
+    """The plan of a recorded statement, with some text for each of its parameters."""
+    arrays = re.sub(r"CAST\(\$\d+(::\w+)? AS text\[\]\)", "'{x}'::text[]", statement)
+    explain = "EXPLAIN " + re.sub(r"\$\d+(::\w+)?", "'x'", arrays)
+    async with database.transaction(read_only=True) as connection:
+        return "\n".join(row[0] for row in await connection.exec_driver_sql(explain))
