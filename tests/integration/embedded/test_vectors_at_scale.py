@@ -7,7 +7,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +162,11 @@ def test_the_other_conditions_stay(shard: edge.EdgeShard) -> None:
 
 FIELDS = {"project": ("a", "b"), "archive": ("x", "y", "z"), "tag": ("s", "t")}
 PAYLOADS = st.fixed_dictionaries(
-    {}, optional={name: st.sampled_from(values) for name, values in FIELDS.items()}
+    {},
+    optional={
+        name: st.sampled_from(values) | st.lists(st.sampled_from(values), max_size=3)
+        for name, values in FIELDS.items()
+    },
 )
 CONDITIONS = st.dictionaries(
     st.sampled_from(list(FIELDS)), st.integers(0, 2), min_size=1, max_size=3
@@ -180,16 +184,23 @@ CHANGES = st.lists(
 )
 
 
-@given(changes=CHANGES, asked=st.lists(CONDITIONS, min_size=1, max_size=4))
+@given(
+    changes=CHANGES,
+    asked=st.lists(CONDITIONS, min_size=1, max_size=4),
+    opened_anew=st.booleans(),
+)
 @settings(max_examples=60)
 def test_a_narrowed_filter_finds_what_the_whole_one_finds(
-    changes: list[tuple[str, int, dict[str, str]]], asked: list[dict[str, str]]
+    changes: list[tuple[str, int, dict[str, str | list[str]]]],
+    asked: list[dict[str, str]],
+    opened_anew: bool,
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder, closing(new_shard(folder)) as shard:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        shard = new_shard(folder)
         for name in ("archive", "tag"):
             kind = edge.PayloadSchemaType.Keyword
             shard.update(edge.UpdateOperation.create_field_index(name, kind))
-        stored: dict[int, dict[str, str]] = {}
+        stored: dict[int, dict[str, str | list[str]]] = {}
         operation = edge.UpdateOperation
         for verb, number, payload in changes:
             if verb == "put":
@@ -205,6 +216,10 @@ def test_a_narrowed_filter_finds_what_the_whole_one_finds(
                     operation.overwrite_payload if verb == "overwrite" else operation.set_payload
                 )
                 shard.update(change([number], dict(payload)))
+        if opened_anew:
+            shard.close()
+            shard = edge.EdgeShard.load(folder)
+        stack.callback(shard.close)
         for conditions in asked:
             message = wire.common.Filter(must=[keyword(*pair) for pair in conditions.items()])
             request = edge.QueryRequest(
@@ -216,4 +231,14 @@ def test_a_narrowed_filter_finds_what_the_whole_one_finds(
                 with_vector=False,
             )
             found = {hit.id for hit in shard.query(request)}
-            assert found == {n for n, held in stored.items() if conditions.items() <= held.items()}
+            assert found == {
+                number
+                for number, held in stored.items()
+                if all(value in as_list(held.get(name)) for name, value in conditions.items())
+            }
+
+
+def as_list(value: str | list[str] | None) -> list[str]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else value
