@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 from benchmarks.retrieval.datasets import Chat, Question, Turn
@@ -209,7 +210,9 @@ async def open_recall(folder: Path, reranker: Path | None = None) -> AsyncIterat
         file = folder / "known.json"
         known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         project = known.get("project") or new_id("project")
-        token = TokenSigner(private).mint("benchmark", project, "benchmark", ["write"])
+        # Longer than any run of the benchmark.
+        day = timedelta(days=1)
+        token = TokenSigner(private).mint("benchmark", project, "benchmark", ["write"], ttl=day)
         stack.enter_context(use(RequestContext(caller=verifier.verify(token))))
         yield Recall(
             message_grpc.MessageServiceStub(network.channel("recall")),

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from benchmarks.processes import usage
@@ -144,7 +145,9 @@ async def open_rooms(folder: Path, pid: int) -> AsyncIterator[Rooms]:
 
 @contextmanager
 def _as_client(private: str, verifier: TokenVerifier, project: str) -> Iterator[None]:
-    token = TokenSigner(private).mint("benchmark", project, "benchmark", ["write"])
+    signer = TokenSigner(private)
+    # Longer than any run of the benchmark.
+    token = signer.mint("benchmark", project, "benchmark", ["write"], ttl=timedelta(days=1))
     with use(RequestContext(caller=verifier.verify(token))):
         yield
 

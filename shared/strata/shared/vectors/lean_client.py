@@ -34,7 +34,7 @@ class LeanQdrantClient(AsyncQdrantClient):
     async def upsert(
         self, collection_name: str, points: Any, wait: bool = True, *more: Any, **options: Any
     ) -> Any:
-        """Stores points with named vectors, dense or sparse, whose ids are UUIDs."""
+        """Stores points with named vectors, dense or sparse."""
         if more or options:
             return await super().upsert(collection_name, points, wait, *more, **options)
         request = grpc.UpsertPoints(collection_name=collection_name, wait=wait)
@@ -69,7 +69,10 @@ class LeanQdrantClient(AsyncQdrantClient):
 
 
 def _fill(message: Any, point: models.PointStruct) -> None:
-    message.id.uuid = str(point.id)
+    if isinstance(point.id, int):
+        message.id.num = point.id
+    else:
+        message.id.uuid = str(point.id)
     vectors: Any = point.vector
     for name, vector in vectors.items():
         target = message.vectors.vectors.vectors[name]
