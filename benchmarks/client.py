@@ -57,10 +57,12 @@ class Client:
             admin_pb.WhoAmIRequest(), metadata=self._metadata, timeout=_SECONDS
         )
 
-    async def new_agent(self) -> str:
-        """Creates an agent as it comes; returns its id."""
+    async def new_agent(self, *, context_window: int = 0) -> str:
+        """Creates an agent as it comes, unless a context window is given; returns its id."""
         request = agent_pb.CreateAgentRequest(
-            name=f"bench-{uuid.uuid4().hex[:12]}", request_id=uuid.uuid4().hex
+            name=f"bench-{uuid.uuid4().hex[:12]}",
+            request_id=uuid.uuid4().hex,
+            model=agent_pb.ModelConfig(context_window=context_window),
         )
         response = await self._agents.CreateAgent(
             request, metadata=self._metadata, timeout=_SECONDS

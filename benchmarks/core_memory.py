@@ -40,6 +40,8 @@ BIG_TARGET_MS = 10.0
 _BLOCKS = 20
 _CHARS = 20_000
 _FILES = 5
+# Room for all of it.
+_WINDOW = 200_000
 _FILE_LINES = 2_000
 _READABLE = (file_pb.FILE_STATE_INDEXING, file_pb.FILE_STATE_READY)
 
@@ -109,7 +111,7 @@ async def compile_unchanged(bench: Bench) -> None:
 
 async def compile_big(bench: Bench) -> None:
     """Much core memory of which something has changed: rendered as a whole, files too."""
-    agent = await bench.client.new_agent()
+    agent = await bench.client.new_agent(context_window=_WINDOW)
     times = _Times(Samples(), Samples(), Samples())
     async with _room(bench) as room:
         blocks = [await _fill(room, agent, number) for number in range(_BLOCKS)]
