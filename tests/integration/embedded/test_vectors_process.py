@@ -11,6 +11,7 @@ from typing import TypeVar
 from uuid import UUID
 
 import grpc
+import psutil
 import pytest
 from qdrant_client import models
 
@@ -125,6 +126,30 @@ async def test_a_restart_keeps_points_aliases_port_and_key(own: EmbeddedVectors)
     finally:
         await client.close()
         await again.stop()
+
+
+async def test_files_that_were_looked_through_at_the_start_take_no_memory(
+    own: EmbeddedVectors, tmp_path: Path
+) -> None:
+    client = connect(own)
+    await make(client)
+    await client.upsert(STEM, [point(number) for number in range(20)])
+    await client.close()
+    await own.stop()
+    await own.start()
+    mapped = [
+        each
+        for each in psutil.Process(own.pid).memory_maps()
+        if each.path.startswith(str(tmp_path))
+    ]
+    assert mapped
+    # An index of a field has four megabytes of mostly empty pages.
+    assert sum(each.rss for each in mapped) < 1_000_000
+    client = connect(own)
+    tagged = where(field("tags", match=models.MatchValue(value="tag-7")))
+    found = await reached(lambda: client.query_points(STEM, query_filter=tagged))
+    assert numbers(found.points) == [7]
+    await client.close()
 
 
 async def test_a_second_supervisor_is_told_who_has_the_folder(own: EmbeddedVectors) -> None:

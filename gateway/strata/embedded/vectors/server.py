@@ -25,6 +25,7 @@ import grpc
 from strata.embedded.files import write_atomically
 from strata.embedded.locks import FolderLock
 from strata.embedded.vectors import wire
+from strata.embedded.vectors.memory import unmap_read_pages
 from strata.embedded.vectors.servicers import (
     CollectionsServicer,
     PointsServicer,
@@ -112,6 +113,7 @@ async def serve(folder: Path, port: int) -> None:
     lock = await _lock(folder)
     worker = EngineWorker(folder)
     await worker.open()
+    unmap_read_pages(folder)
     server = build_server(worker, (folder / "api_key").read_text().strip())
     server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
