@@ -65,6 +65,19 @@ class Cost:
         return len(self.statements)
 
     @property
+    def lasting(self) -> list[tuple[str, str]]:
+        """The statements that every turn costs, however fast the machine.
+
+        Without the looks for the API key and for the index that serves, whose answers are kept
+        for some seconds.
+        """
+        return [
+            (room, sql)
+            for room, sql in self.statements
+            if room != "gateway-worker" and "serving_indexes WHERE" not in sql
+        ]
+
+    @property
     def writes(self) -> int:
         """Commits of transactions that could write."""
         return self.commits.total()
@@ -77,15 +90,9 @@ class Cost:
     def shape(self) -> tuple[Counter[tuple[str, str]], Counter[str], Counter[str]]:
         """Everything that must not depend on the length of the history.
 
-        Without the looks for the API key and for the index that serves, whose answers are kept
-        for some seconds.
+        See `lasting` for the statements.
         """
-        kept = Counter(
-            (room, sql)
-            for room, sql in self.statements
-            if room != "gateway-worker" and "serving_indexes WHERE" not in sql
-        )
-        return kept, self.commits, self.internal
+        return Counter(self.lasting), self.commits, self.internal
 
     def __repr__(self) -> str:
         # What a failed assertion shows.
