@@ -163,9 +163,11 @@ async def test_ordinary_text_is_counted_about_as_it_is_rendered(
 ) -> None:
     with context.use(as_project()):
         await begin(store, "agent-a")
+        texts = ["\n".join([value] * times) for value in values]
+        # A long value forty times is more than a block holds unless it is told to.
         blocks = [
-            await insert(store, make(label, "\n".join([value] * times)), "agent-a")
-            for label, value in zip(labels, values, strict=False)
+            await insert(store, make(label, text, limit=max(20_000, len(text))), "agent-a")
+            for label, text in zip(labels, texts, strict=False)
         ]
         size = await size_of(store, "agent-a")
         assert 0.9 * size.plain <= rendered(PLAIN, blocks) <= 1.1 * size.plain
