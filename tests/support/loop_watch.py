@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import re
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,9 +23,6 @@ from strata.shared.garbage import set_aside
 _REFERENCE_MS = 1.4
 """What `_reference` takes on the machine of docs/benchmarks when it does nothing else."""
 _PAUSE_S = 0.05
-RUNS = 3
-"""How often a scenario is run at most."""
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +33,6 @@ class Held:
     what: str
     collecting: float = 0.0
     """How many of them went into collections of garbage."""
-
-    @property
-    def cause(self) -> str:
-        """What to blame, the same in every run."""
-        if self.collecting > self.milliseconds / 2:
-            return "a collection of garbage"
-        return _ADDRESS.sub("", self.what)
 
 
 @dataclass
@@ -62,10 +51,6 @@ class LoopWatch:
         if not self.references:
             return 1.0
         return max(1.0, statistics.median(self.references) / _REFERENCE_MS)
-
-    def causes(self, milliseconds: float) -> set[str]:
-        """Returns what took longer by name; collections of garbage are one cause."""
-        return {each.cause for each in self.longer_than(milliseconds)}
 
     def longer_than(self, milliseconds: float) -> list[Held]:
         """Returns what took longer, as on a machine that does nothing else."""
@@ -125,24 +110,12 @@ async def watch_loop() -> AsyncIterator[LoopWatch]:
 
 
 async def assert_never_held(scenario: Callable[[], Awaitable[None]], milliseconds: float) -> None:
-    """Runs the scenario, and fails if something in it holds the loop longer than that.
-
-    What the code does, it does every time; what the machine does once, does not come again in the
-    same place. Where something took longer, the scenario is run anew, three times at most, and what
-    took longer each time is at fault.
-    """
-    causes: set[str] | None = None
-    watches: list[LoopWatch] = []
-    for _ in range(RUNS):
-        async with watch_loop() as watch:
-            await scenario()
-        assert watch.callbacks > 100
-        watches.append(watch)
-        seen = watch.causes(milliseconds)
-        causes = seen if causes is None else causes & seen
-        if not causes:
-            return
-    assert not causes, [(each.slowdown, each.longer_than(milliseconds)) for each in watches]
+    """Runs the scenario, and fails if something in it holds the loop longer than that."""
+    async with watch_loop() as watch:
+        await scenario()
+    assert watch.callbacks > 100
+    held = watch.longer_than(milliseconds)
+    assert not held, (watch.slowdown, held)
 
 
 def _reference() -> float:

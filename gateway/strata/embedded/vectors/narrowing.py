@@ -43,7 +43,7 @@ class Narrowing:
 
     def _is_met_by_all(self, condition: wire.common.Condition) -> bool:
         field = condition.field
-        if not condition.HasField("field") or not _is_for_one(field.match):
+        if not condition.HasField("field") or not _is_for_one(field):
             return False
         name = condition.SerializeToString(deterministic=True)
         if name not in self._known:
@@ -59,5 +59,8 @@ class Narrowing:
         return self._shard.count(asked) == self._info.points_count
 
 
-def _is_for_one(match: wire.common.Match) -> bool:
-    return match.HasField("keyword") or len(match.keywords.strings) == 1
+def _is_for_one(field: wire.common.FieldCondition) -> bool:
+    match = field.match
+    # Of a condition that tests more as well, the estimate would be one.
+    alone = field == wire.common.FieldCondition(key=field.key, match=match)
+    return alone and (match.HasField("keyword") or len(match.keywords.strings) == 1)
