@@ -32,6 +32,7 @@ from doubles import anthropic_dialect, memory_persona, openai_dialect
 from doubles.http_server import CutError, HttpRequest, HttpResponse, HttpServer
 from doubles.openai_dialect import RefusedError
 from doubles.script import (
+    HELD_AFTER,
     Dialect,
     Fault,
     ModelCall,
@@ -177,7 +178,7 @@ class ModelServer:
         model = call.body["model"]
         if call.body.get("stream"):
             frames = _frames(call, reply, model, self._number)
-            return HttpResponse(200, stream=_paced(frames, reply.pause))
+            return HttpResponse(200, stream=_paced(frames, reply))
         bodies = anthropic_dialect if call.dialect == "anthropic" else openai_dialect
         return HttpResponse(200, bodies.whole(reply, model, self._number, _size(call)))
 
@@ -227,10 +228,12 @@ def _frames(call: ModelCall, reply: Reply, model: str, number: int) -> Iterator[
     yield from closing
 
 
-async def _paced(frames: Iterator[bytes], pause: float) -> AsyncIterator[bytes]:
-    for frame in frames:
-        if pause:
-            await asyncio.sleep(pause)
+async def _paced(frames: Iterator[bytes], reply: Reply) -> AsyncIterator[bytes]:
+    for number, frame in enumerate(frames):
+        if reply.pause:
+            await asyncio.sleep(reply.pause)
+        if reply.held is not None and number >= HELD_AFTER:
+            await reply.held.wait()
         yield frame
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Dialect = Literal["openai", "anthropic"]
+
+HELD_AFTER = 8
+"""Enough for the opening and for some text, in either dialect."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Reply:
         report_usage: False for a server that reports no usage.
         piece: Characters per delta.
         pause: Seconds before each event of the stream.
+        held: Until this is set, no more than the first `HELD_AFTER` events of the stream come.
         cut_after: Cut the connection after so many deltas.
         end_after: End the stream properly, but too early, after so many deltas.
         error_after: (deltas, fault): send the fault as an event inside the stream.
@@ -57,6 +62,7 @@ class Reply:
     report_usage: bool = True
     piece: int = 8
     pause: float = 0.0
+    held: asyncio.Event | None = None
     cut_after: int | None = None
     end_after: int | None = None
     error_after: tuple[int, Fault] | None = None

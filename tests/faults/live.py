@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +64,7 @@ class ModelThread:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        if not self._started.wait(10):
+        if not self._started.wait(60):
             raise RuntimeError("the model double did not start")
         return self
 
@@ -342,13 +342,52 @@ class Client:
         request = agent_service_pb2.CreateAgentRequest(name=name, **fields)
         return (await self.agents.CreateAgent(request, **self.call)).agent
 
-    async def send(self, agent_id: str, text: str, **fields: Any) -> Turn:
-        """Sends a message and follows its run to the end."""
+    async def send(
+        self,
+        agent_id: str,
+        text: str,
+        *,
+        hears: Callable[[run_event_pb2.RunEvent], None] = lambda _: None,
+        **fields: Any,
+    ) -> Turn:
+        """Sends a message and follows its run to the end; `hears` is told of events at once."""
         request = run_service_pb2.SendMessageRequest(
             agent_id=agent_id, messages=inputs(text), **fields
         )
-        events = [each.event async for each in self.runs.SendMessage(request, **self.call)]
+        events = []
+        async for each in self.runs.SendMessage(request, **self.call):
+            hears(each.event)
+            events.append(each.event)
         return Turn(events)
+
+    async def begin(
+        self, model: ModelThread, agent_id: str, text: str, **fields: Any
+    ) -> asyncio.Task[Turn]:
+        """Sends a message; returns when its step was told of and the model is at work on it."""
+        asked, step_begun = model.asked(text), asyncio.Event()
+
+        def hears(event: run_event_pb2.RunEvent) -> None:
+            if event.HasField("step_started"):
+                step_begun.set()
+
+        turn = asyncio.create_task(self.send(agent_id, text, hears=hears, **fields))
+        async with asyncio.timeout(60):
+            while not step_begun.is_set() or model.asked(text) == asked:
+                assert not (turn.done() and turn.exception()), turn
+                await asyncio.sleep(0.02)
+        return turn
+
+    async def shut_out(self) -> None:
+        """Waits until the gateway takes no calls any more, because it has begun to stop."""
+        request = agent_service_pb2.ListAgentsRequest(page_size=1)
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    await self.agents.ListAgents(request, **self.call)
+                except grpc.aio.AioRpcError as error:
+                    assert error.code() is grpc.StatusCode.UNAVAILABLE, error
+                    return
+                await asyncio.sleep(0.02)
 
     async def follow(self, run_id: str, after: int = 0) -> Turn:
         """Follows a run from a sequence on to its end."""

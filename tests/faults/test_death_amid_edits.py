@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from faults.live import Client, Live
+from faults.surviving import until_answered
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 
 EDITS = 1000
@@ -106,6 +107,9 @@ async def test_a_thousand_edits_survive_the_death_of_core_memory(live: Live) -> 
         os.kill(victim, signal.SIGKILL)
         assert len(editing.acknowledged) + len(editing.unknown) < EDITS
         await work
+        # It may be that nobody has taken the dead one's place yet.
+        any_block = pb.GetBlockRequest(block_id=next(iter(blocks.values())))
+        await until_answered(lambda: client.blocks.GetBlock(any_block, **client.call))
         assert not psutil.pid_exists(victim)
 
         for label, block_id in blocks.items():

@@ -38,7 +38,7 @@ INTERNAL_METHODS = frozenset(
 )
 """The internal calls of a turn; what tools call are the public services (architecture §4)."""
 
-_SETTLE_S = 10.0
+_SETTLE_S = 30.0
 
 
 @dataclass(repr=False)

@@ -9,6 +9,9 @@ from typing import Self
 
 from strata.shared.errors import UnavailableError
 
+EXIT_PORT_TAKEN = 76
+"""How a child ends whose port somebody else has."""
+
 _LOOPBACK = "127.0.0.1"
 
 

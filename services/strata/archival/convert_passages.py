@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 
 import numpy as np
+import numpy.typing as npt
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.archival.convert import (
@@ -275,9 +276,8 @@ def _to_vector(wire: pb.NewPassage) -> GivenVector | None:
     if not wire.embedding:
         return None
     # Similarity is the cosine: length says nothing, and stored vectors all have the same.
-    values = np.fromiter(wire.embedding, np.float64, len(wire.embedding))
-    values /= math.hypot(*wire.embedding)
-    return GivenVector(wire.embedding_model, tuple(values.tolist()))
+    numbers = _numbers(wire)
+    return GivenVector(wire.embedding_model, (numbers / _length(numbers)).astype("<f4").tobytes())
 
 
 def _vector_violations(place: str, wire: pb.NewPassage) -> list[FieldViolation]:
@@ -288,11 +288,21 @@ def _vector_violations(place: str, wire: pb.NewPassage) -> list[FieldViolation]:
     if len(wire.embedding) > MAX_DIMENSION:
         told = f"must not be more than {MAX_DIMENSION} numbers"
         return [FieldViolation(f"{place}.embedding", told)]
-    length = math.hypot(*wire.embedding)
     # Too long a vector has no finite length, and a tiny one vanishes when it is stored.
-    if wire.embedding and not 1e-18 < length < 1e18:
+    if wire.embedding and not 1e-18 < _length(_numbers(wire)) < 1e18:
         return [FieldViolation(f"{place}.embedding", "must be finite and not all zero")]
     return []
+
+
+def _numbers(wire: pb.NewPassage) -> npt.NDArray[np.float64]:
+    # Out of the bytes of the field, which ends with them: to ask the message for one number after
+    # the other takes five times as long.
+    field = pb.NewPassage(embedding=wire.embedding).SerializeToString()
+    return np.frombuffer(field[-4 * len(wire.embedding) :], dtype="<f4").astype(np.float64)
+
+
+def _length(numbers: npt.NDArray[np.float64]) -> float:
+    return math.sqrt(numbers @ numbers)
 
 
 def _author_violations(origin: pb.PassageOrigin, reason: str) -> list[FieldViolation]:

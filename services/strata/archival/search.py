@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from strata.archival.domain.chunks import FileChunkStore, FoundChunk
 from strata.archival.domain.passages import Filter, Passage
@@ -78,9 +79,7 @@ class PassageSearch:
         self, search: Search, within: Filter, spoken: Sequence[TimeRange], limit: int
     ) -> list[tuple[Passage, Place]]:
         found = await find(
-            lambda *, waiting_only: self._store.by_words(
-                search.query, within, limit, waiting_only=waiting_only
-            ),
+            partial(self._store.by_words, search.query, within, limit),
             lambda: self._index.search(current_project(), search.query, within, limit, spoken),
             lambda ids: self._store.by_ids(ids, within),
         )
@@ -105,9 +104,7 @@ class FileChunkSearch:
         if not folder_ids:
             return []
         found = await find(
-            lambda *, waiting_only: self._store.by_words(
-                query, folder_ids, limit, waiting_only=waiting_only
-            ),
+            partial(self._store.by_words, query, folder_ids, limit),
             lambda: self._index.search(current_project(), query, folder_ids, limit * _CHUNK_MARGIN),
             lambda keys: self._store.by_keys(keys, folder_ids),
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from strata.recall.domain.messages import Message
 from strata.recall.domain.questions import whose_words
@@ -94,9 +95,7 @@ class MessageSearch:
     async def _find(
         self, query: SearchQuery, spoken: Sequence[TimeRange]
     ) -> list[tuple[Message, Place]]:
-        def by_words(*, waiting_only: bool) -> Awaitable[list[tuple[Message, float]]]:
-            return self._store.by_words(query, spoken, waiting_only=waiting_only)
-
+        by_words = partial(self._store.by_words, query, spoken)
         index = self._index
         if index is None or query.mode is Mode.FULL_TEXT:
             found: Matches[Message] = Matches((), (), await by_words(waiting_only=False))

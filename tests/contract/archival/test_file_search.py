@@ -115,6 +115,7 @@ async def test_a_file_dropped_while_it_is_indexed_leaves_the_index(finder: World
         await until(idle)
     finally:
         running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
     assert texts(await world.find_chunks([folder], "secret")) == ["to be kept"]
 
 
@@ -167,6 +168,7 @@ async def test_without_the_engine_words_still_find_and_indexing_goes_on_after(
         await until(complete)
     finally:
         running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
     assert await in_the_index(engine) == 10
 
 
@@ -187,6 +189,7 @@ async def test_a_dropped_collection_is_built_anew(finder: World) -> None:
         await until(lambda: _finds(world, folder, "stream of water"))
     finally:
         running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 async def _finds(world: Finder, folder: str, query: str) -> bool:

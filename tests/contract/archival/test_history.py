@@ -175,7 +175,7 @@ async def test_one_change_sent_many_times_at_once_happens_once(stores: Stores) -
 async def test_purging_leaves_no_word_behind(stores: Stores) -> None:
     agent = new_id("agent")
     await stores.archives.prepare(agent)
-    vector = GivenVector(MODEL, (1.0,) * 384)
+    vector = GivenVector.of(MODEL, (1.0,) * 384)
     (made,) = await stores.passages.insert(
         Place(agent_id=agent),
         [new_passage("private words", ("t",), vector=vector)],
@@ -229,7 +229,7 @@ async def test_deleting_an_archive_takes_the_versions_along(stores: Stores) -> N
 
 async def test_a_given_vector_goes_with_its_text(stores: Stores) -> None:
     agent = new_id("agent")
-    vector = GivenVector(MODEL, tuple(float(n) for n in range(384)))
+    vector = GivenVector.of(MODEL, tuple(float(n) for n in range(384)))
     await stores.archives.prepare(agent)
     (made,) = await stores.passages.insert(
         Place(agent_id=agent),

@@ -105,6 +105,8 @@ class Machine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         async def close() -> None:
+            # Or the next example looks for what waits in vain: too much of others waits before it.
+            await self._index_all()
             await self.database.close()
             await self.worker.close()
 
@@ -250,24 +252,23 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def catch_up(self) -> None:
         """Brings an index up to date, as the indexer does."""
-
-        async def work() -> None:
-            project = context.current_project()
-            while ids := (await self.pending.find(50)).get(project):
-                passages = await self.pending.load(project, ids)
-                for each in passages:
-                    self.index.pop(each.id, None)
-                    if not each.deleted:
-                        self.index[each.id] = (each.text, each.tags)
-                await self.pending.done(project, passages)
-
-        self.run(work)
+        self.run(self._index_all)
         for passage_id, known in self.known.items():
             if self.alive(known):
                 assert self.index[passage_id] == known.versions[-1]
             elif known.deleted:
                 assert passage_id not in self.index
         assert not self.purged & set(self.index)
+
+    async def _index_all(self) -> None:
+        project = context.current_project()
+        while ids := (await self.pending.find(50)).get(project):
+            passages = await self.pending.load(project, ids)
+            for each in passages:
+                self.index.pop(each.id, None)
+                if not each.deleted:
+                    self.index[each.id] = (each.text, each.tags)
+            await self.pending.done(project, passages)
 
     @invariant()
     def what_is_alive_is_found_listed_and_counted(self) -> None:

@@ -297,8 +297,10 @@ async def test_without_the_engine_words_still_find_and_nothing_is_lost(finder: W
                 await asyncio.sleep(0.1)
     finally:
         running.cancel()
-    async with asyncio.timeout(30):
-        while (await find(world, agent, "name of the pet"))[0].vector_rank is None:
+        await asyncio.gather(running, return_exceptions=True)
+    async with asyncio.timeout(60):
+        # Nothing is found as long as the engine is not asked: the words are others.
+        while not any(item.vector_rank for item in await find(world, agent, "name of the pet")):
             await asyncio.sleep(0.2)
     assert sorted(texts(await find(world, agent, "name of the pet"))) == [
         "The cat is called Momo.",
@@ -326,3 +328,4 @@ async def test_a_dropped_index_is_built_anew(finder: World) -> None:
                 await asyncio.sleep(0.1)
     finally:
         running.cancel()
+        await asyncio.gather(running, return_exceptions=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -27,6 +28,13 @@ from strata.shared.settings import RoomSettings, ServerLimits
 from strata.shared.telemetry import Telemetry
 
 HERE = Path(__file__).parent
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Waits for what a server does by itself, before or after its answer is here."""
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0.005)
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ MODEL = OpenAiEmbeddingModel(name="tiny", dim=4)
 
 @pytest.fixture
 async def client(server: EmbeddingServer) -> AsyncIterator[AsyncOpenAI]:
-    made = AsyncOpenAI(base_url=server.base_url, api_key="secret-key", max_retries=2, timeout=5)
+    made = AsyncOpenAI(base_url=server.base_url, api_key="secret-key", max_retries=2, timeout=60)
     yield made
     await made.close()
 

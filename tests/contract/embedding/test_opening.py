@@ -78,14 +78,19 @@ async def test_a_limited_endpoint_is_asked_again_as_often_as_is_set(
 
 
 async def test_an_endpoint_that_never_answers_is_given_up(stack: AsyncExitStack) -> None:
-    writers: list[asyncio.StreamWriter] = []
-    silent = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
+    given_up = asyncio.Event()
+
+    async def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await given_up.wait()
+        writer.close()
+
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
     port = silent.sockets[0].getsockname()[1]
     server = EmbeddingServer()
     server.base_url = f"http://127.0.0.1:{port}/v1"
     models = await opened(stack, server, embedding_retries=0, embedding_timeout_s=0.2)
     with pytest.raises(UnavailableError):
         await (await models.get("tiny")).embed(["a"], "query")
-    for writer in writers:
-        writer.close()
+    given_up.set()
     silent.close()
+    await silent.wait_closed()

@@ -425,10 +425,20 @@ async def test_without_the_engine_words_still_find_and_nothing_is_lost(
         await finder.index_all()
         dog = await finder.writer.say("The dog is called Bello.")
         assert engine.pid is not None
+        # It does not come back before it has been asked, however slow the question is.
+        asked = asyncio.Event()
+        launch = engine._supervisor._launch
+
+        async def launch_later() -> Any:
+            await asked.wait()
+            return await launch()
+
+        engine._supervisor._launch = launch_later
         os.kill(engine.pid, signal.SIGKILL)
         answer = await finder.ask("what is the dog called")
         assert {hit.message.id for hit in answer.hits} == {cat.id, dog.id}
         assert {hit.mode for hit in answer.hits} == {"fts"}
+        asked.set()
         running = asyncio.create_task(finder.indexer.run())
         try:
             await until(lambda: _has_caught_up(finder, 2))
@@ -443,6 +453,7 @@ async def test_without_the_engine_words_still_find_and_nothing_is_lost(
             await until(lambda: _has_caught_up(finder, 2))
         finally:
             running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
     finally:
         await finder.vectors.close()
         await engine.stop()

@@ -97,7 +97,7 @@ async def test_of_a_long_text_the_part_that_has_most_of_the_question_is_read(
     stack: AsyncExitStack, tmp_path: Path
 ) -> None:
     folder = export(tmp_path, WORDS, max_tokens=512)
-    made = RecallSettings(reranker_path=folder, reranker_text_tokens=16)
+    made = RecallSettings(reranker_path=folder, reranker_text_tokens=16, reranker_budget_ms=60_000)
     reranking = await open_reranking(made, Commons(), Telemetry(), stack)
     filler = "a cat sleeps on the sofa and " * 40
     texts = [f"{filler} the boat is called nora {filler}", f"boat {filler}", filler]
@@ -192,7 +192,9 @@ async def test_what_is_called_off_frees_the_model_for_the_next(
 
 
 async def test_rooms_of_a_process_share_one_model(stack: AsyncExitStack, tmp_path: Path) -> None:
-    made = RecallSettings(reranker_path=export(tmp_path, WORDS), reranker_candidates=2)
+    made = RecallSettings(
+        reranker_path=export(tmp_path, WORDS), reranker_candidates=2, reranker_budget_ms=60_000
+    )
     commons, telemetry = Commons(), Telemetry()
     first, second = [await open_reranking(made, commons, telemetry, stack) for _ in range(2)]
     assert first._reranker is second._reranker

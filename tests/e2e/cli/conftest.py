@@ -30,9 +30,10 @@ Run = Callable[..., Coroutine[Any, Any, Outcome]]
 @pytest_asyncio.fixture
 async def gateway() -> AsyncIterator[ScriptedGateway]:
     scripted = ScriptedGateway()
-    await scripted.start()
-    yield scripted
-    await scripted.stop()
+    with scripted.port:
+        await scripted.start()
+        yield scripted
+        await scripted.stop()
 
 
 @pytest.fixture

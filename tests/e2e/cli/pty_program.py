@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import fcntl
 import os
@@ -19,7 +20,7 @@ from unit.cli.terminal import Terminal
 
 ROOTS = os.pathsep.join(str(Path(each).parent) for each in strata.__path__)
 COLUMNS, ROWS = 100, 40
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 _AGAIN_S = 1.0
 
 
@@ -31,6 +32,9 @@ class PtyProgram:
         self.terminal = Terminal(COLUMNS, ROWS)
         self._master = master
         self._news = asyncio.Event()
+        self._said_all = asyncio.Event()
+        # A character may come in two parts.
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         asyncio.get_running_loop().add_reader(master, self._read)
 
     def type(self, keys: str) -> None:
@@ -64,9 +68,11 @@ class PtyProgram:
         raise AssertionError(f"{until!r} is not on:\n{self.terminal.text}")
 
     async def ends(self) -> int:
-        """Waits for the end, and returns the exit code."""
+        """Waits for the end and for all that was written, and returns the exit code."""
         async with asyncio.timeout(_PATIENCE_S):
-            return await self.process.wait()
+            code = await self.process.wait()
+            await self._said_all.wait()
+        return code
 
     def _read(self) -> None:
         try:
@@ -75,7 +81,8 @@ class PtyProgram:
             data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(self._master)
-        self.terminal.feed(data.decode(errors="replace"))
+            self._said_all.set()
+        self.terminal.feed(self._decode(data))
         self._news.set()
 
 

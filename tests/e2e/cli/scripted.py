@@ -29,6 +29,7 @@ from strata.api.gateway.v1 import (
 )
 from strata.api.recall.v1 import message_service_pb2, message_service_pb2_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2, tool_service_pb2_grpc
+from strata.embedded.ports import ReservedPort
 from strata.shared.context import Caller
 from strata.shared.errors import (
     AbortedError,
@@ -296,21 +297,21 @@ class ScriptedGateway:
     passages: Passages = field(default_factory=Passages)
     models: Models = field(default_factory=Models)
     tools: Tools = field(default_factory=Tools)
-    port: int = 0
+    port: ReservedPort = field(default_factory=ReservedPort)
     server: GrpcServer | None = None
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"127.0.0.1:{self.port.number}"
 
     async def start(self) -> None:
-        """Listens; after `stop` on the same port as before."""
+        """Listens; after `stop` on the same port as before, which nobody else gets meanwhile."""
         self.server = GrpcServer(
             Room("gateway", self._services()),
-            RoomSettings(port=self.port, log_level="ERROR"),
+            RoomSettings(port=self.port.number, reuse_port=True, log_level="ERROR"),
             OneKey(),
         )
-        self.port = await self.server.start()
+        await self.server.start()
 
     async def stop(self) -> None:
         """Breaks every call and closes the port."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -27,6 +28,9 @@ from e2e.cli.scripted import (
     tool_started,
 )
 from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.api.common.v1.run_event_pb2 import RunEvent
+from strata.cli.chat.following import ConnectionLost, Update
+from strata.cli.chat.turn_view import TurnView
 from strata.shared.errors import (
     AbortedError,
     InvalidArgumentError,
@@ -231,24 +235,34 @@ async def test_what_the_gateway_refuses_is_not_tried_again(
 
 
 async def test_a_run_is_followed_across_a_restart_of_the_gateway(
-    strata: Run, gateway: ScriptedGateway
+    strata: Run, gateway: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = asyncio.Event()
+    half_shown, lost = threading.Event(), threading.Event()
+    show = TurnView.show
+
+    def watched(view: TurnView, update: Update, elapsed_s: float = 0.0) -> None:
+        show(view, update, elapsed_s)
+        if isinstance(update, RunEvent) and update.HasField("text_delta"):
+            half_shown.set()
+        elif isinstance(update, ConnectionLost):
+            lost.set()
 
     async def first_half(_: Any) -> AsyncIterator[Any]:
         for each in (started(), step(), delta("It goes ")):
             yield each
-        broken.set()
         await asyncio.Event().wait()
+
+    monkeypatch.setattr(TurnView, "show", watched)
 
     gateway.runs.on_send = first_half
     gateway.runs.on_stream = play(
         snapshot("It goes on "), delta("and ends."), stored("It goes on and ends."), finished()
     )
     command = asyncio.create_task(strata("chat", "ann", "-m", "Hi", "--no-usage"))
-    await broken.wait()
-    await asyncio.sleep(0.2)
+    assert await asyncio.to_thread(half_shown.wait, 30)
     await gateway.stop()
+    assert await asyncio.to_thread(lost.wait, 30)
+    # Time for an attempt or two in vain.
     await asyncio.sleep(0.5)
     await gateway.start()
     done = await command

@@ -3,6 +3,8 @@
 import asyncio
 import socket
 
+import pytest
+
 from doubles.bench import Bench, collect, request
 from doubles.model_server import ModelServer
 from doubles.script import Dialect, say
@@ -10,6 +12,7 @@ from strata.agent_loop.models.domain import EndpointType
 from strata.agent_loop.models.errors import ModelErrorKind
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
+from unit.loop_time import put_forward
 
 
 def url(server: ModelServer, dialect: Dialect) -> str:
@@ -28,15 +31,32 @@ async def test_models_are_listed_with_their_window(factory: ModelFactory, dialec
 
 
 async def test_one_dead_endpoint_does_not_hide_the_others(
-    factory: ModelFactory, dialect: Dialect, server: ModelServer
+    factory: ModelFactory, dialect: Dialect, server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    answered = asyncio.Event()
+    ask = factory._ask
+
+    async def noting(endpoint: ModelEndpoint) -> list[tuple[str, int | None]]:
+        found = await ask(endpoint)
+        answered.set()
+        return found
+
+    monkeypatch.setattr(factory, "_ask", noting)
+    loop = asyncio.get_running_loop()
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
+        silent.setblocking(False)
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
         dead = ModelEndpoint("dead", EndpointType(dialect), address)
         alive = ModelEndpoint("alive", EndpointType(dialect), url(server, dialect))
-        first, second = await factory.list_models([dead, alive], limit=0.5)
+        asking = asyncio.create_task(factory.list_models([dead, alive], limit=60))
+        asked, _ = await loop.sock_accept(silent)
+        with asked:
+            assert await loop.sock_recv(asked, 1)
+            await answered.wait()
+            put_forward(60)
+            first, second = await asking
     assert first.error is not None
     assert first.error.kind is ModelErrorKind.TIMEOUT
     assert [model.handle for model in second.models] == ["alive/test-model"]

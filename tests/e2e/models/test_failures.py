@@ -24,6 +24,7 @@ from doubles.script import (
 from strata.agent_loop.models.domain import EndpointType, ModelEvent, TextDelta, Timeouts
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.factory import ModelFactory
+from unit.loop_time import put_forward
 
 
 async def failure(bench: Bench, **overrides: Any) -> ModelError:
@@ -156,15 +157,20 @@ async def test_an_unknown_model_is_a_bad_request(bench: Bench) -> None:
 
 
 async def test_nobody_listens(bench: Bench) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-    assert (await failure(bench, base_url=url)).kind is ModelErrorKind.UNAVAILABLE
+    # Bound and never listening, so that nobody else does.
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/v1"
+        assert (await failure(bench, base_url=url)).kind is ModelErrorKind.UNAVAILABLE
 
 
 async def test_silence_before_the_first_event_times_out(bench: Bench) -> None:
-    bench.server.script(Reply(text="slow", pause=5.0))
-    error = await failure(bench, timeouts=Timeouts(first_event=0.2))
+    bench.server.script(Reply(text="slow", pause=3_600))
+    asking = asyncio.create_task(failure(bench, timeouts=Timeouts(first_event=60)))
+    async with asyncio.timeout(30):
+        await bench.server.received.wait()
+    put_forward(60)
+    error = await asking
     assert error.kind is ModelErrorKind.TIMEOUT
     assert len(bench.server.requests) == 1
 

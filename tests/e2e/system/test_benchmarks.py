@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(360)
+
 ROOT = Path(__file__).parents[3]
 TURNS = ("benchmarks", "--quick", "--only", "plain_turn", "--only", "compile_big")
 SCALE = ("benchmarks.scale", "--passages=600", "--messages=600", "--agents=3", "--searches=3")

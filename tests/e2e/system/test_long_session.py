@@ -20,6 +20,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.gateway.runs import live
 from world import Ran, Shape, World, open_world, roles, text_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -176,8 +177,11 @@ class Session:
         """Keeps the cost of the first turn from each place on that did not compact."""
         place = next(i for i, at in enumerate(self.plan.measured) if number < at + 6)
         before = self.compactions
-        async with self.world.measure() as cost:
-            await self.turn(number, "Is it so?")
+        with pytest.MonkeyPatch.context() as patch:
+            # A turn that takes longer stores its events on the way as well.
+            patch.setattr(live, "_REPORT_DELAY_S", 600.0)
+            async with self.world.measure() as cost:
+                await self.turn(number, "Is it so?")
         ready = number >= self.plan.measured[place] and self.compactions == before
         if ready and len(self.costs) == place:
             self.costs.append(cost)

@@ -11,6 +11,7 @@ import pytest_asyncio
 from doubles.script import Dialect, ModelCall, say, unauthorized
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
+from strata.gateway.runs import live
 from strata.shared.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -168,7 +169,11 @@ async def test_what_cannot_be_a_header_is_no_key(world: World, key: str) -> None
     assert key not in str(caught.value)
 
 
-async def test_stored_keys_cost_a_turn_no_statement(world: World) -> None:
+async def test_stored_keys_cost_a_turn_no_statement(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A turn that takes longer stores its events on the way as well.
+    monkeypatch.setattr(live, "_REPORT_DELAY_S", 600.0)
     agent = await world.make_agent("openai/test-model")
     await sent_key(world, agent)
     costs = []

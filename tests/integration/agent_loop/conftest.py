@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from integration.agent_loop.world import World, open_world
+from world import forget
 
 
 @pytest_asyncio.fixture(
@@ -24,8 +25,7 @@ async def _rooms(
 @pytest.fixture
 def world(rooms: World) -> Iterator[World]:
     """The rooms, signed in to a new project; the model must never have been asked wrongly."""
-    rooms.model.requests.clear()
-    rooms.model.violations.clear()
+    forget(rooms.model)
     with rooms.signed_in():
         yield rooms
     assert rooms.model.violations == []

@@ -267,7 +267,7 @@ async def test_frozen_dispatch_that_wakes_up_finds_itself_replaced(
     world.model.script(Reply(calls=(remember("Ada"),)), say("Noted."))
     mortal.tools.pause = frozen = asyncio.Event()
     first = asyncio.create_task(mortal.run(request))
-    await asyncio.wait_for(world.model.received.wait(), 5)
+    await asyncio.wait_for(world.model.received.wait(), 30)
     while await human(world, agent) != "Ada":
         await asyncio.sleep(0.01)
     mortal.tools.pause = None
@@ -287,13 +287,13 @@ async def test_stream_cancelled_while_the_model_talks_keeps_the_message_only(
     world: World,
 ) -> None:
     agent = await world.make_agent()
-    world.model.script(say("A very long answer indeed.", pause=0.2), say("Short."))
+    world.model.script(say("A very long answer indeed." * 40, pause=0.1), say("Short."))
     stream = world.dispatch(agent, "Tell me.", stream_tokens=True)
     async for response in stream:
         if response.event.WhichOneof("event") == "text_delta":
             break
     stream.cancel()
-    await asyncio.sleep(0.1)
+    await asyncio.wait_for(world.model.abandoned.wait(), 30)
 
     assert roles((await world.window(agent)).messages) == ["system", "user"]
     ran = await world.run(agent, "Again.")
@@ -368,10 +368,9 @@ async def test_stream_cancelled_while_tools_run_leaves_whole_pairs(
         while await human(world, agent) != "one":
             await asyncio.sleep(0.01)
         stream.cancel()
-        for _ in range(200):
-            if len((await world.window(agent)).messages) == 4:
-                break
-            await asyncio.sleep(0.02)
+        async with asyncio.timeout(30):
+            while len((await world.window(agent)).messages) < 4:
+                await asyncio.sleep(0.02)
 
     window = await world.window(agent)
     assert roles(window.messages) == ["system", "user", "assistant", "tool"]

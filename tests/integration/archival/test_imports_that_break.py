@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from integration.archival.conftest import Client, Keys
-from integration.archival.test_death_while_indexing import free_port, room
+from integration.archival.test_death_while_indexing import room
 from integration.archival.test_repeated_requests import count, made
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.cli.archival.importing import Import, Source, Target
+from strata.embedded.ports import ReservedPort
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.errors import StrataError, UnavailableError
@@ -89,7 +90,9 @@ async def test_an_import_that_gets_nowhere_ends(client: Client, tmp_path: Path) 
 async def test_a_killed_room_has_every_passage_that_it_has_counted(
     urls: Any, vectors: EmbeddedVectors, keys: Keys, tmp_path: Path
 ) -> None:
-    port = free_port()
+    # Ours all the time, also while nobody listens.
+    reserved = ReservedPort()
+    port = reserved.number
     factory = ChannelFactory()
     client = Client(keys, factory.channel(f"127.0.0.1:{port}", services_of("archival")))
     source, view = write(tmp_path, LINES), View()
@@ -119,3 +122,4 @@ async def test_a_killed_room_has_every_passage_that_it_has_counted(
         assert done.duplicate_count == 0
         assert await count(client, archive) == LINES
     await factory.close()
+    reserved.release()

@@ -62,8 +62,9 @@ async def test_an_upload_that_failed_may_be_finished_later(client: Client) -> No
     archive, request = await made(client), new_id("x")
     with pytest.raises(InvalidArgumentError):
         await upload(client, archive, ["a"], ["b"], [" "], request_id=request)
-    assert await count(client, archive) == 1
-    assert await upload(client, archive, ["a"], ["b"], ["c"], request_id=request) == (2, 1)
+    # What came before the wrong message is stored.
+    assert await count(client, archive) == 2
+    assert await upload(client, archive, ["a"], ["b"], ["c"], request_id=request) == (1, 2)
 
 
 async def test_without_an_id_nothing_is_remembered(client: Client) -> None:

@@ -410,12 +410,15 @@ async def test_health_is_answered_while_the_engine_works(points: AsyncQdrantClie
         models.PointStruct(id=number + 1000, vector={"dense": [1.0, number, 1.0, 0.0]})
         for number in range(5000)
     ]
-    loading = asyncio.create_task(points.upsert(STEM, many))
-    answered = 0
-    while not loading.done():
-        await points.info()
-        answered += 1
-    await loading
+    for _ in range(10):  # again where this process, not the engine, was too slow to ask twice
+        answered = 0
+        loading = asyncio.create_task(points.upsert(STEM, many))
+        while not loading.done():
+            await points.info()
+            answered += not loading.done()
+        await loading
+        if answered > 1:
+            break
 
     assert answered > 1
     assert (await points.count(STEM)).count == 5010

@@ -7,7 +7,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from qdrant_client import models
 from strata.embedded.vectors import EmbeddedVectors, wire
 from strata.embedded.vectors.convert_filters import filter_of
 from strata.embedded.vectors.narrowing import Narrowing
+from strata.embedded.vectors.store import CollectionStore
 from strata.shared.vectors.qdrant import connect
 
 DIM = 384
@@ -236,6 +237,43 @@ def test_a_narrowed_filter_finds_what_the_whole_one_finds(
                 for number, held in stored.items()
                 if all(value in as_list(held.get(name)) for name, value in conditions.items())
             }
+
+
+@given(changes=CHANGES)
+@settings(max_examples=30)
+def test_what_is_known_of_a_collection_is_forgotten_when_it_is_written_to(
+    changes: list[tuple[str, int, dict[str, str | list[str]]]],
+) -> None:
+    mine = wire.common.Filter(must=[keyword("project", "a")])
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        store = CollectionStore(Path(folder))
+        stack.callback(store.close)
+        vectors = wire.collections.VectorsConfig(
+            params=wire.collections.VectorParams(size=2, distance=wire.collections.Distance.Cosine)
+        )
+        store.create(wire.collections.CreateCollection(collection_name="c", vectors_config=vectors))
+        index = edge.KeywordIndexParams(is_tenant=True)
+        store.update("c", [edge.UpdateOperation.create_field_index("project", index)])
+        for verb, number, payload in changes:
+            with suppress(Exception):  # of a point that is not there
+                store.update("c", [change_of(verb, number, payload)])
+            known = store.narrowing("c")
+            assert store.narrowing("c") is known  # until the next write
+            anew = Narrowing(store.shard("c"))
+            assert repr(known.needed(mine)) == repr(anew.needed(mine))
+
+
+def change_of(verb: str, number: int, payload: dict[str, str | list[str]]) -> edge.UpdateOperation:
+    operation = edge.UpdateOperation
+    match verb:
+        case "put":
+            return operation.upsert_points([edge.Point(number, {"": [1.0, 0.0]}, dict(payload))])
+        case "set":
+            return operation.set_payload([number], dict(payload))
+        case "overwrite":
+            return operation.overwrite_payload([number], dict(payload))
+        case _:
+            return operation.delete_points([number])
 
 
 def as_list(value: str | list[str] | None) -> list[str]:

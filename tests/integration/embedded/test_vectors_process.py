@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
@@ -25,7 +26,8 @@ from integration.embedded.vector_points import (
     point,
     where,
 )
-from strata.embedded.vectors import EmbeddedVectors
+from strata.embedded.ports import pick_port
+from strata.embedded.vectors import EmbeddedVectors, process
 from strata.shared.errors import FailedPreconditionError
 
 ResultT = TypeVar("ResultT")
@@ -150,6 +152,30 @@ async def test_files_that_were_looked_through_at_the_start_take_no_memory(
     found = await reached(lambda: client.query_points(STEM, query_filter=tagged))
     assert numbers(found.points) == [7]
     await client.close()
+
+
+async def test_a_port_that_is_taken_before_the_engine_has_it_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[socket.socket] = []
+
+    def take(preferred: int | None = None) -> int:
+        """Looks for a port, and somebody else is faster, the first two times."""
+        port = pick_port(preferred)
+        if len(taken) < 2:
+            taken.append(socket.create_server(("127.0.0.1", port)))
+        return port
+
+    monkeypatch.setattr(process, "pick_port", take)
+    engine = EmbeddedVectors(tmp_path / "vectors")
+    await engine.start()
+    assert engine.port not in {each.getsockname()[1] for each in taken}
+    client = connect(engine)
+    assert not (await client.get_collections()).collections
+    await client.close()
+    await engine.stop()
+    for each in taken:
+        each.close()
 
 
 async def test_a_second_supervisor_is_told_who_has_the_folder(own: EmbeddedVectors) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import http.server
 import json
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,17 +13,23 @@ from strata.embedded.chat_model.choice import Source, choose
 from strata.embedded.chat_model.discovery import USUAL_PORTS, UsualPort, chat_models, discover
 from strata.embedded.chat_model.settings import LocalDemoMode
 
+PATIENCE = 20.0
+"""Seconds for servers that do answer: how fast is nothing that is asked here."""
+
 
 @contextlib.contextmanager
 def serving(
-    body: bytes, *, status: int = 200, delay: float = 0, location: str = ""
+    body: bytes, *, status: int = 200, hangs: bool = False, location: str = ""
 ) -> Iterator[UsualPort]:
+    left = threading.Event()
+
     class Handler(http.server.BaseHTTPRequestHandler):
         def log_message(self, *args: Any) -> None:
             pass
 
         def do_GET(self) -> None:
-            time.sleep(delay)
+            if hangs:
+                left.wait(30)
             with contextlib.suppress(ConnectionError):
                 known = self.path == "/v1/models"
                 self.send_response(status if known else 404)
@@ -38,6 +43,7 @@ def serving(
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         yield UsualPort("Test", server.server_address[1])
+        left.set()
         server.shutdown()
         thread.join()
 
@@ -49,7 +55,7 @@ def listing(*names: str) -> bytes:
 
 async def test_finds_servers_in_the_order_of_the_ports() -> None:
     with serving(listing("b")) as first, serving(listing("embed-x", "c", "d")) as second:
-        found = await discover([first, second])
+        found = await discover([first, second], PATIENCE)
     assert [(server.base_url, server.models) for server in found] == [
         (f"http://127.0.0.1:{first.port}/v1", ("b",)),
         (f"http://127.0.0.1:{second.port}/v1", ("c", "d")),
@@ -58,7 +64,8 @@ async def test_finds_servers_in_the_order_of_the_ports() -> None:
 
 async def test_the_first_server_found_is_chosen() -> None:
     with serving(listing("qwen3:8b")) as port:
-        choice = choose([], await discover([UsualPort("Nobody", 1), port]), LocalDemoMode.AUTO)
+        found = await discover([UsualPort("Nobody", 1), port], PATIENCE)
+        choice = choose([], found, LocalDemoMode.AUTO)
     assert choice.source is Source.LOCAL_SERVER
     assert choice.model == "qwen3:8b"
     assert f"http://127.0.0.1:{port.port}/v1" in choice.sentence
@@ -91,8 +98,9 @@ async def test_a_refusal_or_a_redirect_is_no_server() -> None:
 
 
 async def test_a_server_that_hangs_does_not_hold_up_the_others() -> None:
-    with serving(listing("slow"), delay=1.5) as slow, serving(listing("quick")) as quick:
-        found = await discover([slow, quick], 0.5)
+    with serving(listing("slow"), hangs=True) as slow, serving(listing("quick")) as quick:
+        # One answer's time, in which the quick one must have come to speak.
+        found = await discover([slow, quick], 1.5)
     assert [server.models for server in found] == [("quick",)]
 
 
@@ -105,7 +113,7 @@ async def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.Monke
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.delenv("NO_PROXY", raising=False)
     with serving(listing("a")) as port:
-        assert len(await discover([port])) == 1
+        assert len(await discover([port], PATIENCE)) == 1
 
 
 def test_the_usual_ports() -> None:

@@ -175,7 +175,7 @@ async def test_a_second_process_waits_for_the_first(tmp_path: Path, tiny_package
         told.set()
 
     waiting = asyncio.create_task(model.ensure(report))
-    assert await asyncio.to_thread(told.wait, 10)
+    assert await asyncio.to_thread(told.wait, 30)
     assert seen == [f"Process {os.getpid()} is preparing the model; waiting"]
     assert not model.prepared
     other.release()
@@ -187,10 +187,17 @@ async def test_giving_up_stops_the_work_and_frees_the_folder(
     tmp_path: Path, tiny_packages: Any
 ) -> None:
     model = LocalChatModel(tmp_path / "cache")
-    begun = threading.Event()
-    task = asyncio.create_task(model.ensure(lambda _: begun.set()))
-    assert await asyncio.to_thread(begun.wait, 10)
+    begun, given_up = threading.Event(), threading.Event()
+
+    def report(_: Progress) -> None:
+        begun.set()
+        # The work is not to be done by the time it is given up.
+        given_up.wait(30)
+
+    task = asyncio.create_task(model.ensure(report))
+    assert await asyncio.to_thread(begun.wait, 30)
     task.cancel()
+    asyncio.get_running_loop().call_later(0.1, given_up.set)
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not model.prepared

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta
 from typing import Any
 
 import grpc
@@ -16,6 +17,7 @@ from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.gateway.auth.domain import Scope, new_secret
 from strata.gateway.auth.policy import scopes_of
 from strata.gateway.registry import public_services
+from strata.shared.clock import SystemClock
 
 METHODS = [method for service in public_services() for method in service.methods]
 
@@ -167,14 +169,29 @@ async def test_a_revoked_key_opens_nothing_any_more(world: World) -> None:
 
 
 async def test_a_key_expires(world: World) -> None:
-    gateway = await world.gateway(key_cache_s=60)
+    gateway = await world.gateway(key_cache_s=600)
     soon = pb.CreateApiKeyRequest(name="soon", scopes=["read"])
     soon.expire_time.GetCurrentTime()
-    soon.expire_time.seconds += 2
+    soon.expire_time.seconds += 3600
     response = await gateway.admin.CreateApiKey(soon, metadata=gateway.metadata)
     metadata = (bearer(response.secret),)
     await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=metadata)
-    await eventually(lambda: refused(gateway, response.secret))
+    authenticator: Any = gateway.room.authenticator
+    authenticator._clock = LaterClock(timedelta(seconds=3000))
+    await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=metadata)
+    # It is remembered, and refused all the same.
+    authenticator._clock = LaterClock(timedelta(seconds=3600))
+    assert await refused(gateway, response.secret)
+
+
+class LaterClock(SystemClock):
+    """The time of day later on, while nothing that is remembered grows older."""
+
+    def __init__(self, later: timedelta) -> None:
+        self._later = later
+
+    def now(self) -> datetime:
+        return super().now() + self._later
 
 
 async def refused(gateway: Gateway, secret: str) -> bool:
@@ -186,7 +203,7 @@ async def refused(gateway: Gateway, secret: str) -> bool:
 
 
 async def test_a_key_that_calls_too_often_is_told_when_to_come_back(world: World) -> None:
-    gateway = await world.gateway(calls_per_second=0.5, call_burst=3)
+    gateway = await world.gateway(calls_per_second=0.001, call_burst=3)
     errors = [await status(gateway, METHODS[0], bearer(gateway.api_key)) for _ in range(4)]
     assert [error.code() for error in errors[:3]] == [grpc.StatusCode.INVALID_ARGUMENT] * 3
     assert errors[3].code() is grpc.StatusCode.RESOURCE_EXHAUSTED

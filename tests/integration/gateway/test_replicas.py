@@ -72,6 +72,7 @@ async def test_a_run_is_cancelled_from_another_gateway(world: World) -> None:
     assert (await second.cancel(run_id)).state == pb.RUN_STATE_CANCELLING
     events = await collect(call)
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
+    await eventually(lambda: world.turns.cancelled)
     assert world.turns.cancelled == [run_id]
 
 
@@ -89,7 +90,12 @@ async def test_a_gateway_that_stops_hands_its_runs_over(world: World) -> None:
     first, second = await world.gateway(lease_s=60, grace_s=0), await world.gateway(lease_s=60)
     run = await first.start_run(world.new_agent())
     follower = asyncio.create_task(collect(second.stream(run.id)))
-    await eventually(lambda: world.turns.requests)
+    # It stops in the middle of the step, not before it has heard of it.
+    heard = first.stream(run.id)
+    async for response in heard:
+        if response.event.HasField("text_delta") or response.event.HasField("text_snapshot"):
+            break
+    heard.cancel()
     await first.stop()
     events = await follower
     # The lease of a minute was given back: nobody had to wait for it to run out.
@@ -125,7 +131,7 @@ async def test_runs_of_a_killed_gateway_are_taken_over(network_world: World) -> 
     world = network_world
     gate = Gate()
     world.turns.script = gate.turn
-    process, address = await start_process(world)
+    process, address = await start_process(world, lease_s=1.5)
     try:
         survivor = await world.gateway()
         async with grpc.aio.insecure_channel(address) as channel:

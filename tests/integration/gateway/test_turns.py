@@ -24,6 +24,7 @@ from integration.gateway.world import (
 )
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.gateway.runs import live
 from strata.shared.errors import NotFoundError, Reason
 
 WHOLE = [
@@ -79,7 +80,11 @@ async def test_tokens_can_be_left_out(world: World) -> None:
     assert kinds(events)[-1] == "run_finished"
 
 
-async def test_a_plain_turn_costs_two_statements_and_two_commits(world: World) -> None:
+async def test_a_plain_turn_costs_two_statements_and_two_commits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What a turn of more than a second reports is stored before its end, too.
+    monkeypatch.setattr(live, "_REPORT_DELAY_S", 60.0)
     gateway = await world.gateway(poll_s=30, heartbeat_s=30)
     agent = world.new_agent()
     await collect(gateway.send(agent))
@@ -199,12 +204,14 @@ async def test_a_repeated_request_id_follows_the_run_under_way(world: World) -> 
 async def test_messages_of_a_busy_conversation_run_one_after_the_other(world: World) -> None:
     running: list[str] = []
     most = 0
+    all_sent = asyncio.Event()
 
     async def turn(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         nonlocal most
         running.append(request.run_id)
         most = max(most, len(running))
         yield started()
+        await all_sent.wait()
         await asyncio.sleep(0.05)
         running.remove(request.run_id)
         yield finished()
@@ -214,6 +221,7 @@ async def test_messages_of_a_busy_conversation_run_one_after_the_other(world: Wo
     agent = world.new_agent()
     runs = [await gateway.start_run(agent, max_steps=number + 1) for number in range(4)]
     assert [run.state for run in runs[1:]] == [pb.RUN_STATE_QUEUED] * 3
+    all_sent.set()
     for events in await asyncio.gather(*(collect(gateway.stream(run.id)) for run in runs)):
         assert kinds(events) == ["run_started", "run_finished"]
     assert most == 1
@@ -231,7 +239,9 @@ async def test_a_busy_conversation_can_be_refused_or_interrupted(world: World) -
     gateway = await world.gateway()
     agent = world.new_agent()
     first = gateway.send(agent)
-    await anext(aiter(first))
+    async for response in first:
+        if response.event.HasField("message_stored"):
+            break
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await collect(gateway.send(agent, on_busy=pb.ON_BUSY_REJECT))
     assert raised.value.code() is grpc.StatusCode.ABORTED
@@ -244,6 +254,7 @@ async def test_a_busy_conversation_can_be_refused_or_interrupted(world: World) -
     # What the interrupted turn had spent is not forgotten.
     assert rest[-1].run_finished.usage.total_tokens == 10
     assert rest[-1].run_finished.step_count == 1
+    await eventually(lambda: world.turns.cancelled)
     assert world.turns.cancelled == [world.turns.requests[0].run_id]
 
 
@@ -370,8 +381,10 @@ async def test_a_run_has_a_deadline(world: World) -> None:
         yield started()
         await asyncio.Event().wait()
 
+    gateway = await world.gateway(run_timeout_s=2.0)
+    # The time of a run begins before there is a connection; one is made beforehand.
+    assert kinds(await collect(gateway.send(world.new_agent()))) == WHOLE
     world.turns.script = endless
-    gateway = await world.gateway(run_timeout_s=0.3)
     events = await collect(gateway.send(world.new_agent()))
     assert events[-1].run_finished.error.reason == "DEADLINE_EXCEEDED"
     await eventually(lambda: len(world.turns.cancelled) == 1)

@@ -270,7 +270,9 @@ class World:
             "targets": self.targets,
             "pool_size": 5,
             "worker_pool_size": 2,
-            "lease_s": 1.5,
+            # Long: a process that stands still for some seconds is not to lose its runs. Who wants
+            # a run to be taken over says so.
+            "lease_s": 30,
             "heartbeat_s": 0.3,
             "poll_s": 0.2,
             "drain_s": 0,

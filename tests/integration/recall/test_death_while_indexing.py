@@ -6,11 +6,11 @@ import asyncio
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from strata.api.recall.v1 import message_service_pb2 as pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
+from strata.embedded.ports import ReservedPort
 from strata.embedded.vectors import EmbeddedVectors
 from strata.recall.index import MESSAGES
 from strata.recall.migrations import MIGRATIONS
@@ -36,12 +37,6 @@ from strata.shared.vectors.qdrant import QdrantIndex, connect
 PLACES = ("Porto", "Lima", "Oslo", "Accra", "Perth", "Quito", "Hanoi", "Turin")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def room(urls: Any, vectors: EmbeddedVectors, public: str, port: int) -> Iterator[int]:
     roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
@@ -49,6 +44,7 @@ def room(urls: Any, vectors: EmbeddedVectors, public: str, port: int) -> Iterato
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
         "PYTHONPATH": roots,
         "STRATA_RECALL_PORT": str(port),
+        "STRATA_RECALL_REUSE_PORT": "true",
         "STRATA_RECALL_DATABASE_URL": urls.service_url,
         "STRATA_RECALL_WORKER_DATABASE_URL": urls.worker_url,
         "STRATA_RECALL_QDRANT_URL": vectors.url,
@@ -63,7 +59,7 @@ def room(urls: Any, vectors: EmbeddedVectors, public: str, port: int) -> Iterato
         yield process.pid
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 async def until(holds: Callable[[], Awaitable[bool]], seconds: float = 60) -> None:
@@ -81,8 +77,10 @@ async def test_what_was_acknowledged_is_found_whenever_the_room_dies(
     urls = await databases.of(MIGRATIONS)
     private, public = generate_key_pair()
     project, agent = new_id("project"), new_id("agent")
-    token = TokenSigner(private).mint("org-1", project, "test", ["write"])
-    port = free_port()
+    token = TokenSigner(private).mint("org-1", project, "test", ["write"], ttl=timedelta(hours=1))
+    # Ours all the time, also while nobody listens.
+    reserved = ReservedPort()
+    port = reserved.number
     factory = ChannelFactory()
     channel = factory.channel(f"127.0.0.1:{port}", services_of("recall"))
     messages = message_grpc.MessageServiceStub(channel)
@@ -144,3 +142,4 @@ async def test_what_was_acknowledged_is_found_whenever_the_room_dies(
             assert all(hit.relevance.HasField("vector_rank") for hit in hits)
     await engine.close()
     await factory.close()
+    reserved.release()

@@ -48,7 +48,10 @@ async def test_the_settings_of_the_room_decide_who_puts_the_results_into_order(
     agent = new_id("agent")
     # Words alone: the reranker needs no index.
     settings = RecallSettings(
-        database_url=urls.service_url, token_public_keys=public, index_messages=False
+        database_url=urls.service_url,
+        token_public_keys=public,
+        index_messages=False,
+        reranker_budget_ms=60_000,
     )
     for path, first in ((None, PLAIN), (folder, WORDY)):
         async with AsyncExitStack() as stack:

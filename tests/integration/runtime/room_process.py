@@ -1,8 +1,8 @@
 """A small room for tests, run as a process: ``room_process.py KEY_FILE MODE``.
 
-Its method answers after the milliseconds it is sent; to ``objects`` with how many objects are set
-aside and how many are not, and ``load`` makes some more before. Modes: ``plain``; ``stuck``
-never ends its start; ``broken`` fails in it.
+Its method answers after the milliseconds it is sent; to ``waiting`` with how many calls do that;
+to ``objects`` with how many objects are set aside and how many are not, and ``load`` makes some
+more before. Modes: ``plain``; ``stuck`` never ends its start; ``broken`` fails in it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,22 @@ class ProcessSettings(RoomSettings):
 
 
 _LOADED: list[list[None]] = []
+_WAITING: set[object] = set()
 
 
 async def wait(request: bytes, context: Any) -> bytes:
+    if request == b"waiting":
+        return str(len(_WAITING)).encode()
     if request == b"load":
         _LOADED.extend([None] for _ in range(50_000))
     if not request.isdigit():
         return f"{gc.get_freeze_count()} {len(gc.get_objects())}".encode()
-    await asyncio.sleep(int(request) / 1000)
+    call = object()
+    _WAITING.add(call)
+    try:
+        await asyncio.sleep(int(request) / 1000)
+    finally:
+        _WAITING.discard(call)
     return type(asyncio.get_running_loop()).__module__.encode()
 
 

@@ -57,12 +57,15 @@ async def test_closing_gives_running_calls_their_grace_and_refuses_new_ones(
     verifier: TokenVerifier, caller: Caller, room_of: Callable[..., Room]
 ) -> None:
     go, cancelled = asyncio.Event(), asyncio.Event()
+    entered = asyncio.Semaphore(0)
 
     async def wait(request: bytes, context: Any) -> bytes:
+        entered.release()
         await go.wait()
         return b"done"
 
     async def forever(request: bytes, context: Any) -> bytes:
+        entered.release()
         try:
             await asyncio.sleep(60)
         finally:
@@ -75,15 +78,19 @@ async def test_closing_gives_running_calls_their_grace_and_refuses_new_ones(
     with use(RequestContext(caller=caller)):
         short = asyncio.ensure_future(channel.unary_unary(f"{PATH}/Wait")(b""))
         long = asyncio.ensure_future(channel.unary_unary(f"{PATH}/Forever")(b""))
-        await asyncio.sleep(0.05)
-        closing = asyncio.ensure_future(network.close(0.3))
+        for _ in range(2):
+            await asyncio.wait_for(entered.acquire(), 30)
+        closing = asyncio.ensure_future(network.close(30))
         await asyncio.sleep(0.05)
         with pytest.raises(UnavailableError) as raised:
             await channel.unary_unary(f"{PATH}/Wait")(b"")
         assert raised.value.reason is Reason.SHUTTING_DOWN
         go.set()
         assert await short == b"done"
-        await closing
+        assert not closing.done()
+        # The grace of the other call is over sooner.
+        await network.close(0.1)
+        await asyncio.wait_for(closing, 30)
         with pytest.raises(UnavailableError) as raised:
             await long
         assert raised.value.reason is Reason.SHUTTING_DOWN

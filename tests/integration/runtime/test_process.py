@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -66,29 +67,66 @@ def waiting(factory: ChannelFactory, address: str) -> Any:
     return factory.channel(address).unary_unary("/strata.testing.Wait/Wait")
 
 
-async def health(address: str, service: str) -> str:
-    async with grpc.aio.insecure_channel(address) as channel:
-        stub: Any = health_pb2_grpc.HealthStub(channel)
-        answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
-    name: str = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
-    return name
+async def until_called(call: Any) -> None:
+    """Waits until a call of the room is being served."""
+    async with asyncio.timeout(30):
+        while await call(b"waiting") == b"0":
+            await asyncio.sleep(0.02)
+
+
+class Health:
+    """What a balancer knows of the room, over one connection."""
+
+    def __init__(self, stub: Any) -> None:
+        self._stub = stub
+        request = health_pb2.HealthCheckRequest(service="strata.testing.Wait")
+        self._watch = stub.Watch(request)
+
+    async def check(self, service: str) -> str:
+        return _name(await self._stub.Check(health_pb2.HealthCheckRequest(service=service)))
+
+    async def news(self) -> str:
+        """Waits for the next state that the room tells of itself."""
+        return _name(await asyncio.wait_for(self._watch.read(), 30))
+
+    def leave(self) -> None:
+        self._watch.cancel()
+
+
+def _name(answer: health_pb2.HealthCheckResponse) -> str:
+    return health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+
+
+@pytest.fixture
+async def probe() -> AsyncIterator[Callable[[str], Health]]:
+    """Connects to the health service of an address."""
+    async with AsyncExitStack() as stack:
+
+        def connect(address: str) -> Health:
+            channel = grpc.aio.insecure_channel(address)
+            stack.push_async_callback(channel.close)
+            return Health(health_pb2_grpc.HealthStub(channel))
+
+        yield connect
 
 
 async def test_a_running_call_ends_well_and_everything_is_closed_in_reverse(
-    spawn: Spawn, factory: ChannelFactory, caller: Caller
+    spawn: Spawn, factory: ChannelFactory, caller: Caller, probe: Callable[[str], Health]
 ) -> None:
-    process = await spawn(drain_s=0.3)
+    process = await spawn(drain_s=1.5)
     address = await ready(process)
-    assert await health(address, "strata.testing.Wait") == "SERVING"
+    health, wait = probe(address), waiting(factory, address)
+    assert await health.news() == "SERVING"
     with use(RequestContext(caller=caller)):
-        call = asyncio.ensure_future(waiting(factory, address)(b"1500"))
-        await asyncio.sleep(0.3)
+        call = asyncio.ensure_future(wait(b"2000"))
+        await until_called(wait)
         process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.15)
         # Draining: balancers are told, calls are still taken.
-        assert await health(address, "strata.testing.Wait") == "NOT_SERVING"
-        assert await health(address, "") == "NOT_SERVING"
-        assert await waiting(factory, address)(b"0")
+        assert await health.news() == "NOT_SERVING"
+        assert await health.check("strata.testing.Wait") == "NOT_SERVING"
+        assert await health.check("") == "NOT_SERVING"
+        assert await wait(b"0")
+        health.leave()
         loop = await call
     code, out, err = await ended(process)
     assert code == 0, err
@@ -120,16 +158,20 @@ async def test_what_the_start_has_made_is_not_walked_for_garbage(
 
 
 async def test_a_second_signal_cuts_drain_and_grace_short(
-    spawn: Spawn, factory: ChannelFactory, caller: Caller
+    spawn: Spawn, factory: ChannelFactory, caller: Caller, probe: Callable[[str], Health]
 ) -> None:
     process = await spawn(drain_s=60)
     address = await ready(process)
+    health, wait = probe(address), waiting(factory, address)
+    assert await health.news() == "SERVING"
     with use(RequestContext(caller=caller)):
-        call = asyncio.ensure_future(waiting(factory, address)(b"60000"))
-        await asyncio.sleep(0.3)
+        call = asyncio.ensure_future(wait(b"60000"))
+        await until_called(wait)
         started = time.monotonic()
         process.send_signal(signal.SIGINT)
-        await asyncio.sleep(0.2)
+        # Two signals that are sent before the first is taken are one.
+        assert await health.news() == "NOT_SERVING"
+        health.leave()
         process.send_signal(signal.SIGINT)
         code, out, err = await ended(process)
         with pytest.raises(StrataError):

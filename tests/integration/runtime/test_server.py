@@ -78,9 +78,10 @@ async def test_a_health_watch_sees_the_drain(start: Start) -> None:
 async def test_health_answers_while_load_is_shed(
     start: Start, factory: ChannelFactory, caller: Caller
 ) -> None:
-    go = asyncio.Event()
+    entered, go = asyncio.Event(), asyncio.Event()
 
     async def wait(request: bytes, context: Any) -> bytes:
+        entered.set()
         await go.wait()
         return request
 
@@ -89,7 +90,7 @@ async def test_health_answers_while_load_is_shed(
     call = channel.unary_unary(f"{PATH}/Wait")
     with use(RequestContext(caller=caller)):
         first = asyncio.ensure_future(call(b"a"))
-        await asyncio.sleep(0.1)
+        await asyncio.wait_for(entered.wait(), 30)
         with pytest.raises(ResourceExhaustedError):
             await call(b"b")
         health: Any = health_pb2_grpc.HealthStub(channel)
@@ -231,9 +232,9 @@ async def test_replicas_take_turns_and_one_may_go_away(
     target = f"ipv4:127.0.0.1:{one.port},127.0.0.1:{two.port}"
     read = factory.channel(target, [raw_service()]).unary_unary(f"{PATH}/Read")
     with use(RequestContext(caller=caller)):
-        for _ in range(5):
-            await read(b"warm up")
-        await asyncio.sleep(0.3)
+        async with asyncio.timeout(30):
+            while not (first[0] and second[0]):
+                await read(b"warm up")
         first[0] = second[0] = 0
         for _ in range(40):
             await read(b"x")

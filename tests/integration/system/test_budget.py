@@ -12,6 +12,7 @@ from doubles.script import Call, Reply, say
 from metering import Cost
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
+from strata.gateway.runs import live
 from world import Ran, World, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -38,6 +39,14 @@ _COPY = """
      WHERE conversation_id = $1
 """
 _COUNT = "UPDATE recall.windows SET message_count = message_count + $2 WHERE conversation_id = $1"
+
+
+@pytest.fixture(autouse=True)
+def turns_of_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine: what a turn of more than a second reports is stored before its end,
+    too, and that is not what is counted here.
+    """
+    monkeypatch.setattr(live, "_REPORT_DELAY_S", 60.0)
 
 
 def internal_calls(steps: int, *, memory_changed: bool) -> int:

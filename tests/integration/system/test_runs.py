@@ -12,15 +12,20 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
-from world import World, roles, text_of, user
+from world import Stream, World, roles, text_of, user
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 LONG = "This is a long answer that takes its time to be told, piece by piece. " * 2
 
 
-def slowly(text: str = LONG) -> Reply:
-    return Reply(text=text, piece=4, pause=0.02)
+def slowly(text: str = LONG, held: asyncio.Event | None = None) -> Reply:
+    return Reply(text=text, piece=4, pause=0.02, held=held)
+
+
+def endlessly() -> Reply:
+    """More than is ever said: whoever is to break in comes in time, however late."""
+    return slowly(LONG * 40)
 
 
 async def answer_of(world: World, agent: agent_pb.Agent, text: str) -> str:
@@ -56,7 +61,8 @@ async def test_message_is_stored_before_the_model_is_called(world: World) -> Non
 
 async def test_conversation_has_one_active_run(world: World) -> None:
     agent = await world.make_agent()
-    world.model.script(slowly(), say("Second answer."))
+    go_on = asyncio.Event()
+    world.model.script(slowly(held=go_on), say("Second answer."))
     first = world.begin(agent, "First.")
     await first.until("text_delta")
 
@@ -67,6 +73,7 @@ async def test_conversation_has_one_active_run(world: World) -> None:
     assert len(world.model.requests) == 1
     assert roles(await world.log(agent)) == ["system", "user"]
 
+    go_on.set()
     ran = await first.rest()
     following = await world.follow(second.run.id)
 
@@ -84,13 +91,15 @@ async def test_conversation_has_one_active_run(world: World) -> None:
 
 async def test_busy_conversation_refuses_when_asked_to(world: World) -> None:
     agent = await world.make_agent()
-    world.model.script(slowly())
+    go_on = asyncio.Event()
+    world.model.script(slowly(held=go_on))
     first = world.begin(agent, "First.")
     await first.until("text_delta")
 
     with pytest.raises(AbortedError) as caught:
         await world.send(agent, "Second.", on_busy=run_pb.ON_BUSY_REJECT)
 
+    go_on.set()
     assert caught.value.reason is Reason.CONVERSATION_BUSY
     assert (await first.rest()).text == LONG
     assert roles(await world.log(agent)) == ["system", "user", "assistant"]
@@ -98,7 +107,7 @@ async def test_busy_conversation_refuses_when_asked_to(world: World) -> None:
 
 async def test_interrupting_message_cancels_and_goes_on(world: World) -> None:
     agent = await world.make_agent()
-    world.model.script(slowly(), say("Gladly."))
+    world.model.script(endlessly(), say("Gladly."))
     first = world.begin(agent, "Tell me all.")
     await first.until("text_delta")
 
@@ -116,7 +125,8 @@ async def test_other_conversations_of_the_agent_run_meanwhile(world: World) -> N
         agent_pb.CreateConversationRequest(agent_id=agent.id, title="Another")
     )
     other = created.conversation.id
-    world.model.script(slowly(), say("Meanwhile."))
+    go_on = asyncio.Event()
+    world.model.script(slowly(held=go_on), say("Meanwhile."))
     first = world.begin(agent, "First.")
     await first.until("text_delta")
 
@@ -124,6 +134,7 @@ async def test_other_conversations_of_the_agent_run_meanwhile(world: World) -> N
 
     assert meanwhile.text == "Meanwhile."
     assert (await world.run(first.run_id)).state == run_pb.RUN_STATE_RUNNING
+    go_on.set()
     assert (await first.rest()).text == LONG
     assert roles(await world.log(agent, other)) == ["system", "user", "assistant"]
 
@@ -132,7 +143,7 @@ async def test_cancelled_run_lets_go_of_the_model_and_the_conversation_goes_on(
     world: World,
 ) -> None:
     agent = await world.make_agent()
-    world.model.script(slowly())
+    world.model.script(endlessly())
     call = world.begin(agent, "Tell me all.")
     await call.until("text_delta")
 
@@ -141,7 +152,7 @@ async def test_cancelled_run_lets_go_of_the_model_and_the_conversation_goes_on(
     ran = await call.rest()
     assert ran.finished.stop_reason == event_pb.STOP_REASON_CANCELLED
     assert (await world.run(ran.run_id)).state == run_pb.RUN_STATE_CANCELLED
-    await asyncio.wait_for(world.model.abandoned.wait(), 10)
+    await asyncio.wait_for(world.model.abandoned.wait(), 30)
     assert roles(await world.log(agent)) == ["system", "user"]
     assert await answer_of(world, agent, "Never mind.") == "You said: Never mind."
 
@@ -159,7 +170,8 @@ async def test_cancelling_what_is_over_changes_nothing(world: World) -> None:
 
 async def test_queued_run_can_be_cancelled(world: World) -> None:
     agent = await world.make_agent()
-    world.model.script(slowly())
+    go_on = asyncio.Event()
+    world.model.script(slowly(held=go_on))
     first = world.begin(agent, "First.")
     await first.until("text_delta")
     second = await world.runs.StartRun(
@@ -171,16 +183,19 @@ async def test_queued_run_can_be_cancelled(world: World) -> None:
     assert (await world.follow(second.run.id)).finished.stop_reason == (
         event_pb.STOP_REASON_CANCELLED
     )
+    go_on.set()
     assert (await first.rest()).text == LONG
     assert len(world.model.requests) == 1
 
 
 async def test_client_that_goes_away_does_not_stop_the_run(world: World) -> None:
     agent = await world.make_agent()
-    world.model.script(slowly())
+    go_on = asyncio.Event()
+    world.model.script(slowly(held=go_on))
     call = world.begin(agent, "First.")
     await call.until("text_delta")
     call.leave()
+    go_on.set()
 
     ran = await world.follow(call.run_id)
 
@@ -213,12 +228,17 @@ async def test_events_can_be_read_again_after_any_sequence(world: World) -> None
 
 async def test_follower_in_mid_reply_gets_the_text_so_far_and_the_rest(world: World) -> None:
     agent = await world.make_agent()
-    world.model.script(slowly())
+    go_on = asyncio.Event()
+    world.model.script(slowly(held=go_on))
     call = world.begin(agent, "Tell me all.")
     await call.until("text_delta")
     seen = call.events[-1].sequence
 
-    late = await world.follow(call.run_id, seen)
+    request = run_pb.StreamRunRequest(run_id=call.run_id, after_sequence=seen)
+    follower = Stream(world.runs.StreamRun(request))
+    await follower.until("text_snapshot")
+    go_on.set()
+    late = await follower.rest()
 
     ran = await call.rest()
     assert late.events[0].HasField("text_snapshot")
@@ -247,11 +267,15 @@ async def test_repeated_request_id_gives_the_first_run(world: World) -> None:
 
 async def test_request_id_repeated_during_the_run_follows_it(world: World) -> None:
     agent = await world.make_agent()
-    world.model.script(slowly())
+    go_on = asyncio.Event()
+    world.model.script(slowly(held=go_on))
     call = world.begin(agent, "Tell me.", request_id="request-2")
     await call.until("text_delta")
 
-    again = await world.send(agent, "Tell me.", request_id="request-2")
+    second = world.begin(agent, "Tell me.", request_id="request-2")
+    await second.until("step_started")
+    go_on.set()
+    again = await second.rest()
 
     ran = await call.rest()
     assert again.stored_events == ran.stored_events
@@ -293,11 +317,13 @@ async def test_stream_of_a_run_that_waits_begins_when_it_does(world: World) -> N
 
 async def test_agent_deleted_in_mid_run_leaves_nothing_behind(world: World) -> None:
     agent = await world.make_agent()
-    world.model.script(slowly())
+    go_on = asyncio.Event()
+    world.model.script(slowly(held=go_on))
     stream = world.begin(agent, "Tell me all.")
     await stream.until("text_delta")
 
     await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
+    go_on.set()
 
     ran = await stream.rest()
     assert ran.finished.error.reason in {"AGENT_NOT_FOUND", "WINDOW_NOT_FOUND"}

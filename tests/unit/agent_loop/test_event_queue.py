@@ -37,11 +37,11 @@ async def test_turn_whose_reader_is_gone_waits_no_more() -> None:
     task = asyncio.create_task(turn())
     await asyncio.sleep(0)
     queue.abandon()
-    await asyncio.wait_for(task, 1)
+    await asyncio.wait_for(task, 30)
 
 
 async def test_reader_that_waits_is_told_of_the_end() -> None:
     queue = EventQueue()
     task = asyncio.create_task(asyncio.sleep(0.01))
     task.add_done_callback(lambda _: queue.end())
-    assert await asyncio.wait_for(queue.next(task), 1) is None
+    assert await asyncio.wait_for(queue.next(task), 30) is None

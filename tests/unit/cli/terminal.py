@@ -7,6 +7,7 @@ import re
 from rich.cells import get_character_cell_size
 
 _SEQUENCE = re.compile(r"\x1b\[(\??)([\d;]*)([A-Za-z])")
+_BEGUN = re.compile(r"\x1b(\[\??[\d;]*)?\Z")
 
 
 class Terminal:
@@ -22,6 +23,7 @@ class Terminal:
         self.height = height
         self._rows: list[list[str]] = [[]]
         self._row = self._column = 0
+        self._begun = ""
 
     @property
     def text(self) -> str:
@@ -29,9 +31,13 @@ class Terminal:
         return "\n".join("".join(row).rstrip() for row in self._rows).rstrip("\n")
 
     def feed(self, written: str) -> None:
-        """Takes what a program wrote."""
+        """Takes what a program wrote, or a part of it that may end amid a sequence."""
+        written, self._begun = self._begun + written, ""
         at = 0
         while at < len(written):
+            if _BEGUN.match(written, at):
+                self._begun = written[at:]
+                return
             if found := _SEQUENCE.match(written, at):
                 self._control(found[1], found[2], found[3])
                 at = found.end()

@@ -16,6 +16,7 @@ from strata.shared.reranking import Outcome, Report, Reranker
 from strata.shared.reranking.ordering import RERANK_SECONDS, RERANKS, Ranked, Reranking, told
 from strata.shared.telemetry import Histogram, Telemetry
 from strata.shared.vectors.merging import Place
+from unit.loop_time import put_forward
 
 SCORES = st.floats(allow_nan=False, allow_infinity=False)
 # Scores as models give them, among them equal ones.
@@ -133,10 +134,15 @@ async def test_when_the_time_is_over_the_fused_order_stands() -> None:
 
 
 async def test_a_caller_in_a_hurry_gets_an_answer_and_not_a_timeout() -> None:
+    class Slow(Fixed):
+        async def score(self, query: str, texts: Sequence[str]) -> list[float]:
+            put_forward(25)
+            return await super().score(query, texts)
+
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + 2
+    deadline = loop.time() + 40
     with context.use(RequestContext(deadline=deadline)):
-        _, report = await reranking(Fixed([1], 60)).order("?", found(1), str)
+        _, report = await reranking(Slow([1], 60)).order("?", found(1), str)
     assert report is not None
     assert report.outcome is Outcome.OUT_OF_TIME
     # Something is left for the rest of the search.

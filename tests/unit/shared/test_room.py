@@ -24,7 +24,7 @@ async def test_a_failing_task_is_started_again(monkeypatch: pytest.MonkeyPatch) 
         await asyncio.sleep(60)
 
     async with BackgroundTasks(Room("recall", [], background=[flaky])):
-        await asyncio.wait_for(recovered.wait(), 5)
+        await asyncio.wait_for(recovered.wait(), 30)
     assert runs == 3
 
 
@@ -63,7 +63,7 @@ async def test_a_group_of_tasks_that_fails_while_it_is_cancelled_ends() -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(fragile())
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         async with BackgroundTasks(Room("recall", [], background=[group])):
             await started.wait()
     assert runs == 1

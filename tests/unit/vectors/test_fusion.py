@@ -1,7 +1,5 @@
 """The fusion of two rankings: pure, stable, and monotonic."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -14,7 +12,9 @@ BM25 = st.floats(min_value=0, max_value=40, allow_nan=False)
 
 
 def candidates(scores: st.SearchStrategy[float]) -> st.SearchStrategy[list[Candidate]]:
-    one = st.builds(Candidate, st.sampled_from("abcdefghij"), st.integers(0, 2), scores)
+    one = st.builds(
+        Candidate, st.sampled_from("abcdefghij"), st.integers(0, 2), scores, st.just(0.0)
+    )
     return st.lists(one, max_size=20, unique_by=lambda hit: (hit.document_id, hit.chunk))
 
 
@@ -151,7 +151,7 @@ def found_by(
 ) -> list[Hit]:
     """All that a model has found, in documents of its own."""
     theirs = [
-        [replace(each, document_id=f"{each.document_id} {model}") for each in arm]
+        [each._replace(document_id=f"{each.document_id} {model}") for each in arm]
         for arm in (dense, sparse)
     ]
     return fuse(*theirs, limit=100, depth=100, config=config, corpus=1_000)

@@ -75,7 +75,10 @@ class SlowLedger:
         return Serving(slot, f"generation-{self.asked}", "model", 2)
 
 
-async def test_searches_of_one_moment_ask_once_what_serves() -> None:
+async def test_searches_of_one_moment_ask_once_what_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("strata.shared.vectors.reindex.routes._REMEMBERED_S", 600.0)
     ledger = SlowLedger()
     info = ModelInfo("model", 2)
     models = EmbeddingModels("model", [(info, None)])  # type: ignore[list-item]

@@ -12,12 +12,14 @@ import qdrant_edge as edge
 from strata.embedded.vectors import wire
 from strata.embedded.vectors.convert_filters import filter_of
 
+_MOST_KNOWN = 1_000
+
 
 class Narrowing:
-    """Knows which conditions all points of a shard meet; for one request only.
+    """Knows which conditions all points of a shard meet, until something is written to it.
 
     Told of conditions for one value of an indexed field alone: there the engine's estimate is the
-    number itself, and takes no time.
+    number itself, and takes a quarter of a millisecond.
     """
 
     def __init__(self, shard: edge.EdgeShard) -> None:
@@ -47,6 +49,8 @@ class Narrowing:
             return False
         name = condition.SerializeToString(deterministic=True)
         if name not in self._known:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
             self._known[name] = self._counts_all(field.key, condition)
         return self._known[name]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import strata
 from strata.embedded.locks import FolderLock
-from strata.embedded.ports import pick_port
+from strata.embedded.ports import EXIT_PORT_TAKEN, pick_port
 from strata.embedded.supervisor import (
     Command,
     Supervisor,
@@ -23,6 +23,11 @@ from strata.embedded.supervisor import (
 from strata.shared.errors import UnavailableError
 
 _STOP_SECONDS = 20.0
+_PORTS_TRIED = 3
+
+
+class _PortTakenError(UnavailableError):
+    """Somebody else listens on the port."""
 
 
 class EmbeddedVectors:
@@ -100,11 +105,24 @@ class EmbeddedVectors:
         self._lock.acquire()
         try:
             self._api_key = self._key()
-            self._port = pick_port(self._last_port())
-            await self._supervisor.start()
+            await self._start_on_a_port()
         except BaseException:
             self._lock.release()
             raise
+
+    async def _start_on_a_port(self) -> None:
+        preferred = self._last_port()
+        for left in reversed(range(_PORTS_TRIED)):
+            self._port = pick_port(preferred)
+            try:
+                await self._supervisor.start()
+            except _PortTakenError:
+                # It was free when we looked.
+                preferred = None
+                if not left:
+                    raise
+            else:
+                break
 
     async def stop(self) -> None:
         """Flushes and ends the engine."""
@@ -152,4 +170,5 @@ class EmbeddedVectors:
         process = spawn(self._command(), watchdog=self._watchdog)
         if await until_ready(process, ready.exists, stop=signal.SIGTERM):
             return process
-        raise UnavailableError(f"the vector engine did not start: {tail(self._log_path)}")
+        kind = _PortTakenError if process.returncode == EXIT_PORT_TAKEN else UnavailableError
+        raise kind(f"the vector engine did not start: {tail(self._log_path)}")

@@ -24,6 +24,7 @@ import grpc
 
 from strata.embedded.files import write_atomically
 from strata.embedded.locks import FolderLock
+from strata.embedded.ports import EXIT_PORT_TAKEN
 from strata.embedded.vectors import wire
 from strata.embedded.vectors.memory import unmap_read_pages
 from strata.embedded.vectors.servicers import (
@@ -39,7 +40,6 @@ FLUSH_SECONDS = 3.0
 STOP_GRACE_SECONDS = 5.0
 LOCK_WAIT_SECONDS = 15.0
 EXIT_LOCKED = 75
-EXIT_PORT_TAKEN = 76
 
 
 class ApiKeyInterceptor(grpc.aio.ServerInterceptor):

@@ -27,6 +27,7 @@ from strata.embedded.vectors.errors import (
     ExistsError,
     MissingError,
 )
+from strata.embedded.vectors.narrowing import Narrowing
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 _FLUSH_EVERY_OPERATIONS = 1000
@@ -40,6 +41,7 @@ class _Collection:
     shard: edge.EdgeShard | None
     unflushed: int = 0
     damage: str = ""
+    narrowing: Narrowing | None = None
 
 
 class CollectionStore:
@@ -134,9 +136,22 @@ class CollectionStore:
             )
         return collection.shard
 
+    def narrowing(self, name: str) -> Narrowing:
+        """Returns what is known of conditions on a collection as it is now.
+
+        Raises:
+            MissingError: There is no such collection.
+            DamagedError: Its files could not be loaded at start.
+        """
+        collection, shard = self._find(name), self.shard(name)
+        if collection.narrowing is None:
+            collection.narrowing = Narrowing(shard)
+        return collection.narrowing
+
     def update(self, name: str, operations: Iterable[edge.UpdateOperation]) -> None:
         """Applies operations in their order; each is durable against a crash of the process."""
         collection, shard = self._find(name), self.shard(name)
+        collection.narrowing = None
         for operation in operations:
             shard.update(operation)
             collection.unflushed += 1

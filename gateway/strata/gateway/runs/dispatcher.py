@@ -303,7 +303,7 @@ class Dispatcher:
             pause = min(pause * 2, self._terms.longest_pause_s)
             if active.stop is None:
                 _log.warning("turn dispatched again", reason=outcome.reason, error=outcome.message)
-                active.live.redispatched(await self._store.redispatch(active.live.fence))
+                await active.live.redispatch()
 
     async def _attempt(self, active: _ActiveRun) -> run_event_pb2.RunFinished | StrataError | None:
         """Relays one ExecuteRun: its end, the error it broke with, or None if asked to stop."""

@@ -215,9 +215,19 @@ class LiveRun:
                 break
         self._progress.restarted_step = 0
 
-    def redispatched(self, fence: Fence) -> None:
-        """Goes on under a higher attempt."""
-        self.fence = fence
+    async def redispatch(self) -> None:
+        """Goes on under a higher attempt.
+
+        Nothing is stored meanwhile: under the old attempt this gateway would seem another one.
+
+        Raises:
+            LeaseLostError: Another gateway holds the run now.
+            StrataError: The database failed.
+        """
+        async with self._writing:
+            if self._lost is not None:
+                raise self._lost
+            self.fence = await self._store.redispatch(self.fence)
         self._progress.restarted_step = 0
 
     async def append(self, event: run_event_pb2.RunEvent) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -122,11 +122,18 @@ class FileChunkStore(Protocol):
         ...
 
     async def by_words(
-        self, words: str, folder_ids: Sequence[str], limit: int, *, waiting_only: bool
+        self,
+        words: str,
+        folder_ids: Sequence[str],
+        limit: int,
+        *,
+        waiting_only: bool,
+        begun: Callable[[], None] = ...,
     ) -> list[tuple[StoredChunk, float]]:
         """Returns, of the folders' chunks, the best by words with their scores.
 
-        With ``waiting_only`` these are only chunks that are not in the index yet.
+        With ``waiting_only`` these are only chunks that are not in the index yet. ``begun`` is
+        called when the moment is fixed that the answer tells of.
         """
         ...
 

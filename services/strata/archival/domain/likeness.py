@@ -9,6 +9,7 @@ candidates by an index (Leskovec, Rajaraman and Ullman, "Mining of Massive Datas
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +27,8 @@ THRESHOLD = 0.7
 MOST_DIFFERENT_BITS = round(BITS * (1 - THRESHOLD) / 2)
 """Bits that differ at the threshold: a bit of unequal minima is equal half the time."""
 
+# What is neither a letter nor a digit.
+_SIGNS = re.compile(r"[\W_]+")
 _RUN = 4
 _PIECE = 256
 
@@ -66,9 +69,8 @@ def likeness_of(text: str) -> Likeness:
 
 def _plain(text: str) -> str:
     folded = unicodedata.normalize("NFKC", text).casefold()
-    letters = "".join(char if char.isalnum() else " " for char in folded)
     # A text of signs alone is compared as it is.
-    return " ".join(letters.split()) or folded
+    return _SIGNS.sub(" ", folded).strip() or folded
 
 
 def _runs(text: str) -> _Runs:

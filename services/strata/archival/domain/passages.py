@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -88,10 +89,30 @@ class NewText:
 
 @dataclass(frozen=True, slots=True)
 class GivenVector:
-    """A vector of a whole text that was made elsewhere."""
+    """A vector of a whole text that was made elsewhere.
+
+    Attributes:
+        model: Whose it is.
+        packed: 32-bit floats, little-endian: as they come, and as they are stored.
+    """
 
     model: str
-    values: tuple[float, ...]
+    packed: bytes
+
+    @classmethod
+    def of(cls, model: str, values: Sequence[float]) -> GivenVector:
+        """Returns the vector with these numbers."""
+        return cls(model, struct.pack(f"<{len(values)}f", *values))
+
+    @property
+    def dim(self) -> int:
+        """How many numbers it has."""
+        return len(self.packed) // 4
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The numbers."""
+        return struct.unpack(f"<{self.dim}f", self.packed)
 
 
 @dataclass(frozen=True, slots=True)

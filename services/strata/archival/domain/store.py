@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -235,11 +235,18 @@ class PassageStore(Protocol):
         ...
 
     async def by_words(
-        self, words: str, within: Filter, limit: int, *, waiting_only: bool
+        self,
+        words: str,
+        within: Filter,
+        limit: int,
+        *,
+        waiting_only: bool,
+        begun: Callable[[], None] = ...,
     ) -> list[tuple[Passage, float]]:
         """Returns, of the conditions' passages, the best by words with their scores.
 
-        With ``waiting_only`` these are only passages that are not in the index yet.
+        With ``waiting_only`` these are only passages that are not in the index yet. ``begun`` is
+        called when the moment is fixed that the answer tells of.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from hashlib import sha256
 
@@ -17,7 +18,7 @@ MAX_UPLOAD_BATCH = 1_000
 class PassageUpload:
     """Stores the passages of one stream.
 
-    A message is stored when the next one is there, so that the last one can be stored in
+    A message is stored while the next one is read, so that the last one can be stored in
     one transaction with the answer of the whole. When the request was answered before,
     nothing is stored again: the stream is only read, to see whether it says the same.
 
@@ -64,8 +65,11 @@ class PassageUpload:
             self._note(message)
             if self._repeated or not message.passages:
                 continue
-            passages = await self._read(message.passages, "passages")
-            await self._store_held(self._place, held)
+            storing = asyncio.create_task(self._store_held(self._place, held))
+            try:
+                passages = await self._read(message.passages, "passages")
+            finally:
+                await storing
             held = passages
         if self._place is None or empty:
             convert.refuse([FieldViolation("passages", "at least one must be sent")])

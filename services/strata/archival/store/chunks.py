@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import Row, text
@@ -216,7 +216,13 @@ class PostgresFileChunkStore:
             return [_to_chunk(row) for row in await connection.execute(_BY_KEYS, values)]
 
     async def by_words(
-        self, words: str, folder_ids: Sequence[str], limit: int, *, waiting_only: bool
+        self,
+        words: str,
+        folder_ids: Sequence[str],
+        limit: int,
+        *,
+        waiting_only: bool,
+        begun: Callable[[], None] = lambda: None,
     ) -> list[tuple[StoredChunk, float]]:
         """Returns chunks by words."""
         values = {
@@ -226,7 +232,8 @@ class PostgresFileChunkStore:
             "limit": limit,
         }
         statement = _BY_WAITING_WORDS if waiting_only else _BY_ALL_WORDS
-        async with self._database.transaction(read_only=True) as connection:
+        async with self._database.transaction(snapshot=True) as connection:
+            begun()
             rows = (await connection.execute(statement, values)).all()
         return [(_to_chunk(row), row.rank) for row in rows]
 

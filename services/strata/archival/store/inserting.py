@@ -223,7 +223,7 @@ def _check_home(home: Row[Any], passages: Sequence[NewPassage]) -> None:
         if item.vector.model != home.model:
             told = f"must be {home.model!r}, the model of the archive"
             violations.append(FieldViolation(f"{place}.embedding_model", told))
-        elif len(item.vector.values) != home.dim:
+        elif item.vector.dim != home.dim:
             told = f"must have {home.dim} numbers, the dimension of the archive"
             violations.append(FieldViolation(f"{place}.embedding", told))
     if violations:

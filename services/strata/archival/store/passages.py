@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.archival.domain.history import Progress
@@ -185,52 +186,68 @@ class PostgresPassageStore:
 
     async def by_ids(self, ids: Sequence[str], within: Filter) -> list[Passage]:
         """Returns passages by id, all under the conditions."""
-        conditions = " AND ".join(_conditions(within))
-        # Taken by id first, whatever the planner thinks of a table that has just grown.
-        statement = text(
-            f"""
-            WITH named AS MATERIALIZED (
-                SELECT * FROM archival.passages
-                WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))
-            )
-            SELECT {PASSAGE_COLUMNS} FROM {joined_archive("named")} WHERE {conditions}
-            """
-        )
+        statement = _by_ids(tuple(_conditions(within)))
         values = {**_filter_values(within), "ids": list(ids)}
         async with self._database.transaction(read_only=True) as connection:
             return [to_passage(row) for row in await connection.execute(statement, values)]
 
     async def by_words(
-        self, words: str, within: Filter, limit: int, *, waiting_only: bool
+        self,
+        words: str,
+        within: Filter,
+        limit: int,
+        *,
+        waiting_only: bool,
+        begun: Callable[[], None] = lambda: None,
     ) -> list[tuple[Passage, float]]:
         """Returns passages by words, all under the conditions."""
         conditions = _conditions(within)
         if waiting_only:
             conditions.append("p.indexed_revision < p.revision")
-        statement = text(
-            f"""
-            WITH wanted AS ({wanted_sql("english", "simple")}), matches AS (
-                SELECT p.*, wanted.query, {pairs_sql("p.text")} AS held
-                FROM {PASSAGES}, wanted
-                WHERE {" AND ".join(conditions)} AND
-                    (p.search_vector @@ wanted.query OR {pairs_sql("p.text")} > 0)
-                ORDER BY p.create_time DESC, p.id DESC LIMIT {MOST_RANKED}
-            ), found AS (
-                SELECT m.*, CAST(ts_rank_cd(search_vector, query) AS float8) + held AS rank
-                FROM matches m
-            )
-            SELECT {PASSAGE_COLUMNS}, rank FROM found p ORDER BY rank DESC, p.id LIMIT :limit
-            """
-        )
         values = {
             **_filter_values(within),
             "words": storable(words),
             "pairs": pairs_of(words),
             "limit": limit,
         }
-        async with self._database.transaction(read_only=True) as connection:
-            rows = (await connection.execute(statement, values)).all()
+        async with self._database.transaction(snapshot=True) as connection:
+            begun()
+            rows = (await connection.execute(_by_words(tuple(conditions)), values)).all()
         return [(to_passage(row), row.rank) for row in rows]
+
+
+# There are as many statements as kinds of conditions, not of values.
+@cache
+def _by_ids(conditions: tuple[str, ...]) -> TextClause:
+    # Taken by id first, whatever the planner thinks of a table that has just grown.
+    return text(
+        f"""
+        WITH named AS MATERIALIZED (
+            SELECT * FROM archival.passages
+            WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))
+        )
+        SELECT {PASSAGE_COLUMNS} FROM {joined_archive("named")} WHERE {" AND ".join(conditions)}
+        """
+    )
+
+
+@cache
+def _by_words(conditions: tuple[str, ...]) -> TextClause:
+    return text(
+        f"""
+        WITH wanted AS ({wanted_sql("english", "simple")}), matches AS (
+            SELECT p.*, wanted.query, {pairs_sql("p.text")} AS held
+            FROM {PASSAGES}, wanted
+            WHERE {" AND ".join(conditions)} AND
+                (p.search_vector @@ wanted.query OR {pairs_sql("p.text")} > 0)
+            ORDER BY p.create_time DESC, p.id DESC LIMIT {MOST_RANKED}
+        ), found AS (
+            SELECT m.*, CAST(ts_rank_cd(search_vector, query) AS float8) + held AS rank
+            FROM matches m
+        )
+        SELECT {PASSAGE_COLUMNS}, rank FROM found p ORDER BY rank DESC, p.id LIMIT :limit
+        """
+    )
 
 
 def _conditions(within: Filter) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Row, text
 
 from strata.archival.domain.passages import GivenVector, Passage
-from strata.archival.store.rows import PASSAGE_COLUMNS, to_passage, unpack_vector
+from strata.archival.store.rows import PASSAGE_COLUMNS, to_passage
 from strata.shared.db import Database
 from strata.shared.vectors.indexing import MOST_COUNTED, Lag, from_both_ends
 
@@ -110,4 +110,4 @@ class PendingPassages:
 def _to_passage(row: Row[Any]) -> Passage:
     if row.vector is None:
         return to_passage(row)
-    return replace(to_passage(row), vector=GivenVector(row.model, unpack_vector(row.vector)))
+    return replace(to_passage(row), vector=GivenVector(row.model, row.vector))

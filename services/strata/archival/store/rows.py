@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -166,7 +165,7 @@ def _record(passage: NewPassage, archive_id: str) -> dict[str, Any]:
         "sketch": content.likeness.sketch,
         "bands": content.likeness.within(archive_id),
         "model": vector.model if vector else None,
-        "vector": b64encode(pack_vector(vector.values)).decode() if vector else None,
+        "vector": b64encode(vector.packed).decode() if vector else None,
     }
 
 
@@ -201,16 +200,6 @@ def change_from_json(kept: Any, revision: int, origin: Origin) -> tuple[Operatio
         return operation, Author(origin=origin if first else Origin())
     author = Author(found["principal"], Origin(**found["origin"]), found["reason"])
     return Operation(found["operation"]), author
-
-
-def pack_vector(values: Sequence[float]) -> bytes:
-    """Returns a vector as 32-bit floats, little-endian."""
-    return struct.pack(f"<{len(values)}f", *values)
-
-
-def unpack_vector(packed: bytes) -> tuple[float, ...]:
-    """Returns the vector that `pack_vector` wrote."""
-    return struct.unpack(f"<{len(packed) // 4}f", packed)
 
 
 def from_json(value: Any) -> Any:

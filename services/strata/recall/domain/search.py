@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -134,7 +134,12 @@ class SearchStore(Protocol):
         ...
 
     async def by_words(
-        self, query: SearchQuery, spoken: Sequence[TimeRange], *, waiting_only: bool
+        self,
+        query: SearchQuery,
+        spoken: Sequence[TimeRange],
+        *,
+        waiting_only: bool,
+        begun: Callable[[], None] = ...,
     ) -> list[tuple[Message, float]]:
         """Returns the best by words with their scores, under the query's conditions.
 
@@ -142,6 +147,7 @@ class SearchStore(Protocol):
             query: The question.
             spoken: Times that it speaks of; what was said then comes first.
             waiting_only: Only what the index does not have yet.
+            begun: Is called when the moment is fixed that the answer tells of.
         """
         ...
 

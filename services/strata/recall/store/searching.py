@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Row, text
+from sqlalchemy import Row, TextClause, text
 
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import SearchQuery
@@ -52,14 +53,19 @@ class PostgresSearchStore:
     async def by_ids(self, ids: Sequence[str], query: SearchQuery) -> list[Message]:
         """Returns messages by id."""
         conditions, values = _conditions(query)
-        statement = text(_BY_IDS.format(conditions=" AND ".join(conditions)))
+        statement = _with(_BY_IDS, tuple(conditions))
         values |= {"ids": list(ids), "strict": _strict(query)}
         async with self._database.transaction(read_only=True) as connection:
             rows: Sequence[Row[Any]] = (await connection.execute(statement, values)).all()
         return await _messages(rows)
 
     async def by_words(
-        self, query: SearchQuery, spoken: Sequence[TimeRange], *, waiting_only: bool
+        self,
+        query: SearchQuery,
+        spoken: Sequence[TimeRange],
+        *,
+        waiting_only: bool,
+        begun: Callable[[], None] = lambda: None,
     ) -> list[tuple[Message, float]]:
         """Returns messages by words."""
         words, strict = split_text(query.text), _strict(query)
@@ -78,8 +84,9 @@ class PostgresSearchStore:
         # A phrase may stand in a message that the index would not think of.
         if waiting_only and not strict:
             conditions.append("m.index_state = 'pending'")
-        statement = text(_BY_WORDS.format(conditions=" AND ".join(conditions)))
-        async with self._database.transaction(read_only=True) as connection:
+        statement = _with(_BY_WORDS, tuple(conditions))
+        async with self._database.transaction(snapshot=True) as connection:
+            begun()
             rows: Sequence[Row[Any]] = (await connection.execute(statement, values)).all()
         scores = [float(row.score) for row in rows]
         return list(zip(await _messages(rows), scores, strict=True))
@@ -106,6 +113,12 @@ class PostgresSearchStore:
 async def _messages(rows: Sequence[Row[Any]]) -> list[Message]:
     # Reading many long messages would hold up the event loop.
     return await asyncio.to_thread(lambda: [to_message(row) for row in rows])
+
+
+# There are as many statements as kinds of conditions, not of values.
+@cache
+def _with(statement: str, conditions: tuple[str, ...]) -> TextClause:
+    return text(statement.format(conditions=" AND ".join(conditions)))
 
 
 def _strict(query: SearchQuery) -> str:

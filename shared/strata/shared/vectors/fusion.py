@@ -9,12 +9,13 @@ in the engine, because the engine's fusion hides the ranks.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
 
 _RRF_K = 60
+_NOT_FOUND = (None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A chunk that one arm of the search found; ``bonus`` is for what the asker prefers."""
 
     document_id: str
@@ -83,6 +84,12 @@ class Hit:
         return sum(1 / (_RRF_K + rank) for rank in ranks if rank is not None)
 
 
+_Order: TypeAlias = tuple[float, float, float, str]
+_Found: TypeAlias = Candidate | None
+# Order, share of the meaning, share of the words, and of both arms rank and candidate.
+_Place: TypeAlias = tuple[_Order, float, float, int | None, _Found, int | None, _Found]
+
+
 def rarest(corpus: int) -> float:
     """What BM25 gives a word that one chunk of a corpus holds (its inverse frequency)."""
     return math.log(1 + (max(corpus, 1) - 0.5) / 1.5)
@@ -121,31 +128,21 @@ def fuse(
     floor = min((hit.score for hit in dense), default=0.0) if cut else config.dense_low
     half = config.half_words * rarest(corpus)
 
-    hits = []
+    # Only what is returned becomes a hit: of what is looked at, most is not.
+    places: list[_Place] = []
     for document_id in by_meaning.keys() | by_words.keys():
-        vector_rank, meaning = by_meaning.get(document_id, (None, None))
-        fts_rank, words = by_words.get(document_id, (None, None))
+        vector_rank, meaning = by_meaning.get(document_id, _NOT_FOUND)
+        fts_rank, words = by_words.get(document_id, _NOT_FOUND)
         found = meaning or words
         assert found is not None  # the id comes from one of the two
         by_dense = _dense_score(meaning.score if meaning else floor, config) if dense else 0.0
         by_sparse = words.score / (words.score + half) if words else 0.0
         score = by_dense + config.sparse_weight * by_sparse + found.bonus
-        hits.append(
-            Hit(
-                document_id=document_id,
-                chunk=found.chunk,
-                score=score,
-                vector_rank=vector_rank,
-                fts_rank=fts_rank,
-                vector_score=meaning.score if meaning else None,
-                fts_score=words.score if words else None,
-                bonus=found.bonus,
-                meaning=by_dense,
-                words=by_sparse,
-            )
-        )
-    hits.sort(key=_order)
-    return hits[:limit]
+        cosine = meaning.score if meaning else -math.inf
+        order = (-score, -cosine, -words.score if words else 0.0, document_id)
+        places.append((order, by_dense, by_sparse, vector_rank, meaning, fts_rank, words))
+    places.sort(key=_order)
+    return [_hit(place) for place in places[:limit]]
 
 
 def joined(groups: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
@@ -180,9 +177,26 @@ def joined(groups: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
     ]
 
 
-def _order(hit: Hit) -> tuple[float, float, float, str]:
-    cosine = hit.vector_score if hit.vector_score is not None else float("-inf")
-    return (-hit.score, -cosine, -(hit.fts_score or 0.0), hit.document_id)
+def _order(place: _Place) -> _Order:
+    return place[0]
+
+
+def _hit(place: _Place) -> Hit:
+    order, by_dense, by_sparse, vector_rank, meaning, fts_rank, words = place
+    found = meaning or words
+    assert found is not None
+    return Hit(
+        document_id=found.document_id,
+        chunk=found.chunk,
+        score=-order[0],
+        vector_rank=vector_rank,
+        fts_rank=fts_rank,
+        vector_score=meaning.score if meaning else None,
+        fts_score=words.score if words else None,
+        bonus=found.bonus,
+        meaning=by_dense,
+        words=by_sparse,
+    )
 
 
 def _dense_score(cosine: float, config: FusionConfig) -> float:

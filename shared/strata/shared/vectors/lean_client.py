@@ -1,23 +1,20 @@
 """The engine's client, without a model object for every point that is stored or found."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from qdrant_client import AsyncQdrantClient, grpc, models
 from qdrant_client.conversions.conversion import RestToGrpc, json_to_value
 
 
-@dataclass(frozen=True, slots=True)
-class LeanPoint:
+class LeanPoint(NamedTuple):
     """A point that was found: its score, and the fields that were asked for."""
 
     score: float
     payload: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class LeanResponse:
+class LeanResponse(NamedTuple):
     """What one of the requests of a batch found, best first."""
 
     points: list[LeanPoint]
@@ -86,11 +83,12 @@ def _fill(message: Any, point: models.PointStruct) -> None:
 
 
 def _fields(payload: Any) -> dict[str, Any]:
-    return {
-        name: getattr(value, kind)
-        for name, value in payload.items()
-        if (kind := value.WhichOneof("kind")) in _SCALARS
-    }
+    fields = {}
+    for name, value in payload.items():
+        kind = value.WhichOneof("kind")
+        if kind in _SCALARS:
+            fields[name] = getattr(value, kind)
+    return fields
 
 
 _SCALARS = frozenset({"string_value", "integer_value", "double_value", "bool_value"})

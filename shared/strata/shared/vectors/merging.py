@@ -7,9 +7,10 @@ alone are searched.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from strata.shared.errors import (
     FailedPreconditionError,
@@ -30,8 +31,15 @@ _log = get_logger(__name__)
 class ByWords(Protocol[_Found_co]):
     """A search of the database by words."""
 
-    def __call__(self, *, waiting_only: bool) -> Awaitable[Sequence[tuple[_Found_co, float]]]:
-        """Returns the best with their scores; with `waiting_only` of what the index lacks."""
+    def __call__(
+        self, *, waiting_only: bool, begun: Callable[[], None]
+    ) -> Coroutine[Any, Any, Sequence[tuple[_Found_co, float]]]:
+        """Returns the best with their scores.
+
+        Args:
+            waiting_only: Only of what the index lacks.
+            begun: Is called when the moment is fixed that the answer tells of.
+        """
         ...
 
 
@@ -103,18 +111,27 @@ async def find(
 ) -> Matches[_Item]:
     """Asks index and database, so that nothing is missed that is on its way into the index.
 
-    What waits for the index is asked for first: had the index been asked before, what it takes in
-    meanwhile would be found by neither.
+    The moment at which the database is looked at for what waits comes before the index is asked:
+    the other way round, what the index takes in meanwhile would be found by neither. From then on
+    both search at the same time.
 
     Args:
         by_words: Searches the database: only what waits for the index, or everything.
         index: Searches the index.
         by_ids: Reads what the index names.
     """
-    waiting = await by_words(waiting_only=True)
-    hits = await if_there(index())
+    begun = asyncio.Event()
+    search = asyncio.create_task(by_words(waiting_only=True, begun=begun.set))
+    search.add_done_callback(lambda _: begun.set())  # it may fail before it has begun
+    try:
+        await begun.wait()
+        hits = await if_there(index())
+        waiting = await search
+    finally:
+        search.cancel()
+        await asyncio.gather(search, return_exceptions=True)
     if hits is None:
-        return Matches((), (), await by_words(waiting_only=False))
+        return Matches((), (), await by_words(waiting_only=False, begun=begun.set))
     named = await by_ids([hit.document_id for hit in hits])
     return Matches(hits, named, waiting)
 

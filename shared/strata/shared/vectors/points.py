@@ -91,7 +91,10 @@ def candidates_of(
     candidates = []
     for point in points:
         payload = point.payload or {}
-        bonus = sum(each.weight for each in prefer if each.holds(payload.get(each.field)))
+        bonus = 0.0
+        for each in prefer:
+            if each.holds(payload.get(each.field)):
+                bonus += each.weight
         candidates.append(
             Candidate(str(payload[DOCUMENT_FIELD]), int(payload[CHUNK_FIELD]), point.score, bonus)
         )

@@ -220,7 +220,9 @@ async def test_what_was_being_indexed_is_dropped_until_its_lease_has_ended(
     folder = await stores.folder()
     file = await stores.upload(folder)
     async with worker.system_transaction() as connection:
-        lease = "UPDATE core_memory.files SET lease_until = now() + interval '9 s' WHERE id = :id"
+        lease = (
+            "UPDATE core_memory.files SET lease_until = now() + interval '1 hour' WHERE id = :id"
+        )
         await connection.execute(text(lease), {"id": file.id})
     if what == "file":
         await stores.files.delete(file.id)

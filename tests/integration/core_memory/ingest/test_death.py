@@ -8,7 +8,6 @@ import gc
 import hashlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -22,6 +21,7 @@ import pytest
 
 import file_samples as samples
 import strata
+from gates import gate
 from integration.core_memory.ingest.conftest import MIB, Admin, Rooms
 from strata.api.archival.v1 import file_index_service_pb2_grpc as index_grpc
 from strata.api.core_memory.v1 import file_service_pb2 as pb
@@ -35,6 +35,7 @@ from strata.core_memory.files.leases import LeaseLostError, while_held
 from strata.core_memory.files.reading.reader import FileReader
 from strata.core_memory.files.store.contents import ContentStore, TextPage
 from strata.core_memory.files.store.queue import FileQueue, WaitingFile
+from strata.embedded.ports import ReservedPort
 from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.db import Database
 from strata.shared.errors import StrataError
@@ -115,7 +116,7 @@ async def test_an_attempt_that_is_cancelled_is_not_counted(quiet: Rooms, stores:
     await quiet.upload(await quiet.folder(), "a.pdf", samples.endless_pdf())
     reading = asyncio.create_task(stores.reading().read_next())
     async with asyncio.timeout(30):
-        while not psutil.Process().children():
+        while not any(map(_is_reading, psutil.Process().children())):
             await asyncio.sleep(0.02)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -123,6 +124,13 @@ async def test_an_attempt_that_is_cancelled_is_not_counted(quiet: Rooms, stores:
     again = await stores.queue.claim_content(60.0)
     assert again is not None
     assert again.attempt == 1
+
+
+def _is_reading(process: psutil.Process) -> bool:
+    try:
+        return "strata.core_memory.files.reading.child" in process.cmdline()
+    except psutil.Error:
+        return False
 
 
 async def test_replicas_read_every_file_once(quiet: Rooms, stores: Stores, admin: Admin) -> None:
@@ -180,15 +188,18 @@ async def test_a_dropped_file_is_told_again_when_nobody_can_be_sending_it(
 ) -> None:
     file = await quiet.upload(await quiet.folder(), "a.txt", b"text")
     assert await stores.reading().read_next()
-    assert await stores.queue.claim_file(0.5) is not None
+    assert await stores.queue.claim_file(60.0) is not None
     await quiet.files.DeleteFile(pb.DeleteFileRequest(file_id=file.id))
     first = await stores.queue.claim_dropped(60.0, 10)
     assert [(each.id, each.is_last) for each in first] == [(file.id, False)]
     assert await stores.queue.claim_dropped(60.0, 10) == []
     await stores.queue.dropped(first)
-    async with asyncio.timeout(10):
-        while not (last := await stores.queue.claim_dropped(60.0, 10)):
-            await asyncio.sleep(0.05)
+    assert await stores.queue.claim_dropped(60.0, 10) == []
+    await admin.value(
+        "UPDATE core_memory.dropped_files"
+        " SET keep_until = keep_until - interval '1 min', due_time = due_time - interval '1 min'"
+    )
+    last = await stores.queue.claim_dropped(60.0, 10)
     assert [(each.id, each.is_last) for each in last] == [(file.id, True)]
     await stores.queue.dropped(last)
     assert await admin.value("SELECT count(*) FROM core_memory.dropped_files") == 0
@@ -245,24 +256,25 @@ async def test_work_ends_when_its_lease_is_lost() -> None:
     assert next(answers, None) is None
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
-def core_memory_process(rooms: Rooms, port: int, archival: str) -> Iterator[int]:
-    """Core memory as a process of its own; yields its pid."""
+def core_memory_process(
+    rooms: Rooms, port: int, archival: str, *, lease: float = 60.0
+) -> Iterator[int]:
+    """Core memory as a process of its own; yields its pid.
+
+    What it holds when it is killed is free after `lease` seconds; a room that is to come to an
+    end needs a longer one, for a slow machine.
+    """
     values = {
         "PORT": str(port),
+        "REUSE_PORT": "true",
         "DATABASE_URL": rooms.core_urls.service_url,
         "WORKER_DATABASE_URL": rooms.core_urls.worker_url,
         "TOKEN_PUBLIC_KEYS": rooms.keys.public,
         "WORKER_TOKEN_KEY": rooms.worker_keys[0],
         "TARGETS__ARCHIVAL": archival,
         "FILE_POLL_S": "0.1",
-        "FILE_LEASE_S": "1",
+        "FILE_LEASE_S": str(lease),
         "LOG_LEVEL": "ERROR",
     }
     environment = {f"STRATA_CORE_MEMORY_{name}": value for name, value in values.items()}
@@ -275,7 +287,7 @@ def core_memory_process(rooms: Rooms, port: int, archival: str) -> Iterator[int]
         yield process.pid
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 async def until_up(files: Any) -> None:
@@ -295,19 +307,25 @@ async def test_a_killed_room_takes_its_work_up_again(
         "reading": BIG_TEXT,
         "converting": samples.pdf(*[[f"page {p} line {n}" for n in range(30)] for p in range(400)]),
     }[moment]
-    port = free_port()
+    # The room gets no further than that: some pages are stored, or none.
+    page = {"reading": 100, "converting": 0}[moment]
     async with AsyncExitStack() as stack:
+        # Ours all the time, also while nobody listens.
+        port = stack.enter_context(ReservedPort()).number
         factory = ChannelFactory()
         stack.push_async_callback(factory.close)
         channel = factory.channel(f"127.0.0.1:{port}", services_of("core_memory"))
         rooms.files = pb_grpc.FileServiceStub(channel)
-        with core_memory_process(rooms, port, "127.0.0.1:1") as pid:
-            await until_up(rooms.files)
-            folder = await rooms.folder()
-            name = "a.pdf" if moment == "converting" else "a.txt"
-            file = await rooms.upload(folder, name, data)
-            await until_busy(admin, moment)
-            os.kill(pid, signal.SIGKILL)
+        async with gate(
+            rooms.core_urls.admin_url, "core_memory.content_pages", "INSERT", f"NEW.page >= {page}"
+        ):
+            with core_memory_process(rooms, port, "127.0.0.1:1", lease=1.0) as pid:
+                await until_up(rooms.files)
+                folder = await rooms.folder()
+                name = "a.pdf" if moment == "converting" else "a.txt"
+                file = await rooms.upload(folder, name, data)
+                await until_busy(admin, moment)
+                os.kill(pid, signal.SIGKILL)
         assert await admin.value("SELECT state FROM core_memory.files") == "parsing"
 
         with core_memory_process(rooms, port, "127.0.0.1:1"):
@@ -327,7 +345,6 @@ async def until_busy(admin: Admin, moment: str) -> None:
     busy = {
         "reading": "SELECT count(*) FROM core_memory.content_pages",
         "converting": "SELECT attempts FROM core_memory.contents",
-        "sending": "SELECT attempts FROM core_memory.files WHERE state = 'indexing'",
     }[moment]
     async with asyncio.timeout(60):
         while not await admin.value(busy):
@@ -340,8 +357,10 @@ async def test_a_room_that_is_killed_while_it_sends_pieces_sends_them_all_again(
     data = BIG_TEXT[: BIG_TEXT.index(b"\n", 3_000_000) + 1]
     chunker = Chunker()
     chunks = [*chunker.feed(data.decode().splitlines()), *chunker.end()]
-    port = free_port()
+    assert len(chunks) > 1_000
     async with AsyncExitStack() as stack:
+        # Ours all the time, also while nobody listens.
+        port = stack.enter_context(ReservedPort()).number
         archival = await stack.enter_async_context(
             serving(build_archival, rooms.archival_settings(port=0, drain_s=0, grace_s=0.1))
         )
@@ -352,12 +371,21 @@ async def test_a_room_that_is_killed_while_it_sends_pieces_sends_them_all_again(
         rooms.index = index_grpc.FileIndexServiceStub(
             factory.channel(archival.address, services_of("archival"))
         )
-        with core_memory_process(rooms, port, archival.address) as pid:
-            await until_up(rooms.files)
-            file = await rooms.upload(await rooms.folder(), "a.txt", data)
-            await until_busy(admin, "sending")
-            await asyncio.sleep(0.1)
-            os.kill(pid, signal.SIGKILL)
+        # Archival takes some of the pieces, and not the rest.
+        stored = "SELECT count(*) FROM archival.file_chunks"
+        async with gate(
+            rooms.archival_urls.admin_url,
+            "archival.file_chunks",
+            "INSERT",
+            "NEW.ordinal >= 1000",
+        ) as connection:
+            with core_memory_process(rooms, port, archival.address, lease=1.0) as pid:
+                await until_up(rooms.files)
+                file = await rooms.upload(await rooms.folder(), "a.txt", data)
+                async with asyncio.timeout(60):
+                    while not await connection.fetchval(stored):
+                        await asyncio.sleep(0.005)
+                os.kill(pid, signal.SIGKILL)
         assert await admin.value("SELECT chunk_count FROM core_memory.files") == 0
         with core_memory_process(rooms, port, archival.address):
             await until_up(rooms.files)

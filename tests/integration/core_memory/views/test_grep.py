@@ -179,18 +179,19 @@ class Hasty(ManualClock):
         return super().monotonic()
 
 
-async def search_in_haste(files: Any, seconds: float, *, deadline: float | None) -> Any:
-    """Searches some twenty pieces of text; each takes so many seconds."""
+async def search_in_haste(files: Any, seconds: float, *, within: float | None) -> Any:
+    """Searches some twenty pieces of text, each takes so many seconds; perhaps with a deadline."""
     folder = await files.seeds.folder(new_id("name"))
     await files.seeds.file(folder, "a", "a\n" * 160_000)
     agent = await files.seeds.agent(folder)
     grep = Grep(PostgresTextStore(files.database), files.window_store, Hasty(seconds))
+    deadline = None if within is None else asyncio.get_running_loop().time() + within
     with use(RequestContext(caller=current().caller, deadline=deadline)):
         return await grep.search(GrepQuery(agent, "(a?){1000}b"))
 
 
 async def test_a_search_takes_no_longer_than_it_may(files: Any) -> None:
-    page = await search_in_haste(files, MAX_SECONDS / 3, deadline=None)
+    page = await search_in_haste(files, MAX_SECONDS / 3, within=None)
     assert page.truncated
     assert page.message == (
         "No matches found for pattern: '(a?){1000}b'\n"
@@ -200,9 +201,8 @@ async def test_a_search_takes_no_longer_than_it_may(files: Any) -> None:
 
 async def test_it_answers_before_the_callers_deadline(files: Any) -> None:
     seconds = MAX_SECONDS / 60
-    assert not (await search_in_haste(files, seconds, deadline=None)).truncated
-    deadline = asyncio.get_running_loop().time() + MAX_SECONDS / 5
-    assert (await search_in_haste(files, seconds, deadline=deadline)).truncated
+    assert not (await search_in_haste(files, seconds, within=None)).truncated
+    assert (await search_in_haste(files, seconds, within=MAX_SECONDS / 5)).truncated
 
 
 async def test_the_loop_turns_while_a_hanging_pattern_is_searched(files: Any) -> None:

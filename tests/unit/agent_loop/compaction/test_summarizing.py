@@ -40,6 +40,7 @@ from strata.agent_loop.models.domain import (
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.summary import SUMMARY_PROMPT
+from unit.loop_time import put_forward
 
 USAGE = Usage(prompt_tokens=100, completion_tokens=10)
 Answer = str | Exception | None
@@ -238,8 +239,10 @@ async def test_without_a_model_at_all_an_extract_stands_in() -> None:
 
 
 async def test_models_that_never_answer_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summarizing, "CALL_SECONDS", 0.02)
-    made = await summarise(Chat(says("- Own.")), Chat(lambda request: None))
+    def never(request: ModelRequest) -> None:
+        put_forward(summarizing.CALL_SECONDS)
+
+    made = await summarise(Chat(says("- Own.")), Chat(never))
     assert made.rung == "agent"
 
     monkeypatch.setattr(summarizing, "CALL_SECONDS", 30.0)

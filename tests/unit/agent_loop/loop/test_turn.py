@@ -34,6 +34,7 @@ from unit.agent_loop.loop.world import (
     assert_pairs_are_whole,
     reply,
 )
+from unit.loop_time import put_forward
 
 
 def roles(world: LoopWorld) -> list[str]:
@@ -349,8 +350,11 @@ async def test_cancel_while_the_model_talks_stores_nothing_of_the_step() -> None
 async def test_deadline_ends_the_run_and_says_so() -> None:
     world = LoopWorld()
     world.model.replies = [world.calls("blocks")]
-    deadline = world.clock.now() + timedelta(seconds=0.05)
-    sink = await world.run(world.request(deadline=deadline))
+    deadline = world.clock.now() + timedelta(hours=1)
+    turn = asyncio.create_task(world.run(world.request(deadline=deadline)))
+    await world.tools.running.wait()
+    put_forward(3_600)
+    sink = await turn
 
     assert sink.outcome.stop_reason is StopReason.ERROR
     assert sink.outcome.failure is not None

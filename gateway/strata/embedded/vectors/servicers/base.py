@@ -9,6 +9,7 @@ import grpc
 import qdrant_edge as edge
 
 from strata.embedded.vectors import wire
+from strata.embedded.vectors.convert_queries import Needed
 from strata.embedded.vectors.errors import UnsupportedError, VectorsError
 from strata.embedded.vectors.worker import EngineWorker
 
@@ -56,6 +57,14 @@ class EngineServicer:
     ) -> tuple[_Response, float]:
         """Returns what `work` returns for a collection's shard, and the seconds it took."""
         return await self._worker.run(lambda store: work(store.shard(name)))
+
+    async def search(
+        self, name: str, work: Callable[[edge.EdgeShard, Needed], _Response]
+    ) -> tuple[_Response, float]:
+        """As `read`; `work` is also given what tells which part of a filter must be checked."""
+        return await self._worker.run(
+            lambda store: work(store.shard(name), store.narrowing(name).needed)
+        )
 
     async def write(
         self, name: str, build: Callable[[], list[edge.UpdateOperation]]

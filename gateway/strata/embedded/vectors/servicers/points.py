@@ -20,6 +20,7 @@ from strata.embedded.vectors.convert_points import (
     vectors,
 )
 from strata.embedded.vectors.convert_queries import (
+    Needed,
     query_request,
     scroll_request,
     with_payload,
@@ -27,7 +28,6 @@ from strata.embedded.vectors.convert_queries import (
 )
 from strata.embedded.vectors.convert_schema import field_index
 from strata.embedded.vectors.errors import BadRequestError
-from strata.embedded.vectors.narrowing import Narrowing
 from strata.embedded.vectors.servicers.base import Context, EngineServicer, complete
 
 _UPDATE_MODES = {
@@ -171,22 +171,21 @@ class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
     async def Query(self, request: wire.points.QueryPoints, context: Context) -> Any:
         """Searches."""
 
-        def work(shard: edge.EdgeShard) -> list[wire.points.ScoredPoint]:
-            return scored_points(shard.query(query_request(request, Narrowing(shard).needed)))
+        def work(shard: edge.EdgeShard, needed: Needed) -> list[wire.points.ScoredPoint]:
+            return scored_points(shard.query(query_request(request, needed)))
 
-        hits, seconds = await self.read(request.collection_name, work)
+        hits, seconds = await self.search(request.collection_name, work)
         return wire.points.QueryResponse(result=hits, time=seconds)
 
     async def QueryBatch(self, request: wire.points.QueryBatchPoints, context: Context) -> Any:
         """Searches several times in one pass."""
 
-        def work(shard: edge.EdgeShard) -> list[wire.points.BatchResult]:
-            needed = Narrowing(shard).needed
+        def work(shard: edge.EdgeShard, needed: Needed) -> list[wire.points.BatchResult]:
             queries = [query_request(query, needed) for query in request.query_points]
             answers = shard.query_batch(edge.QueryBatchRequest(queries)) if queries else []
             return [wire.points.BatchResult(result=scored_points(hits)) for hits in answers]
 
-        results, seconds = await self.read(request.collection_name, work)
+        results, seconds = await self.search(request.collection_name, work)
         return wire.points.QueryBatchResponse(result=results, time=seconds)
 
     async def Scroll(self, request: wire.points.ScrollPoints, context: Context) -> Any:

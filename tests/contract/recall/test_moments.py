@@ -1,0 +1,47 @@
+"""What a search for what waits for the index tells of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meanwhile import at_once
+from recall_support import START
+from strata.recall.domain.messages import Message, Role
+from strata.recall.domain.search import SearchQuery
+from strata.recall.migrations import MIGRATIONS
+from strata.recall.store import PendingMessages, PostgresSearchStore, PostgresWindowStore
+from strata.shared import context
+from strata.shared.context import Caller, RequestContext
+from strata.shared.db import Database
+from strata.shared.ids import new_id
+
+
+async def test_a_message_that_is_indexed_after_the_moment_is_still_found_by_its_words(
+    databases: Any,
+) -> None:
+    """The index, which is asked after the moment, may have been asked before it took this in."""
+    urls = await databases.of(MIGRATIONS)
+    database, worker = Database(urls.service_url), Database(urls.worker_url)
+    project, agent = new_id("project"), new_id("agent")
+    message = Message(
+        id=new_id("message"),
+        role=Role.USER,
+        parts=({"type": "text", "text": "The boat is blue."},),
+        create_time=START,
+    )
+
+    async def index() -> None:
+        other, others = Database(urls.service_url), Database(urls.worker_url)
+        await PendingMessages(other, others).done(project, [message.id])
+        await other.close()
+        await others.close()
+
+    with context.use(RequestContext(caller=Caller(new_id("org"), project, "key"))):
+        conversation = new_id("conversation")
+        await PostgresWindowStore(database).open(conversation, agent, [message], "english")
+        store, query = PostgresSearchStore(database), SearchQuery(agent, "boat", 5)
+        found = await store.by_words(query, [], waiting_only=True, begun=lambda: at_once(index))
+        assert [each.id for each, _ in found] == [message.id]
+        assert not await store.by_words(query, [], waiting_only=True)
+    await database.close()
+    await worker.close()

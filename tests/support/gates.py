@@ -1,0 +1,54 @@
+"""Holds somebody up in the middle of his work, by a trigger of PostgreSQL.
+
+Who is to be killed in the middle of something is not found there by looking in time: a machine
+that does other things as well may look too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+_KEY = 20_261_122
+_FUNCTION = f"""
+CREATE OR REPLACE FUNCTION public.wait_at_gate() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared({_KEY});
+    RETURN NEW;
+END
+$$
+"""
+
+
+@asynccontextmanager
+async def gate(
+    url: str, table: str, event: str, condition: str
+) -> AsyncIterator[asyncpg.Connection[Any]]:
+    """Lets no statement end that writes certain rows, until the block is left.
+
+    Args:
+        url: The database, for the superuser.
+        table: Where is written, with its schema.
+        event: INSERT or UPDATE.
+        condition: Of NEW, and OLD for an UPDATE: which rows. What is written before them, in
+            transactions of their own, is written.
+
+    Yields:
+        A connection to look how far the work is.
+    """
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(f"SELECT pg_advisory_lock({_KEY})")
+        await connection.execute(_FUNCTION)
+        await connection.execute(
+            f"CREATE TRIGGER gate BEFORE {event} ON {table} FOR EACH ROW WHEN ({condition})"
+            " EXECUTE FUNCTION public.wait_at_gate()"
+        )
+        yield connection
+        await connection.execute(f"SELECT pg_advisory_unlock({_KEY})")
+        await connection.execute(f"DROP TRIGGER gate ON {table}")
+    finally:
+        await connection.close()
