@@ -176,6 +176,7 @@ class Rebuilder:
 
     Attributes:
         ends: How the rebuilds ended.
+        notes: What those said that failed.
     """
 
     def __init__(self, client: Client) -> None:
@@ -186,6 +187,7 @@ class Rebuilder:
             "passages": (passage_index_grpc.PassageIndexServiceStub(channel), passage_index),
         }
         self.ends: Counter[str] = Counter()
+        self.notes: list[str] = []
 
     async def run(self, over: asyncio.Event) -> None:
         """Rebuilds until it is over; leaves no rebuild open."""
@@ -219,6 +221,8 @@ class Rebuilder:
                 await until_answered(lambda c=call, r=request: c(r, **self._client.call))  # type: ignore[misc]
             elif job.phase not in _OPEN:
                 self.ends[reindex_pb2.ReindexPhase.Name(job.phase)] += 1
+                if job.phase == reindex_pb2.REINDEX_PHASE_FAILED:
+                    self.notes.append(f"{collection}: {job.note}")
                 return
             await asyncio.sleep(0.3)
 

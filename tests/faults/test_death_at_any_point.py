@@ -98,7 +98,7 @@ async def killed_at_any_point(live: Live, kills: int, pause: float) -> None:
     assert set(load.rebuilder.ends) <= {
         "REINDEX_PHASE_FINISHED",
         "REINDEX_PHASE_ROLLED_BACK",
-    }, load.rebuilder.ends
+    }, load.rebuilder.notes
 
 
 async def assert_windows_are_whole(live: Live) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from strata.archival.convert import new_archive, own_archive
 from strata.archival.domain.chunks import FileChunk, FoundChunk
@@ -75,6 +76,25 @@ class Stores:
     queue: ChunkQueue
     database: Database
     worker: Database
+
+    @classmethod
+    def opened(cls, urls: Any) -> Stores:
+        """The stores on a database, with connections of their own."""
+        database, worker = Database(urls.service_url), Database(urls.worker_url)
+        return cls(
+            PostgresArchiveStore(database),
+            PostgresPassageStore(database),
+            PostgresPassageHistory(database),
+            PendingPassages(database, worker),
+            PostgresFileChunkStore(database),
+            ChunkQueue(database, worker),
+            database,
+            worker,
+        )
+
+    async def close(self) -> None:
+        await self.database.close()
+        await self.worker.close()
 
     async def insert(
         self,

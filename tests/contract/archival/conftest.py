@@ -11,18 +11,9 @@ from strata.archival.index import FILE_CHUNKS, PASSAGES, ChunkIndex, PassageInde
 from strata.archival.indexer import ChunkBacklog, PassageBacklog
 from strata.archival.migrations import MIGRATIONS
 from strata.archival.search import FileChunkSearch, PassageSearch
-from strata.archival.store import (
-    ChunkQueue,
-    PendingPassages,
-    PostgresArchiveStore,
-    PostgresFileChunkStore,
-    PostgresPassageHistory,
-    PostgresPassageStore,
-)
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared import context
 from strata.shared.clock import ManualClock
-from strata.shared.db import Database
 from strata.shared.embedding import CachingEmbedder, Embedder
 from strata.shared.embedding.minilm import MiniLmEmbedder
 from strata.shared.ids import new_id
@@ -40,20 +31,9 @@ def project() -> Iterator[str]:
 
 @pytest.fixture
 async def stores(databases: Any) -> AsyncIterator[Stores]:
-    urls = await databases.of(MIGRATIONS)
-    database, worker = Database(urls.service_url), Database(urls.worker_url)
-    yield Stores(
-        PostgresArchiveStore(database),
-        PostgresPassageStore(database),
-        PostgresPassageHistory(database),
-        PendingPassages(database, worker),
-        PostgresFileChunkStore(database),
-        ChunkQueue(database, worker),
-        database,
-        worker,
-    )
-    await database.close()
-    await worker.close()
+    opened = Stores.opened(await databases.of(MIGRATIONS))
+    yield opened
+    await opened.close()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

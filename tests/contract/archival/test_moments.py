@@ -8,16 +8,7 @@ from archival_support import Stores, new_chunks
 from meanwhile import at_once
 from strata.archival.domain.passages import Filter
 from strata.archival.migrations import MIGRATIONS
-from strata.archival.store import (
-    ChunkQueue,
-    PendingPassages,
-    PostgresArchiveStore,
-    PostgresFileChunkStore,
-    PostgresPassageHistory,
-    PostgresPassageStore,
-)
 from strata.shared.context import current_project
-from strata.shared.db import Database
 from strata.shared.ids import new_id
 
 
@@ -26,64 +17,45 @@ async def test_a_passage_that_is_indexed_after_the_moment_is_still_found_by_its_
 ) -> None:
     """The index, which is asked after the moment, may have been asked before it took this in."""
     urls = await databases.of(MIGRATIONS)
-    stores = opened(urls)
+    stores = Stores.opened(urls)
     [stored] = await stores.insert(new_id("agent"), "The boat is blue.")
     passage, within = stored.passage, Filter((stored.passage.archive_id,))
 
     async def index() -> None:
-        other = opened(urls)
+        other = Stores.opened(urls)
         await other.pending.done(current_project(), [passage])
-        await closed(other)
+        await other.close()
 
     found = await stores.passages.by_words(
         "boat", within, 5, waiting_only=True, begun=lambda: at_once(index)
     )
     assert [each.id for each, _ in found] == [passage.id]
     assert not await stores.passages.by_words("boat", within, 5, waiting_only=True)
-    await closed(stores)
+    await stores.close()
 
 
 async def test_a_chunk_that_is_indexed_after_the_moment_is_still_found_by_its_words(
     databases: Any,
 ) -> None:
     urls = await databases.of(MIGRATIONS)
-    stores = opened(urls)
+    stores = Stores.opened(urls)
     folder = new_id("folder")
     set_id = await stores.chunks.begin(folder, new_id("file"))
     await stores.chunks.add(set_id, new_chunks("The boat is blue."))
     await stores.chunks.serve(set_id, 1, set_id)
 
     async def index() -> None:
-        other = opened(urls)
+        other = Stores.opened(urls)
         async with other.queue.claim() as queued:
             assert queued is not None
             batch = await other.queue.next(queued, 5)
             assert batch is not None
             await other.queue.indexed(queued, batch)
-        await closed(other)
+        await other.close()
 
     found = await stores.chunks.by_words(
         "boat", [folder], 5, waiting_only=True, begun=lambda: at_once(index)
     )
     assert [each.chunk.text for each, _ in found] == ["The boat is blue."]
     assert not await stores.chunks.by_words("boat", [folder], 5, waiting_only=True)
-    await closed(stores)
-
-
-def opened(urls: Any) -> Stores:
-    database, worker = Database(urls.service_url), Database(urls.worker_url)
-    return Stores(
-        PostgresArchiveStore(database),
-        PostgresPassageStore(database),
-        PostgresPassageHistory(database),
-        PendingPassages(database, worker),
-        PostgresFileChunkStore(database),
-        ChunkQueue(database, worker),
-        database,
-        worker,
-    )
-
-
-async def closed(stores: Stores) -> None:
-    await stores.database.close()
-    await stores.worker.close()
+    await stores.close()
