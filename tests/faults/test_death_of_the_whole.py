@@ -53,7 +53,7 @@ async def test_a_stop_lets_a_turn_end_and_leaves_nothing_behind(
         call = await client.begin(model, agent.id, GENTLE)
         family = live.family()
         assert await live.stop(how, patience=25) == 0
-        assert await gone(family, 10) == []
+        assert await gone(family, 2) == []
         assert (await call).reply == f"You said: {GENTLE}"
     assert live.folder.running() is None
     assert "Traceback" not in live.output(), live.output()
@@ -78,7 +78,7 @@ async def test_a_hurried_stop_hands_the_turn_to_the_next_start(
         # Two signals that come at once are one.
         await client.shut_out()
         assert await live.stop(signal.SIGINT, patience=8) in {0, 130}
-        assert await gone(family, 10) == []
+        assert await gone(family, 5) == []
         with pytest.raises(grpc.aio.AioRpcError) as broken:
             await call
     assert broken.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
@@ -98,7 +98,7 @@ async def test_nothing_outlives_the_main_process_and_its_turn_goes_on_at_the_nex
         call = await client.begin(model, agent.id, text, request_id="slow")
         family = live.family()
         await live.stop(signal.SIGKILL)
-        assert await gone(family, 20) == []
+        assert await gone(family, 5) == []
         with pytest.raises(grpc.aio.AioRpcError) as broken:
             await call
     assert broken.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -119,7 +119,7 @@ async def test_what_was_acknowledged_survives_the_death_of_every_process(live: L
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
             process.kill()
     live.process.wait()
-    assert await gone(family, 20) == []
+    assert await gone(family, 5) == []
     key = live.key
     await live.start()
     assert live.key == key
@@ -154,7 +154,7 @@ async def test_an_end_during_the_start_leaves_no_process_and_no_damage(
         said, _ = await asyncio.to_thread(process.communicate, timeout=25)
         assert b"Traceback" not in said, said.decode()
         assert process.returncode in {0, 1, -how}, said.decode()
-        assert await gone(family, 20) == []
+        assert await gone(family, 5) == []
     await strata.start()
     try:
         async with strata.client() as client:
@@ -163,7 +163,7 @@ async def test_an_end_during_the_start_leaves_no_process_and_no_damage(
     finally:
         family = strata.family()
         await strata.stop()
-    assert await gone(family, 10) == []
+    assert await gone(family, 2) == []
 
 
 async def _ends_well(live: Live, agent: agent_service_pb2.Agent, text: str) -> None:
