@@ -32,6 +32,25 @@ _ASKED_AT_ONCE = 8
 _T = TypeVar("_T")
 _PLACES = ("harbour", "attic", "orchard", "station", "library", "quarry", "bakery", "meadow")
 _THINGS = ("lantern", "barometer", "kite", "accordion", "telescope", "anvil", "teapot", "sledge")
+_SUBJECTS = (
+    *("violin", "tiger", "volcano", "bread", "submarine", "tax", "wedding", "cactus"),
+    *("hockey", "satellite", "bishop", "perfume", "glacier", "spider", "opera", "diesel"),
+    *("diamond", "measles", "castle", "election", "honey", "robot", "pirate", "carpet"),
+    *("chess", "whale", "poem", "tractor", "vampire", "soap", "desert", "banjo"),
+    *("dentist", "passport", "thunder", "cheese", "umbrella", "comet", "mosquito", "cathedral"),
+    *("algebra", "lipstick", "cricket", "furnace", "kangaroo", "lawyer", "mustard", "rainbow"),
+    *("anchor", "skeleton", "tobacco", "waterfall", "yoghurt", "zipper", "pension", "gorilla"),
+    *(
+        "helicopter",
+        "marathon",
+        "parliament",
+        "saxophone",
+        "vaccine",
+        "walnut",
+        "eclipse",
+        "pharaoh",
+    ),
+)
 _OPEN = {
     reindex_pb2.REINDEX_PHASE_BUILDING,
     reindex_pb2.REINDEX_PHASE_CHECKING,
@@ -43,6 +62,12 @@ def fact(writer: str, number: int) -> str:
     """A text like many others, with a word of its own."""
     place, thing = _PLACES[number % 8], _THINGS[number // 8 % 8]
     return f"Item {writer}{number:05}q: the {thing} is kept in the {place}."
+
+
+def _filler(writer: str, number: int) -> str:
+    """Eighty words that tell it from the others: a check of the index asks for the middle."""
+    drawn = random.Random(f"{writer}{number}")
+    return " ".join(drawn.choices(drawn.sample(_SUBJECTS, 4), k=80))
 
 
 async def until_answered(ask: Callable[[], Awaitable[_T]]) -> _T:
@@ -126,7 +151,7 @@ class Talker:
         number = len(self.facts) + len(self.unanswered)
         text = fact(self.name, number)
         archives = number % 4 == 2
-        said = f"archive {text}" if archives else f"{text} " + "lorem ipsum " * 40
+        said = f"archive {text}" if archives else f"{text} {_filler(self.name, number)}"
         turn = await until_answered(
             lambda: self.client.send(self.agent_id, said, request_id=f"{self.name}-{number}")
         )

@@ -34,6 +34,8 @@ from strata.shared.errors import FailedPreconditionError, Reason, UnavailableErr
 
 SUPERUSER = "postgres"
 _START_SECONDS = 60.0
+_RECOVERY_SECONDS = 600.0
+"""One that is ended while it recovers begins again from the same checkpoint."""
 _STOP_SECONDS = 30.0
 # What a predecessor that has not quite gone yet makes PostgreSQL say.
 _PREDECESSOR = (
@@ -264,7 +266,8 @@ class EmbeddedPostgres:
             self._clear_predecessor()
             logged = self._log_path.stat().st_size if self._log_path.exists() else 0
             process = spawn(self._command(), watchdog=self._watchdog)
-            if await until_ready(process, partial(self._is_ready, process), stop=signal.SIGINT):
+            ready = partial(self._is_ready, process)
+            if await until_ready(process, ready, stop=signal.SIGINT, within=_RECOVERY_SECONDS):
                 return process
             said = tail(self._log_path, max(1, self._log_path.stat().st_size - logged))
             if not any(sign in said for sign in _PREDECESSOR) or time.monotonic() > until:

@@ -37,7 +37,8 @@ _LAUNCHER = Path(__file__).with_name("launcher.py")
 _BACK_OFF_SECONDS = (0.0, 0.1, 0.3, 1.0, 2.0, 5.0)
 _START_SECONDS = 60.0
 _START_PATIENCE_SECONDS = 10.0
-_GIVE_UP_WITHIN_SECONDS = 60.0
+_OFTEN_WITHIN_SECONDS = 60.0
+_LONG_PAUSE_SECONDS = 15.0
 _LOG_LIMIT_BYTES = 8 << 20
 
 _log = structlog.get_logger(__name__)
@@ -195,7 +196,7 @@ class Supervisor:
         """Waits until the child serves (again).
 
         Raises:
-            UnavailableError: The child kept dying and is no longer restarted.
+            UnavailableError: The child keeps dying; it is tried again after a long pause.
         """
         await self._serving.wait()
         if self._failure is not None:
@@ -226,30 +227,38 @@ class Supervisor:
             self._serving.clear()
             self._process = None
             _log.warning("engine_died", engine=self.name, exit_code=code, log=str(self._log_path))
-            if not await self._revive():
-                return
+            await self._revive()
 
-    async def _revive(self) -> bool:
+    async def _revive(self) -> None:
         while True:
-            now = time.monotonic()
-            self._deaths.append(now)
-            recent = sum(1 for death in self._deaths if now - death < _GIVE_UP_WITHIN_SECONDS)
-            if recent == len(_BACK_OFF_SECONDS):
-                self._failure = self._failure or UnavailableError(tail(self._log_path))
-                _log.error("engine_given_up", engine=self.name, log=str(self._log_path))
-                self._serving.set()
-                return False
-            await asyncio.sleep(_BACK_OFF_SECONDS[recent - 1])
+            await asyncio.sleep(self._pause())
             try:
                 self._process = await self._launch()
-            except (UnavailableError, FailedPreconditionError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - of what it dies, it watches nobody any more
                 self._failure = error
                 continue
             self._failure = None
             self.restarts += 1
             self._serving.set()
             _log.info("engine_restarted", engine=self.name, pid=self._process.pid)
-            return True
+            return
+
+    def _pause(self) -> float:
+        """Returns the seconds to wait after a death or a failed start, which it counts.
+
+        A child that dies again and again is never given up: what it lacks (a database that is
+        recovering, space on a disk) can come back, and nobody else would start it. But who
+        waits for it is told.
+        """
+        now = time.monotonic()
+        self._deaths.append(now)
+        recent = sum(1 for death in self._deaths if now - death < _OFTEN_WITHIN_SECONDS)
+        if recent < len(_BACK_OFF_SECONDS) and not self._serving.is_set():
+            return _BACK_OFF_SECONDS[recent - 1]
+        self._failure = self._failure or UnavailableError(tail(self._log_path))
+        _log.error("engine_keeps_dying", engine=self.name, log=str(self._log_path))
+        self._serving.set()
+        return _LONG_PAUSE_SECONDS
 
 
 async def end(process: subprocess.Popen[bytes], how: signal.Signals, patience: float) -> None:
@@ -266,7 +275,11 @@ async def end(process: subprocess.Popen[bytes], how: signal.Signals, patience: f
 
 
 async def until_ready(
-    process: subprocess.Popen[bytes], ready: Callable[[], bool], *, stop: signal.Signals
+    process: subprocess.Popen[bytes],
+    ready: Callable[[], bool],
+    *,
+    stop: signal.Signals,
+    within: float = _START_SECONDS,
 ) -> bool:
     """Waits until `ready` says so. Returns False if the child ended before.
 
@@ -274,12 +287,13 @@ async def until_ready(
         process: A child just started.
         ready: Looks whether it serves; called often.
         stop: How the child is ended if the wait is given up or cancelled.
+        within: How long it may take, in seconds.
 
     Raises:
-        UnavailableError: It is neither ready nor dead after a minute; it has been ended.
+        UnavailableError: It is neither ready nor dead by then; it has been ended.
     """
     try:
-        async with asyncio.timeout(_START_SECONDS):
+        async with asyncio.timeout(within):
             while process.poll() is None:
                 if ready():
                     return True

@@ -79,22 +79,39 @@ async def test_a_dead_child_is_replaced(tmp_path: Path) -> None:
     assert supervisor.pid is None
 
 
-async def test_a_child_that_never_stays_is_given_up(tmp_path: Path) -> None:
+async def test_who_waits_for_a_child_that_never_stays_is_told_and_it_is_tried_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strata.embedded.supervisor._BACK_OFF_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr("strata.embedded.supervisor._LONG_PAUSE_SECONDS", 0.05)
     supervisor = _supervisor(tmp_path, SLEEP)
     await supervisor.start()
     assert supervisor.pid is not None
     process = psutil.Process(supervisor.pid)
+    launch, tries = supervisor._launch, 0
 
     async def fail() -> subprocess.Popen[bytes]:
-        raise UnavailableError("the disk is full")
+        nonlocal tries
+        tries += 1
+        # Whatever it is: a supervisor that ends of it never starts the child again.
+        raise ValueError("unheard of") if tries % 2 else UnavailableError("the disk is full")
 
     supervisor._launch = fail
     process.kill()
     while supervisor.pid is not None:
         await asyncio.sleep(0.01)
 
-    with pytest.raises(UnavailableError, match=r"does not stay up.*the disk is full.*child\.log"):
+    with pytest.raises(UnavailableError, match=r"does not stay up: .*child\.log"):
         await supervisor.wait_serving()
+    while tries < 10:
+        with pytest.raises(UnavailableError, match="does not stay up"):
+            await supervisor.wait_serving()
+        await asyncio.sleep(0.01)
+    supervisor._launch = launch
+    while supervisor.pid is None:
+        await asyncio.sleep(0.01)
+    await supervisor.wait_serving()
+    assert supervisor.restarts == 1
     await supervisor.stop()
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strata.shared.embedding.models import EmbeddingModels, ModelInfo
 from strata.shared.vectors import Collection
 from strata.shared.vectors.reindex import Phase, Progress, Serving, Share
-from strata.shared.vectors.reindex.check import question, verdict
+from strata.shared.vectors.reindex.check import Comparison, question, verdict
 from strata.shared.vectors.reindex.driver import Batch, _after
 from strata.shared.vectors.reindex.routes import StoredRoutes
 from strata.shared.vectors.texts import Entry
@@ -27,13 +27,34 @@ def test_a_question_is_a_part_of_the_text_and_never_all_of_it(text: str) -> None
 
 @given(st.integers(0, 100), st.integers(0, 100), st.integers(0, 100), st.floats(0, 1))
 def test_the_verdict_is_the_share(asked: int, old: int, new: int, least: float) -> None:
-    why = verdict(Share(asked, old, new), least)
+    why = verdict(Comparison(Share(asked, old, new)), least)
     assert bool(why) == (new < least * old or (asked > 0 and new == 0))
     assert not why or f"found {new} again" in why
 
 
+@pytest.mark.parametrize(
+    ("lost", "gained", "refused"),
+    [(1, 0, True), (5, 4, False), (9, 4, False), (12, 4, True), (40, 20, True), (5, 5, False)],
+)
+def test_losses_that_a_fair_coin_would_make_are_no_reason(
+    lost: int, gained: int, refused: bool
+) -> None:
+    both = 3
+    found = Comparison(Share(64, both + lost, both + gained), gained)
+    assert found.lost == lost
+    assert bool(verdict(found, 0.95)) == refused
+
+
+@given(st.integers(0, 64), st.integers(1, 64), st.integers(0, 64))
+def test_of_more_losses_no_verdict_becomes_better(both: int, lost: int, gained: int) -> None:
+    def refused(losses: int) -> bool:
+        return bool(verdict(Comparison(Share(192, both + losses, both + gained), gained), 0.95))
+
+    assert not refused(lost - 1) or refused(lost)
+
+
 def test_an_empty_collection_passes() -> None:
-    assert not verdict(Share(), 1.0)
+    assert not verdict(Comparison(Share()), 1.0)
 
 
 def test_what_serves_follows_the_phase() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import comb
 
 from strata.shared.errors import FailedPreconditionError
 from strata.shared.logs import get_logger
@@ -15,6 +16,7 @@ _QUESTION_WORDS = 12
 _FEWEST_WORDS = 4
 _QUESTION_CHARS = 200
 _AMONG = 10
+_CHANCE = 0.05
 _log = get_logger(__name__)
 
 
@@ -27,12 +29,30 @@ class Stored:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the check found.
+
+    Attributes:
+        share: How many of the texts each found again.
+        gained: How many of them only the new one found.
+    """
+
+    share: Share
+    gained: int = 0
+
+    @property
+    def lost(self) -> int:
+        """How many of the texts only the old one found."""
+        return self.share.old - (self.share.new - self.gained)
+
+
 async def compare(
     old: tuple[TextIndex, Serving],
     new: tuple[TextIndex, Serving],
     texts: Sequence[Stored],
     where: Where,
-) -> Share:
+) -> Comparison:
     """Returns how many texts each finds, by meaning alone, from some words of them.
 
     Words are not what a new model changes, and would hide that its vectors are of no use.
@@ -46,26 +66,35 @@ async def compare(
     Raises:
         UnavailableError: The engine or a model cannot be reached.
     """
-    found_old = found_new = 0
+    found_old = found_new = gained = 0
     for stored in texts:
-        found_new += await _finds(*new, stored, where)
+        by_old, by_new = False, await _finds(*new, stored, where)
         try:
-            found_old += await _finds(*old, stored, where)
+            by_old = await _finds(*old, stored, where)
         except FailedPreconditionError as error:
             # Its model is gone from the settings, which can be why it is replaced.
             _log.warning("the old index cannot be asked", reason=error.reason.value)
-    return Share(len(texts), found_old, found_new)
+        found_old += by_old
+        found_new += by_new
+        gained += by_new and not by_old
+    return Comparison(Share(len(texts), found_old, found_new), gained)
 
 
-def verdict(share: Share, least: float) -> str:
+def verdict(found: Comparison, least: float) -> str:
     """Returns why the new index may not serve; empty if it may.
 
+    Where many texts are alike, which ten of them come first is chance, and each index finds
+    some that the other does not. So a new one that finds less may serve all the same if its
+    losses are no more than a fair coin would make of the texts that only one of both found
+    (a one-sided sign test). One that finds nothing new has no such excuse.
+
     Args:
-        share: What the check found.
+        found: What the check found.
         least: The part of what the old one finds that the new one has to find.
     """
+    share = found.share
     needed = max(least * share.old, 1.0 if share.asked else 0.0)
-    if share.new >= needed:
+    if share.new >= needed or (found.gained and _by_chance(found.lost, found.gained)):
         return ""
     return (
         f"Of {share.asked} stored texts the new index found {share.new} again, the one that serves"
@@ -89,6 +118,12 @@ def question(text: str) -> str:
 def _middle(text: str, chars: int) -> str:
     start = (len(text) - chars) // 2
     return text[start : start + min(chars, _QUESTION_CHARS)]
+
+
+def _by_chance(lost: int, gained: int) -> bool:
+    throws = lost + gained
+    as_bad = sum(comb(throws, heads) for heads in range(lost, throws + 1))
+    return as_bad / 2**throws > _CHANCE
 
 
 async def _finds(texts: TextIndex, within: Serving, stored: Stored, where: Where) -> bool:
