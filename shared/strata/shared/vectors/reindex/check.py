@@ -123,7 +123,7 @@ def _middle(text: str, chars: int) -> str:
 def _by_chance(lost: int, gained: int) -> bool:
     throws = lost + gained
     as_bad = sum(comb(throws, heads) for heads in range(lost, throws + 1))
-    return as_bad / 2**throws > _CHANCE
+    return as_bad > _CHANCE * (1 << throws)
 
 
 async def _finds(texts: TextIndex, within: Serving, stored: Stored, where: Where) -> bool:
