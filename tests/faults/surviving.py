@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import grpc
+import pytest
 
 from faults.live import Client, Live, Turn, dialogue
 from faults.load import PASSING
@@ -273,16 +274,24 @@ class Load:
 
     async def filled(self) -> None:
         """Waits until the windows are full, so that deaths come amid compactions."""
-        async with asyncio.timeout(_PATIENCE_S):
-            while min(len(each.facts) for each in self.talkers) < _FILLS_IT:
-                await asyncio.sleep(0.02)
+        await self._until(lambda: min(len(each.facts) for each in self.talkers) >= _FILLS_IT)
 
     async def further(self) -> None:
         """Waits until every writer was answered once more."""
         before = self.counts
-        async with asyncio.timeout(_PATIENCE_S):
-            while any(now <= then for now, then in zip(self.counts, before, strict=True)):
-                await asyncio.sleep(0.02)
+        await self._until(
+            lambda: all(now > then for now, then in zip(self.counts, before, strict=True))
+        )
+
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        before = self.counts
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                while not reached():
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            told = self.talkers[0].told()
+            pytest.fail(f"somebody had no answer: {before}, now {self.counts}\n{told}")
 
     async def assert_all_is_there(self) -> None:
         """Every acknowledged text is found by its words, once, with and without the index."""

@@ -12,7 +12,7 @@ import json
 import random
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,9 +31,6 @@ VICTIMS = {
     "agent_loop": "strata.agent_loop.main",
     "postgres": "postgres",
 }
-# The sixth death within a minute is the last: some are those of starts that fail beside others.
-_AT_MOST = 3
-_WITHIN_S = 60.0
 _WINDOWS = """
     SELECT w.conversation_id, w.message_ids,
            (SELECT m.id FROM recall.messages m
@@ -70,19 +67,15 @@ async def killed_at_any_point(live: Live, kills: int, pause: float) -> None:
     async with writing(live, pause) as load:
         await load.filled()
         order: list[str] = []
-        killed: dict[str, deque[float]] = {each: deque(maxlen=_AT_MOST) for each in VICTIMS}
         while deaths.total() < kills:
             order = order or chance.sample(sorted(VICTIMS), len(VICTIMS))
             victim = order.pop()
             await asyncio.sleep(chance.uniform(0.0, 1.0))
-            process, times = process_of(live, victim), killed[victim]
-            # Nobody is killed more often than its supervisor has patience for.
-            tired = len(times) == _AT_MOST and time.monotonic() - times[0] < _WITHIN_S
-            if process is None or tired:
+            process = process_of(live, victim)
+            if process is None:
                 order.insert(0, victim)
                 continue
             process.kill()
-            times.append(time.monotonic())
             deaths[victim] += 1
             # At times the next one dies while this one is still being mended.
             if chance.random() < 0.5:
