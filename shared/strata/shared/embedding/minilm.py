@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
+from strata.shared import heap
 from strata.shared.embedding.base import LOCAL_DIM as DIM
 from strata.shared.embedding.base import LOCAL_MODEL as MODEL_ID
 from strata.shared.embedding.base import Kind
-from strata.shared.embedding.session import open_session, return_freed_memory
+from strata.shared.embedding.session import open_session
 from strata.shared.embedding.wordpiece import WordPieceTokenizer
 from strata.shared.errors import DataLossError, FailedPreconditionError, Reason
 
@@ -63,7 +64,7 @@ class MiniLmEmbedder:
     def _load(cls, model_path: Path | None, executor: ThreadPoolExecutor) -> "MiniLmEmbedder":
         path = find_weights() if model_path is None else model_path
         session = open_session(check_weights(path))
-        return_freed_memory()
+        heap.return_freed()
         return cls(session, executor)
 
     @property

@@ -1,7 +1,5 @@
 """How models run on this machine: ONNX Runtime on the CPU, one thread."""
 
-import contextlib
-import ctypes
 from pathlib import Path
 
 import onnxruntime as ort
@@ -20,9 +18,3 @@ def open_session(path: Path) -> ort.InferenceSession:
     options.enable_cpu_mem_arena = False
     options.log_severity_level = 3
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-
-def return_freed_memory() -> None:
-    """Has glibc hand back what building the session has freed: 60 MB that it would keep."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

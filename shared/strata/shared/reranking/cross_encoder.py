@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from strata.shared.embedding.session import open_session, return_freed_memory
+from strata.shared import heap
+from strata.shared.embedding.session import open_session
 from strata.shared.embedding.wordpiece import WordPieceTokenizer
 from strata.shared.reranking.base import TEXT_TOKENS
 from strata.shared.reranking.folder import ModelFolder, read_folder, refused
@@ -86,7 +87,7 @@ class CrossEncoder:
             session = open_session(read.weights)
         except Exception as error:
             raise refused(folder, f"{read.weights.name} is no model: {error}") from error
-        return_freed_memory()
+        heap.return_freed()
         inputs = {each.name for each in session.get_inputs()}
         if not _REQUIRED <= inputs <= _KNOWN:
             raise refused(folder, f"it takes {sorted(inputs)}, and not {sorted(_KNOWN)}")
