@@ -28,10 +28,13 @@ PASSAGES = Collection(
         "tags": FieldKind.KEYWORD,
         "create_time": FieldKind.DATETIME,
     },
+    # Most passages are one chunk, and the best ten are the same as with 60, but for each there
+    # is something to do in three places.
+    depth=40,
 )
 # Passages of archives that follow no default, a generation for each model. They stay where they
 # are when the default changes.
-ARCHIVE_PASSAGES = Collection(name="archive-passages", fields=PASSAGES.fields)
+ARCHIVE_PASSAGES = Collection(name="archive-passages", fields=PASSAGES.fields, depth=PASSAGES.depth)
 # A collection of its own: how rare a word is in the files says nothing of the passages.
 FILE_CHUNKS = Collection(
     name="file-chunks",

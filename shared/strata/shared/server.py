@@ -14,7 +14,6 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
-from strata.shared import heap
 from strata.shared.auth import TokenVerifier
 from strata.shared.channels import ChannelFactory, ChannelOptions, RoomChannels
 from strata.shared.clock import Clock, SystemClock
@@ -321,7 +320,6 @@ def run_room(name: str, build: Build[SettingsT_contra], settings: SettingsT_cont
     def announce(server: GrpcServer) -> None:
         print(f"READY {name} {server.address}", flush=True)  # noqa: T201
 
-    heap.keep_little()
     configure_logging(settings.log_level, settings.log_format, room=name)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve_room(name, build, settings, ready=announce))

@@ -13,7 +13,7 @@ from strata.shared.vectors.merging import Matches, find
 
 
 def hit(name: str) -> Hit:
-    return Hit(name, 0, 1.0, 1, None, 0.5, None)
+    return Hit(name, 1.0, 1, None, 0.5, None)
 
 
 class Rooms:

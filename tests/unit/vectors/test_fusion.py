@@ -12,10 +12,8 @@ BM25 = st.floats(min_value=0, max_value=40, allow_nan=False)
 
 
 def candidates(scores: st.SearchStrategy[float]) -> st.SearchStrategy[list[Candidate]]:
-    one = st.builds(
-        Candidate, st.sampled_from("abcdefghij"), st.integers(0, 2), scores, st.just(0.0)
-    )
-    return st.lists(one, max_size=20, unique_by=lambda hit: (hit.document_id, hit.chunk))
+    one = st.builds(Candidate, st.sampled_from("abcdefghij"), scores, st.just(0.0))
+    return st.lists(one, max_size=20)
 
 
 @given(dense=candidates(SCORES), sparse=candidates(BM25), limit=st.integers(0, 12), data=st.data())
@@ -75,7 +73,7 @@ def test_better_by_both_is_never_placed_lower(
 
 
 @given(candidates(BM25))
-@example([Candidate("a", 0, 39.99999999999999), Candidate("b", 0, 40.0)])
+@example([Candidate("a", 39.99999999999999), Candidate("b", 40.0)])
 def test_words_alone_are_ordered_by_their_scores(sparse: list[Candidate]) -> None:
     hits = fuse([], sparse, limit=100, depth=100, config=CONFIG, corpus=1_000)
     assert [hit.fts_rank for hit in hits] == list(range(1, len(hits) + 1))
@@ -84,8 +82,8 @@ def test_words_alone_are_ordered_by_their_scores(sparse: list[Candidate]) -> Non
 
 def test_weights_are_added_up() -> None:
     three_rare_words = 3 * rarest(1_000)
-    dense = [Candidate("a", 0, 0.8), Candidate("b", 0, 0.6)]
-    sparse = [Candidate("b", 0, three_rare_words), Candidate("c", 0, three_rare_words / 3)]
+    dense = [Candidate("a", 0.8), Candidate("b", 0.6)]
+    sparse = [Candidate("b", three_rare_words), Candidate("c", three_rare_words / 3)]
     hits = fuse(
         dense,
         sparse,
@@ -102,8 +100,8 @@ def test_weights_are_added_up() -> None:
 
 
 def test_a_document_below_a_cut_list_is_given_the_bound_of_the_list() -> None:
-    dense = [Candidate("a", 0, 0.8), Candidate("b", 0, 0.6)]
-    sparse = [Candidate("c", 0, 3 * rarest(50))]
+    dense = [Candidate("a", 0.8), Candidate("b", 0.6)]
+    sparse = [Candidate("c", 3 * rarest(50))]
     config = FusionConfig(sparse_weight=0.2)
     [_, second, _] = fuse(dense, sparse, limit=3, depth=2, config=config, corpus=50)
     assert (second.document_id, round(second.score, 6)) == ("c", 0.7)
@@ -111,14 +109,14 @@ def test_a_document_below_a_cut_list_is_given_the_bound_of_the_list() -> None:
 
 def test_a_rare_word_counts_alike_in_few_texts_and_in_many() -> None:
     scores = [
-        fuse([], [Candidate("a", 0, rarest(n))], limit=1, depth=9, config=CONFIG, corpus=n)[0].score
+        fuse([], [Candidate("a", rarest(n))], limit=1, depth=9, config=CONFIG, corpus=n)[0].score
         for n in (1, 3, 1_000, 10_000_000)
     ]
     assert scores == pytest.approx([0.25] * 4)
 
 
 def test_a_bonus_is_added_to_what_was_found_and_finds_nothing_by_itself() -> None:
-    dense = [Candidate("a", 0, 0.6, bonus=0.15), Candidate("b", 0, 0.7)]
+    dense = [Candidate("a", 0.6, bonus=0.15), Candidate("b", 0.7)]
     hits = fuse(dense, [], limit=3, depth=10, config=CONFIG, corpus=1)
     assert [(hit.document_id, round(hit.score, 6), hit.bonus) for hit in hits] == [
         ("a", 0.75, 0.15),
@@ -127,21 +125,21 @@ def test_a_bonus_is_added_to_what_was_found_and_finds_nothing_by_itself() -> Non
 
 
 def test_documents_without_a_word_of_the_query_are_dropped() -> None:
-    hits = fuse([], [Candidate("a", 0, 0.0)], limit=5, depth=5, config=CONFIG, corpus=1_000)
+    hits = fuse([], [Candidate("a", 0.0)], limit=5, depth=5, config=CONFIG, corpus=1_000)
     assert hits == []
 
 
 def test_a_narrow_range_of_cosines_is_stretched() -> None:
     config = FusionConfig(sparse_weight=0.1, dense_low=0.7, dense_high=0.9)
-    dense = [Candidate("a", 0, 0.86), Candidate("b", 0, 0.80)]
-    words = [Candidate("b", 0, 3.0)]
+    dense = [Candidate("a", 0.86), Candidate("b", 0.80)]
+    words = [Candidate("b", 3.0)]
     hits = fuse(dense, words, limit=2, depth=10, config=config, corpus=1_000)
     assert [hit.document_id for hit in hits] == ["a", "b"]
     assert hits[0].score == pytest.approx(0.8)
 
 
 def test_rrf_score_is_made_of_the_ranks() -> None:
-    dense, sparse = [Candidate("a", 0, 0.5)], [Candidate("a", 0, 2.0)]
+    dense, sparse = [Candidate("a", 0.5)], [Candidate("a", 2.0)]
     [hit] = fuse(dense, sparse, limit=1, depth=9, config=CONFIG, corpus=9)
     assert hit.rrf_score == pytest.approx(2 / 61)
 
@@ -189,9 +187,9 @@ def test_hits_of_several_models_have_each_rank_once(
 
 
 def test_ranks_go_by_what_a_cosine_means_to_its_model() -> None:
-    wide = found_by("wide", [Candidate("a", 0, 0.6), Candidate("b", 0, 0.3)], [])
+    wide = found_by("wide", [Candidate("a", 0.6), Candidate("b", 0.3)], [])
     narrow = FusionConfig(dense_low=0.7)
-    tight = found_by("tight", [Candidate("a", 0, 0.85), Candidate("b", 0, 0.73)], [], narrow)
+    tight = found_by("tight", [Candidate("a", 0.85), Candidate("b", 0.73)], [], narrow)
     ranks = {hit.document_id: hit.vector_rank for hit in joined([wide, tight], 9)}
     assert ranks == {"a wide": 1, "a tight": 2, "b wide": 3, "b tight": 4}
 

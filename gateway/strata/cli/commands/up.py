@@ -16,7 +16,6 @@ from rich.console import Console
 from strata.cli.compose.local import API_KEY, Local, LocalOptions, open_local
 from strata.cli.compose.progress import progress_lines
 from strata.embedded.data_folder import DataFolder
-from strata.shared import heap
 from strata.shared.errors import StrataError
 from strata.shared.logs import configure_logging
 from strata.shared.room import Room, Wiring
@@ -33,7 +32,6 @@ def run_up(data: Path | None, *, port: int, split: bool) -> int:
         port: Preferred port of the gateway.
         split: One process per room.
     """
-    heap.keep_little()
     configure_logging("WARNING", "console")
     console = Console(stderr=False, soft_wrap=True)
     folder = DataFolder(data)

@@ -171,28 +171,28 @@ def _order_value(number: float | None) -> wire.points.OrderValue | None:
     return wire.points.OrderValue(float=number)
 
 
-def scored_points(hits: Iterable[edge.ScoredPoint]) -> list[wire.points.ScoredPoint]:
-    """Returns the messages of query results, in their order."""
-    return [_scored_point(hit) for hit in hits]
+def put_scored(target: Any, hits: Iterable[edge.ScoredPoint]) -> None:
+    """Puts query results into a repeated field, in their order.
 
-
-def _scored_point(hit: edge.ScoredPoint) -> wire.points.ScoredPoint:
-    message = wire.points.ScoredPoint(
-        score=hit.score,
-        version=hit.version,
-        vectors=vectors_output(hit.vector),
-        order_value=_order_value(hit.order_value),
-    )
-    if isinstance(hit.id, int):
-        message.id.num = hit.id
-    else:
-        message.id.uuid = str(hit.id)
-    _put_payload(message.payload, hit.payload)
-    return message
+    In place: a search looks at some hundred, and a message that is put into another is copied.
+    """
+    for hit in hits:
+        message = target.add()
+        message.score, message.version = hit.score, hit.version
+        name = hit.id
+        if isinstance(name, int):
+            message.id.num = name
+        else:
+            message.id.uuid = str(name)
+        if (held := vectors_output(hit.vector)) is not None:
+            message.vectors.CopyFrom(held)
+        if (order := _order_value(hit.order_value)) is not None:
+            message.order_value.CopyFrom(order)
+        _put_payload(message.payload, hit.payload)
 
 
 def _put_payload(target: Any, fields: Mapping[str, Any] | None) -> None:
-    # What a search asks for are ids and numbers of chunks: set in place, in a third of the time.
+    # What a search asks for are ids and times: set in place, in a third of the time.
     for name, item in (fields or {}).items():
         if isinstance(item, str):
             target[name].string_value = item

@@ -33,7 +33,6 @@ from strata.embedded.vectors.servicers import (
     RootServicer,
 )
 from strata.embedded.vectors.worker import EngineWorker
-from strata.shared import heap
 from strata.shared.errors import FailedPreconditionError
 
 MAX_MESSAGE_BYTES = 64 << 20
@@ -135,7 +134,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
     options = parser.parse_args(arguments)
-    heap.keep_little()
     try:
         asyncio.run(serve(options.folder, options.port))
     except FailedPreconditionError as error:

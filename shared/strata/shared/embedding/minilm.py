@@ -1,6 +1,7 @@
 """all-MiniLM-L6-v2 on this machine: ONNX Runtime on the CPU, one thread, no network."""
 
 import asyncio
+import contextlib
 import hashlib
 import importlib.util
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ _WEIGHTS_FILE = "model.onnx"
 # Bounds how long a query waits behind a bulk insert: other callers get their turn between
 # two such batches.
 _BATCH = 8
+# So much text takes longer than giving back what it has left on the heap.
+_HEAVY_CHARS = 4_000
 
 
 class MiniLmEmbedder:
@@ -102,6 +105,9 @@ class MiniLmEmbedder:
         for start in range(0, len(texts), _BATCH):
             batch = texts[start : start + _BATCH]
             vectors += await loop.run_in_executor(self._executor, self._embed_batch, batch)
+        if sum(map(len, texts)) > _HEAVY_CHARS:
+            with contextlib.suppress(RuntimeError):  # it is being closed
+                self._executor.submit(heap.return_freed)
         return vectors
 
     async def close(self) -> None:

@@ -19,7 +19,6 @@ class Candidate(NamedTuple):
     """A chunk that one arm of the search found; ``bonus`` is for what the asker prefers."""
 
     document_id: str
-    chunk: int
     score: float
     bonus: float = 0.0
 
@@ -54,7 +53,6 @@ class Hit:
 
     Attributes:
         document_id: The document.
-        chunk: The part of it that fits best: by meaning, else by words.
         score: The fused score that the hits are ordered by.
         vector_rank: Place in the search by meaning, from 1; None if it is not among them.
         fts_rank: Place in the search by words, from 1; None if it is not among them.
@@ -67,7 +65,6 @@ class Hit:
     """
 
     document_id: str
-    chunk: int
     score: float
     vector_rank: int | None
     fts_rank: int | None
@@ -187,7 +184,6 @@ def _hit(place: _Place) -> Hit:
     assert found is not None
     return Hit(
         document_id=found.document_id,
-        chunk=found.chunk,
         score=-order[0],
         vector_rank=vector_rank,
         fts_rank=fts_rank,
@@ -206,7 +202,7 @@ def _dense_score(cosine: float, config: FusionConfig) -> float:
 
 def _ranked(candidates: Iterable[Candidate]) -> dict[str, tuple[int, Candidate]]:
     """The best chunk of each document, with the document's rank."""
-    ordered = sorted(candidates, key=lambda hit: (-hit.score, hit.document_id, hit.chunk))
+    ordered = sorted(candidates, key=lambda hit: (-hit.score, hit.document_id))
     result: dict[str, tuple[int, Candidate]] = {}
     for hit in ordered:
         if hit.document_id not in result:

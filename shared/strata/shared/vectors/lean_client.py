@@ -86,7 +86,9 @@ def _fields(payload: Any) -> dict[str, Any]:
     fields = {}
     for name, value in payload.items():
         kind = value.WhichOneof("kind")
-        if kind in _SCALARS:
+        if kind == "string_value":  # nearly all are
+            fields[name] = value.string_value
+        elif kind in _SCALARS:
             fields[name] = getattr(value, kind)
     return fields
 

@@ -95,9 +95,7 @@ def candidates_of(
         for each in prefer:
             if each.holds(payload.get(each.field)):
                 bonus += each.weight
-        candidates.append(
-            Candidate(str(payload[DOCUMENT_FIELD]), int(payload[CHUNK_FIELD]), point.score, bonus)
-        )
+        candidates.append(Candidate(str(payload[DOCUMENT_FIELD]), point.score, bonus))
     return candidates
 
 

@@ -27,7 +27,6 @@ from strata.shared.vectors.filters import (
 )
 from strata.shared.vectors.fusion import FusionConfig, Hit, fuse
 from strata.shared.vectors.index import (
-    CHUNK_FIELD,
     DOCUMENT_FIELD,
     Collection,
     Document,
@@ -246,7 +245,7 @@ class QdrantIndex:
         if dense is None and sparse is None:
             raise InternalError("a search by nothing")
         depth = max(collection.depth, limit * _DEPTH_PER_HIT)
-        fields = [DOCUMENT_FIELD, CHUNK_FIELD, *{each.field for each in prefer}]
+        fields = [DOCUMENT_FIELD, *{each.field for each in prefer}]
         arms: dict[str, models.QueryRequest] = {}
         if dense is not None:
             arms[DENSE] = _arm(DENSE, list(dense), conditions, depth, fields)

@@ -15,8 +15,8 @@ from strata.embedded.vectors.convert_points import (
     point,
     point_id,
     point_id_message,
+    put_scored,
     retrieved_points,
-    scored_points,
     vectors,
 )
 from strata.embedded.vectors.convert_queries import (
@@ -171,22 +171,28 @@ class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
     async def Query(self, request: wire.points.QueryPoints, context: Context) -> Any:
         """Searches."""
 
-        def work(shard: edge.EdgeShard, needed: Needed) -> list[wire.points.ScoredPoint]:
-            return scored_points(shard.query(query_request(request, needed)))
+        def work(shard: edge.EdgeShard, needed: Needed) -> wire.points.QueryResponse:
+            response = wire.points.QueryResponse()
+            put_scored(response.result, shard.query(query_request(request, needed)))
+            return response
 
-        hits, seconds = await self.search(request.collection_name, work)
-        return wire.points.QueryResponse(result=hits, time=seconds)
+        answer, seconds = await self.search(request.collection_name, work)
+        answer.time = seconds
+        return answer
 
     async def QueryBatch(self, request: wire.points.QueryBatchPoints, context: Context) -> Any:
         """Searches several times in one pass."""
 
-        def work(shard: edge.EdgeShard, needed: Needed) -> list[wire.points.BatchResult]:
+        def work(shard: edge.EdgeShard, needed: Needed) -> wire.points.QueryBatchResponse:
+            response = wire.points.QueryBatchResponse()
             queries = [query_request(query, needed) for query in request.query_points]
-            answers = shard.query_batch(edge.QueryBatchRequest(queries)) if queries else []
-            return [wire.points.BatchResult(result=scored_points(hits)) for hits in answers]
+            for hits in shard.query_batch(edge.QueryBatchRequest(queries)) if queries else ():
+                put_scored(response.result.add().result, hits)
+            return response
 
-        results, seconds = await self.search(request.collection_name, work)
-        return wire.points.QueryBatchResponse(result=results, time=seconds)
+        answer, seconds = await self.search(request.collection_name, work)
+        answer.time = seconds
+        return answer
 
     async def Scroll(self, request: wire.points.ScrollPoints, context: Context) -> Any:
         """Reads points page by page."""
