@@ -160,6 +160,7 @@ async def main():
     before = resident()
     texts = [" ".join(f"word{n * m % 997}" for n in range(200)) for m in range(8)]
     await model.embed(texts, "document")
+    await asyncio.sleep(1.5)
     await model.close()
     print(resident() - before)
 

@@ -28,8 +28,9 @@ _WEIGHTS_FILE = "model.onnx"
 # Bounds how long a query waits behind a bulk insert: other callers get their turn between
 # two such batches.
 _BATCH = 8
-# So much text takes longer than giving back what it has left on the heap.
-_HEAVY_CHARS = 4_000
+# What more text than this has left on the heap is given back a moment later, once for all of them.
+_HEAVY_CHARS = 300
+_GIVE_BACK_AFTER_S = 1.0
 
 
 class MiniLmEmbedder:
@@ -43,6 +44,7 @@ class MiniLmEmbedder:
         self._session = session
         self._executor = executor
         self._tokenizer = WordPieceTokenizer.bert_uncased()
+        self._giving_back: asyncio.TimerHandle | None = None
 
     @classmethod
     async def load(cls, model_path: Path | None = None) -> "MiniLmEmbedder":
@@ -105,14 +107,20 @@ class MiniLmEmbedder:
         for start in range(0, len(texts), _BATCH):
             batch = texts[start : start + _BATCH]
             vectors += await loop.run_in_executor(self._executor, self._embed_batch, batch)
-        if sum(map(len, texts)) > _HEAVY_CHARS:
-            with contextlib.suppress(RuntimeError):  # it is being closed
-                self._executor.submit(heap.return_freed)
+        if self._giving_back is None and sum(map(len, texts)) > _HEAVY_CHARS:
+            self._giving_back = loop.call_later(_GIVE_BACK_AFTER_S, self._give_back)
         return vectors
 
     async def close(self) -> None:
         """Let the thread end. What was asked for before is still answered."""
+        if self._giving_back is not None:
+            self._giving_back.cancel()
         await asyncio.to_thread(self._executor.shutdown)
+
+    def _give_back(self) -> None:
+        self._giving_back = None
+        with contextlib.suppress(RuntimeError):  # it is being closed
+            self._executor.submit(heap.return_freed)
 
     def _embed_batch(self, texts: Sequence[str]) -> list[list[float]]:
         return [self._embed_one(text) for text in texts]
