@@ -102,6 +102,7 @@ async def measure(
                 samples=len(all_of_them),
             ),
         )
+    await rooms.until_calm()
     await _searches(rooms, report, filled[: max(1, indexed)], count, searches)
     share = f"{min(indexed, agents) * each:,} of them in the vector index"
     report.add(

@@ -65,6 +65,7 @@ async def measure(rooms: Rooms, report: Report, count: int, searches: int) -> No
     asked = questions(searches, seed=3)
     # The vectors of the questions are in the cache: what is measured is the search.
     await rooms.embedder.embed(asked, "query")
+    await rooms.until_calm()
     for name, conditions in _filters(archive, count).items():
         samples = Samples()
         before = rooms.cpu_ms()

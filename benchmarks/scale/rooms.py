@@ -38,6 +38,10 @@ from strata.shared.vectors.opening import open_embedder, open_vectors
 
 _PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")
 _MIB = 1 << 20
+# Processor time of a second, and how many such seconds in a row are a calm.
+_CALM_MS = 50
+_CALM_S = 5
+_PATIENCE_S = 180
 
 
 @dataclass
@@ -69,6 +73,21 @@ class Rooms:
     def cpu_ms(self) -> float:
         """Returns the processor time of all processes until now."""
         return sum(usage(self.pid).cpu_ms.values())
+
+    async def until_calm(self) -> None:
+        """Waits until nothing is cleaned up any more after much was stored.
+
+        PostgreSQL looks through a table that has grown, and both engines write to disk what they
+        hold; that is over after a minute, and no part of a search.
+        """
+        calm, before = 0, self.cpu_ms()
+        for _ in range(_PATIENCE_S):
+            await asyncio.sleep(1)
+            now = self.cpu_ms()
+            calm = calm + 1 if now - before < _CALM_MS else 0
+            before = now
+            if calm == _CALM_S:
+                return
 
     def disk(self) -> str:
         """Returns what is on disk in MiB, by engine."""
