@@ -235,6 +235,7 @@ class Supervisor:
             try:
                 self._process = await self._launch()
             except Exception as error:  # noqa: BLE001 - of what it dies, it watches nobody any more
+                _log.warning("engine_not_started", engine=self.name, error=str(error))
                 self._failure = error
                 continue
             self._failure = None
