@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -88,6 +89,7 @@ class Rooms:
             before = now
             if calm == _CALM_S:
                 return
+        print(f"... not calm after {_PATIENCE_S} s, searching all the same", file=sys.stderr)
 
     def disk(self) -> str:
         """Returns what is on disk in MiB, by engine."""
