@@ -20,8 +20,9 @@ from benchmarks.processes import Neighbours
 from benchmarks.report import Report
 from benchmarks.starting import idle_memory, measured_start
 from benchmarks.system import System
+from benchmarks.tools import custom_tools
 from benchmarks.turns import long_reply, long_window, plain_turn, tool_turns
-from strata.shared.server import loop_factory
+from strata.shared.loops import loop_factory
 
 Suite = Callable[[Bench], Awaitable[None]]
 
@@ -36,6 +37,7 @@ SUITES: dict[str, Suite] = {
     "long_reply": long_reply,
     "archival": archival,
     "conversation_search": conversation_search,
+    "custom_tools": custom_tools,
     "load_8": eight_agents,
     "load_30": thirty_agents,
     "memory": idle_memory,

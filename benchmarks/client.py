@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
+from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
 
 Credentials = tuple[tuple[str, str], ...]
 
@@ -50,6 +53,8 @@ class Client:
         self._runs = run_grpc.RunServiceStub(channel)
         self._messages = message_grpc.MessageServiceStub(channel)
         self._passages = passage_grpc.PassageServiceStub(channel)
+        self._tools = tool_grpc.ToolServiceStub(channel)
+        self._tool_ids: dict[str, str] = {}
 
     async def who_am_i(self) -> admin_pb.WhoAmIResponse:
         """Asks the gateway itself."""
@@ -103,6 +108,36 @@ class Client:
         if finished is None or finished.stop_reason != run_event_pb2.STOP_REASON_END_TURN:
             raise RuntimeError(f"the run did not end its turn: {finished}")
         return Turn(total, first_text, tools)
+
+    async def put_tool(self, source_code: str) -> None:
+        """Stores a tool."""
+        await self._tools.UpsertTool(
+            tool_pb.UpsertToolRequest(request_id=uuid.uuid4().hex, source_code=source_code),
+            metadata=self._metadata,
+            timeout=_SECONDS,
+        )
+
+    async def run_tool(self, name: str, arguments_json: str) -> str:
+        """Runs a tool once and returns what it gave, as text."""
+        response = await self._run_tool(name, arguments_json)
+        packed = json.loads(response.tool_return.content)
+        return str(packed["message"])
+
+    async def isolation(self, name: str, arguments_json: str) -> str:
+        """Runs a tool once and returns what kept it from the machine."""
+        return (await self._run_tool(name, arguments_json)).isolation
+
+    async def _run_tool(self, name: str, arguments_json: str) -> tool_pb.RunToolResponse:
+        if name not in self._tool_ids:
+            found = await self._tools.GetTool(
+                tool_pb.GetToolRequest(name=name), metadata=self._metadata, timeout=_SECONDS
+            )
+            self._tool_ids[name] = found.tool.id
+        return await self._tools.RunTool(
+            tool_pb.RunToolRequest(tool_id=self._tool_ids[name], arguments_json=arguments_json),
+            metadata=self._metadata,
+            timeout=_SECONDS,
+        )
 
     async def search_messages(self, agent_id: str, query: str) -> int:
         """Searches recall memory; returns the number of hits."""

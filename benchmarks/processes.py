@@ -111,7 +111,8 @@ class Usage:
 
     Attributes:
         megabytes: Memory by group: PSS on Linux, which shares common pages out; RSS elsewhere.
-        cpu_ms: Processor time by group, milliseconds since they started.
+        cpu_ms: Processor time by group, milliseconds since they started, with that of their
+            children that have ended.
         count: Processes by group.
     """
 
@@ -133,7 +134,8 @@ def usage(pid: int) -> Usage:
         except psutil.NoSuchProcess:
             continue
         megabytes[kind] = megabytes.get(kind, 0.0) + memory
-        cpu[kind] = cpu.get(kind, 0.0) + (times.user + times.system) * 1000
+        # With those of its children that have ended: what was used does not become less.
+        cpu[kind] = cpu.get(kind, 0.0) + sum(times[:4]) * 1000
         count[kind] = count.get(kind, 0) + 1
     return Usage(megabytes, cpu, count)
 

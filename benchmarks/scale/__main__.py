@@ -13,7 +13,7 @@ from benchmarks.processes import Neighbours
 from benchmarks.report import Report
 from benchmarks.scale import messages, passages
 from benchmarks.scale.rooms import open_rooms
-from strata.shared.server import loop_factory
+from strata.shared.loops import loop_factory
 
 
 def main() -> int:

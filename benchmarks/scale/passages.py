@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
+from benchmarks.pace import plain_loop_ms
 from benchmarks.report import Report, Row
 from benchmarks.samples import Samples
 from benchmarks.scale.material import Sized, questions, with_vectors
@@ -78,10 +79,11 @@ async def measure(rooms: Rooms, report: Report, count: int, searches: int) -> No
             samples.add((time.perf_counter() - begun) * 1000)
             check(response.hits)
         cpu = (rooms.cpu_ms() - before) / len(samples)
+        note = f"CPU {cpu:.1f} ms; a plain loop {plain_loop_ms():.1f} ms"
         del samples.values[:WARM_UP]
         report.add(
             Row(f"search of {count:,} passages, {name}", samples.median, "ms", samples.p95,
-                samples=len(samples), note=f"CPU {cpu:.1f} ms"),
+                samples=len(samples), note=note),
             Row("  its p95", samples.p95, "ms", target=SEARCH_TARGET_MS, samples=len(samples)),
         )  # fmt: skip
     report.add(

@@ -13,7 +13,7 @@ from strata.archival.domain.passages import Filter, Passage, TagMatch
 from strata.archival.store.homes import Home
 from strata.shared.embedding import Embedder, EmbeddingModels
 from strata.shared.timewords import TimeRange, just_before
-from strata.shared.vectors import Collection, FieldKind, Hit, VectorIndex, Where
+from strata.shared.vectors import Collection, FieldKind, Hit, Moment, VectorIndex, Where
 from strata.shared.vectors.fusion import joined
 from strata.shared.vectors.preferring import of_that_time
 from strata.shared.vectors.reindex import Serving
@@ -171,6 +171,8 @@ class PassageIndex:
         within: Filter,
         limit: int,
         spoken: Sequence[TimeRange] = (),
+        *,
+        after: Moment | None = None,
     ) -> list[Hit]:
         """See `TextIndex.search`; what was stored at a time that is spoken of comes first.
 
@@ -187,7 +189,14 @@ class PassageIndex:
             if model:
                 texts, one = self.own_texts, self.generation_of(model)
             return await texts.search(
-                project_id, query, where, limit, prefer=prefer, within=one, uncut=several
+                project_id,
+                query,
+                where,
+                limit,
+                prefer=prefer,
+                within=one,
+                uncut=several,
+                after=after,
             )
 
         found = await asyncio.gather(*(ask(model) for model in groups))
@@ -271,11 +280,17 @@ class ChunkIndex:
         await self.texts.remove_where(project_id, Where(eq={"set_id": set_id}))
 
     async def search(
-        self, project_id: str, query: str, folder_ids: Sequence[str], limit: int
+        self,
+        project_id: str,
+        query: str,
+        folder_ids: Sequence[str],
+        limit: int,
+        *,
+        after: Moment | None = None,
     ) -> list[Hit]:
         """See `TextIndex.search`."""
         where = Where(any_of={"folder_id": folder_ids})
-        return await self.texts.search(project_id, query, where, limit)
+        return await self.texts.search(project_id, query, where, limit, after=after)
 
 
 def _where(within: Filter) -> Where:

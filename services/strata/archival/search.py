@@ -80,7 +80,9 @@ class PassageSearch:
     ) -> list[tuple[Passage, Place]]:
         found = await find(
             partial(self._store.by_words, search.query, within, limit),
-            lambda: self._index.search(current_project(), search.query, within, limit, spoken),
+            lambda after: self._index.search(
+                current_project(), search.query, within, limit, spoken, after=after
+            ),
             lambda ids: self._store.by_ids(ids, within),
         )
         ranked = merge(
@@ -105,7 +107,9 @@ class FileChunkSearch:
             return []
         found = await find(
             partial(self._store.by_words, query, folder_ids, limit),
-            lambda: self._index.search(current_project(), query, folder_ids, limit * _CHUNK_MARGIN),
+            lambda after: self._index.search(
+                current_project(), query, folder_ids, limit * _CHUNK_MARGIN, after=after
+            ),
             lambda keys: self._store.by_keys(keys, folder_ids),
         )
         ranked = merge(

@@ -10,7 +10,15 @@ from strata.recall.domain.search import Mode, SearchQuery
 from strata.recall.domain.search_text import is_indexed, searchable_text
 from strata.shared.embedding import Embedder, EmbeddingModels
 from strata.shared.timewords import TimeRange, just_before
-from strata.shared.vectors import Collection, FieldKind, Hit, Preference, VectorIndex, Where
+from strata.shared.vectors import (
+    Collection,
+    FieldKind,
+    Hit,
+    Moment,
+    Preference,
+    VectorIndex,
+    Where,
+)
 from strata.shared.vectors.preferring import of_that_time
 from strata.shared.vectors.reindex.routes import Routes
 from strata.shared.vectors.sparse import SparseEncoder
@@ -79,7 +87,13 @@ class MessageIndex:
         await self.texts.remove_where(project_id, Where(eq={"agent_id": agent_id}))
 
     async def search(
-        self, project_id: str, query: SearchQuery, spoken: Sequence[TimeRange], limit: int
+        self,
+        project_id: str,
+        query: SearchQuery,
+        spoken: Sequence[TimeRange],
+        limit: int,
+        *,
+        after: Moment | None = None,
     ) -> list[Hit]:
         """Returns the best messages, best first.
 
@@ -88,6 +102,7 @@ class MessageIndex:
             query: The question.
             spoken: Times that it speaks of.
             limit: Most messages to return.
+            after: See `VectorIndex.query`.
 
         Raises:
             UnavailableError: The engine or the model cannot be reached.
@@ -99,6 +114,7 @@ class MessageIndex:
             limit,
             prefer=preferences(query, spoken),
             words=query.mode is not Mode.SEMANTIC,
+            after=after,
         )
 
 

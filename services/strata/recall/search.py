@@ -103,7 +103,7 @@ class MessageSearch:
             limit = query.limit * (_PHRASE_MARGIN if '"' in query.text else 1)
             found = await find(
                 by_words,
-                lambda: index.search(current_project(), query, spoken, limit),
+                lambda after: index.search(current_project(), query, spoken, limit, after=after),
                 lambda ids: self._store.by_ids(ids, query),
             )
         return merge(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -23,6 +22,7 @@ from strata.shared.interceptors.auth import Authenticator, TokenAuthenticator
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
 from strata.shared.interceptors.standard import method_table
 from strata.shared.logs import configure_logging, get_logger
+from strata.shared.loops import loop_factory
 from strata.shared.room import BackgroundTasks, Build, Room, SettingsT_contra
 from strata.shared.settings import MIB, RoomSettings
 from strata.shared.telemetry import Telemetry
@@ -293,16 +293,6 @@ async def serve_room(
             if not termination.during_start:
                 raise
     _log.info("room stopped", room=name)
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Returns the maker of uvloop's event loop, None where uvloop is not installed."""
-    if importlib.util.find_spec("uvloop") is None:
-        return None
-    import uvloop  # noqa: PLC0415 - optional, and not on every platform
-
-    make: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return make
 
 
 def run_room(name: str, build: Build[SettingsT_contra], settings: SettingsT_contra) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from archival_support import NOW, Finder, caller, new_text
 from strata.archival.domain.history import Author, Change
-from strata.archival.domain.passages import TagMatch
+from strata.archival.domain.passages import Filter, TagMatch
 from strata.archival.domain.searching import Answer, Found, Search
 from strata.archival.search import FileChunkSearch, PassageSearch
 from strata.embedded.vectors import EmbeddedVectors
@@ -70,8 +70,8 @@ class Overtaken:
         self._index = index
         self._finder = finder
 
-    async def search(self, *args: Any) -> Any:
-        hits = await self._index.search(*args)
+    async def search(self, *args: Any, **more: Any) -> Any:
+        hits = await self._index.search(*args, **more)
         await self._finder.index_all()
         return hits
 
@@ -89,6 +89,22 @@ async def test_what_comes_into_the_index_during_the_search_is_found(finder: Worl
     chunks = FileChunkSearch(world.stores.chunks, cast("Any", Overtaken(world.chunk_index, world)))
     (found,) = await chunks.search([folder], "office wifi", 5)
     assert found.stored.chunk.text == "The wifi of the office is aster-18."
+
+
+async def test_the_index_is_asked_after_the_moment_and_not_before(finder: World) -> None:
+    world, _ = finder
+    agent, folder, file = new_id("agent"), new_id("folder"), new_id("file")
+    (stored,) = await world.stores.insert(agent, "The wifi password is tulip-42.")
+    await world.stores.index_file(folder, file, "The wifi of the office is aster-18.")
+    project = context.current_project()
+    within = Filter((stored.passage.archive_id,))
+    [hit] = await world.index.search(project, "wifi password", within, 5, after=world.index_all)
+    assert hit.document_id == stored.passage.id
+    await world.stores.index_file(folder, new_id("file"), "The wifi of the attic is fern-7.")
+    hits = await world.chunk_index.search(
+        project, "wifi of the attic", [folder], 5, after=world.index_all
+    )
+    assert len(hits) == 2
 
 
 async def test_a_passage_does_not_wait_for_all_that_others_stored_before(finder: World) -> None:

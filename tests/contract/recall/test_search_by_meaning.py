@@ -94,8 +94,8 @@ class Overtaken:
     def __init__(self, finder: Finder) -> None:
         self._finder = finder
 
-    async def search(self, *args: Any) -> Any:
-        hits = await self._finder.index.search(*args)
+    async def search(self, *args: Any, **more: Any) -> Any:
+        hits = await self._finder.index.search(*args, **more)
         await self._finder.index_all()
         return hits
 
@@ -105,6 +105,14 @@ async def test_what_comes_into_the_index_during_the_search_is_found(finder: Find
     search = MessageSearch(finder.search._store, cast("Any", Overtaken(finder)), SystemClock())
     answer = await search.search(SearchQuery(finder.agent, "wifi password", 5))
     assert [hit.message.id for hit in answer.hits] == [said.id]
+
+
+async def test_the_index_is_asked_after_the_moment_and_not_before(finder: Finder) -> None:
+    said = await finder.writer.say("The wifi password is tulip-42.")
+    query = SearchQuery(finder.agent, "wifi password", 5)
+    project = context.current_project()
+    [hit] = await finder.index.search(project, query, (), 5, after=finder.index_all)
+    assert hit.document_id == said.id
 
 
 async def test_what_waits_for_the_index_is_found_by_its_words(finder: Finder) -> None:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from qdrant_client import models
 
-from strata.embedded.vectors import EmbeddedVectors, wire
+from strata.embedded.vectors import EmbeddedVectors, narrowing, wire
 from strata.embedded.vectors.convert_filters import filter_of
 from strata.embedded.vectors.narrowing import Narrowing
 from strata.embedded.vectors.store import CollectionStore
@@ -223,20 +223,111 @@ def test_a_narrowed_filter_finds_what_the_whole_one_finds(
         stack.callback(shard.close)
         for conditions in asked:
             message = wire.common.Filter(must=[keyword(*pair) for pair in conditions.items()])
-            request = edge.QueryRequest(
-                limit=10,
-                offset=0,
-                query=edge.Query.Nearest([1.0, 0.0], using="dense"),
-                filter=Narrowing(shard).needed(message),
-                with_payload=False,
-                with_vector=False,
-            )
-            found = {hit.id for hit in shard.query(request)}
+            narrowed = Narrowing(shard).needed(message)
+            found = {hit.id for hit in shard.query(nearest(narrowed))}
             assert found == {
                 number
                 for number, held in stored.items()
                 if all(value in as_list(held.get(name)) for name, value in conditions.items())
             }
+
+
+NUMBERS = st.integers(0, 9)
+# One bound a side: of two, the engine's index looks at one only, when it takes points from it.
+LOWER, UPPER = (
+    st.dictionaries(st.sampled_from(names), NUMBERS, max_size=1)
+    for names in (["gt", "gte"], ["lt", "lte"])
+)
+RANGES = st.builds(lambda lower, upper: lower | upper, LOWER, UPPER).filter(bool)
+
+
+@given(
+    stored=st.lists(st.none() | st.lists(NUMBERS, max_size=3), min_size=1, max_size=12),
+    asked=st.lists(st.tuples(st.sampled_from(["number", "time"]), RANGES), min_size=1, max_size=2),
+    word=st.booleans(),
+)
+@settings(max_examples=80)
+def test_a_broad_range_that_is_checked_by_point_finds_the_same(
+    stored: list[list[int] | None], asked: list[tuple[str, dict[str, int]]], word: bool
+) -> None:
+    operation = edge.UpdateOperation
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        shard = new_shard(folder)
+        stack.callback(shard.close)
+        shard.update(operation.create_field_index("number", edge.PayloadSchemaType.Integer))
+        shard.update(operation.create_field_index("time", edge.PayloadSchemaType.Datetime))
+        for number, held in enumerate(stored, start=1):
+            payload: dict[str, Any] = {"project": "ab"[number % 2]}
+            if held is not None:
+                payload |= {"number": held, "time": [time_of(each) for each in held]}
+            point = edge.Point(number, {"dense": [1.0, 0.0]}, payload)
+            shard.update(operation.upsert_points([point]))
+        must = [range_of(field, bounds) for field, bounds in asked]
+        if word:
+            must.append(keyword("project", "a"))
+        message = wire.common.Filter(must=must)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(narrowing, "_MANY_POINTS", 1)
+            patch.setattr(narrowing, "_BROAD", 0)
+            narrowed = Narrowing(shard).needed(message)
+        found = {hit.id for hit in shard.query(nearest(narrowed))}
+        assert found == {
+            number
+            for number, held in enumerate(stored, start=1)
+            if (not word or number % 2 == 0)
+            and all(any(within(each, bounds) for each in held or ()) for _, bounds in asked)
+        }
+        assert found == {hit.id for hit in shard.query(nearest(filter_of(message)))}
+
+
+def test_only_a_broad_range_of_many_points_is_checked_by_point(
+    shard: edge.EdgeShard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation = edge.UpdateOperation
+    shard.update(operation.create_field_index("number", edge.PayloadSchemaType.Integer))
+    points = [
+        edge.Point(number, {"dense": [1.0, 0.0]}, {"number": number}) for number in range(1, 101)
+    ]
+    shard.update(operation.upsert_points(points))
+    broad = wire.common.Filter(must=[range_of("number", {"gte": 50})])
+    narrow = wire.common.Filter(must=[range_of("number", {"gte": 98})])
+    unindexed = wire.common.Filter(must=[range_of("other", {"gte": 0})])
+    assert left_of(shard, broad) == repr(filter_of(broad))  # few points
+    monkeypatch.setattr(narrowing, "_MANY_POINTS", 100)
+    denied = wire.common.Condition(filter=wire.common.Filter(must_not=broad.must))
+    assert left_of(shard, broad) == repr(filter_of(wire.common.Filter(must_not=[denied])))
+    assert left_of(shard, narrow) == repr(filter_of(narrow))
+    assert left_of(shard, unindexed) == repr(filter_of(unindexed))
+
+
+def within(number: int, bounds: dict[str, int]) -> bool:
+    compare = {"lt": number.__lt__, "lte": number.__le__, "gt": number.__gt__, "gte": number.__ge__}
+    return all(compare[name](bound) for name, bound in bounds.items())
+
+
+def range_of(field: str, bounds: dict[str, int]) -> wire.common.Condition:
+    condition = wire.common.FieldCondition(key=field)
+    for name, bound in bounds.items():
+        if field == "time":
+            getattr(condition.datetime_range, name).FromJsonString(time_of(bound))
+        else:
+            setattr(condition.range, name, bound)
+    return wire.common.Condition(field=condition)
+
+
+def time_of(number: int) -> str:
+    return f"2026-01-{number + 1:02}T00:00:00Z"
+
+
+def nearest(condition: edge.Filter | None) -> edge.QueryRequest:
+    return edge.QueryRequest(
+        limit=20,
+        offset=0,
+        query=edge.Query.Nearest([1.0, 0.0], using="dense"),
+        filter=condition,
+        with_payload=False,
+        with_vector=False,
+    )
 
 
 @given(changes=CHANGES)

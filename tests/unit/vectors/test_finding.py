@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from strata.shared.errors import UnavailableError
-from strata.shared.vectors import Hit
+from strata.shared.vectors import Hit, Moment
 from strata.shared.vectors.merging import Matches, find
 
 
@@ -46,7 +46,9 @@ class Rooms:
             raise
         return [("by words", 0.5)]
 
-    async def ask(self) -> list[Hit]:
+    async def ask(self, after: Moment) -> list[Hit]:
+        self.seen.append("vector")
+        await after()
         self.seen.append("index")
         await self.index.wait()
         if self.away:
@@ -70,10 +72,10 @@ async def test_the_index_is_asked_when_the_moment_of_the_database_is_fixed_and_n
     rooms = Rooms()
     finding = rooms.find()
     await run_dry()
-    assert rooms.seen == ["waiting"]
+    assert rooms.seen == ["waiting", "vector"]  # what is asked is made meanwhile
     rooms.begins.set()
     await run_dry()
-    assert rooms.seen == ["waiting", "begun", "index"]  # both search now
+    assert rooms.seen[2:] == ["begun", "index"]  # both search now
     rooms.open()
     found = await finding
     assert [each.document_id for each in found.hits] == ["by index"]
@@ -105,7 +107,7 @@ async def test_without_the_index_all_is_searched_by_words() -> None:
     rooms = Rooms().open()
     rooms.away = True
     found = await rooms.find()
-    assert rooms.seen == ["waiting", "begun", "index", "all words", "begun"]
+    assert rooms.seen == ["waiting", "begun", "vector", "index", "all words", "begun"]
     assert (found.hits, found.by_id, found.by_words) == ((), (), [("by words", 0.5)])
 
 
@@ -124,7 +126,7 @@ async def test_an_error_of_the_index_that_is_no_outage_is_told() -> None:
     rooms = Rooms()
     rooms.begins.set()
 
-    async def broken() -> list[Hit]:
+    async def broken(_: Moment) -> list[Hit]:
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):

@@ -34,6 +34,7 @@ from strata.embedded.vectors.servicers import (
 )
 from strata.embedded.vectors.worker import EngineWorker
 from strata.shared.errors import FailedPreconditionError
+from strata.shared.loops import loop_factory
 
 MAX_MESSAGE_BYTES = 64 << 20
 FLUSH_SECONDS = 3.0
@@ -135,7 +136,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--port", type=int, required=True)
     options = parser.parse_args(arguments)
     try:
-        asyncio.run(serve(options.folder, options.port))
+        # uvloop passes a search sooner from the socket to the thread and back.
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(serve(options.folder, options.port))
     except FailedPreconditionError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_LOCKED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import cache
@@ -171,7 +172,8 @@ class PostgresPassageStore:
         )
         async with self._database.transaction(read_only=True) as connection:
             rows = (await connection.execute(statement, values)).all()
-        passages = [to_passage(row) for row in rows[:limit]]
+        # A page of five hundred would hold up the event loop.
+        passages = await asyncio.to_thread(lambda: [to_passage(row) for row in rows[:limit]])
         if len(rows) <= limit:
             return Page(passages)
         return Page(passages, (passages[-1].create_time, passages[-1].id))

@@ -6,7 +6,7 @@ payload here is only what is filtered on, and any collection can be dropped and 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -167,6 +167,10 @@ class Preference:
         )
 
 
+# Returns when something has happened.
+Moment: TypeAlias = Callable[[], Awaitable[object]]
+
+
 class VectorIndex(Protocol):
     """Documents of all projects, searched within one.
 
@@ -260,13 +264,15 @@ class VectorIndex(Protocol):
         generation: str | None = None,
         unrelated: float | None = None,
         uncut: bool = False,
+        after: Moment | None = None,
     ) -> list[Hit]:
         """The documents that fit best: by meaning, by words, or by both, fused.
 
         The conditions are applied by the engine before the limit. A sparse vector without
         terms (a query of stop words) finds nothing by words. ``unrelated`` is the cosine of
         texts that have nothing in common, if the model has one of its own. ``uncut`` gives all
-        that was looked at for the limit, for a ranking together with hits of other models.
+        that was looked at for the limit, for a ranking together with hits of other models. The
+        engine is asked ``after`` a moment, if one is given, and not before.
         """
 
     async def delete(

@@ -19,6 +19,7 @@ from strata.shared.errors import (
 )
 from strata.shared.logs import get_logger
 from strata.shared.vectors.fusion import Hit
+from strata.shared.vectors.index import Moment
 
 # What waits for the index is found by words alone. Its score is set between those of the
 # hits: a good match by words ranks with a fair one by meaning.
@@ -106,26 +107,27 @@ class Matches(Generic[_Item]):
 
 async def find(
     by_words: ByWords[_Item],
-    index: Callable[[], Awaitable[list[Hit]]],
+    index: Callable[[Moment], Awaitable[list[Hit]]],
     by_ids: Callable[[Sequence[str]], Awaitable[Sequence[_Item]]],
 ) -> Matches[_Item]:
     """Asks index and database, so that nothing is missed that is on its way into the index.
 
     The moment at which the database is looked at for what waits comes before the index is asked:
     the other way round, what the index takes in meanwhile would be found by neither. From then on
-    both search at the same time.
+    both search at the same time. What is asked of the index (a vector of the question, mostly) is
+    made while the database fixes the moment.
 
     Args:
         by_words: Searches the database: only what waits for the index, or everything.
-        index: Searches the index.
+        index: Searches the index, after the moment that it is given.
         by_ids: Reads what the index names.
     """
     begun = asyncio.Event()
     search = asyncio.create_task(by_words(waiting_only=True, begun=begun.set))
     search.add_done_callback(lambda _: begun.set())  # it may fail before it has begun
     try:
-        await begun.wait()
-        hits = await if_there(index())
+        await asyncio.sleep(0)  # the database is asked first
+        hits = await if_there(index(begun.wait))
         waiting = await search
     finally:
         search.cancel()

@@ -30,6 +30,7 @@ from strata.shared.vectors.index import (
     DOCUMENT_FIELD,
     Collection,
     Document,
+    Moment,
     PayloadValue,
     Preference,
     SparseVector,
@@ -238,6 +239,7 @@ class QdrantIndex:
         generation: str | None = None,
         unrelated: float | None = None,
         uncut: bool = False,
+        after: Moment | None = None,
     ) -> list[Hit]:
         """See `VectorIndex.query`."""
         where = where or Where()
@@ -255,6 +257,8 @@ class QdrantIndex:
         if where.matches_nothing or not arms or limit < 1:
             return []
         target = _target(collection, generation)
+        if after is not None:
+            await after()
         replies = await self._read(
             "query", lambda: self._client.query_batch_points(target, list(arms.values()))
         )

@@ -17,6 +17,7 @@ from strata.shared.vectors.index import (
     Collection,
     Document,
     IndexedChunk,
+    Moment,
     PayloadValue,
     Preference,
     VectorIndex,
@@ -210,6 +211,7 @@ class TextIndex:
         words: bool = True,
         within: Serving | None = None,
         uncut: bool = False,
+        after: Moment | None = None,
     ) -> list[Hit]:
         """Returns the best texts by meaning and words, best first.
 
@@ -222,13 +224,32 @@ class TextIndex:
             words: False searches by meaning alone.
             within: The generation to ask; None is the one that serves.
             uncut: Everything that was looked at, to be ranked together with other hits.
+            after: See `VectorIndex.query`.
 
         Raises:
             UnavailableError: The engine or the model cannot be reached.
         """
+
+        async def ask(serving: Serving) -> list[Hit]:
+            embedder = await self._models.get(serving.model)
+            vector = (await embedder.embed([query], "query"))[0]
+            return await self._index.query(
+                self.collection,
+                project_id,
+                dense=vector,
+                sparse=self._sparse.query(query) if words else None,
+                where=where,
+                prefer=prefer,
+                limit=limit,
+                generation=serving.generation,
+                unrelated=self._models.info(serving.model).unrelated,
+                uncut=uncut,
+                after=after,
+            )
+
         serving = within or await self.routes.serving()
         try:
-            return await self._ask(serving, project_id, query, where, limit, prefer, words, uncut)
+            return await ask(serving)
         except UnavailableError as error:
             if within is not None or error.metadata.get("cause") != "collection_missing":
                 raise
@@ -236,7 +257,7 @@ class TextIndex:
             now = await self.routes.serving(fresh=True)
             if now == serving:
                 raise
-        return await self._ask(now, project_id, query, where, limit, prefer, words, uncut)
+        return await ask(now)
 
     async def _written(self, given: Sequence[Serving] | None) -> Sequence[Serving]:
         if given is not None:
@@ -246,32 +267,6 @@ class TextIndex:
         for other in others:
             await self.prepare(other)
         return [serving, *others]
-
-    async def _ask(
-        self,
-        serving: Serving,
-        project_id: str,
-        query: str,
-        where: Where,
-        limit: int,
-        prefer: Sequence[Preference],
-        words: bool,
-        uncut: bool,
-    ) -> list[Hit]:
-        embedder = await self._models.get(serving.model)
-        vector = (await embedder.embed([query], "query"))[0]
-        return await self._index.query(
-            self.collection,
-            project_id,
-            dense=vector,
-            sparse=self._sparse.query(query) if words else None,
-            where=where,
-            prefer=prefer,
-            limit=limit,
-            generation=serving.generation,
-            unrelated=self._models.info(serving.model).unrelated,
-            uncut=uncut,
-        )
 
     async def _documents(self, entries: Sequence[Entry], target: Serving) -> list[Document]:
         parts: dict[str, list[tuple[str, Sequence[float]]]] = {
