@@ -402,6 +402,8 @@ class _Builder:
                 values["file_poll_s"] = 0.1
             case "archival":
                 values["token_public_keys"] = self.public_key + self.worker_public_key
+            case "tool_execution":
+                values["master_keys"] = (self.master_key,)
             case "agent_loop":
                 values["model_endpoints"] = model_endpoints(self._model)
                 values["default_model"] = "openai/test-model"

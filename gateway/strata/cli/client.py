@@ -41,6 +41,7 @@ from strata.api.recall.v1 import (
     message_service_pb2,
     message_service_pb2_grpc,
 )
+from strata.api.tool_execution.v1 import tool_service_pb2, tool_service_pb2_grpc
 from strata.cli.connection import Target
 from strata.cli.failures import UnreachableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
@@ -64,6 +65,7 @@ _FILES = (
     passage_service_pb2,
     passage_index_service_pb2,
     message_index_service_pb2,
+    tool_service_pb2,
     run_service_pb2,
     admin_service_pb2,
 )
@@ -115,6 +117,11 @@ class Client:
     def passages(self) -> passage_service_pb2_grpc.PassageServiceStub:
         """Archival memory."""
         return passage_service_pb2_grpc.PassageServiceStub(self.channel)
+
+    @cached_property
+    def tools(self) -> tool_service_pb2_grpc.ToolServiceStub:
+        """Tools."""
+        return tool_service_pb2_grpc.ToolServiceStub(self.channel)
 
     @cached_property
     def runs(self) -> run_service_pb2_grpc.RunServiceStub:

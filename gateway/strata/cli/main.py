@@ -49,6 +49,7 @@ ENTRIES = (
     Entry("recall", "List, search, pin and export what was said.", _USE, "recall"),
     Entry("archival", "Store and search passages.", _USE, "archival"),
     Entry("reindex", "Rebuild an index while it serves, or change its model.", _USE, "reindex"),
+    Entry("tools", "Add tools of your own, try and search them.", _USE, "tools"),
     Entry("runs", "List, show and cancel runs.", _USE, "runs"),
     Entry("models", "List the chat models that agents can use, and keep keys.", _USE, "models"),
 )

@@ -19,6 +19,7 @@ from strata.agent_loop.convert.messages import (
     messages_from_proto,
     window_from_proto,
 )
+from strata.agent_loop.convert.tool_rules import rules_to_prompt
 from strata.agent_loop.convert.tools import (
     batch_to_proto,
     tool_event_from_proto,
@@ -27,7 +28,8 @@ from strata.agent_loop.convert.tools import (
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.journal import JournalKey
 from strata.agent_loop.domain.messages import Message, Window
-from strata.agent_loop.domain.tools import EXIT_TOOLS, ToolBatch, ToolEvent, ToolSet
+from strata.agent_loop.domain.tool_rules import rules_in_force
+from strata.agent_loop.domain.tools import ToolBatch, ToolEvent, ToolSet
 from strata.agent_loop.loop.ports import (
     BegunTurn,
     CommittedStep,
@@ -39,7 +41,6 @@ from strata.agent_loop.loop.ports import (
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.api.archival.v1 import agent_archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import agent_archive_service_pb2_grpc as archive_grpc
-from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
@@ -92,7 +93,7 @@ class CoreMemoryClient:
             agent_id=agent.id,
             agent_type=agent.type.value,
             line_numbers=line_numbers,
-            tool_rules=_exit_rules(agent),
+            tool_rules=rules_to_prompt(rules_in_force(agent.tools, agent.tool_rules)),
             if_revision=known[0] if known is not None else "",
             max_files_open=agent.max_files_open,
             per_file_view_window_char_limit=agent.per_file_view_window_char_limit,
@@ -151,14 +152,6 @@ def _limit_to_proto(limit: PromptLimit | None) -> context_pb.PromptLimit | None:
     if limit is None:
         return None
     return context_pb.PromptLimit(bytes=limit.bytes, line_numbers=limit.line_numbers)
-
-
-def _exit_rules(agent: Agent) -> list[tool_pb2.ToolRule]:
-    return [
-        tool_pb2.ToolRule(type=tool_pb2.TOOL_RULE_TYPE_EXIT_LOOP, tool_name=name)
-        for name in agent.tools
-        if name in EXIT_TOOLS
-    ]
 
 
 class RecallClient:
@@ -252,14 +245,16 @@ class ToolClient:
         self._stub = execution_grpc.ExecutionServiceStub(channel)
         self._toolsets: RevisionCache[ToolSet] = RevisionCache(_TOOLSETS)
 
-    async def resolve(self, names: Sequence[str]) -> ToolSet:
+    async def resolve(self, names: Sequence[str], *, skip_missing: bool = False) -> ToolSet:
         """Returns definitions, from before if they did not change."""
         if not names:
             return ToolSet(())
         key = (current_project(), tuple(names))
         known = self._toolsets.get(key)
         request = execution_pb.ResolveToolsRequest(
-            names=names, if_revision=known[0] if known is not None else ""
+            names=names,
+            if_revision=known[0] if known is not None else "",
+            skip_missing=skip_missing,
         )
         response = await self._stub.ResolveTools(request)
         if response.not_changed and known is not None:

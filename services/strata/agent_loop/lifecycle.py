@@ -46,9 +46,11 @@ from strata.agent_loop.loop.ports import (
 from strata.agent_loop.models.domain import EndpointType, TextPart
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import ArchivalStats, Metadata, assemble
+from strata.agent_loop.rules.validation import tool_violations
 from strata.shared.clock import Clock
 from strata.shared.errors import (
     AlreadyExistsError,
+    InvalidArgumentError,
     NotFoundError,
     Reason,
     StrataError,
@@ -173,6 +175,7 @@ class AgentLifecycle:
         where this stopped. After any other error nothing is left.
 
         Raises:
+            InvalidArgumentError: INVALID_FIELD: the tool rules do not go with the tools.
             NotFoundError: BLOCK_NOT_FOUND, TOOL_NOT_FOUND.
             AlreadyExistsError: NAME_TAKEN, REQUEST_ID_REUSED.
             FailedPreconditionError: BLOCK_LIMIT_EXCEEDED; CONTEXT_WINDOW_EXCEEDED if system
@@ -181,6 +184,7 @@ class AgentLifecycle:
         self._models.check(command.agent.model.handle)
         self.check_compaction(command.agent.compaction)
         tools = await self._check_tools(command.agent.tools)
+        await self._check_rules(command.agent)
         stored = await self._claim(command)
         agent = stored.agent
         if stored.state is AgentState.DELETING:
@@ -211,6 +215,7 @@ class AgentLifecycle:
         """Changes an agent.
 
         Raises:
+            InvalidArgumentError: INVALID_FIELD: the tool rules do not go with the tools.
             NotFoundError: AGENT_NOT_FOUND, TOOL_NOT_FOUND.
             AbortedError: REVISION_MISMATCH.
             AlreadyExistsError: NAME_TAKEN, REQUEST_ID_REUSED.
@@ -224,7 +229,7 @@ class AgentLifecycle:
         if command.patch.tools is not None:
             await self._check_tools(command.patch.tools)
         if changes_prompt(command.patch):
-            return await self._limits.change(command)
+            return await self._limits.change(command, self._check_rules)
         return await self._store.update(command.patch, command.request)
 
     async def delete(self, agent_id: str) -> None:
@@ -307,7 +312,7 @@ class AgentLifecycle:
         agent = await self._store.load(agent_id, conversation_id)
         window, toolset = await asyncio.gather(
             self._recall.get_window(conversation_id),
-            self._tools.resolve(merge_tools(agent.tools, FILE_TOOLS)),
+            self._tools.resolve(merge_tools(agent.tools, FILE_TOOLS), skip_missing=True),
         )
         offered = toolset.offered(agent.tools, folders=shows_folders(window))
         return agent, window, offered, await self._limits.bound(agent)
@@ -359,6 +364,23 @@ class AgentLifecycle:
                 metadata={"what": "approvals"},
             )
         return toolset
+
+    async def _check_rules(self, agent: Agent) -> None:
+        """Refuses rules that do not go with the agent's tools.
+
+        Raises:
+            InvalidArgumentError: INVALID_FIELD.
+        """
+        if not agent.tool_rules:
+            return
+        toolset = await self._tools.resolve(merge_tools(agent.tools, FILE_TOOLS))
+        found = tool_violations("tool_rules", agent.tool_rules, toolset, agent.tools)
+        if found:
+            raise InvalidArgumentError(
+                f"The tool rules do not go with the tools: {found[0].field}"
+                f" {found[0].description}.",
+                violations=found,
+            )
 
     async def _open(self, agent: Agent, conversation_id: str, command: CreateAgent | None) -> None:
         bound = await self._limits.bound(agent)

@@ -8,7 +8,7 @@ looks at the whole prompt again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from strata.agent_loop.domain.agents import (
@@ -101,13 +101,24 @@ class PromptLimits:
         bound = await self.bound(agent)
         if bound is None:
             return None
-        toolset = tools if tools is not None else await self._tools.resolve(agent.tools)
+        toolset = (
+            tools
+            if tools is not None
+            else await self._tools.resolve(agent.tools, skip_missing=True)
+        )
         return budget_of(agent, bound, toolset.schemas, self._tokens, self._clock)
 
-    async def change(self, command: UpdateAgent) -> Agent:
+    async def change(
+        self, command: UpdateAgent, check: Callable[[Agent], Awaitable[None]]
+    ) -> Agent:
         """Changes an agent in a way that may leave its memory more or less room.
 
+        Args:
+            command: The change.
+            check: Refuses an agent that cannot be as it is to be.
+
         Raises:
+            InvalidArgumentError: `check` refused it.
             NotFoundError: AGENT_NOT_FOUND, TOOL_NOT_FOUND.
             AbortedError: REVISION_MISMATCH.
             AlreadyExistsError: NAME_TAKEN, REQUEST_ID_REUSED.
@@ -121,6 +132,7 @@ class PromptLimits:
         before = await self._load(patch.agent_id)
         check_revision(before, patch.expected_revision)
         wanted = apply_patch(before, patch)
+        await check(wanted)
         budget = await self.budget(wanted)
         previous, raised = await self._raise(before, budget)
         try:
@@ -183,4 +195,4 @@ def _limit(budget: PromptBudget | None) -> PromptLimit | None:
 
 
 def _prompt_of(agent: Agent) -> Sequence[object]:
-    return agent.system, agent.model, agent.tools, agent.timezone
+    return agent.system, agent.model, agent.tools, agent.tool_rules, agent.timezone

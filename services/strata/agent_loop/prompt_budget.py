@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.tools import EXIT_TOOLS
+from strata.agent_loop.domain.tool_rules import rules_in_force
 from strata.agent_loop.loop.gauge import Gauge
 from strata.agent_loop.loop.ports import BoundModel, PromptLimit
 from strata.agent_loop.loop.steps import shows_line_numbers
@@ -19,11 +19,12 @@ from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.agent_loop.prompts.system_message import ArchivalStats, Metadata, assemble
 from strata.shared.clock import Clock
 from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.tool_rules import rule_element
 
 MESSAGES_SHARE = 0.1
 """Share of the usable prompt that memory never takes: without it nothing could be said."""
 
-# What tool rules take around their sentences, and each sentence, which core memory writes.
+# What tool rules take around their sentences and at least for each, as core memory writes them.
 _RULES_BYTES, _RULE_BYTES = 220, 120
 # Counts in the metadata as they are after years; the tags of archival memory are not foreseen.
 _LONG_LIVED = ArchivalStats(passage_count=1_000_000)
@@ -105,12 +106,18 @@ def budget_of(
     now = clock.now()
     metadata = Metadata(now, agent.timezone, now, _HIDDEN, _LONG_LIVED)
     system = len(assemble(agent.system, "", metadata).encode("utf-8", "replace"))
-    rules = len(EXIT_TOOLS.intersection(agent.tools))
     gauge = Gauge(tokens, bound.settings, agent.id)
     return PromptBudget(
         agent_id=agent.id,
         context_window=bound.settings.context_window,
         usable=int(gauge.max_bytes),
-        fixed=system + tools_bytes(tools) + (_RULES_BYTES + rules * _RULE_BYTES if rules else 0),
+        fixed=system + tools_bytes(tools) + _rules_bytes(agent),
         line_numbers=shows_line_numbers(agent, bound),
     )
+
+
+def _rules_bytes(agent: Agent) -> int:
+    rules = rules_in_force(agent.tools, agent.tool_rules)
+    shown = [rule_element(rule.sentence) + "\n" for rule in rules if rule.sentence is not None]
+    sizes = [max(_RULE_BYTES, len(each.encode("utf-8", "replace"))) for each in shown]
+    return _RULES_BYTES + sum(sizes) if sizes else 0

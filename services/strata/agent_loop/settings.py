@@ -8,7 +8,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr
 
 from strata.agent_loop.models.domain import DEFAULT_CONTEXT_WINDOW, EndpointType, Timeouts
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
-from strata.shared.secrets import Envelope, read_master_keys
+from strata.shared.secrets import Envelope, open_envelope
 from strata.shared.settings import RoomSettings, room_config
 
 # Used where a key is given and nothing else. Anything newer is one setting away.
@@ -119,11 +119,8 @@ class AgentLoopSettings(RoomSettings):
             OSError: The file cannot be read.
             ValueError: A master key is none.
         """
-        texts = [key.get_secret_value() for key in self.master_keys]
-        if self.master_keys_file is not None:
-            texts = self.master_keys_file.read_text(encoding="ascii").splitlines()
-        keys = read_master_keys(texts)
-        return Envelope(keys) if keys else None
+        keys = [key.get_secret_value() for key in self.master_keys]
+        return open_envelope(keys, self.master_keys_file)
 
     def registry(self) -> ModelRegistry:
         """Returns the endpoints: those listed, then OpenAI's and Anthropic's from their keys.

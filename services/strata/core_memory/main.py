@@ -31,9 +31,10 @@ from strata.core_memory.files.windows import Windows
 from strata.core_memory.migrations import MIGRATIONS
 from strata.core_memory.servicer import BlockServicer, ContextServicer
 from strata.core_memory.settings import CoreMemorySettings
-from strata.core_memory.store import PostgresBlockStore, RequestLog
+from strata.core_memory.store import PostgresBlockStore
 from strata.shared.auth import TokenSigner
 from strata.shared.db import Database
+from strata.shared.db.requests import RequestLog
 from strata.shared.room import BackgroundTask, Room, Service, Wiring
 from strata.shared.server import run_room
 
@@ -110,7 +111,7 @@ def _background(
 ) -> list[BackgroundTask]:
     if worker is None or ingest is None:
         return []
-    log = RequestLog(worker, timedelta(days=settings.request_days))
+    log = RequestLog(worker, timedelta(days=settings.request_days), schema=NAME)
     return [log.keep_forgetting, ingest.run]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import run_event_pb2 as event_pb
@@ -20,16 +20,21 @@ _TYPES = {
     ToolType.MEMORY: tool_pb2.TOOL_TYPE_MEMORY,
     ToolType.SLEEPTIME: tool_pb2.TOOL_TYPE_SLEEPTIME,
     ToolType.FILES: tool_pb2.TOOL_TYPE_FILES,
+    ToolType.BUILTIN: tool_pb2.TOOL_TYPE_BUILTIN,
+    ToolType.CUSTOM: tool_pb2.TOOL_TYPE_CUSTOM,
+    ToolType.CLIENT: tool_pb2.TOOL_TYPE_CLIENT,
 }
-_EFFECTS = {
+EFFECTS = {
+    Effect.UNDECLARED: tool_pb2.TOOL_EFFECT_UNSPECIFIED,
     Effect.READ_ONLY: tool_pb2.TOOL_EFFECT_READ_ONLY,
     Effect.IDEMPOTENT: tool_pb2.TOOL_EFFECT_IDEMPOTENT,
+    Effect.SIDE_EFFECT: tool_pb2.TOOL_EFFECT_SIDE_EFFECT,
 }
 
 
 def tool_to_proto(tool: Tool) -> tool_pb.Tool:
     """Returns the wire form of a tool."""
-    return tool_pb.Tool(
+    wire = tool_pb.Tool(
         id=tool.id,
         name=tool.name,
         description=tool.description,
@@ -38,9 +43,19 @@ def tool_to_proto(tool: Tool) -> tool_pb.Tool:
         tags=tool.tags,
         return_char_limit=tool.return_char_limit,
         enable_parallel_execution=tool.parallel,
-        effect=_EFFECTS[tool.effect],
+        effect=EFFECTS[tool.effect],
         version=tool.version,
     )
+    own = tool.own
+    if own is not None:
+        wire.source_code = own.source_code
+        wire.default_requires_approval = own.requires_approval
+        wire.pip_requirements.extend(own.pip_requirements)
+        wire.secret_names.extend(own.secret_names)
+        if own.create_time is not None and own.update_time is not None:
+            wire.create_time.FromDatetime(own.create_time)
+            wire.update_time.FromDatetime(own.update_time)
+    return wire
 
 
 def types_to_domain(values: Iterable[tool_pb2.ToolType.ValueType]) -> frozenset[ToolType]:
@@ -93,7 +108,7 @@ def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Cal
 
 
 def event_to_proto(
-    event: Started | Outcome, tools: dict[str, Tool]
+    event: Started | Outcome, tools: Mapping[str, Tool]
 ) -> execution_pb.ExecuteToolsResponse:
     """Returns the wire form of what happened."""
     if isinstance(event, Started):
@@ -106,15 +121,14 @@ def event_to_proto(
     return execution_pb.ExecuteToolsResponse(finished=_finished(event, tools))
 
 
-def _finished(outcome: Outcome, tools: dict[str, Tool]) -> execution_pb.FinishedCall:
-    known = outcome.call.name in tools
+def _finished(outcome: Outcome, tools: Mapping[str, Tool]) -> execution_pb.FinishedCall:
     return execution_pb.FinishedCall(
         tool_return=common.ToolReturnPart(
             tool_call_id=outcome.call.id,
             name=outcome.call.name,
             status=common.TOOL_STATUS_OK if outcome.ok else common.TOOL_STATUS_FAILED,
             content=outcome.content,
-            provenance=common.PROVENANCE_MEMORY if known else common.PROVENANCE_SYSTEM,
+            provenance=_provenance(outcome, tools),
         ),
         duration_ms=round(outcome.duration * 1000),
         memory_edits=[
@@ -131,3 +145,16 @@ def _finished(outcome: Outcome, tools: dict[str, Tool]) -> execution_pb.Finished
         truncated=outcome.truncated,
         files_changed=outcome.output.files_changed,
     )
+
+
+def _provenance(outcome: Outcome, tools: Mapping[str, Tool]) -> common.Provenance.ValueType:
+    """Says whose words a return holds; what we say of a failed call is our own."""
+    tool = tools.get(outcome.call.name)
+    if tool is None:
+        return common.PROVENANCE_SYSTEM
+    if tool.from_web:
+        return common.PROVENANCE_WEB if outcome.ok else common.PROVENANCE_SYSTEM
+    if tool.own is not None:
+        # Also when it failed: what it raised are its own words.
+        return common.PROVENANCE_TOOL
+    return common.PROVENANCE_MEMORY

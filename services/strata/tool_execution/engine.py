@@ -56,6 +56,15 @@ class Executor(Protocol):
         ...
 
 
+class OwnExecutor(Executor, Protocol):
+    """Runs the tools of the calling project among the calls of one reply."""
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """Those tools by name."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
     """A call starts."""
@@ -67,7 +76,7 @@ class Engine:
     """Runs calls: parallel ones at once, the others one after the other in their order.
 
     Args:
-        tools: The known tools by name.
+        tools: The built-in tools by name.
         executors: What runs them.
         clock: Stamps returns and measures calls.
         timeout: Seconds that one call may take.
@@ -84,15 +93,41 @@ class Engine:
         max_parallel: int,
     ) -> None:
         self._tools = tools
+        self._all = executors
         self._executors = {name: executor for executor in executors for name in executor.names}
         self._clock = clock
         self._timeout = timeout
         self._max_parallel = max_parallel
 
-    async def run(
+    def run(
+        self,
+        calls: Sequence[Call],
+        caller: Caller,
+        allowed: Collection[str],
+        own: OwnExecutor | None = None,
+    ) -> AsyncGenerator[Started | Outcome, None]:
+        """Yields each start and each outcome as they happen; closing it stops what still runs.
+
+        Args:
+            calls: The calls of one reply.
+            caller: On whose behalf.
+            allowed: Names of the tools that may be called.
+            own: The project's own tools among them; a built-in tool goes before one of its name.
+        """
+        if own is None:
+            return self._run(calls, caller, allowed)
+        joined = Engine(
+            {**own.tools, **self._tools},
+            [own, *self._all],
+            self._clock,
+            timeout=self._timeout,
+            max_parallel=self._max_parallel,
+        )
+        return joined.run(calls, caller, allowed)
+
+    async def _run(
         self, calls: Sequence[Call], caller: Caller, allowed: Collection[str]
     ) -> AsyncGenerator[Started | Outcome, None]:
-        """Yields each start and each outcome as they happen; closing it stops what still runs."""
         events: asyncio.Queue[Started | Outcome] = asyncio.Queue()
         slots = asyncio.Semaphore(self._max_parallel)
 
@@ -151,8 +186,8 @@ class Engine:
                 f"[ToolConstraintError] Cannot call {call.name},"
                 f" valid tools include: {sorted(allowed)}."
             )
-        arguments = parse_arguments(tool, call.arguments)
         try:
+            arguments = parse_arguments(tool, call.arguments)
             async with asyncio.timeout(self._timeout):
                 return await self._executors[call.name].run(call, arguments, caller)
         except ToolError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from datetime import timedelta
+from functools import partial
 
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
@@ -14,17 +16,28 @@ from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
-from strata.shared.room import Room, Service, Wiring
+from strata.shared.db import Database
+from strata.shared.db.requests import RequestLog
+from strata.shared.embedding import CachingEmbedder, Embedder
+from strata.shared.embedding.courtesy import QuestionsFirst
+from strata.shared.room import BackgroundTask, Room, Service, Wiring
 from strata.shared.server import run_room
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.builtin.files import FileTools
 from strata.tool_execution.builtin.memory import MemoryTools
 from strata.tool_execution.builtin.retrieval import ArchivalTools, ConversationSearch
 from strata.tool_execution.builtin.summaries import ExpandSummary
+from strata.tool_execution.builtin.web_wiring import open_web_tools
+from strata.tool_execution.custom.executor import SandboxRunner
+from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.engine import Engine
 from strata.tool_execution.migrations import MIGRATIONS
-from strata.tool_execution.servicer import ExecutionServicer, ToolServicer
+from strata.tool_execution.sandbox.jail import JailSandbox
+from strata.tool_execution.sandbox.on_demand import SandboxOnDemand
+from strata.tool_execution.search import ToolSearch
+from strata.tool_execution.servicers import ExecutionServicer, ToolServicer
 from strata.tool_execution.settings import ToolExecutionSettings
+from strata.tool_execution.store import PostgresSecretStore, PostgresToolStore
 
 NAME = "tool_execution"
 
@@ -40,8 +53,21 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
     Raises:
         FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
         UnavailableError: The database cannot be reached.
+        ValueError: A master key is none.
     """
     await MIGRATIONS.check(settings.database_url)
+    database = Database(
+        settings.database_url,
+        pool_size=settings.pool_size,
+        application_name="strata-tool-execution",
+        prepared_statements=settings.prepared_statements,
+    )
+    stack.push_async_callback(database.close)
+    store = PostgresToolStore(database)
+    box = SecretBox(settings.envelope())
+    sandbox = SandboxOnDemand(JailSandbox.start)
+    stack.push_async_callback(sandbox.close)
+    runner = SandboxRunner(sandbox, box)
     engine = Engine(
         BUILTIN_TOOLS,
         [
@@ -52,12 +78,21 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
             ),
             ExpandSummary(message_grpc.MessageServiceStub(wiring.channel("recall"))),
             ArchivalTools(passage_grpc.PassageServiceStub(wiring.channel("archival"))),
+            await open_web_tools(settings, stack),
         ],
         wiring.clock,
         timeout=settings.tool_timeout_s,
         max_parallel=settings.max_parallel_calls,
     )
-    tools = ToolServicer(BUILTIN_TOOLS)
+    tools = ToolServicer(
+        BUILTIN_TOOLS,
+        store,
+        PostgresSecretStore(database),
+        box,
+        runner,
+        ToolSearch(store, BUILTIN_TOOLS, partial(_open_embedder, settings, wiring, stack)),
+        wiring.clock,
+    )
     return Room(
         name=NAME,
         services=[
@@ -69,7 +104,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
             Service(
                 execution_pb.DESCRIPTOR.services_by_name["ExecutionService"].full_name,
                 execution_grpc.add_ExecutionServiceServicer_to_server,
-                ExecutionServicer(BUILTIN_TOOLS, engine),
+                ExecutionServicer(BUILTIN_TOOLS, engine, store, runner, sandbox.prepare),
             ),
             Service(
                 mcp_pb.DESCRIPTOR.services_by_name["McpService"].full_name,
@@ -77,7 +112,39 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
                 mcp_grpc.McpServiceServicer(),
             ),
         ],
+        background=_background(settings, stack),
     )
+
+
+async def _open_embedder(
+    settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExitStack
+) -> Embedder:
+    async def make(closing: AsyncExitStack) -> Embedder:
+        from strata.shared.embedding.minilm import (  # noqa: PLC0415 - loads onnxruntime
+            MiniLmEmbedder,
+        )
+
+        local = await MiniLmEmbedder.load(settings.embedding_model_path)
+        closing.push_async_callback(local.close)
+        return CachingEmbedder(QuestionsFirst(local))
+
+    # The key of the rooms that search: in one process they have one model together.
+    return await wiring.commons.share(("embedder", settings.embedding_model_path), make, stack)
+
+
+def _background(settings: ToolExecutionSettings, stack: AsyncExitStack) -> list[BackgroundTask]:
+    if not settings.worker_database_url:
+        return []
+    database = Database(
+        settings.worker_database_url,
+        pool_size=1,
+        application_name="strata-tool-execution-worker",
+        prepared_statements=settings.prepared_statements,
+    )
+    stack.push_async_callback(database.close)
+    return [
+        RequestLog(database, timedelta(days=settings.request_days), schema=NAME).keep_forgetting
+    ]
 
 
 def main() -> None:

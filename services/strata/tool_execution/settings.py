@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pathlib import Path
+from typing import Self
 
-from strata.shared.settings import RoomSettings, room_config
+from pydantic import Field, SecretStr, field_validator, model_validator
+
+from strata.shared.secrets import Envelope, open_envelope
+from strata.shared.settings import MIB, RoomSettings, room_config
+from strata.shared.web.addresses import read_networks
+from strata.shared.web.errors import ForbiddenUrlError
+from strata.shared.web.guard import parse_url
+from strata.tool_execution.domain.web import ProviderName
 
 
 class ToolExecutionSettings(RoomSettings):
@@ -19,3 +27,78 @@ class ToolExecutionSettings(RoomSettings):
     max_parallel_calls: int = Field(
         default=16, gt=0, description="Calls of one reply that run at the same time at most."
     )
+    web_private_networks: tuple[str, ...] = Field(
+        default=(),
+        description="Private networks that fetch_webpage may reach as well, such as a company's own"
+        ' wiki, as a JSON list: ["10.1.0.0/16"]. Metadata services stay closed.',
+    )
+    web_ports: tuple[int, ...] = Field(
+        default=(80, 443), description="Ports that fetch_webpage may connect to, as a JSON list."
+    )
+    web_timeout_s: float = Field(
+        default=20.0, gt=0, description="Time for a page or a search with all redirects, seconds."
+    )
+    web_page_bytes: int = Field(
+        default=2 * MIB, gt=0, description="Bytes of a page that are read; the rest is cut off."
+    )
+    web_pdf_bytes: int = Field(
+        default=16 * MIB, gt=0, description="Bytes of the largest PDF that is read from the web."
+    )
+    web_search_provider: ProviderName | None = Field(
+        default=None, description="Search engine of web_search; without one it says so."
+    )
+    web_search_api_key: SecretStr = Field(
+        default=SecretStr(""), description="Key of the search engine; SearXNG needs none."
+    )
+    web_search_url: str = Field(
+        default="", description="Root of the search engine's API; needed for SearXNG."
+    )
+
+    pool_size: int = Field(default=10, gt=0, description="Database connections at most.")
+    request_days: int = Field(
+        default=7, gt=0, description="Days for which a repeated request_id is recognised."
+    )
+    embedding_model_path: Path | None = Field(
+        default=None,
+        description="File of the local model that tools are searched with; unset means the"
+        " packaged one.",
+    )
+    master_keys: tuple[SecretStr, ...] = Field(
+        default=(),
+        description="Keys that the secrets of tools are encrypted with, as a JSON list, each 32"
+        " bytes in Base64; the first one encrypts, all of them decrypt.",
+    )
+    master_keys_file: Path | None = Field(
+        default=None, description="File to read those keys from instead, one per line."
+    )
+
+    def envelope(self) -> Envelope | None:
+        """Returns what seals secrets; None if there is no master key.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: A master key is none.
+        """
+        keys = [key.get_secret_value() for key in self.master_keys]
+        return open_envelope(keys, self.master_keys_file)
+
+    @field_validator("web_private_networks")
+    @classmethod
+    def _check_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+        read_networks(networks)
+        return networks
+
+    @model_validator(mode="after")
+    def _check_search(self) -> Self:
+        provider = self.web_search_provider
+        if provider is ProviderName.SEARXNG:
+            if not self.web_search_url:
+                raise ValueError("web_search_provider searxng needs web_search_url")
+        elif provider is not None and not self.web_search_api_key.get_secret_value():
+            raise ValueError(f"web_search_provider {provider.value} needs web_search_api_key")
+        if self.web_search_url:
+            try:
+                parse_url(self.web_search_url)
+            except ForbiddenUrlError as error:
+                raise ValueError(f"web_search_url: {error.message}") from None
+        return self

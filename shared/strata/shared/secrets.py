@@ -17,6 +17,7 @@ import binascii
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -130,3 +131,19 @@ class Envelope:
             raise DataLossError(
                 "A stored secret cannot be opened: it was changed, or is another's."
             ) from None
+
+
+def open_envelope(keys: Iterable[str], file: Path | None) -> Envelope | None:
+    """Returns what seals a room's secrets; None if there is no master key.
+
+    Args:
+        keys: Master keys as text.
+        file: Where they are read from instead, one per line.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: A master key is none.
+    """
+    texts = keys if file is None else file.read_text(encoding="ascii").splitlines()
+    found = read_master_keys(texts)
+    return Envelope(found) if found else None

@@ -20,12 +20,14 @@ from strata.agent_loop.domain.agents import (
     ModelConfig,
 )
 from strata.agent_loop.domain.store import Request
+from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.store import Housekeeping, PostgresAgentStore
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared.ids import new_id
+from strata.shared.tool_rules import ToolRuleType
 
 
 @pytest.fixture
@@ -47,6 +49,21 @@ async def test_agent_comes_back_as_it_was_stored(store: PostgresAgentStore) -> N
         description="d",
         model=ModelConfig("a/b", 8000, 100, 0.5, True, "low", 10, True),
         tools=("z", "a"),
+        tool_rules=(
+            ToolRule(
+                ToolRuleType.CONDITIONAL,
+                "z",
+                child_output_mapping={'ja \\u0000"': "a", "": "z"},
+                default_child="a",
+            ),
+            ToolRule(
+                ToolRuleType.CONSTRAIN_CHILD_TOOLS,
+                "a",
+                ("z", "a"),
+                prefilled={"z": '{"b": 1, "a": 2}'},
+            ),
+            ToolRule(ToolRuleType.MAX_COUNT_PER_STEP, "a", max_count=3),
+        ),
         tags=("x", "y"),
         timezone="Asia/Tokyo",
         metadata={"ключ": "värde"},

@@ -12,6 +12,7 @@ from strata.agent_loop.domain.agents import Agent, AgentType
 from strata.agent_loop.domain.journal import JournalKey, StepRecord
 from strata.agent_loop.domain.messages import Provenance, ToolReturn, ToolStatus
 from strata.agent_loop.domain.store import Request
+from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import MemoryEdit, Seen, ToolEffect, ToolResult
 from strata.agent_loop.models.domain import (
     FinishReason,
@@ -27,6 +28,7 @@ from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
+from strata.shared.tool_rules import ToolRuleType
 
 
 @pytest.fixture
@@ -51,8 +53,9 @@ def record(*ids: str, step: int = 1) -> StepRecord:
     )
     effects = dict.fromkeys(ids, ToolEffect.IDEMPOTENT)
     seen = Seen({"human": 2}, max_files_open=3)
+    rules = (ToolRule(ToolRuleType.CONSTRAIN_CHILD_TOOLS, "a", ("b",)),)
     return StepRecord(
-        step, new_id("step"), new_id("message"), "test/test-model", reply, effects, {}, seen
+        step, new_id("step"), new_id("message"), "test/test-model", reply, effects, {}, seen, rules
     )
 
 

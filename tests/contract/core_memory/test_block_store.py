@@ -23,10 +23,11 @@ from strata.core_memory.domain.blocks import (
 from strata.core_memory.domain.ports import ReplayedError, Request, Unit
 from strata.core_memory.domain.selection import Selection
 from strata.core_memory.migrations import MIGRATIONS
-from strata.core_memory.store import PostgresBlockStore, RequestLog
+from strata.core_memory.store import PostgresBlockStore
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
+from strata.shared.db.requests import RequestLog
 from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
@@ -452,8 +453,8 @@ async def test_the_worker_forgets_old_requests_and_reads_no_answer(
     try:
         for number in range(3):
             await insert(store, make(f"label{number}"), request=f"request-{number}")
-        assert await RequestLog(worker, timedelta(days=1)).forget_old() == 0
-        assert await RequestLog(worker, timedelta(0)).forget_old() == 3
+        assert await RequestLog(worker, timedelta(days=1), schema="core_memory").forget_old() == 0
+        assert await RequestLog(worker, timedelta(0), schema="core_memory").forget_old() == 3
         with pytest.raises(Exception, match="permission denied"):
             async with worker.system_transaction() as connection:
                 await connection.exec_driver_sql("SELECT response FROM core_memory.requests")

@@ -16,7 +16,8 @@ from strata.shared.status import DETAILS_KEY, DOMAIN
 
 # What only somebody who looks into the server could know.
 _INTERNALS = re.compile(
-    r"Traceback|\bline \d+|\.py\b|site-packages|\bat 0x[0-9a-f]+|_pb2|sqlalchemy|asyncpg|qdrant|"
+    r"Traceback|, line \d+|\bline \d+ column|(?-i:\bLINE \d+)|"
+    r"\.py\b|site-packages|\bat 0x[0-9a-f]+|_pb2|sqlalchemy|asyncpg|qdrant|"
     r"\bgrpc\b|postgres|\bselect\b.+\bfrom\b|\binsert into\b|\bupdate\b.+\bset\b|\brelation\b|"
     r"violates|\b[A-Z]\w+(?:Error|Exception)\b|127\.0\.0\.1|localhost",
     re.IGNORECASE,

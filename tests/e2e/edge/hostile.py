@@ -44,6 +44,7 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "LintMemoryRequest": frozenset({"agent_id"}),
     "RevertBlockRequest": frozenset({"agent_id"}),
     "GetToolRequest": frozenset({"name"}),
+    "RunToolRequest": frozenset({"source_code"}),
     "CreateAgentRequest": frozenset(
         {
             *("without_blocks", "model", "compaction", "tool_rules", "tools"),

@@ -13,13 +13,18 @@ pytestmark = pytest.mark.timeout(360)
 
 ROOT = Path(__file__).parents[3]
 TURNS = ("benchmarks", "--quick", "--only", "plain_turn", "--only", "compile_big")
+TOOLS = ("benchmarks", "--quick", "--only", "custom_tools")
 SCALE = ("benchmarks.scale", "--passages=600", "--messages=600", "--agents=3", "--searches=3")
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
-    [(TURNS, "Compile, 20 blocks, 5 files"), (SCALE, "search of 600 passages")],
-    ids=["turns", "scale"],
+    [
+        (TURNS, "Compile, 20 blocks, 5 files"),
+        (TOOLS, "custom tool, 8 at once"),
+        (SCALE, "search of 600 passages"),
+    ],
+    ids=["turns", "tools", "scale"],
 )
 async def test_a_short_run_comes_to_its_end(arguments: tuple[str, ...], line: str) -> None:
     process = await asyncio.create_subprocess_exec(

@@ -31,6 +31,7 @@ from strata.shared.ids import new_id
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+GATED = tool_pb2.TOOL_RULE_TYPE_REQUIRES_APPROVAL
 BUILTIN = [
     "conversation_search",
     "memory_insert",
@@ -241,8 +242,7 @@ async def test_wrong_fields_are_named(world: World, fields: dict[str, Any], fiel
         {"type": pb.AGENT_TYPE_REACT},
         {"enable_sleeptime": True},
         {"message_buffer_autoclear": True},
-        {"include_base_tool_rules": True},
-        {"tool_rules": [{"type": tool_pb2.TOOL_RULE_TYPE_EXIT_LOOP, "tool_name": "memory_insert"}]},
+        {"tool_rules": [{"type": GATED, "tool_name": "memory_insert"}]},
     ],
 )
 async def test_what_is_not_built_is_refused(world: World, fields: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from doubles.script import Call, Reply, say
 from integration.agent_loop.world import World, open_world
 from metering import Cost as SqlCost
 from metering import SqlMeter
+from strata.api.common.v1 import tool_pb2
 from strata.shared.interceptors.observe import REQUESTS
 from strata.shared.telemetry import Counter
 
@@ -122,3 +123,37 @@ async def test_turn_with_three_tool_calls_keeps_within_the_budget(meter: Meter) 
     # Each search asks twice: for what waits for the index, and for what the index named.
     assert editing.statements - plain.statements <= 11
     assert editing.all <= 15 + 10
+
+
+async def test_rules_cost_no_call_and_no_statement(meter: Meter) -> None:
+    """The history comes with what every turn reads; a heartbeat is stored with its step."""
+    insert = Call("memory_insert", {"label": "human", "new_str": "Ada"})
+    search = Call("conversation_search", {"query": "x"})
+    rules = [
+        {"type": tool_pb2.TOOL_RULE_TYPE_RUN_FIRST, "tool_name": "conversation_search"},
+        {"type": tool_pb2.TOOL_RULE_TYPE_REQUIRED_BEFORE_EXIT, "tool_name": "memory_insert"},
+    ]
+    with meter.world.signed_in():
+        plain = await meter.world.make_agent()
+        ruled = await meter.world.make_agent(tool_rules=rules)
+        costs = []
+        for agent in (plain, ruled):
+            await cost_of(meter, agent, Reply(calls=(search, insert)), say("Hi."))
+            costs.append(await cost_of(meter, agent, Reply(calls=(search, insert)), say("Hi.")))
+        held = await cost_of(
+            meter, ruled, Reply(calls=(search,)), say("Bye."), Reply(calls=(insert,)), say("Hi.")
+        )
+        free = await cost_of(
+            meter,
+            plain,
+            Reply(calls=(search,)),
+            Reply(calls=(search,)),
+            Reply(calls=(insert,)),
+            say("Hi."),
+        )
+
+    assert costs[1].statements == costs[0].statements
+    # In turn, each call of a reply is a stream of its own.
+    assert costs[1].calls == costs[0].calls + 1
+    assert held.statements <= free.statements
+    assert held.calls == free.calls - 1, "a step that is held runs no tool"

@@ -31,6 +31,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
+from strata.api.common.v1 import tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.shared.channels import ChannelFactory
 from strata.shared.clock import SystemClock
@@ -62,8 +63,8 @@ class MortalTools:
         self.pause: asyncio.Event | None = None
         self._inner = inner
 
-    async def resolve(self, names: Sequence[str]) -> ToolSet:
-        return await self._inner.resolve(names)
+    async def resolve(self, names: Sequence[str], *, skip_missing: bool = False) -> ToolSet:
+        return await self._inner.resolve(names, skip_missing=skip_missing)
 
     async def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:
         async for event in self._inner.execute(batch):
@@ -198,6 +199,62 @@ async def test_memory_tools_whose_results_were_lost_have_their_effect_once(
     assert await human(world, agent) == value
     returns = (await world.window(agent)).messages[3].parts
     assert [json.loads(part.tool_return.content)["status"] for part in returns] == ["OK", "OK"]
+
+
+@pytest.mark.parametrize("dies_in", [1, 2, 3])
+async def test_resumed_turn_comes_to_the_same_decisions_under_rules(
+    world: World, mortal: Mortal, dies_in: int
+) -> None:
+    """The history of calls is read from what is committed and journalled, on every dispatch."""
+
+    def rule(kind: int, name: str, **fields: object) -> tool_pb2.ToolRule:
+        return tool_pb2.ToolRule(type=kind, tool_name=name, **fields)  # type: ignore[arg-type]
+
+    agent = await world.make_agent(
+        tool_rules=[
+            rule(tool_pb2.TOOL_RULE_TYPE_RUN_FIRST, "conversation_search"),
+            rule(tool_pb2.TOOL_RULE_TYPE_MAX_COUNT_PER_STEP, "memory_insert", max_count_limit=2),
+            rule(tool_pb2.TOOL_RULE_TYPE_REQUIRED_BEFORE_EXIT, "memory_insert"),
+        ]
+    )
+    request = mortal.request(agent, "Remember both.")
+    script = (
+        Reply(calls=(Call("conversation_search", {"query": "x"}),)),
+        say("Bye."),
+        Reply(calls=(remember("one"),)),
+        Reply(calls=(remember("two"), remember("three"))),
+        say("Noted."),
+    )
+    world.model.script(*script)
+    finished: list[str] = []
+
+    def die(event: ToolEvent) -> None:
+        if isinstance(event, CallFinished):
+            finished.append(event.result.tool_return.tool_call_id)
+            if len(finished) == dies_in:
+                raise Died
+
+    mortal.tools.at = die
+    with pytest.raises(Died):
+        await mortal.run(request)
+    mortal.tools.at = lambda _event: None
+    sink = await mortal.run(replace(request, attempt=2))
+
+    assert sink.stop_reason is StopReason.END_TURN
+    assert len(world.model.requests) == len(script)
+    assert await human(world, agent) == "one\ntwo"
+    window = (await world.window(agent)).messages
+    assert roles(window[2:]) == [
+        *("assistant", "tool"),
+        *("assistant", "user"),
+        *("assistant", "tool") * 2,
+        "assistant",
+    ]
+    returns = [json.loads(part.tool_return.content) for part in window[9].parts]
+    assert [body["status"] for body in returns] == ["OK", "Failed"]
+    assert "Cannot call memory_insert" in returns[1]["message"]
+    choices = [asked.body["tool_choice"] for asked in world.model.requests]
+    assert [choice == "auto" for choice in choices] == [False, True, True, True, True]
 
 
 @pytest.mark.parametrize("when", ["before it is stored", "after it is stored"])

@@ -41,6 +41,7 @@ from strata.shared.context import RequestContext, use
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
 from strata.shared.room import BackgroundTasks
+from strata.shared.secrets import generate_master_key
 from strata.shared.server import serving
 from strata.tool_execution import main as tool_execution
 from strata.tool_execution.migrations import MIGRATIONS as TOOL_EXECUTION
@@ -217,7 +218,10 @@ async def open_world(
                 ),
             ),
             (core_memory.build, CoreMemorySettings(**of("core_memory"))),
-            (tool_execution.build, ToolExecutionSettings(**of("tool_execution"))),
+            (
+                tool_execution.build,
+                ToolExecutionSettings(master_keys=(generate_master_key(),), **of("tool_execution")),
+            ),
             (agent_loop.build, AgentLoopSettings(model_endpoints=endpoints, **of("agent_loop"))),
         ]
         if transport == "inprocess":

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from strata.agent_loop.convert.messages import message_from_proto, message_to_proto
 from strata.agent_loop.convert.runs import event_to_proto, run_from_proto
+from strata.agent_loop.convert.tool_rules import rules_from_proto, rules_to_proto
 from strata.agent_loop.convert.tools import toolset_from_proto
 from strata.agent_loop.domain.events import RunFinished, WindowCompacted
 from strata.agent_loop.domain.journal import (
@@ -19,6 +20,7 @@ from strata.agent_loop.domain.journal import (
     reply_to_json,
     result_from_json,
     result_to_json,
+    rules_from_json,
     seen_from_json,
 )
 from strata.agent_loop.domain.messages import (
@@ -31,6 +33,7 @@ from strata.agent_loop.domain.messages import (
     ToolStatus,
 )
 from strata.agent_loop.domain.runs import Outcome, RunFailure, StopReason
+from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json, rule_to_json
 from strata.agent_loop.domain.tools import MemoryEdit, Seen, ToolEffect, ToolResult
 from strata.agent_loop.models.domain import (
     FinishReason,
@@ -45,6 +48,7 @@ from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2, tool_service_pb2
 from strata.shared.errors import InvalidArgumentError, Reason
 from strata.shared.ids import new_id
+from strata.shared.tool_rules import ToolRuleType
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 numbers = st.integers(0, 2**31 - 1)
@@ -59,6 +63,17 @@ returns = st.builds(
     st.lists(text, max_size=2).map(tuple),
     st.lists(text, max_size=2).map(tuple),
     st.none() | provenance,
+)
+rules = st.builds(
+    ToolRule,
+    st.sampled_from([kind for kind in ToolRuleType if kind != ToolRuleType.REQUIRES_APPROVAL]),
+    text,
+    st.lists(text, max_size=3).map(tuple),
+    st.dictionaries(text, text, max_size=3),
+    text,
+    st.booleans(),
+    st.integers(0, 2**31 - 1),
+    st.dictionaries(text, text, max_size=3),
 )
 parts = st.one_of(
     st.builds(TextPart, text),
@@ -113,17 +128,37 @@ def test_messages_come_back_from_the_wire(message: Message) -> None:
 
 
 @settings(deadline=None)
-@given(replies, st.builds(Seen, st.dictionaries(text, st.integers(1)), st.integers(0)))
-def test_replies_come_back_from_the_journal(reply: ModelReply, seen: Seen) -> None:
-    stored = json.loads(json.dumps(reply_to_json(reply, seen)))
+@given(
+    replies,
+    st.builds(Seen, st.dictionaries(text, st.integers(1)), st.integers(0)),
+    st.none() | st.lists(rules, max_size=3).map(tuple),
+)
+def test_replies_come_back_from_the_journal(
+    reply: ModelReply, seen: Seen, judged_by: tuple[ToolRule, ...] | None
+) -> None:
+    stored = json.loads(json.dumps(reply_to_json(reply, seen, judged_by)))
     assert reply_from_json(stored) == reply
     assert seen_from_json(stored) == seen
+    assert rules_from_json(stored) == judged_by
+
+
+@given(st.lists(rules, max_size=3).map(tuple))
+def test_rules_come_back_from_the_wire_and_from_their_row(
+    given_rules: tuple[ToolRule, ...],
+) -> None:
+    wire = [
+        tool_pb2.ToolRule.FromString(r.SerializeToString()) for r in rules_to_proto(given_rules)
+    ]
+    assert rules_from_proto(wire) == given_rules
+    stored = json.loads(json.dumps([rule_to_json(rule) for rule in given_rules]))
+    assert tuple(rule_from_json(rule) for rule in stored) == given_rules
 
 
 def test_replies_and_results_of_the_release_before_come_back() -> None:
     stored = reply_to_json(ModelReply((), (), FinishReason.STOP, Usage()), Seen({"human": 3}, 5))
-    del stored["seen"]
+    del stored["seen"], stored["rules"]
     assert seen_from_json(stored) == Seen()
+    assert rules_from_json(stored) is None
     result = ToolResult(
         ToolReturn("c", "n", ToolStatus.OK, "x"), 1, (MemoryEdit("b", "l", 2, "+x"),)
     )

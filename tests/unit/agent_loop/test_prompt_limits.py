@@ -132,6 +132,10 @@ class Died(BaseException):
     """The process ends here."""
 
 
+async def _accept(agent: Agent) -> None:
+    """Refuses nothing."""
+
+
 @dataclass
 class Rooms:
     """An agent in one room and its limit in another; calls can fail or be the last ones.
@@ -200,7 +204,7 @@ class Rooms:
         if dies:
             raise Died
 
-    async def resolve(self, names: Sequence[str]) -> ToolSet:
+    async def resolve(self, names: Sequence[str], *, skip_missing: bool = False) -> ToolSet:
         return ToolSet(tuple(Tool(replace(TOOL, name=name)) for name in names))
 
     async def bind(self, config: ModelConfig, keys: Sequence[SealedKey] = ()) -> BoundModel:
@@ -223,7 +227,7 @@ class Rooms:
     def change(self, request_id: str = "", **patch: Any) -> Agent:
         """Asks for a change of the agent, and returns how it is then."""
         command = UpdateAgent(AgentPatch("agent-1", **patch), Request(request_id))
-        return asyncio.run(self.limits.change(command))
+        return asyncio.run(self.limits.change(command, _accept))
 
     @property
     def right_limit(self) -> PromptLimit | None:

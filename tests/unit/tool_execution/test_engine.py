@@ -196,3 +196,44 @@ def test_definitions_are_sound(tool: Tool) -> None:
     assert set(tool.parameters["required"]) <= set(tool.parameters["properties"])
     assert tool.parameters["additionalProperties"] is False
     assert tool.id.startswith("tool-")
+
+
+OTHER = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+async def test_own_tools_run_beside_the_built_in_ones_and_never_in_their_place() -> None:
+    own = {"mine": replace(READ, name="mine"), READ.name: replace(READ, parameters=OTHER)}
+
+    class Own:
+        tools = own
+        names = frozenset(own)
+
+        async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+            return Output(f"own {call.name}")
+
+    async def behave(call: Call) -> Output:
+        return Output(f"built in {call.name}")
+
+    running = engine(behave)
+    mine = Call("call-9", "mine", '{"query": "x"}', "run/1/9")
+    allowed = frozenset({"mine", READ.name})
+    events = [event async for event in running.run([mine, call(1, READ)], CALLER, allowed, Own())]
+    done = [event for event in events if isinstance(event, Outcome)]
+    assert {json.loads(item.content)["message"] for item in done} == {
+        "own mine",
+        f"built in {READ.name}",
+    }
+    [alone] = await outcomes(running, mine)
+    assert "[ToolConstraintError]" in alone.content
+
+
+async def test_a_schema_that_breaks_its_checker_ends_one_call_only() -> None:
+    async def behave(call: Call) -> Output:
+        return Output(call.id)
+
+    broken = {"type": "object", "properties": {"query": {"multipleOf": 1e-300}}}
+    tools = {READ.name: replace(READ, parameters=broken), WRITE.name: WRITE}
+    running = engine(behave, tools=tools)
+    calls = [call(1, READ, '{"query": 1e300}'), call(2, WRITE)]
+    done = await outcomes(running, *calls)
+    assert {item.call.id for item in done} == {"call-1", "call-2"}

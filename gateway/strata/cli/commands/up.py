@@ -18,8 +18,9 @@ from strata.cli.compose.progress import progress_lines
 from strata.embedded.data_folder import DataFolder
 from strata.shared.errors import StrataError
 from strata.shared.logs import configure_logging
+from strata.shared.loops import loop_factory
 from strata.shared.room import Room, Wiring
-from strata.shared.server import loop_factory, serve_room
+from strata.shared.server import serve_room
 
 Announce = Callable[[Local, dict[str, int]], None]
 

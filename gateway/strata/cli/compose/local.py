@@ -52,7 +52,8 @@ class Local:
         gateway: Settings of the gateway, complete.
         private_key: Signs the internal tokens.
         worker_key: Signs those of core memory's worker, for archival.
-        master_keys: Encrypt the model keys that are stored; one per line, the newest first.
+        master_keys: Encrypt the model keys and the secrets of tools that are stored; one per
+            line, the newest first.
     """
 
     folder: DataFolder
@@ -89,8 +90,9 @@ class Local:
         if room in {"recall", "archival"}:
             values["qdrant_url"] = self.storage.vectors.url
             values["qdrant_api_key"] = self.storage.vectors.api_key
-        if room == "agent_loop":
+        if room in {"agent_loop", "tool_execution"}:
             values["master_keys"] = tuple(self.master_keys.split())
+        if room == "agent_loop":
             if self.model.endpoints:
                 values["model_endpoints"] = self.model.endpoints
             if self.model.default_model:

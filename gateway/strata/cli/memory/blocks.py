@@ -59,18 +59,20 @@ async def lost_block_id(client: Client, agent_id: str, label: str) -> str:
 
     The history of attachments cannot be listed, only asked for points in time. So it is
     asked for ever longer ago; what was there only in between is looked for among the
-    blocks of the project.
+    blocks of the project. The later of the two is the last.
     """
     asked = agent_service_pb2.GetAgentRequest(agent_id=agent_id)
     agent = (await client.agents.GetAgent(asked)).agent
     for time in _moments_since(agent.create_time.ToDatetime(tzinfo=UTC)):
         found = await _had(client, agent_id, label, _stamp(time))
         if found:
-            return found
-    return await _searched(client, agent_id, label)
+            later, searched = await _searched(client, agent_id, label)
+            return searched if later > time else found
+    return (await _searched(client, agent_id, label))[1]
 
 
-async def _searched(client: Client, agent_id: str, label: str) -> str:
+async def _searched(client: Client, agent_id: str, label: str) -> tuple[datetime, str]:
+    """Returns the block that was changed last of those that the agent had, and when it had it."""
     request = pb.ListBlocksRequest(label=label, show_deleted=True)
     found = await first_of(client.blocks.ListBlocks, request, "blocks", _MOST_SEARCHED)
     loose = [block for block in found.blocks if not block.agent_ids]
@@ -78,8 +80,8 @@ async def _searched(client: Client, agent_id: str, label: str) -> str:
     for block in loose[:_MOST_ASKED]:
         for time in _moments_of(block):
             if await _had(client, agent_id, label, time) == block.id:
-                return block.id
-    return ""
+                return time.ToDatetime(tzinfo=UTC), block.id
+    return datetime.min.replace(tzinfo=UTC), ""
 
 
 async def _had(client: Client, agent_id: str, label: str, time: Timestamp) -> str:

@@ -76,7 +76,8 @@ def extract(
     for role, chars in ((MessageRole.USER, _SAID_CHARS), (MessageRole.ASSISTANT, _ANSWERED_CHARS)):
         for position in range(len(messages) - 1, -1, -1):
             message = messages[position]
-            line = _excerpt(message, chars) if message.role is role else ""
+            shown = message.role is role and not message.hidden
+            line = _excerpt(message, chars) if shown else ""
             if line and len(line) + 1 <= room:
                 picked[position] = line
                 room -= len(line) + 1
@@ -85,6 +86,8 @@ def extract(
 
 
 def _entries(message: Message, timezone: str) -> list[dict[str, Any]]:
+    if message.hidden:
+        return []
     if message.role is MessageRole.TOOL:
         return [
             {"role": "tool", "name": told.name, "content": _short(told, RETURN_CHARS)}

@@ -16,6 +16,11 @@ from strata.agent_loop.convert.agent_options import (
     model_violations,
 )
 from strata.agent_loop.convert.runs import input_from_proto
+from strata.agent_loop.convert.tool_rules import (
+    rule_violations,
+    rules_from_proto,
+    rules_to_proto,
+)
 from strata.agent_loop.domain.agents import (
     BUILT_TYPES,
     DEFAULT_FILE_VIEW_CHARS,
@@ -35,6 +40,7 @@ from strata.agent_loop.domain.commands import (
     UpdateAgent,
 )
 from strata.agent_loop.domain.store import Request
+from strata.agent_loop.domain.tool_rules import base_rules
 from strata.agent_loop.prompts.base import base_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
@@ -70,6 +76,10 @@ def create_from_proto(request: pb.CreateAgentRequest) -> CreateAgent:
     agent_type = _TYPES[request.type]
     agent_id = new_id("agent")
     base = default_tools(agent_type) if _given(request, "include_base_tools", default=True) else ()
+    tools = merge_tools(base, request.tools)
+    rules = rules_from_proto(request.tool_rules)
+    if request.include_base_tool_rules:
+        rules = (*rules, *base_rules(tools, rules))
     agent = Agent(
         id=agent_id,
         name=request.name or f"agent-{agent_id[-8:]}",
@@ -77,7 +87,8 @@ def create_from_proto(request: pb.CreateAgentRequest) -> CreateAgent:
         system=request.system if request.HasField("system") else base_prompt(agent_type),
         description=request.description,
         model=model_from_proto(request.model),
-        tools=merge_tools(base, request.tools),
+        tools=tools,
+        tool_rules=rules,
         tags=tuple(sorted(set(request.tags))),
         timezone=request.timezone or DEFAULT_TIMEZONE,
         metadata=dict(request.metadata),
@@ -107,8 +118,6 @@ def update_from_proto(request: pb.UpdateAgentRequest) -> UpdateAgent:
     """
     check_id(request.agent_id, "agent", field="agent_id")
     checks.refuse(_update_violations(request))
-    if request.set_tool_rules and request.tool_rules:
-        raise _unbuilt("Tool rules")
     patch = AgentPatch(
         agent_id=request.agent_id,
         name=_optional(request, "name"),
@@ -116,6 +125,7 @@ def update_from_proto(request: pb.UpdateAgentRequest) -> UpdateAgent:
         system=_optional(request, "system"),
         model=model_from_proto(request.model) if request.HasField("model") else None,
         tools=merge_tools((), request.tools.names) if request.HasField("tools") else None,
+        tool_rules=rules_from_proto(request.tool_rules) if request.set_tool_rules else None,
         tags=tuple(sorted(set(request.tags.names))) if request.HasField("tags") else None,
         timezone=_optional(request, "timezone"),
         metadata=dict(request.metadata),
@@ -183,6 +193,7 @@ def agent_to_proto(agent: Agent) -> pb.Agent:
         system=agent.system,
         model=model_to_proto(agent.model),
         tools=agent.tools,
+        tool_rules=rules_to_proto(agent.tool_rules),
         tags=agent.tags,
         timezone=agent.timezone,
         metadata=agent.metadata,
@@ -221,6 +232,7 @@ def _create_violations(request: pb.CreateAgentRequest) -> list[FieldViolation]:
             checks.text_violations("system", request.system, checks.MAX_SYSTEM),
             model_violations(request.model),
             checks.tool_violations("tools", request.tools),
+            rule_violations("tool_rules", request.tool_rules),
             checks.tag_violations("tags", request.tags),
             checks.timezone_violations("timezone", request.timezone or DEFAULT_TIMEZONE),
             checks.pair_violations("metadata", request.metadata),
@@ -247,6 +259,7 @@ def _update_violations(request: pb.UpdateAgentRequest) -> list[FieldViolation]:
             checks.text_violations("system", request.system, checks.MAX_SYSTEM),
             model_violations(request.model),
             checks.tool_violations("tools.names", request.tools.names),
+            rule_violations("tool_rules", request.tool_rules),
             checks.tag_violations("tags.names", request.tags.names),
             checks.pair_violations("metadata", request.metadata),
             compaction_violations(request.compaction),
@@ -257,6 +270,8 @@ def _update_violations(request: pb.UpdateAgentRequest) -> list[FieldViolation]:
         found.append(FieldViolation("name", "must not be empty"))
     if request.HasField("timezone"):
         found.extend(checks.timezone_violations("timezone", request.timezone))
+    if request.tool_rules and not request.set_tool_rules:
+        found.append(FieldViolation("set_tool_rules", "must be true to replace the rules"))
     if request.expected_revision < 0:
         found.append(FieldViolation("expected_revision", "must not be negative"))
     return found
@@ -280,8 +295,6 @@ def _refuse_unbuilt(request: pb.CreateAgentRequest) -> None:
     agent_type = _TYPES[request.type]
     if agent_type not in BUILT_TYPES:
         raise _unbuilt(f"The loop of {agent_type} agents")
-    if request.tool_rules or request.include_base_tool_rules:
-        raise _unbuilt("Tool rules")
     if request.enable_sleeptime:
         raise _unbuilt("enable_sleeptime")
     if request.message_buffer_autoclear:

@@ -8,6 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from strata.agent_loop.domain.keys import SealedKey
+from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.shared.errors import AbortedError
 
 DEFAULT_MAX_FILES_OPEN = 5
@@ -133,6 +134,7 @@ class Agent:
     description: str = ""
     model: ModelConfig = field(default_factory=ModelConfig)
     tools: tuple[str, ...] = ()
+    tool_rules: tuple[ToolRule, ...] = ()
     tags: tuple[str, ...] = ()
     timezone: str = DEFAULT_TIMEZONE
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -193,6 +195,7 @@ class AgentPatch:
     system: str | None = None
     model: ModelConfig | None = None
     tools: tuple[str, ...] | None = None
+    tool_rules: tuple[ToolRule, ...] | None = None
     tags: tuple[str, ...] | None = None
     timezone: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
@@ -263,7 +266,8 @@ def apply_patch(agent: Agent, patch: AgentPatch) -> Agent:
 
 def changes_prompt(patch: AgentPatch) -> bool:
     """Says whether a change may change how much of a prompt is left for memory."""
-    return not (patch.system is None and patch.model is None and patch.tools is None)
+    parts = (patch.system, patch.model, patch.tools, patch.tool_rules)
+    return any(part is not None for part in parts)
 
 
 _PATCHED = (
@@ -272,6 +276,7 @@ _PATCHED = (
     "system",
     "model",
     "tools",
+    "tool_rules",
     "tags",
     "timezone",
     "compaction",

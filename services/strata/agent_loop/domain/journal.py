@@ -6,12 +6,13 @@ never run again (architecture §5). The codecs here give the stored form.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from strata.agent_loop.domain.messages import Provenance, ToolReturn, ToolStatus
+from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json, rule_to_json
 from strata.agent_loop.domain.tools import MemoryEdit, Seen, ToolEffect, ToolResult
 from strata.agent_loop.models.domain import (
     FinishReason,
@@ -67,6 +68,8 @@ class StepRecord:
         effects: What each call's tool does, by call id.
         results: Results in the ledger, by call id.
         seen: What the reply was made from; its calls are sent with it however often they are.
+        rules: The rules by which its calls are judged; None if a release wrote it down that had
+            no rules but the default ones.
     """
 
     step: int
@@ -77,10 +80,13 @@ class StepRecord:
     effects: Mapping[str, ToolEffect]
     results: Mapping[str, ToolResult]
     seen: Seen = field(default_factory=Seen)
+    rules: tuple[ToolRule, ...] | None = None
 
 
-def reply_to_json(reply: ModelReply, seen: Seen) -> dict[str, Any]:
-    """Returns the stored form of a reply, with what it was made from."""
+def reply_to_json(
+    reply: ModelReply, seen: Seen, rules: Sequence[ToolRule] | None = None
+) -> dict[str, Any]:
+    """Returns the stored form of a reply, with what it was made from and is judged by."""
     return {
         "content": [_part_to_json(part) for part in reply.content],
         "tool_calls": [asdict(call) for call in reply.tool_calls],
@@ -88,6 +94,7 @@ def reply_to_json(reply: ModelReply, seen: Seen) -> dict[str, Any]:
         "usage": asdict(reply.usage),
         "model": reply.model,
         "seen": asdict(seen),
+        "rules": None if rules is None else [rule_to_json(rule) for rule in rules],
     }
 
 
@@ -105,6 +112,12 @@ def reply_from_json(value: Mapping[str, Any]) -> ModelReply:
 def seen_from_json(value: Mapping[str, Any]) -> Seen:
     """Returns what a reply was made from; nothing of it is known of replies of old releases."""
     return Seen(**value["seen"]) if "seen" in value else Seen()
+
+
+def rules_from_json(value: Mapping[str, Any]) -> tuple[ToolRule, ...] | None:
+    """Returns the rules by which a reply is judged; None for replies of old releases."""
+    rules = value.get("rules")
+    return None if rules is None else tuple(rule_from_json(rule) for rule in rules)
 
 
 def result_to_json(result: ToolResult) -> dict[str, Any]:

@@ -131,6 +131,11 @@ class Message:
     create_time: datetime | None = None
 
     @property
+    def hidden(self) -> bool:
+        """Whether the system says it to the model in the user's place: no person is shown it."""
+        return self.role is MessageRole.USER and self.provenance == (Provenance.SYSTEM,)
+
+    @property
     def text(self) -> str:
         """All visible text, joined."""
         return "".join(part.text for part in self.parts if isinstance(part, TextPart))

@@ -16,7 +16,6 @@ from strata.agent_loop.domain.events import (
     WindowCompacted,
 )
 from strata.agent_loop.domain.messages import Window
-from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.failures import (
     cut_before_text,
     empty_reply,
@@ -26,7 +25,7 @@ from strata.agent_loop.loop.failures import (
 from strata.agent_loop.loop.gauge import Gauge
 from strata.agent_loop.loop.ports import BoundModel, Compacted, EventSink
 from strata.agent_loop.loop.prompt import WorkingWindow
-from strata.agent_loop.loop.requests import FittedRequest, View, build_request
+from strata.agent_loop.loop.requests import FittedRequest, Offer, View, build_request
 from strata.agent_loop.models.domain import (
     FinishReason,
     ModelEvent,
@@ -108,7 +107,7 @@ class Asker:
         self._sleep = sleep
         self._read = False
 
-    async def ask(self, name: StepName, window: WorkingWindow, tools: ToolSet) -> ModelReply:
+    async def ask(self, name: StepName, window: WorkingWindow, offer: Offer) -> ModelReply:
         """Returns the model's reply to the window, which is compacted first if it is too full.
 
         A stream that breaks after its first piece is begun anew, at most `MAX_RESTARTS` times;
@@ -121,7 +120,7 @@ class Asker:
             StepFailedError: There is no reply to be had.
             StrataError: Recall cannot be reached, or refused the compacted window.
         """
-        fitted = await self._prepare(window, tools)
+        fitted = await self._prepare(window, offer)
         restarts = empties = overflows = 0
         while True:
             attempt = _Attempt(self, name)
@@ -130,7 +129,7 @@ class Asker:
             except ModelError as error:
                 if error.kind is ModelErrorKind.CONTEXT_OVERFLOW:
                     overflows += 1
-                    smaller = await self._smaller(window, tools, fitted, overflows)
+                    smaller = await self._smaller(window, offer, fitted, overflows)
                     if smaller is None:
                         raise from_model_error(error) from error
                     fitted = smaller
@@ -175,36 +174,38 @@ class Asker:
         """The model that is asked."""
         return self._bound
 
-    async def _prepare(self, window: WorkingWindow, tools: ToolSet) -> FittedRequest:
+    async def _prepare(self, window: WorkingWindow, offer: Offer) -> FittedRequest:
         if not self._read:
-            self._gauge.read(window.messages, tools, self._view)
+            self._gauge.read(window.messages, offer.tools, self._view)
             self._read = True
-        fixed = tools_bytes(tools.schemas) + len(window.messages[0].text.encode("utf-8", "replace"))
+        fixed = tools_bytes(offer.tools.schemas) + len(
+            window.messages[0].text.encode("utf-8", "replace")
+        )
         least, size = self._gauge.least(fixed), self._bound.settings.context_window
         if least > size:
             raise system_prompt_too_large(least, size)
-        fitted = self._fit(window, tools, self._gauge.max_bytes)
+        fitted = self._fit(window, offer, self._gauge.max_bytes)
         if fitted.whole_size <= self._gauge.max_bytes:
             return fitted
-        await self._make_room(window, tools, self._gauge.max_bytes)
-        return self._fit(window, tools, self._gauge.max_bytes)
+        await self._make_room(window, offer, self._gauge.max_bytes)
+        return self._fit(window, offer, self._gauge.max_bytes)
 
     async def _smaller(
-        self, window: WorkingWindow, tools: ToolSet, refused: FittedRequest, overflows: int
+        self, window: WorkingWindow, offer: Offer, refused: FittedRequest, overflows: int
     ) -> FittedRequest | None:
         """Returns a smaller request than the one refused; None if there is none."""
         if overflows > MAX_OVERFLOWS:
             return None
         max_bytes = refused.size * _REFUSED_SHARE
         if overflows == 1:
-            await self._make_room(window, tools, max_bytes)
+            await self._make_room(window, offer, max_bytes)
         else:
             max_bytes = refused.size / 2
-        fitted = self._fit(window, tools, max_bytes)
+        fitted = self._fit(window, offer, max_bytes)
         return fitted if fitted.size < refused.size else None
 
-    async def _make_room(self, window: WorkingWindow, tools: ToolSet, max_bytes: float) -> None:
-        fixed = self._view.size(window.messages[:1]) + tools_bytes(tools.schemas)
+    async def _make_room(self, window: WorkingWindow, offer: Offer, max_bytes: float) -> None:
+        fixed = self._view.size(window.messages[:1]) + tools_bytes(offer.tools.schemas)
         before = fixed + self._view.size(window.messages[1:])
         try:
             done = await self._compact(window.stored, self._view, max_bytes - fixed)
@@ -218,13 +219,13 @@ class Asker:
             return
         self.usage += done.usage
         await window.compacted(done.window)
-        after = self._view.size(window.messages) + tools_bytes(tools.schemas)
+        after = self._view.size(window.messages) + tools_bytes(offer.tools.schemas)
         await self._sink.emit(
             WindowCompacted(done.summary, self._gauge.estimate(before), self._gauge.estimate(after))
         )
 
-    def _fit(self, window: WorkingWindow, tools: ToolSet, max_bytes: float) -> FittedRequest:
-        return build_request(window.messages, tools, self._view, max_bytes=max_bytes)
+    def _fit(self, window: WorkingWindow, offer: Offer, max_bytes: float) -> FittedRequest:
+        return build_request(window.messages, offer, self._view, max_bytes=max_bytes)
 
     async def _restart(self, name: StepName, reason: str) -> None:
         await self._sink.emit(StepRestarted(name.step_id, name.step, reason))

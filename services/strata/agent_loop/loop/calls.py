@@ -14,6 +14,7 @@ from strata.agent_loop.models.domain import (
     TextPart,
     ToolCall,
 )
+from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_AN_OBJECT, NOT_APPROVED, NOT_JSON
 
 _MAX_SHOWN = 200
 
@@ -55,8 +56,11 @@ def refusal(call: ToolCall, tools: ToolSet, finish: FinishReason, *, last: bool)
         finish: How the reply ended.
         last: Whether this is the reply's last call, which a limit may have cut.
     """
-    if tools.find(call.name) is None:
-        return f"[ToolConstraintError] Cannot call {call.name}, valid tools include: {tools.names}."
+    tool = tools.find(call.name)
+    if tool is None:
+        return f"{CONSTRAINT} Cannot call {call.name}, valid tools include: {tools.names}."
+    if tool.requires_approval:
+        return f"{NOT_APPROVED}, which this release cannot ask for; it was not run."
     problem = _argument_problem(call.arguments)
     if problem and last and finish is FinishReason.LENGTH:
         return (
@@ -77,14 +81,11 @@ def _argument_problem(arguments: str) -> str | None:
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError) as error:
-        return (
-            f"The arguments are not valid JSON ({error}); the call was not run. You wrote:"
-            f" {_shown(arguments)}"
-        )
+        return f"{NOT_JSON} ({error}); the call was not run. You wrote: {_shown(arguments)}"
     if isinstance(value, dict):
         return None
     return (
-        "The arguments must be a JSON object with one member per parameter, not"
+        f"{NOT_AN_OBJECT} with one member per parameter, not"
         f" {_KINDS[type(value)]}; the call was not run. You wrote: {_shown(arguments)}"
     )
 

@@ -54,7 +54,9 @@ def units_of(messages: Sequence[Message]) -> list[Unit]:
     """Returns the units of a window without its system message, in order."""
     units: list[Unit] = []
     for message in messages:
-        follows = message.role in _FOLLOWERS and units and units[-1].kind is not UnitKind.SUMMARY
+        # What the system says to the model goes with the reply that it speaks of.
+        follower = message.role in _FOLLOWERS or message.hidden
+        follows = follower and units and units[-1].kind is not UnitKind.SUMMARY
         if follows:
             units[-1] = Unit(units[-1].kind, (*units[-1].messages, message))
         else:

@@ -21,6 +21,9 @@ SUMMARY_NOTE = (
     "The following is a summary of the previous messages:\n "
 )
 
+HIDDEN = "[This is an automated system message hidden from the user] "
+"""How a text begins that stands in the user's place."""
+
 CANCELLED = (
     "The run was cancelled while this call was running; whether it had its effect is not known."
 )
@@ -46,6 +49,12 @@ def pack_summary(text: str, made: datetime | None, zone: str) -> str:
     if made is not None:
         body["time"] = format_time(made, zone)
     return json.dumps(body, ensure_ascii=False)
+
+
+def pack_heartbeat(reason: str, now: datetime, zone: str) -> str:
+    """Returns the JSON text that asks the model to go on (blueprint §17.4, observed §8)."""
+    body = {"type": "heartbeat", "reason": HIDDEN + reason, "time": format_time(now, zone)}
+    return json.dumps(body, ensure_ascii=False, indent=2)
 
 
 def own_result(

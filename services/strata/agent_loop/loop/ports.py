@@ -194,8 +194,13 @@ class Recall(Protocol):
 class Tools(Protocol):
     """The tools of a project and their executor."""
 
-    async def resolve(self, names: Sequence[str]) -> ToolSet:
+    async def resolve(self, names: Sequence[str], *, skip_missing: bool = False) -> ToolSet:
         """Returns the definitions of tools.
+
+        Args:
+            names: The tools.
+            skip_missing: Leave out those that were deleted since the agent got them: it shall
+                go on without.
 
         Raises:
             NotFoundError: TOOL_NOT_FOUND.

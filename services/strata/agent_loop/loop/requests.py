@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from strata.agent_loop.domain.messages import (
     ImagePart,
@@ -30,6 +30,7 @@ from strata.agent_loop.models.domain import (
     Role,
     TextPart,
     ToolCall,
+    ToolChoice,
 )
 from strata.agent_loop.models.tokens import messages_bytes, tools_bytes
 
@@ -97,6 +98,21 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """What the model may call.
+
+    Attributes:
+        tools: The tools that it is offered.
+        choice: Which calls it may or must make.
+        parallel: Whether it may make several at once; None as the agent's settings say.
+    """
+
+    tools: ToolSet
+    choice: ToolChoice = field(default_factory=ToolChoice)
+    parallel: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FittedRequest:
     """A request, and what it does not show.
 
@@ -114,7 +130,7 @@ class FittedRequest:
 
 
 def build_request(
-    messages: Sequence[Message], tools: ToolSet, view: View, *, max_bytes: float
+    messages: Sequence[Message], offer: Offer, view: View, *, max_bytes: float
 ) -> FittedRequest:
     """Builds the request for a window.
 
@@ -123,12 +139,12 @@ def build_request(
 
     Args:
         messages: The window, the system message first.
-        tools: What the model is offered.
+        offer: What the model is offered.
         view: How messages are shown.
         max_bytes: Bytes that the whole request should keep within.
     """
     system = view.chat(messages[0])
-    fixed = messages_bytes(system) + tools_bytes(tools.schemas)
+    fixed = messages_bytes(system) + tools_bytes(offer.tools.schemas)
     units = units_of(messages[1:])
     chats = [view.chats(unit.messages) for unit in units]
     sizes = [messages_bytes(chat) for chat in chats]
@@ -139,7 +155,12 @@ def build_request(
         shown = _cut_texts(shown, max_bytes - fixed)
         size = messages_bytes(shown)
     return FittedRequest(
-        ModelRequest([*system, *shown], tuple(tools.schemas)),
+        ModelRequest(
+            [*system, *shown],
+            tuple(offer.tools.schemas),
+            tool_choice=offer.choice,
+            parallel_tool_calls=offer.parallel,
+        ),
         fixed + size,
         fixed + sum(sizes),
         left_out=sum(len(units[i].messages) for i in gone),

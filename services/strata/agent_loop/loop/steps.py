@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from strata.agent_loop.compaction.compactor import Compactor
@@ -17,11 +18,11 @@ from strata.agent_loop.domain.events import MessageStored, StepStarted
 from strata.agent_loop.domain.journal import JournalKey, StepRecord
 from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
 from strata.agent_loop.domain.runs import RunRequest, StopReason
-from strata.agent_loop.domain.tools import EXIT_TOOLS, Seen, ToolResult, ToolSet
+from strata.agent_loop.domain.tools import Seen, ToolResult, ToolSet
 from strata.agent_loop.loop.asking import Asker, StepName
 from strata.agent_loop.loop.calls import tidy
 from strata.agent_loop.loop.gauge import Gauge
-from strata.agent_loop.loop.packaging import return_limit
+from strata.agent_loop.loop.packaging import pack_heartbeat, return_limit
 from strata.agent_loop.loop.ports import (
     BegunTurn,
     BoundModel,
@@ -32,9 +33,11 @@ from strata.agent_loop.loop.ports import (
 )
 from strata.agent_loop.loop.prompt import WorkingWindow
 from strata.agent_loop.loop.requests import View
+from strata.agent_loop.loop.ruling import StepRules, TurnRules
 from strata.agent_loop.loop.tooling import StepCalls, ToolBench, effects
 from strata.agent_loop.loop.uninterrupted import uninterrupted
-from strata.agent_loop.models.domain import EndpointType, FinishReason, ModelReply, Usage
+from strata.agent_loop.models.domain import EndpointType, FinishReason, TextPart, Usage
+from strata.agent_loop.rules.history import calls_of
 from strata.shared.errors import StrataError
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
@@ -71,6 +74,7 @@ class Steps:
         bound: BoundModel,
         begun: BegunTurn,
         toolset: ToolSet,
+        rules: TurnRules,
     ) -> None:
         self.step = 0
         self._ports = ports
@@ -81,6 +85,7 @@ class Steps:
         self._committed_steps = begun.committed_steps
         self._known = toolset
         self._toolset = toolset
+        self._rules = rules
         self._seen = Seen()
         self._model = bound.settings.handle
         self._numbered = shows_line_numbers(agent, bound)
@@ -127,12 +132,16 @@ class Steps:
             await self._tell_started(step, resumed.step_id)
             self._asker.usage += resumed.reply.usage
         cut = record.reply.finish_reason is FinishReason.LENGTH
+        rules = self._rules.of(record)
         if not record.reply.tool_calls:
-            await self._commit(record, [])
+            reminder = None if cut else rules.reminder(rules.history, self._toolset.names)
+            await self._commit(record, self._messages(record, reminder=reminder))
+            if reminder is not None:
+                return None
             return StopReason.MAX_TOKENS_EXCEEDED if cut else StopReason.END_TURN
-        results = await self._run_calls(record, resumed=resumed is not None)
-        if any(_ends_turn(result) for result in results):
-            return StopReason.TOOL_RULE
+        results, stop = await self._run_calls(record, rules, resumed=resumed is not None)
+        if stop is not None:
+            return stop
         if cut:
             return StopReason.MAX_TOKENS_EXCEEDED
         if any(self._outdates(result) for result in results):
@@ -161,50 +170,84 @@ class Steps:
     async def _ask(self, step: int) -> StepRecord:
         name = StepName(step, new_id("step"), new_id("message"))
         await self._tell_started(step, name.step_id)
-        reply = await self._asker.ask(name, self._window, self._toolset)
+        reply = await self._asker.ask(name, self._window, self._rules.offer(self._toolset))
         reply = tidy(reply, self._window.call_ids)
         found = effects(reply, self._toolset)
         return StepRecord(
-            step, name.step_id, name.message_id, self._model, reply, found, {}, self._seen
+            step,
+            name.step_id,
+            name.message_id,
+            self._model,
+            reply,
+            found,
+            {},
+            self._seen,
+            self._rules.rules,
         )
 
     async def _tell_started(self, step: int, step_id: str) -> None:
         await self._sink.emit(StepStarted(step_id, step, self._model))
 
-    async def _run_calls(self, record: StepRecord, *, resumed: bool) -> list[ToolResult]:
-        calls = StepCalls(self._bench(record), record, resumed=resumed)
+    async def _run_calls(
+        self, record: StepRecord, rules: StepRules, *, resumed: bool
+    ) -> tuple[list[ToolResult], StopReason | None]:
+        calls = StepCalls(self._bench(record, rules), record, resumed=resumed)
         await calls.journal()
         try:
             await calls.run()
-            await self._commit(record, calls.results)
+            messages, stop = self._ending(record, rules, calls)
+            await self._commit(record, messages, calls.results)
         except asyncio.CancelledError:
             calls.give_up()
             await self._commit_cancelled(record, calls)
             raise
-        return calls.results
+        return calls.results, stop
 
-    def _bench(self, record: StepRecord) -> ToolBench:
+    def _ending(
+        self, record: StepRecord, rules: StepRules, calls: StepCalls
+    ) -> tuple[list[Message], StopReason | None]:
+        """Returns what a step with calls stores, and whether the turn ends with it."""
+        messages = self._messages(record, calls)
+        told = messages[-1]
+        if rules.invalid(told):
+            return messages, StopReason.INVALID_TOOL_CALL
+        if not rules.ended_by(told):
+            return messages, None
+        done = [*rules.history, *calls_of(messages)]
+        reminder = rules.reminder(done, self._toolset.names)
+        if reminder is None:
+            return messages, StopReason.TOOL_RULE
+        return self._messages(record, calls, reminder=reminder), None
+
+    def _bench(self, record: StepRecord, rules: StepRules) -> ToolBench:
         # What was offered when the reply was made is judged by that, also in a later dispatch.
         called = {call.name for call in record.reply.tool_calls if call.id in record.effects}
         toolset = self._known.only({*self._toolset.names, *called})
         ports = self._ports
         return ToolBench(
-            ports.tools, ports.journal, self._sink, ports.clock, self._agent, self._key, toolset
+            ports.tools,
+            ports.journal,
+            self._sink,
+            ports.clock,
+            self._agent,
+            self._key,
+            toolset,
+            rules,
         )
 
     async def _commit_cancelled(self, record: StepRecord, calls: StepCalls) -> None:
+        commit = self._commit(record, self._messages(record, calls), calls.results)
         try:
-            await uninterrupted(self._commit(record, calls.results), seconds=_CLEANUP_SECONDS)
+            await uninterrupted(commit, seconds=_CLEANUP_SECONDS)
         except (StrataError, TimeoutError) as error:
             # A newer attempt has the step in its journal; otherwise nothing of it is stored.
             _log.warning(
                 "a cancelled step was not stored", run_id=self._key.run_id, error=repr(error)
             )
 
-    async def _commit(self, record: StepRecord, results: list[ToolResult]) -> None:
-        messages = [self._assistant(record)]
-        if results:
-            messages.append(self._returns(record, results))
+    async def _commit(
+        self, record: StepRecord, messages: list[Message], results: Sequence[ToolResult] = ()
+    ) -> None:
         stale = any(result.archival_changed for result in results)
         committed = await self._ports.recall.commit_step(
             StepCommit(
@@ -217,17 +260,34 @@ class Steps:
             )
         )
         self._window.committed(committed)
+        self._rules.take(committed.messages)
         for message in committed.messages:
-            await self._sink.emit(MessageStored(message))
+            if not message.hidden:
+                await self._sink.emit(MessageStored(message))
 
-    def _assistant(self, record: StepRecord) -> Message:
-        reply: ModelReply = record.reply
+    def _messages(
+        self, record: StepRecord, calls: StepCalls | None = None, *, reminder: str | None = None
+    ) -> list[Message]:
+        """Returns what a step stores: the reply, the returns, and what asks the model to go on."""
+        messages = [self._assistant(record, calls.overridden if calls is not None else {})]
+        if calls is not None:
+            messages.append(self._returns(record, calls.results))
+        # After the last step nobody would read it.
+        if reminder is not None and record.step < self._request.max_steps:
+            messages.append(self._heartbeat(record, reminder))
+        return messages
+
+    def _assistant(self, record: StepRecord, overridden: Mapping[str, str]) -> Message:
+        calls = (
+            replace(call, arguments=overridden.get(call.id, call.arguments))
+            for call in record.reply.tool_calls
+        )
         return replace(
             self._blank(MessageRole.ASSISTANT, record),
             id=record.message_id,
-            parts=(*reply.content, *reply.tool_calls),
+            parts=(*record.reply.content, *calls),
             model=record.model,
-            usage=reply.usage,
+            usage=record.reply.usage,
             provenance=(Provenance.MODEL,),
         )
 
@@ -235,6 +295,14 @@ class Steps:
         told = tuple(result.tool_return for result in results)
         labels = dict.fromkeys(part.provenance for part in told if part.provenance is not None)
         return replace(self._blank(MessageRole.TOOL, record), parts=told, provenance=tuple(labels))
+
+    def _heartbeat(self, record: StepRecord, reason: str) -> Message:
+        text = pack_heartbeat(reason, self._ports.clock.now(), self._agent.timezone)
+        return replace(
+            self._blank(MessageRole.USER, record),
+            parts=(TextPart(text),),
+            provenance=(Provenance.SYSTEM,),
+        )
 
     def _blank(self, role: MessageRole, record: StepRecord) -> Message:
         key = self._key
@@ -247,8 +315,3 @@ class Steps:
             run_id=key.run_id,
             step_id=record.step_id,
         )
-
-
-def _ends_turn(result: ToolResult) -> bool:
-    told = result.tool_return
-    return told.name in EXIT_TOOLS and told.status is ToolStatus.OK

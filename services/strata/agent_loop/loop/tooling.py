@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.events import ToolFinished, ToolStarted
@@ -17,18 +17,21 @@ from strata.agent_loop.domain.tools import (
     ToolResult,
     ToolSet,
 )
-from strata.agent_loop.loop.calls import refusal, runnable
+from strata.agent_loop.loop.calls import runnable
 from strata.agent_loop.loop.failures import ends_run
 from strata.agent_loop.loop.packaging import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, own_result
 from strata.agent_loop.loop.ports import EventSink, Journal, Tools
+from strata.agent_loop.loop.ruling import StepRules, Verdict
 from strata.agent_loop.models.domain import ModelReply, ToolCall
+from strata.agent_loop.rules.history import Called, called_by, was_run
+from strata.agent_loop.rules.refusals import NOT_RUN
 from strata.shared.clock import Clock
 from strata.shared.errors import StrataError
 
 
 @dataclass(frozen=True, slots=True)
 class ToolBench:
-    """What calls are run with; the same for all steps of a run."""
+    """What the calls of a reply are run with."""
 
     tools: Tools
     journal: Journal
@@ -37,10 +40,15 @@ class ToolBench:
     agent: Agent
     key: JournalKey
     toolset: ToolSet
+    rules: StepRules
 
 
 class StepCalls:
     """The calls of one reply on their way to results.
+
+    Calls are run together, unless a rule says which may follow which: then they are judged and run
+    in turn, each after what the ones before it came to. What may not run is refused; the rest is
+    not lost by that.
 
     Args:
         bench: What they are run with.
@@ -55,7 +63,8 @@ class StepCalls:
         self._results: dict[str, ToolResult] = dict(record.results)
         self._unrecorded: list[ToolResult] = []
         self._started: set[str] = set()
-        self._refusals = refusals(record.reply, bench.toolset)
+        self._in_turn = bench.rules.in_turn and len(record.reply.tool_calls) > 1
+        self._verdicts = {} if self._in_turn else self._judge_all()
 
     @property
     def results(self) -> list[ToolResult]:
@@ -66,10 +75,21 @@ class StepCalls:
             if call.id in self._results
         ]
 
+    @property
+    def overridden(self) -> dict[str, str]:
+        """Arguments that a rule has changed, by call id."""
+        return {
+            call.id: self._verdicts[call.id].arguments
+            for call in self._record.reply.tool_calls
+            if call.id in self._verdicts and self._verdicts[call.id].arguments != call.arguments
+        }
+
     async def journal(self) -> None:
         """Writes the reply down before any of its calls runs; not if none can be run."""
-        runs = any(call.id not in self._refusals for call in self._record.reply.tool_calls)
-        if runs and not self._resumed:
+        # What is refused does not count, so the first that runs is judged by the history before.
+        before, calls = self._bench.rules.history, self._record.reply.tool_calls
+        verdicts = (self._verdicts.get(call.id) or self._judge(call, before) for call in calls)
+        if any(verdict.refusal is None for verdict in verdicts) and not self._resumed:
             await self._bench.journal.open_step(self._bench.key, self._record)
 
     async def run(self) -> None:
@@ -78,10 +98,14 @@ class StepCalls:
         Raises:
             StrataError: The executor cannot be reached; what had ended is in the ledger.
         """
-        await self._answer_without_running()
-        waiting = self._waiting()
-        if waiting:
-            await self._execute(waiting)
+        if self._in_turn:
+            await self._run_in_turn()
+        else:
+            for call in self._waiting():
+                await self._answer_without_running(call, maybe_ran=self._resumed)
+            waiting = self._waiting()
+            if waiting:
+                await self._execute(waiting)
         await self._flush()
 
     def give_up(self) -> None:
@@ -91,21 +115,57 @@ class StepCalls:
             self._results[call.id] = self._own(call, ToolStatus.FAILED, text)
 
     def _waiting(self) -> list[ToolCall]:
-        return [c for c in self._record.reply.tool_calls if c.id not in self._results]
+        return self._unanswered(self._record.reply.tool_calls)
 
-    async def _answer_without_running(self) -> None:
-        for call in self._waiting():
-            refused = self._refusals.get(call.id)
-            if refused is not None:
-                await self._answer(call, ToolStatus.FAILED, refused)
-            elif self._resumed and not self._effect(call).repeatable:
-                await self._answer(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
+    def _unanswered(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
+        return [call for call in calls if call.id not in self._results]
 
-    async def _answer(self, call: ToolCall, status: ToolStatus, text: str) -> None:
+    def _judge_all(self) -> dict[str, Verdict]:
+        before, verdicts = list(self._bench.rules.history), {}
+        for call in self._record.reply.tool_calls:
+            verdicts[call.id] = self._judge(call, before)
+            if verdicts[call.id].refusal is None:
+                before.append(Called(call.name))
+        return verdicts
+
+    def _judge(self, call: ToolCall, before: Sequence[Called]) -> Verdict:
+        bench, reply = self._bench, self._record.reply
+        last = call is reply.tool_calls[-1]
+        return bench.rules.judge(call, before, bench.toolset, reply.finish_reason, last=last)
+
+    async def _run_in_turn(self) -> None:
+        before = list(self._bench.rules.history)
+        maybe_ran = self._resumed
+        for call in self._record.reply.tool_calls:
+            self._verdicts[call.id] = self._judge(call, before)
+            runs = self._verdicts[call.id].refusal is None
+            if call.id not in self._results:
+                await self._answer_without_running(call, maybe_ran=maybe_ran)
+            if call.id not in self._results:
+                if not self._effect(call).repeatable:
+                    # Another dispatch must find what this call was allowed by.
+                    await self._flush()
+                await self._execute([call])
+            # An earlier dispatch did not start what comes after a call that it did not end.
+            maybe_ran = maybe_ran and not (runs and call.id not in self._record.results)
+            told = self._results[call.id].tool_return
+            if was_run(told):
+                before.append(called_by(told))
+
+    async def _answer_without_running(self, call: ToolCall, *, maybe_ran: bool) -> None:
+        refused = self._verdicts[call.id].refusal
+        if refused is not None:
+            await self._answer(call, ToolStatus.FAILED, refused)
+        elif maybe_ran and not self._effect(call).repeatable:
+            await self._answer(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
+
+    async def _answer(
+        self, call: ToolCall, status: ToolStatus, text: str, *, keep: bool = False
+    ) -> None:
         result = self._own(call, status, text)
         self._results[call.id] = result
         # A refusal comes out the same on every dispatch; only what was lost must be kept.
-        if status is ToolStatus.UNKNOWN:
+        if keep or status is ToolStatus.UNKNOWN:
             self._unrecorded.append(result)
         await self._bench.sink.emit(ToolStarted(call.id, call.name, call.arguments))
         await self._bench.sink.emit(ToolFinished(result))
@@ -125,10 +185,10 @@ class StepCalls:
             if not ends_run(error):
                 await self._flush()
                 raise
-            for call in self._waiting():
-                text = f"The tool could not be run: {error.message}"
-                await self._answer(call, ToolStatus.FAILED, text)
-        for call in self._waiting():
+            for call in self._unanswered(calls):
+                text = f"{NOT_RUN} {error.message}"
+                await self._answer(call, ToolStatus.FAILED, text, keep=self._in_turn)
+        for call in self._unanswered(calls):
             await self._answer(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
 
     async def _finish(self, result: ToolResult) -> None:
@@ -162,7 +222,7 @@ class StepCalls:
             step_id=record.step_id,
             model=record.model,
             timezone=self._bench.agent.timezone,
-            calls=[runnable(call) for call in calls],
+            calls=[runnable(replace(c, arguments=self._verdicts[c.id].arguments)) for c in calls],
             idempotency_keys={
                 call.id: idempotency_key(key.run_id, record.step, call.id) for call in calls
             },
@@ -171,17 +231,6 @@ class StepCalls:
             seen=record.seen.after(self._results.values()),
             message_id=record.message_id,
         )
-
-
-def refusals(reply: ModelReply, toolset: ToolSet) -> dict[str, str]:
-    """Returns why calls of a reply cannot be run, by call id; others are missing."""
-    found: dict[str, str] = {}
-    for position, call in enumerate(reply.tool_calls):
-        last = position == len(reply.tool_calls) - 1
-        text = refusal(call, toolset, reply.finish_reason, last=last)
-        if text is not None:
-            found[call.id] = text
-    return found
 
 
 def effects(reply: ModelReply, toolset: ToolSet) -> dict[str, ToolEffect]:

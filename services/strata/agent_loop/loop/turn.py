@@ -10,9 +10,9 @@ import asyncio
 
 from strata.agent_loop.domain.agents import Agent, merge_tools
 from strata.agent_loop.domain.events import MessageStored, RunFinished, RunStarted
-from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
+from strata.agent_loop.domain.messages import Message, MessageRole, Provenance
 from strata.agent_loop.domain.runs import Outcome, RunRequest, StopReason
-from strata.agent_loop.domain.tools import EXIT_TOOLS, FILE_TOOLS, ToolSet
+from strata.agent_loop.domain.tools import FILE_TOOLS, ToolSet
 from strata.agent_loop.loop.failures import (
     StepFailedError,
     ends_run,
@@ -21,6 +21,7 @@ from strata.agent_loop.loop.failures import (
     out_of_time,
 )
 from strata.agent_loop.loop.ports import BegunTurn, BoundModel, EventSink, MemorySection, Ports
+from strata.agent_loop.loop.ruling import TurnRules
 from strata.agent_loop.loop.steps import Steps, key_of, shows_line_numbers
 from strata.agent_loop.models.domain import Usage
 from strata.agent_loop.models.errors import ModelError
@@ -96,7 +97,7 @@ class Turn:
             self._ports.recall.begin_turn(self._key, self._inputs()),
             self._ports.memory.compile(agent, line_numbers=numbered),
             # With the file tools, which are offered if core memory knows of folders.
-            self._ports.tools.resolve(merge_tools(agent.tools, FILE_TOOLS)),
+            self._ports.tools.resolve(merge_tools(agent.tools, FILE_TOOLS), skip_missing=True),
             return_exceptions=True,
         )
         for found in (begun, section, toolset):
@@ -113,7 +114,8 @@ class Turn:
             RunStarted(self._key.agent_id, self._key.conversation_id, self._key.attempt, ids)
         )
         for message in begun.committed_messages:
-            await self._sink.emit(MessageStored(message))
+            if not message.hidden:
+                await self._sink.emit(MessageStored(message))
             if message.usage is not None:
                 self._earlier_usage += message.usage
 
@@ -129,12 +131,16 @@ class Turn:
                 raise found
         assert isinstance(section, MemorySection)
         assert isinstance(toolset, ToolSet)
-        finished = _finished(begun)
+        rules = TurnRules(agent, begun.committed_messages)
+        offered = toolset.offered(agent.tools, folders=section.has_folders)
+        finished = rules.finished(begun.committed_messages, offered)
         if finished is not None:
             return finished
         if isinstance(bound, ModelError):
             raise from_model_error(bound)
-        self._steps = Steps(self._ports, self._request, self._sink, agent, bound, begun, toolset)
+        self._steps = Steps(
+            self._ports, self._request, self._sink, agent, bound, begun, toolset, rules
+        )
         return await self._steps.run(section)
 
     def _remaining(self) -> float | None:
@@ -160,15 +166,3 @@ class Turn:
 
 
 _SPEAKERS = {MessageRole.SYSTEM: Provenance.SYSTEM, MessageRole.ASSISTANT: Provenance.MODEL}
-
-
-def _finished(begun: BegunTurn) -> StopReason | None:
-    """Says how an earlier dispatch had ended the turn; None if it had not come to that."""
-    if not begun.committed_messages:
-        return None
-    last = begun.committed_messages[-1]
-    if last.role is MessageRole.ASSISTANT and not last.tool_calls:
-        return StopReason.END_TURN
-    if any(told.name in EXIT_TOOLS and told.status is ToolStatus.OK for told in last.tool_returns):
-        return StopReason.TOOL_RULE
-    return None

@@ -38,7 +38,8 @@ from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 
 _MINE = "project_id = :project AND id = :id"
 _VALUES = """name = :name, description = :description, system = :system,
-    model = CAST(:model AS jsonb), tools = CAST(:tools AS text[]), tags = CAST(:tags AS text[]),
+    model = CAST(:model AS jsonb), tools = CAST(:tools AS text[]),
+    tool_rules = CAST(:tool_rules AS jsonb), tags = CAST(:tags AS text[]),
     timezone = :timezone, metadata = CAST(:metadata AS jsonb),
     compaction = CAST(:compaction AS jsonb), max_files_open = :max_files_open,
     per_file_view_window_char_limit = :per_file_view_window_char_limit"""
@@ -51,10 +52,11 @@ _INSERT = text(
     ), made AS (
         INSERT INTO agent_loop.agents (
             project_id, id, name, state, request_id, payload_hash, type, description, system,
-            model, tools, tags, timezone, metadata, compaction, max_files_open,
+            model, tools, tool_rules, tags, timezone, metadata, compaction, max_files_open,
             per_file_view_window_char_limit)
         SELECT :project, :id, :name, 'creating', :request, :payload_hash, :type, :description,
-               :system, CAST(:model AS jsonb), CAST(:tools AS text[]), CAST(:tags AS text[]),
+               :system, CAST(:model AS jsonb), CAST(:tools AS text[]),
+               CAST(:tool_rules AS jsonb), CAST(:tags AS text[]),
                :timezone, CAST(:metadata AS jsonb), CAST(:compaction AS jsonb),
                CAST(:max_files_open AS integer), CAST(:per_file_view_window_char_limit AS integer)
         WHERE NOT EXISTS (SELECT FROM known)

@@ -21,6 +21,7 @@ from strata.agent_loop.domain.journal import (
     reply_to_json,
     result_from_json,
     result_to_json,
+    rules_from_json,
     seen_from_json,
     state_of,
 )
@@ -125,6 +126,7 @@ class PostgresJournal:
             model=row.model,
             reply=reply_from_json(reply),
             seen=seen_from_json(reply),
+            rules=rules_from_json(reply),
             effects={call.tool_call_id: ToolEffect(call.effect) for call in calls},
             results={
                 call.tool_call_id: result_from_json(_read(call.result))
@@ -150,7 +152,7 @@ class PostgresJournal:
             "step_id": record.step_id,
             "message_id": record.message_id,
             "model": record.model,
-            "reply": json.dumps(reply_to_json(record.reply, record.seen)),
+            "reply": json.dumps(reply_to_json(record.reply, record.seen, record.rules)),
             "calls": json.dumps(calls),
             "pending": CallState.PENDING.value,
         }

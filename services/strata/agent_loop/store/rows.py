@@ -18,10 +18,12 @@ from strata.agent_loop.domain.agents import (
     StoredAgent,
 )
 from strata.agent_loop.domain.keys import SealedKey
+from strata.agent_loop.domain.tool_rules import rule_from_json, rule_to_json
 
 AGENT_COLUMNS = (
-    "id, name, type, description, system, model, tools, tags, timezone, metadata, compaction,"
-    " max_files_open, per_file_view_window_char_limit, revision, create_time, update_time"
+    "id, name, type, description, system, model, tools, tool_rules, tags, timezone, metadata,"
+    " compaction, max_files_open, per_file_view_window_char_limit, revision, create_time,"
+    " update_time"
 )
 STORED_COLUMNS = f"{AGENT_COLUMNS}, state, request_id, payload_hash"
 CONVERSATION_COLUMNS = "id, agent_id, title, forked_from_id, create_time"
@@ -37,6 +39,7 @@ def agent_parameters(agent: Agent) -> dict[str, Any]:
         "system": agent.system,
         "model": json.dumps(asdict(agent.model)),
         "tools": list(agent.tools),
+        "tool_rules": json.dumps([rule_to_json(rule) for rule in agent.tool_rules]),
         "tags": list(agent.tags),
         "timezone": agent.timezone,
         "metadata": json.dumps(dict(agent.metadata)),
@@ -56,6 +59,7 @@ def to_agent(row: Mapping[str, Any]) -> Agent:
         description=row["description"],
         model=ModelConfig(**_object(row["model"])),
         tools=tuple(row["tools"]),
+        tool_rules=tuple(rule_from_json(rule) for rule in _array(row.get("tool_rules", []))),
         tags=tuple(row["tags"]),
         timezone=row["timezone"],
         metadata=_object(row["metadata"]),
@@ -108,6 +112,11 @@ def read_answer(value: Any) -> dict[str, Any]:
 
 def _object(value: Any) -> dict[str, Any]:
     read: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
+    return read
+
+
+def _array(value: Any) -> list[dict[str, Any]]:
+    read: list[dict[str, Any]] = json.loads(value) if isinstance(value, str) else value
     return read
 
 

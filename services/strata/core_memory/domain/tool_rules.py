@@ -1,29 +1,16 @@
-"""Tool rules as sentences for the model.
+"""The tool rules of an agent as its prompt shows them.
 
-The texts and their order are those of observed §3. ``required_before_exit`` comes last
-(the old server forgot it). ``run_first`` and ``requires_approval`` have no text: the
-loop enforces the first by what it offers, and the second is not the model's concern.
+The order is that of observed §3. ``required_before_exit`` comes last (the old server forgot it).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
+from strata.shared.tool_rules import ToolRuleType, rule_sentence
 
-class ToolRuleType(StrEnum):
-    """Which rule, by its name in the specification (blueprint §14.1)."""
-
-    RUN_FIRST = "run_first"
-    EXIT_LOOP = "exit_loop"
-    CONTINUE_LOOP = "continue_loop"
-    CONDITIONAL = "conditional"
-    CONSTRAIN_CHILD_TOOLS = "constrain_child_tools"
-    MAX_COUNT_PER_STEP = "max_count_per_step"
-    PARENT_LAST_TOOL = "parent_last_tool"
-    REQUIRED_BEFORE_EXIT = "required_before_exit"
-    REQUIRES_APPROVAL = "requires_approval"
+__all__ = ["INTRODUCTION", "ToolRule", "ToolRuleType", "rule_texts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +46,6 @@ _ORDER: tuple[frozenset[ToolRuleType], ...] = (
 
 def rule_texts(rules: Sequence[ToolRule]) -> list[str]:
     """Returns the sentence of every rule that has one, in the order of rendering."""
-    return [_text(rule) for group in _ORDER for rule in rules if rule.type in group]
-
-
-def _text(rule: ToolRule) -> str:
-    name, children = rule.tool_name, ", ".join(rule.children)
-    match rule.type:
-        case ToolRuleType.CONTINUE_LOOP:
-            return f"{name} requires continuing your response when called"
-        case ToolRuleType.EXIT_LOOP:
-            return f"{name} ends your response (yields control) when called"
-        case ToolRuleType.CONSTRAIN_CHILD_TOOLS:
-            return f"After using {name}, you must use one of these tools: {children}"
-        case ToolRuleType.PARENT_LAST_TOOL:
-            return f"{children} can only be used after {name}"
-        case ToolRuleType.CONDITIONAL:
-            return f"{name} will determine which tool to use next based on its output"
-        case ToolRuleType.MAX_COUNT_PER_STEP:
-            return f"{name}: at most {rule.max_count} use(s) per response"
-        case ToolRuleType.REQUIRED_BEFORE_EXIT:
-            return f"{name} must be used at least once before your response ends"
-        case _:
-            raise ValueError(f"a {rule.type} rule has no text")
+    ordered = (rule for group in _ORDER for rule in rules if rule.type in group)
+    told = (rule_sentence(r.type, r.tool_name, r.children, r.max_count) for r in ordered)
+    return [text for text in told if text is not None]

@@ -25,7 +25,8 @@ def parse_arguments(tool: Tool, text: str) -> dict[str, Any]:
         ToolError: The text is no JSON object or does not fit; says what to change.
     """
     given = _members(_parse_object(tool.name, text), tool.parameters)
-    problems = set(_unsendable(given, ""))
+    # The tiers take 32 bits; a tool of the project's own gets its arguments as JSON.
+    problems = set(_unsendable(given, "", _INT32 if tool.own is None else None))
     if not problems:
         problem = tool.explain(given) if tool.explain is not None else None
         if problem is not None:
@@ -96,7 +97,7 @@ def _unquoted(text: str, wanted: Collection[str]) -> Any:
     return value if type(value) in kinds else text
 
 
-def _unsendable(value: Any, place: str) -> list[str]:
+def _unsendable(value: Any, place: str, integers: range | None) -> list[str]:
     """Says what no request could carry or no tier store: NUL, half characters, huge numbers."""
     match value:
         case str():
@@ -108,14 +109,15 @@ def _unsendable(value: Any, place: str) -> list[str]:
         case bool():
             return []
         case int():
-            return [] if value in _INT32 else [f"{place!r} is too large a number"]
+            sent = integers is None or value in integers
+            return [] if sent else [f"{place!r} is too large a number"]
         case list():
             inner = [(f"{place}[{index}]", item) for index, item in enumerate(value)]
         case dict():
             inner = [(f"{place}.{name}".lstrip("."), item) for name, item in value.items()]
         case _:
             return []
-    return [problem for name, item in inner for problem in _unsendable(item, name)]
+    return [problem for name, item in inner for problem in _unsendable(item, name, integers)]
 
 
 def _describe(error: ValidationError) -> str:

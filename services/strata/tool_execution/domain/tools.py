@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
+from uuid import UUID, uuid5
 
 FUNCTION_RETURN_CHAR_LIMIT = 50_000
-_ID_NAMESPACE = uuid.UUID("6f1c1d4e-2f7b-5d63-9d0a-5f3f0f5b7a10")
+_ID_NAMESPACE = UUID("6f1c1d4e-2f7b-5d63-9d0a-5f3f0f5b7a10")
 
 
 class ToolType(StrEnum):
@@ -22,13 +23,52 @@ class ToolType(StrEnum):
     MEMORY = "memory"
     SLEEPTIME = "sleeptime"
     FILES = "files"
+    CUSTOM = "custom"
+    CLIENT = "client"
+    BUILTIN = "builtin"
 
 
 class Effect(StrEnum):
     """What a tool does to the world; see ``ToolEffect`` in the protos."""
 
+    UNDECLARED = "undeclared"
     READ_ONLY = "read_only"
     IDEMPOTENT = "idempotent"
+    SIDE_EFFECT = "side_effect"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnDefinition:
+    """What a project says of a tool of its own.
+
+    Attributes:
+        id: Its id; empty until it is stored.
+        source_code: Python source; empty for a tool that the client runs.
+        function: The function of the source that is called.
+        requires_approval: Every call waits for a person, unless the agent says otherwise.
+        pip_requirements: Packages that the source needs.
+        secret_names: Secrets that it gets as environment variables.
+    """
+
+    id: str = ""
+    source_code: str = ""
+    function: str = ""
+    requires_approval: bool = False
+    pip_requirements: tuple[str, ...] = ()
+    secret_names: tuple[str, ...] = ()
+    create_time: datetime | None = None
+    update_time: datetime | None = None
+
+    @property
+    def content(self) -> list[Any]:
+        """What makes another version of the tool when it is changed."""
+        return [
+            self.source_code,
+            self.function,
+            self.requires_approval,
+            self.pip_requirements,
+            self.secret_names,
+        ]
 
 
 @dataclass(frozen=True)
@@ -39,8 +79,10 @@ class Tool:
         parameters: JSON schema of the arguments, an object schema.
         parallel: True if calls of one reply may run at the same time.
         return_char_limit: Most characters of a return that the model is shown.
+        from_web: True if what it returns was written by strangers.
         explain: Says in words for the model what is wrong with arguments where the schema
             cannot; None if nothing is. It sees them before the schema has checked them.
+        own: What else there is to a tool that a project made; None for a built-in one.
     """
 
     name: str
@@ -51,17 +93,19 @@ class Tool:
     parallel: bool = False
     return_char_limit: int = FUNCTION_RETURN_CHAR_LIMIT
     tags: tuple[str, ...] = ()
+    from_web: bool = False
     explain: Callable[[Mapping[str, Any]], str | None] | None = None
+    own: OwnDefinition | None = None
 
     @cached_property
     def id(self) -> str:
-        """The fixed id of a built-in tool."""
-        return f"tool-{uuid.uuid5(_ID_NAMESPACE, self.name)}"
+        """The id; that of a built-in tool is fixed."""
+        return self.own.id if self.own is not None else f"tool-{uuid5(_ID_NAMESPACE, self.name)}"
 
     @cached_property
     def version(self) -> str:
         """Names exactly this definition."""
-        definition = [
+        definition: list[Any] = [
             self.name,
             self.description,
             self.type,
@@ -70,6 +114,8 @@ class Tool:
             self.parallel,
             self.return_char_limit,
         ]
+        if self.own is not None:
+            definition += [self.tags, *self.own.content]
         text = json.dumps(definition, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -15,7 +15,7 @@ from strata.agent_loop.compaction.planning import MIN_SUMMARY_BYTES, Plan, plan
 from strata.agent_loop.domain.agents import CompactionSettings
 from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart
 from strata.agent_loop.domain.tools import ToolSet
-from strata.agent_loop.loop.requests import View, build_request
+from strata.agent_loop.loop.requests import Offer, View, build_request
 from strata.agent_loop.models.domain import TextPart
 
 VIEW = View(5000)
@@ -82,7 +82,7 @@ def test_whatever_the_history_and_the_room(
 
     system = VIEW.size(window[:1])
     after = with_summary(window, planned)
-    fitted = build_request(after, ToolSet(()), VIEW, max_bytes=system + room)
+    fitted = build_request(after, Offer(ToolSet(())), VIEW, max_bytes=system + room)
     removable = plan(after, VIEW, room, chosen)
     assert fitted.whole_size <= system + room or removable is None, "it fits or nothing can go"
 

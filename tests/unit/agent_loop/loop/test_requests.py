@@ -23,6 +23,7 @@ from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.packaging import cut_return, package, return_limit
 from strata.agent_loop.loop.requests import (
     MIN_PIECE_BYTES,
+    Offer,
     View,
     _piece_sizes,
     build_request,
@@ -54,7 +55,7 @@ def called(*ids: str) -> list[Message]:
 def test_whatever_is_left_out_pairs_stay_whole_and_the_newest_stays(
     window: list[Message], budget: int
 ) -> None:
-    fitted = build_request(window, NO_TOOLS, VIEW, max_bytes=budget)
+    fitted = build_request(window, Offer(NO_TOOLS), VIEW, max_bytes=budget)
     shown = list(fitted.request.messages)
     whole = VIEW.chats(window)
 
@@ -83,7 +84,7 @@ def test_what_no_compaction_can_take_out_is_cut_the_longest_text_first() -> None
     long = said(MessageRole.USER, "u" * 50_000)
     call, told = called("1")
     window = [said(MessageRole.SYSTEM, "system"), long, call, told]
-    fitted = build_request(window, NO_TOOLS, VIEW, max_bytes=4000)
+    fitted = build_request(window, Offer(NO_TOOLS), VIEW, max_bytes=4000)
 
     assert fitted.size <= 4000
     assert fitted.left_out == 0
@@ -103,7 +104,7 @@ def test_arguments_that_are_cut_stay_json() -> None:
         Message("message-1", MessageRole.ASSISTANT, (ReasoningPart("x" * 9000, "s"), call)),
         Message("message-2", MessageRole.TOOL, (told,)),
     ]
-    fitted = build_request(window, NO_TOOLS, VIEW, max_bytes=3000)
+    fitted = build_request(window, Offer(NO_TOOLS), VIEW, max_bytes=3000)
 
     assert fitted.size <= 3000
     assert set(json.loads(fitted.request.messages[2].tool_calls[0].arguments)) == {"truncated"}

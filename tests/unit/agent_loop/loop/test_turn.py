@@ -268,7 +268,7 @@ async def test_system_prompt_larger_than_the_window_never_reaches_the_model() ->
 async def test_definite_refusal_of_a_room_ends_the_run_with_the_message_stored() -> None:
     world = LoopWorld()
 
-    async def refuse(names: Sequence[str]) -> None:
+    async def refuse(names: Sequence[str], *, skip_missing: bool = False) -> None:
         raise FailedPreconditionError("No.", reason=Reason.SCHEMA_OUTDATED)
 
     world.tools.resolve = refuse  # type: ignore[assignment,method-assign]

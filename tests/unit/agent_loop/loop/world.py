@@ -290,7 +290,7 @@ class Tools:
         self._fate = fate
         self._clock = clock
 
-    async def resolve(self, names: Sequence[str]) -> ToolSet:
+    async def resolve(self, names: Sequence[str], *, skip_missing: bool = False) -> ToolSet:
         return self.toolset
 
     async def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:

@@ -7,9 +7,6 @@ processes of its own. It dies with the room that started it.
 
 from __future__ import annotations
 
-import ctypes
-import os
-import signal
 import sys
 import traceback
 from typing import BinaryIO
@@ -23,19 +20,9 @@ from strata.core_memory.files.reading.conversion import (
 )
 from strata.core_memory.files.reading.formats import Format
 from strata.core_memory.files.reading.pages import UnreadableFileError, pages_of
+from strata.shared import confinement
 
-if sys.platform != "win32":
-    import resource
-
-_NICE = 10
-_PR_SET_PDEATHSIG = 1
 _RESERVE_BYTES = 64 * 1024 * 1024
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC
-_FORBIDDEN = (
-    *("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.spawn"),
-    *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.chmod"),
-    *("os.kill", "ctypes.dlopen", "shutil.", "tempfile.", "urllib.", "http.client", "ftplib."),
-)
 
 
 def main(file_format: Format, room: int, cpu_seconds: int, memory_bytes: int) -> int:
@@ -47,11 +34,11 @@ def main(file_format: Format, room: int, cpu_seconds: int, memory_bytes: int) ->
         cpu_seconds: Processor time that it may take.
         memory_bytes: Address space that it may take.
     """
-    pipe = _take_output()
-    _die_with(room)
-    _limit(cpu_seconds, memory_bytes)
+    pipe = confinement.take_output()
+    confinement.die_with(room)
+    confinement.limit(cpu_seconds, memory_bytes, reserve_bytes=_RESERVE_BYTES)
     convert = converter_of(file_format)
-    sys.addaudithook(_forbid)
+    confinement.forbid_effects()
     try:
         _answer(pipe, file_format, convert)
     except BrokenPipeError:
@@ -69,7 +56,7 @@ def _answer(pipe: BinaryIO, file_format: Format, convert: Convert) -> None:
     except UnreadableFileError as error:
         refusal = error
     except (MemoryError, RecursionError):
-        _open_reserve()
+        confinement.open_reserve()
         refusal = too_greedy(file_format)
     except BrokenPipeError:
         raise
@@ -81,49 +68,6 @@ def _answer(pipe: BinaryIO, file_format: Format, convert: Convert) -> None:
         frames.send(pipe, frames.END)
     else:
         frames.send(pipe, frames.UNREADABLE, refusal.message.encode())
-
-
-def _take_output() -> BinaryIO:
-    """Keeps the pipe for frames; what a library prints goes where errors go."""
-    pipe = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return pipe
-
-
-def _die_with(room: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != room:
-            os._exit(1)
-
-
-def _limit(cpu_seconds: int, memory_bytes: int) -> None:
-    if sys.platform == "win32":
-        return
-    os.nice(_NICE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
-    if sys.platform == "linux":
-        limits = (memory_bytes, memory_bytes + _RESERVE_BYTES)
-        resource.setrlimit(resource.RLIMIT_AS, limits)
-
-
-def _open_reserve() -> None:
-    """Without some more memory it could not even be said that there is too little."""
-    if sys.platform == "linux":
-        _, most = resource.getrlimit(resource.RLIMIT_AS)
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
-
-
-def _forbid(event: str, arguments: tuple[object, ...]) -> None:
-    # Not a prison, for native code does not ask; but nothing in pure Python gets past it.
-    if event == "open":
-        flags = arguments[2]
-        if isinstance(flags, int) and flags & _WRITING:
-            raise PermissionError("a converter writes no files")
-    elif event.startswith(_FORBIDDEN):
-        raise PermissionError(f"a converter does no {event}")
 
 
 if __name__ == "__main__":

@@ -251,7 +251,9 @@ class Agent(_message.Message):
 
     @_builtins.property
     def tool_rules(self) -> _containers.RepeatedCompositeFieldContainer[_tool_pb2.ToolRule]:
-        """Rules about them."""
+        """Rules about them, in the order given. Beside them memory_finish_edits ends the run
+        unless a rule here says how the run goes on after it.
+        """
 
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -392,7 +394,11 @@ class CreateAgentRequest(_message.Message):
     include_base_tools: _builtins.bool
     """False to leave out the tools of the type; unset means true."""
     include_base_tool_rules: _builtins.bool
-    """True to add the rules of the type; unset means as the type does."""
+    """True to add a rule for each tool of Strata's own that has none on how the run
+    goes on: exit_loop for send_message, send_message_to_agent_async and
+    memory_finish_edits, continue_loop for the rest. Unset means as the type does;
+    letta_v1_agent adds none.
+    """
     timezone: _builtins.str
     """IANA timezone; empty means UTC."""
     enable_sleeptime: _builtins.bool
@@ -421,7 +427,7 @@ class CreateAgentRequest(_message.Message):
 
     @_builtins.property
     def tool_rules(self) -> _containers.RepeatedCompositeFieldContainer[_tool_pb2.ToolRule]:
-        """Rules."""
+        """Rules; they name only tools that the agent has, or gets with a folder."""
 
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

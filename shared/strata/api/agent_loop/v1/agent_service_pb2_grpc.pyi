@@ -25,7 +25,8 @@ class AgentServiceStub:
     not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
     TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
     CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
-    model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep).
+    model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep, such as
+    requires_approval rules). Rules that do not go with the tools are INVALID_FIELD.
     """
     GetAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetAgentRequest, _agent_service_pb2.GetAgentResponse]
     """Returns an agent by id or by name. NOT_FOUND (AGENT_NOT_FOUND)."""
@@ -35,7 +36,9 @@ class AgentServiceStub:
     """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
     ABORTED (REVISION_MISMATCH), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED:
     system prompt, tools and blocks would be too large for its model), UNIMPLEMENTED
-    (NOT_BUILT: settings that this release cannot keep).
+    (NOT_BUILT: settings that this release cannot keep, such as requires_approval
+    rules). Rules that do not go with the tools are INVALID_FIELD, also where it is
+    the tools that change.
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.DeleteAgentRequest, _agent_service_pb2.DeleteAgentResponse]
     """Deletes an agent with its conversations, messages, own archive and own
@@ -87,7 +90,8 @@ class AgentServiceServicer:
         not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
         TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
         CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
-        model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep).
+        model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep, such as
+        requires_approval rules). Rules that do not go with the tools are INVALID_FIELD.
         """
 
     def GetAgent(
@@ -112,7 +116,9 @@ class AgentServiceServicer:
         """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
         ABORTED (REVISION_MISMATCH), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED:
         system prompt, tools and blocks would be too large for its model), UNIMPLEMENTED
-        (NOT_BUILT: settings that this release cannot keep).
+        (NOT_BUILT: settings that this release cannot keep, such as requires_approval
+        rules). Rules that do not go with the tools are INVALID_FIELD, also where it is
+        the tools that change.
         """
 
     def DeleteAgent(

@@ -110,19 +110,21 @@ class _ToolRuleTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolRule
     TOOL_RULE_TYPE_UNSPECIFIED: _ToolRuleType.ValueType  # 0
     """Not set."""
     TOOL_RULE_TYPE_RUN_FIRST: _ToolRuleType.ValueType  # 1
-    """(run_first) The tool must be called first."""
+    """(run_first) The tool, or another one with such a rule, is the first of a run."""
     TOOL_RULE_TYPE_EXIT_LOOP: _ToolRuleType.ValueType  # 2
     """(exit_loop) The tool ends the run."""
     TOOL_RULE_TYPE_CONTINUE_LOOP: _ToolRuleType.ValueType  # 3
-    """(continue_loop) The run goes on after the tool."""
+    """(continue_loop) The run goes on after the tool, also where it would end by default."""
     TOOL_RULE_TYPE_CONDITIONAL: _ToolRuleType.ValueType  # 4
-    """(conditional) The output of the tool decides which tool is next."""
+    """(conditional) What the tool returns decides which tool is next."""
     TOOL_RULE_TYPE_CONSTRAIN_CHILD_TOOLS: _ToolRuleType.ValueType  # 5
     """(constrain_child_tools) Only the children may be called after the tool."""
     TOOL_RULE_TYPE_MAX_COUNT_PER_STEP: _ToolRuleType.ValueType  # 6
     """(max_count_per_step) The tool may be called so many times in a run."""
     TOOL_RULE_TYPE_PARENT_LAST_TOOL: _ToolRuleType.ValueType  # 7
-    """(parent_last_tool) The children may only be called after the tool."""
+    """(parent_last_tool) The children may only be called right after the tool, and
+    nothing else then.
+    """
     TOOL_RULE_TYPE_REQUIRED_BEFORE_EXIT: _ToolRuleType.ValueType  # 8
     """(required_before_exit) The tool must have been called before the run ends."""
     TOOL_RULE_TYPE_REQUIRES_APPROVAL: _ToolRuleType.ValueType  # 9
@@ -134,19 +136,21 @@ class ToolRuleType(_ToolRuleType, metaclass=_ToolRuleTypeEnumTypeWrapper):
 TOOL_RULE_TYPE_UNSPECIFIED: ToolRuleType.ValueType  # 0
 """Not set."""
 TOOL_RULE_TYPE_RUN_FIRST: ToolRuleType.ValueType  # 1
-"""(run_first) The tool must be called first."""
+"""(run_first) The tool, or another one with such a rule, is the first of a run."""
 TOOL_RULE_TYPE_EXIT_LOOP: ToolRuleType.ValueType  # 2
 """(exit_loop) The tool ends the run."""
 TOOL_RULE_TYPE_CONTINUE_LOOP: ToolRuleType.ValueType  # 3
-"""(continue_loop) The run goes on after the tool."""
+"""(continue_loop) The run goes on after the tool, also where it would end by default."""
 TOOL_RULE_TYPE_CONDITIONAL: ToolRuleType.ValueType  # 4
-"""(conditional) The output of the tool decides which tool is next."""
+"""(conditional) What the tool returns decides which tool is next."""
 TOOL_RULE_TYPE_CONSTRAIN_CHILD_TOOLS: ToolRuleType.ValueType  # 5
 """(constrain_child_tools) Only the children may be called after the tool."""
 TOOL_RULE_TYPE_MAX_COUNT_PER_STEP: ToolRuleType.ValueType  # 6
 """(max_count_per_step) The tool may be called so many times in a run."""
 TOOL_RULE_TYPE_PARENT_LAST_TOOL: ToolRuleType.ValueType  # 7
-"""(parent_last_tool) The children may only be called after the tool."""
+"""(parent_last_tool) The children may only be called right after the tool, and
+nothing else then.
+"""
 TOOL_RULE_TYPE_REQUIRED_BEFORE_EXIT: ToolRuleType.ValueType  # 8
 """(required_before_exit) The tool must have been called before the run ends."""
 TOOL_RULE_TYPE_REQUIRES_APPROVAL: ToolRuleType.ValueType  # 9
@@ -155,7 +159,10 @@ Global___ToolRuleType: _TypeAlias = ToolRuleType  # noqa: Y015
 
 @_typing.final
 class ToolRule(_message.Message):
-    """One rule about when a tool may or must be called."""
+    """One rule about when a tool may or must be called. A field that does not
+    belong to the type of the rule is refused. Calls that a rule refused do not
+    count; calls that failed do.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -213,24 +220,30 @@ class ToolRule(_message.Message):
     tool_name: _builtins.str
     """The tool that the rule is about."""
     default_child: _builtins.str
-    """Next tool for outputs that are not mapped (conditional)."""
+    """Next tool for outputs that are not mapped (conditional); empty means any."""
     require_output_mapping: _builtins.bool
-    """True if an unmapped output is an error (conditional)."""
+    """True if no tool may follow an unmapped output, so that the model can only
+    answer in text (conditional).
+    """
     max_count_limit: _builtins.int
-    """How many calls a run may make (max_count_per_step)."""
+    """How many calls a run may make (max_count_per_step); at least 1."""
     when_tainted: _builtins.bool
-    """Only ask for approval when the context holds web or MCP content."""
+    """Only ask for approval when the context holds web or MCP content (requires_approval)."""
     @_builtins.property
     def children(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Tools that come after it (constrain_child_tools, parent_last_tool)."""
 
     @_builtins.property
     def child_output_mapping(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Output text to next tool (conditional)."""
+        """Output to next tool (conditional): the same text, or the text of the same
+        JSON value ("true", "3").
+        """
 
     @_builtins.property
     def prefilled_arguments_json(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Arguments that override the model's, as a JSON object by tool name."""
+        """Arguments that override the model's, as a JSON object by tool name: the tool
+        itself (run_first) or children (constrain_child_tools).
+        """
 
     def __init__(
         self,

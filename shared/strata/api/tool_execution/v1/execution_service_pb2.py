@@ -27,7 +27,7 @@ from strata.api.common.v1 import run_event_pb2 as strata_dot_api_dot_common_dot_
 from strata.api.tool_execution.v1 import tool_service_pb2 as strata_dot_api_dot_tool__execution_dot_v1_dot_tool__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n4strata/api/tool_execution/v1/execution_service.proto\x12\x1cstrata.api.tool_execution.v1\x1a\"strata/api/common/v1/message.proto\x1a$strata/api/common/v1/run_event.proto\x1a/strata/api/tool_execution/v1/tool_service.proto\"9\n\x13ResolveToolsRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x13\n\x0bif_revision\x18\x02 \x01(\t\"p\n\x14ResolveToolsResponse\x12\x13\n\x0bnot_changed\x18\x01 \x01(\x08\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x31\n\x05tools\x18\x03 \x03(\x0b\x32\".strata.api.tool_execution.v1.Tool\"Z\n\x08ToolCall\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x04 \x01(\t\"\xa7\x03\n\x13\x45xecuteToolsRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0f\n\x07step_id\x18\x04 \x01(\t\x12\r\n\x05model\x18\x05 \x01(\t\x12\x10\n\x08timezone\x18\x06 \x01(\t\x12\x35\n\x05\x63\x61lls\x18\x07 \x03(\x0b\x32&.strata.api.tool_execution.v1.ToolCall\x12\x15\n\rallowed_tools\x18\x08 \x03(\t\x12\x12\n\nagent_type\x18\t \x01(\t\x12^\n\x0f\x62lock_revisions\x18\n \x03(\x0b\x32\x45.strata.api.tool_execution.v1.ExecuteToolsRequest.BlockRevisionsEntry\x12\x16\n\x0emax_files_open\x18\x0b \x01(\x05\x12\x12\n\nmessage_id\x18\x0c \x01(\t\x1a\x35\n\x13\x42lockRevisionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x95\x01\n\x14\x45xecuteToolsResponse\x12\x34\n\x07started\x18\x01 \x01(\x0b\x32!.strata.api.common.v1.ToolStartedH\x00\x12>\n\x08\x66inished\x18\x02 \x01(\x0b\x32*.strata.api.tool_execution.v1.FinishedCallH\x00\x42\x07\n\x05\x65vent\"\xda\x01\n\x0c\x46inishedCall\x12\x39\n\x0btool_return\x18\x01 \x01(\x0b\x32$.strata.api.common.v1.ToolReturnPart\x12\x13\n\x0b\x64uration_ms\x18\x02 \x01(\x03\x12\x36\n\x0cmemory_edits\x18\x03 \x03(\x0b\x32 .strata.api.common.v1.MemoryEdit\x12\x18\n\x10\x61rchival_changed\x18\x04 \x01(\x08\x12\x11\n\ttruncated\x18\x05 \x01(\x08\x12\x15\n\rfiles_changed\x18\x06 \x01(\x08\x32\x87\x02\n\x10\x45xecutionService\x12z\n\x0cResolveTools\x12\x31.strata.api.tool_execution.v1.ResolveToolsRequest\x1a\x32.strata.api.tool_execution.v1.ResolveToolsResponse\"\x03\x90\x02\x01\x12w\n\x0c\x45xecuteTools\x12\x31.strata.api.tool_execution.v1.ExecuteToolsRequest\x1a\x32.strata.api.tool_execution.v1.ExecuteToolsResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n4strata/api/tool_execution/v1/execution_service.proto\x12\x1cstrata.api.tool_execution.v1\x1a\"strata/api/common/v1/message.proto\x1a$strata/api/common/v1/run_event.proto\x1a/strata/api/tool_execution/v1/tool_service.proto\"O\n\x13ResolveToolsRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x13\n\x0bif_revision\x18\x02 \x01(\t\x12\x14\n\x0cskip_missing\x18\x03 \x01(\x08\"p\n\x14ResolveToolsResponse\x12\x13\n\x0bnot_changed\x18\x01 \x01(\x08\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x31\n\x05tools\x18\x03 \x03(\x0b\x32\".strata.api.tool_execution.v1.Tool\"Z\n\x08ToolCall\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x04 \x01(\t\"\xa7\x03\n\x13\x45xecuteToolsRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0f\n\x07step_id\x18\x04 \x01(\t\x12\r\n\x05model\x18\x05 \x01(\t\x12\x10\n\x08timezone\x18\x06 \x01(\t\x12\x35\n\x05\x63\x61lls\x18\x07 \x03(\x0b\x32&.strata.api.tool_execution.v1.ToolCall\x12\x15\n\rallowed_tools\x18\x08 \x03(\t\x12\x12\n\nagent_type\x18\t \x01(\t\x12^\n\x0f\x62lock_revisions\x18\n \x03(\x0b\x32\x45.strata.api.tool_execution.v1.ExecuteToolsRequest.BlockRevisionsEntry\x12\x16\n\x0emax_files_open\x18\x0b \x01(\x05\x12\x12\n\nmessage_id\x18\x0c \x01(\t\x1a\x35\n\x13\x42lockRevisionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x95\x01\n\x14\x45xecuteToolsResponse\x12\x34\n\x07started\x18\x01 \x01(\x0b\x32!.strata.api.common.v1.ToolStartedH\x00\x12>\n\x08\x66inished\x18\x02 \x01(\x0b\x32*.strata.api.tool_execution.v1.FinishedCallH\x00\x42\x07\n\x05\x65vent\"\xda\x01\n\x0c\x46inishedCall\x12\x39\n\x0btool_return\x18\x01 \x01(\x0b\x32$.strata.api.common.v1.ToolReturnPart\x12\x13\n\x0b\x64uration_ms\x18\x02 \x01(\x03\x12\x36\n\x0cmemory_edits\x18\x03 \x03(\x0b\x32 .strata.api.common.v1.MemoryEdit\x12\x18\n\x10\x61rchival_changed\x18\x04 \x01(\x08\x12\x11\n\ttruncated\x18\x05 \x01(\x08\x12\x15\n\rfiles_changed\x18\x06 \x01(\x08\x32\x87\x02\n\x10\x45xecutionService\x12z\n\x0cResolveTools\x12\x31.strata.api.tool_execution.v1.ResolveToolsRequest\x1a\x32.strata.api.tool_execution.v1.ResolveToolsResponse\"\x03\x90\x02\x01\x12w\n\x0c\x45xecuteTools\x12\x31.strata.api.tool_execution.v1.ExecuteToolsRequest\x1a\x32.strata.api.tool_execution.v1.ExecuteToolsResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,19 +39,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_EXECUTIONSERVICE'].methods_by_name['ResolveTools']._loaded_options = None
   _globals['_EXECUTIONSERVICE'].methods_by_name['ResolveTools']._serialized_options = b'\220\002\001'
   _globals['_RESOLVETOOLSREQUEST']._serialized_start=209
-  _globals['_RESOLVETOOLSREQUEST']._serialized_end=266
-  _globals['_RESOLVETOOLSRESPONSE']._serialized_start=268
-  _globals['_RESOLVETOOLSRESPONSE']._serialized_end=380
-  _globals['_TOOLCALL']._serialized_start=382
-  _globals['_TOOLCALL']._serialized_end=472
-  _globals['_EXECUTETOOLSREQUEST']._serialized_start=475
-  _globals['_EXECUTETOOLSREQUEST']._serialized_end=898
-  _globals['_EXECUTETOOLSREQUEST_BLOCKREVISIONSENTRY']._serialized_start=845
-  _globals['_EXECUTETOOLSREQUEST_BLOCKREVISIONSENTRY']._serialized_end=898
-  _globals['_EXECUTETOOLSRESPONSE']._serialized_start=901
-  _globals['_EXECUTETOOLSRESPONSE']._serialized_end=1050
-  _globals['_FINISHEDCALL']._serialized_start=1053
-  _globals['_FINISHEDCALL']._serialized_end=1271
-  _globals['_EXECUTIONSERVICE']._serialized_start=1274
-  _globals['_EXECUTIONSERVICE']._serialized_end=1537
+  _globals['_RESOLVETOOLSREQUEST']._serialized_end=288
+  _globals['_RESOLVETOOLSRESPONSE']._serialized_start=290
+  _globals['_RESOLVETOOLSRESPONSE']._serialized_end=402
+  _globals['_TOOLCALL']._serialized_start=404
+  _globals['_TOOLCALL']._serialized_end=494
+  _globals['_EXECUTETOOLSREQUEST']._serialized_start=497
+  _globals['_EXECUTETOOLSREQUEST']._serialized_end=920
+  _globals['_EXECUTETOOLSREQUEST_BLOCKREVISIONSENTRY']._serialized_start=867
+  _globals['_EXECUTETOOLSREQUEST_BLOCKREVISIONSENTRY']._serialized_end=920
+  _globals['_EXECUTETOOLSRESPONSE']._serialized_start=923
+  _globals['_EXECUTETOOLSRESPONSE']._serialized_end=1072
+  _globals['_FINISHEDCALL']._serialized_start=1075
+  _globals['_FINISHEDCALL']._serialized_end=1293
+  _globals['_EXECUTIONSERVICE']._serialized_start=1296
+  _globals['_EXECUTIONSERVICE']._serialized_end=1559
 # @@protoc_insertion_point(module_scope)

@@ -29,8 +29,11 @@ class ResolveToolsRequest(_message.Message):
 
     NAMES_FIELD_NUMBER: _builtins.int
     IF_REVISION_FIELD_NUMBER: _builtins.int
+    SKIP_MISSING_FIELD_NUMBER: _builtins.int
     if_revision: _builtins.str
     """The revision that the caller has; empty to get the definitions."""
+    skip_missing: _builtins.bool
+    """True to leave out tools that are not there (any more), instead of failing."""
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names, as the agent has them."""
@@ -40,10 +43,11 @@ class ResolveToolsRequest(_message.Message):
         *,
         names: _abc.Iterable[_builtins.str] | None = ...,
         if_revision: _builtins.str = ...,
+        skip_missing: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["if_revision", b"if_revision", "names", b"names"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["if_revision", b"if_revision", "names", b"names", "skip_missing", b"skip_missing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -64,7 +68,7 @@ class ResolveToolsResponse(_message.Message):
     """Names exactly these definitions."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_tool_service_pb2.Tool]:
-        """The tools, in the order asked for."""
+        """The tools, in the order asked for, without their source."""
 
     def __init__(
         self,

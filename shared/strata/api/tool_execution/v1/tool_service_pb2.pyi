@@ -139,9 +139,11 @@ class UpsertToolRequest(_message.Message):
     request_id: _builtins.str
     """Same id, same answer."""
     source_code: _builtins.str
-    """Python source with one public function."""
+    """Python source with one public function; of several, the one called like the
+    tool. At most 100000 characters.
+    """
     parameters_json: _builtins.str
-    """Overrides the schema derived from the source."""
+    """Overrides the schema derived from the source; may not name other arguments."""
     description: _builtins.str
     """Overrides the description derived from the source."""
     return_char_limit: _builtins.int
@@ -153,9 +155,13 @@ class UpsertToolRequest(_message.Message):
     effect: _tool_pb2.ToolEffect.ValueType
     """What it does to the world."""
     type: _tool_pb2.ToolType.ValueType
-    """CLIENT for a tool that the client runs itself; unset means CUSTOM."""
+    """CLIENT for a tool that the client runs itself; unset means CUSTOM. Agents
+    cannot have client tools in this release.
+    """
     name: _builtins.str
-    """Name of the tool; needed for client tools, else taken from the source."""
+    """Name of the tool, at most 48 characters; needed for client tools, else taken
+    from the source. Those of built-in tools are taken.
+    """
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Tags."""
@@ -375,7 +381,7 @@ class SearchToolsRequest(_message.Message):
     QUERY_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     query: _builtins.str
-    """Words or a need in words."""
+    """Words or a need in words, 1 to 1000 characters."""
     limit: _builtins.int
     """Results: 0 means 5, at most 50."""
     def __init__(
@@ -454,11 +460,11 @@ class RunToolRequest(_message.Message):
     SOURCE_CODE_FIELD_NUMBER: _builtins.int
     ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
     tool_id: _builtins.str
-    """Id or, for a dry run,"""
+    """Id of a custom tool or, for a dry run,"""
     source_code: _builtins.str
-    """source that is not stored."""
+    """source that is not stored and gets no secrets."""
     arguments_json: _builtins.str
-    """Arguments, a JSON object."""
+    """Arguments, a JSON object; empty means none."""
     def __init__(
         self,
         *,
@@ -515,9 +521,11 @@ class PutSecretRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     VALUE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Name: letters, digits and "_", not starting with a digit."""
+    """Name of the environment variable: letters, digits and "_", at most 64, not
+    starting with a digit.
+    """
     value: _builtins.str
-    """The value; empty deletes the secret."""
+    """The value, 4 to 16384 characters; empty deletes the secret."""
     def __init__(
         self,
         *,

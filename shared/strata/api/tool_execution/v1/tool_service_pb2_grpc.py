@@ -85,7 +85,11 @@ class ToolServiceServicer:
     """
 
     def UpsertTool(self, request, context):
-        """Creates a tool or a new version of it. INVALID_ARGUMENT (the schema cannot be derived).
+        """Creates a tool or a new version of it; with the same content nothing is
+        changed. Nothing of the source is run: what is wrong with it is named by line
+        and parameter. ALREADY_EXISTS (NAME_TAKEN by a built-in tool or one of another
+        type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata "what"): packages,
+        and the parameter agent_state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -106,21 +110,26 @@ class ToolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTool(self, request, context):
-        """Deletes a tool. NOT_FOUND (TOOL_NOT_FOUND), FAILED_PRECONDITION (IN_USE).
+        """Deletes a tool of the project, also if agents have it: they go on without,
+        until there is a tool of that name again. NOT_FOUND (TOOL_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SearchTools(self, request, context):
-        """Finds tools by text and meaning, best first.
+        """Finds tools, built-in ones too, by text and meaning, best first. Tools that
+        have nothing to do with the query are left out.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RunTool(self, request, context):
-        """Runs a tool once in the sandbox, without an agent. NOT_FOUND (TOOL_NOT_FOUND).
+        """Runs a custom tool once in the sandbox, without an agent. A tool that fails is
+        data, not a status. NOT_FOUND (TOOL_NOT_FOUND). UNIMPLEMENTED (NOT_BUILT;
+        metadata "what"): the server has no sandbox, or the source needs what is not
+        built.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -128,6 +137,7 @@ class ToolServiceServicer:
 
     def PutSecret(self, request, context):
         """Stores a secret that tools may ask for by name. It can never be read back.
+        FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -21,19 +21,34 @@ class ToolServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     UpsertTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.UpsertToolRequest, _tool_service_pb2.UpsertToolResponse]
-    """Creates a tool or a new version of it. INVALID_ARGUMENT (the schema cannot be derived)."""
+    """Creates a tool or a new version of it; with the same content nothing is
+    changed. Nothing of the source is run: what is wrong with it is named by line
+    and parameter. ALREADY_EXISTS (NAME_TAKEN by a built-in tool or one of another
+    type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata "what"): packages,
+    and the parameter agent_state.
+    """
     GetTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRequest, _tool_service_pb2.GetToolResponse]
     """Returns a tool by id or by name. NOT_FOUND (TOOL_NOT_FOUND)."""
     ListTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.ListToolsRequest, _tool_service_pb2.ListToolsResponse]
     """Lists tools by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     DeleteTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.DeleteToolRequest, _tool_service_pb2.DeleteToolResponse]
-    """Deletes a tool. NOT_FOUND (TOOL_NOT_FOUND), FAILED_PRECONDITION (IN_USE)."""
+    """Deletes a tool of the project, also if agents have it: they go on without,
+    until there is a tool of that name again. NOT_FOUND (TOOL_NOT_FOUND).
+    """
     SearchTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.SearchToolsRequest, _tool_service_pb2.SearchToolsResponse]
-    """Finds tools by text and meaning, best first."""
+    """Finds tools, built-in ones too, by text and meaning, best first. Tools that
+    have nothing to do with the query are left out.
+    """
     RunTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.RunToolRequest, _tool_service_pb2.RunToolResponse]
-    """Runs a tool once in the sandbox, without an agent. NOT_FOUND (TOOL_NOT_FOUND)."""
+    """Runs a custom tool once in the sandbox, without an agent. A tool that fails is
+    data, not a status. NOT_FOUND (TOOL_NOT_FOUND). UNIMPLEMENTED (NOT_BUILT;
+    metadata "what"): the server has no sandbox, or the source needs what is not
+    built.
+    """
     PutSecret: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.PutSecretRequest, _tool_service_pb2.PutSecretResponse]
-    """Stores a secret that tools may ask for by name. It can never be read back."""
+    """Stores a secret that tools may ask for by name. It can never be read back.
+    FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
+    """
 
 class ToolServiceServicer:
     """The registry of tools of a project. Built-in tools are in every project.
@@ -48,7 +63,12 @@ class ToolServiceServicer:
         request: _tool_service_pb2.UpsertToolRequest,
         context: _aio.ServicerContext[_tool_service_pb2.UpsertToolRequest, _abc.Awaitable[_tool_service_pb2.UpsertToolResponse]],
     ) -> _abc.Awaitable[_tool_service_pb2.UpsertToolResponse]:
-        """Creates a tool or a new version of it. INVALID_ARGUMENT (the schema cannot be derived)."""
+        """Creates a tool or a new version of it; with the same content nothing is
+        changed. Nothing of the source is run: what is wrong with it is named by line
+        and parameter. ALREADY_EXISTS (NAME_TAKEN by a built-in tool or one of another
+        type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata "what"): packages,
+        and the parameter agent_state.
+        """
 
     def GetTool(
         self,
@@ -69,27 +89,37 @@ class ToolServiceServicer:
         request: _tool_service_pb2.DeleteToolRequest,
         context: _aio.ServicerContext[_tool_service_pb2.DeleteToolRequest, _abc.Awaitable[_tool_service_pb2.DeleteToolResponse]],
     ) -> _abc.Awaitable[_tool_service_pb2.DeleteToolResponse]:
-        """Deletes a tool. NOT_FOUND (TOOL_NOT_FOUND), FAILED_PRECONDITION (IN_USE)."""
+        """Deletes a tool of the project, also if agents have it: they go on without,
+        until there is a tool of that name again. NOT_FOUND (TOOL_NOT_FOUND).
+        """
 
     def SearchTools(
         self,
         request: _tool_service_pb2.SearchToolsRequest,
         context: _aio.ServicerContext[_tool_service_pb2.SearchToolsRequest, _abc.Awaitable[_tool_service_pb2.SearchToolsResponse]],
     ) -> _abc.Awaitable[_tool_service_pb2.SearchToolsResponse]:
-        """Finds tools by text and meaning, best first."""
+        """Finds tools, built-in ones too, by text and meaning, best first. Tools that
+        have nothing to do with the query are left out.
+        """
 
     def RunTool(
         self,
         request: _tool_service_pb2.RunToolRequest,
         context: _aio.ServicerContext[_tool_service_pb2.RunToolRequest, _abc.Awaitable[_tool_service_pb2.RunToolResponse]],
     ) -> _abc.Awaitable[_tool_service_pb2.RunToolResponse]:
-        """Runs a tool once in the sandbox, without an agent. NOT_FOUND (TOOL_NOT_FOUND)."""
+        """Runs a custom tool once in the sandbox, without an agent. A tool that fails is
+        data, not a status. NOT_FOUND (TOOL_NOT_FOUND). UNIMPLEMENTED (NOT_BUILT;
+        metadata "what"): the server has no sandbox, or the source needs what is not
+        built.
+        """
 
     def PutSecret(
         self,
         request: _tool_service_pb2.PutSecretRequest,
         context: _aio.ServicerContext[_tool_service_pb2.PutSecretRequest, _abc.Awaitable[_tool_service_pb2.PutSecretResponse]],
     ) -> _abc.Awaitable[_tool_service_pb2.PutSecretResponse]:
-        """Stores a secret that tools may ask for by name. It can never be read back."""
+        """Stores a secret that tools may ask for by name. It can never be read back.
+        FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
+        """
 
 def add_ToolServiceServicer_to_server(servicer: ToolServiceServicer, server: _aio.Server) -> None: ...

@@ -1,0 +1,77 @@
+"""A tool of the project's own, run in the sandbox, beside a plain subprocess."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+
+from benchmarks.bench import Bench
+from benchmarks.report import Row
+from benchmarks.samples import Samples
+
+CALL_TARGET_MS = 10.0
+_PER_CALL_TARGET_MS = 10.0
+_AT_ONCE = 8
+_SOURCE = '''
+def add(a: int, b: int) -> int:
+    """Adds two numbers.
+
+    Args:
+        a: One of them.
+        b: The other.
+    """
+    return a + b
+'''
+_PLAIN = "import json, sys; said = json.load(sys.stdin); print(json.dumps(said['a'] + said['b']))"
+
+
+async def custom_tools(bench: Bench) -> None:
+    """Calls of a trivial tool, one after the other and some at once.
+
+    They go through the gateway, which is one call more than a turn has.
+    """
+    await bench.client.put_tool(_SOURCE)
+
+    async def call() -> None:
+        if await bench.client.run_tool("add", '{"a": 2, "b": 3}') != "5":
+            raise RuntimeError("the tool gave another sum")
+
+    count = bench.effort.calls
+    isolation = await bench.client.isolation("add", '{"a": 2, "b": 3}')
+    calls, plain = Samples(), Samples()
+    for _ in range(5):
+        await call()
+    await calls.time(count, call)
+    await plain.time(min(count, 50), lambda: asyncio.to_thread(_subprocess))
+    started = time.perf_counter()
+    await asyncio.gather(*(_several(call, count // _AT_ONCE) for _ in range(_AT_ONCE)))
+    done = count // _AT_ONCE * _AT_ONCE
+    each = (time.perf_counter() - started) / done * 1000
+    bench.report.add(
+        Row("floor: plain subprocess, no isolation", plain.median, "ms", p95=plain.p95,
+            samples=len(plain)),
+        Row("custom tool (RunTool)", calls.median, "ms", p95=calls.p95, floor=plain.median,
+            floor_name="subprocess", target=CALL_TARGET_MS, samples=len(calls), note=isolation),
+        Row(f"custom tool, {_AT_ONCE} at once, each", each, "ms", floor=plain.median,
+            floor_name="subprocess", target=_PER_CALL_TARGET_MS, samples=done,
+            note=f"{1000 / each:.0f} a second"),
+    )  # fmt: skip
+
+
+async def _several(call: Callable[[], Awaitable[None]], count: int) -> None:
+    for _ in range(count):
+        await call()
+
+
+def _subprocess() -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", _PLAIN],
+        input=b'{"a": 2, "b": 3}',
+        capture_output=True,
+        check=True,
+    )
+    if done.stdout.strip() != b"5":
+        raise RuntimeError("the subprocess gave another sum")

@@ -1,0 +1,261 @@
+"""``strata tools``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strata.api.common.v1 import message_pb2, tool_pb2
+from strata.api.tool_execution.v1 import tool_service_pb2 as pb
+from strata.cli.chat.prompt import interruptible
+from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.failures import UsageError
+from strata.cli.options import Connection, JsonOption, LimitOption, online
+from strata.cli.output import (
+    clipped,
+    enum_name,
+    note,
+    print_fields,
+    print_json,
+    print_listing,
+    print_text,
+    when,
+)
+
+app = typer.Typer(
+    help="Add tools of your own, try them, and keep their secrets.", no_args_is_help=True
+)
+secret = typer.Typer(help="Store and delete secrets of tools.", no_args_is_help=True)
+app.add_typer(secret, name="secret")
+
+_SHOWN = 80
+_EFFECTS = {
+    "read-only": tool_pb2.TOOL_EFFECT_READ_ONLY,
+    "idempotent": tool_pb2.TOOL_EFFECT_IDEMPOTENT,
+    "side-effect": tool_pb2.TOOL_EFFECT_SIDE_EFFECT,
+    "": tool_pb2.TOOL_EFFECT_UNSPECIFIED,
+}
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the tool.")]
+SecretArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the environment variable.")
+]
+
+
+@app.command("add")
+@online
+def add(
+    connection: Connection,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Python file with one public function.")
+    ],
+    name: Annotated[
+        str, typer.Option("--name", help="Name of the tool; else that of the function.")
+    ] = "",
+    tag: Annotated[list[str] | None, typer.Option("--tag", help="A tag; repeatable.")] = None,
+    secrets: Annotated[
+        list[str] | None,
+        typer.Option("--secret", help="Name of a secret that the tool gets; repeatable."),
+    ] = None,
+    effect: Annotated[
+        str,
+        typer.Option(
+            "--effect",
+            help="What a call does to the world: read-only, idempotent or side-effect. A call"
+            " whose outcome is unknown is repeated only if that does no harm.",
+        ),
+    ] = "",
+    parallel: Annotated[
+        bool, typer.Option("--parallel", help="Its calls may run at the same time.")
+    ] = False,
+    return_limit: Annotated[
+        int, typer.Option("--return-limit", min=1, help="Characters of a return at most.")
+    ] = 50_000,
+    as_json: JsonOption = False,
+) -> None:
+    """Add a tool from a file, or a new version of it. Nothing of the file is run."""
+    if effect not in _EFFECTS:
+        raise UsageError("--effect must be read-only, idempotent or side-effect.")
+    request = pb.UpsertToolRequest(
+        request_id=new_request_id(),
+        source_code=_read(file),
+        name=name,
+        tags=tag or [],
+        secret_names=secrets or [],
+        effect=_EFFECTS[effect],
+        enable_parallel_execution=parallel,
+        return_char_limit=return_limit,
+    )
+
+    async def put(client: Client) -> pb.UpsertToolResponse:
+        return await client.tools.UpsertTool(request)
+
+    tool = connection.run(put).tool
+    if as_json:
+        print_json(tool)
+    else:
+        note(f"The tool {tool.name} is stored, version {tool.version}.")
+
+
+@app.command("list")
+@online
+def list_tools(
+    connection: Connection, limit: LimitOption = 200, as_json: JsonOption = False
+) -> None:
+    """List the tools that agents can have."""
+
+    async def read(client: Client) -> pb.ListToolsResponse:
+        return await first_of(client.tools.ListTools, pb.ListToolsRequest(), "tools", limit)
+
+    found = connection.run(read)
+    rows = [
+        (tool.name, _type(tool), clipped(tool.description, _SHOWN), when(tool.update_time))
+        for tool in found.tools
+    ]
+    columns = ["name", "type", "description", "changed"]
+    print_listing(found, columns, rows, empty="No tools.", as_json=as_json)
+
+
+@app.command("show")
+@online
+def show(connection: Connection, name: NameArgument, as_json: JsonOption = False) -> None:
+    """Show what a tool says of itself, and its source."""
+    tool = connection.run(lambda client: _tool(client, name))
+    if as_json:
+        print_json(tool)
+        return
+    print_fields(
+        [
+            ("name", tool.name),
+            ("id", tool.id),
+            ("type", _type(tool)),
+            ("version", tool.version),
+            ("tags", ", ".join(tool.tags)),
+            ("effect", enum_name(tool_pb2.ToolEffect, tool.effect, "TOOL_EFFECT_")),
+            ("secrets", ", ".join(tool.secret_names)),
+            ("parallel", "yes" if tool.enable_parallel_execution else ""),
+            ("return limit", f"{tool.return_char_limit:,} characters"),
+            ("changed", when(tool.update_time)),
+            ("description", tool.description),
+            ("arguments", json.dumps(json.loads(tool.parameters_json), indent=2)),
+        ]
+    )
+    if tool.source_code:
+        print_text(f"\n{tool.source_code}")
+
+
+@app.command("delete")
+@online
+def delete(connection: Connection, name: NameArgument) -> None:
+    """Delete a tool; agents that have it go on without it."""
+
+    async def remove(client: Client) -> None:
+        tool = await _tool(client, name)
+        await client.tools.DeleteTool(pb.DeleteToolRequest(tool_id=tool.id))
+
+    connection.run(remove)
+    note(f"The tool {name} is deleted.")
+
+
+@app.command("search")
+@online
+def search(
+    connection: Connection,
+    words: Annotated[list[str], typer.Argument(metavar="WORDS", help="What the tool is to do.")],
+    limit: LimitOption = 5,
+    as_json: JsonOption = False,
+) -> None:
+    """Find tools by words and by meaning."""
+    request = pb.SearchToolsRequest(query=" ".join(words), limit=limit)
+
+    async def find(client: Client) -> pb.SearchToolsResponse:
+        return await client.tools.SearchTools(request)
+
+    found = connection.run(find)
+    rows = [
+        (hit.tool.name, f"{hit.score:.2f}", clipped(hit.tool.description, _SHOWN))
+        for hit in found.hits
+    ]
+    columns = ["name", "score", "description"]
+    print_listing(found, columns, rows, empty="No such tool.", as_json=as_json)
+
+
+@app.command("run")
+@online
+def run(
+    connection: Connection,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of a tool, or a Python file to try.")
+    ],
+    args: Annotated[
+        str, typer.Option("--args", metavar="JSON", help="The arguments, a JSON object.")
+    ] = "{}",
+    as_json: JsonOption = False,
+) -> None:
+    """Run a tool once in the sandbox, without an agent. A file is not stored."""
+    source = _read(Path(name)) if name.endswith(".py") else ""
+
+    async def call(client: Client) -> pb.RunToolResponse:
+        tool_id = "" if source else (await _tool(client, name)).id
+        request = pb.RunToolRequest(tool_id=tool_id, source_code=source, arguments_json=args)
+        return await client.tools.RunTool(request)
+
+    ran = connection.run(call)
+    if as_json:
+        print_json(ran)
+    else:
+        told = json.loads(ran.tool_return.content)["message"]
+        print_text(told if isinstance(told, str) else json.dumps(told, ensure_ascii=False))
+        note(f"{ran.duration_ms} ms, isolation: {ran.isolation}")
+    if ran.tool_return.status != message_pb2.TOOL_STATUS_OK:
+        raise typer.Exit(1)
+
+
+@secret.command("set")
+@online
+def set_secret(connection: Connection, name: SecretArgument) -> None:
+    """Store a secret, encrypted. It is asked for on a terminal, else read from standard input."""
+    value = _read_secret(name)
+    connection.run(lambda client: _put(client, name, value))
+    note(f"The secret {name} is stored.")
+
+
+@secret.command("delete")
+@online
+def delete_secret(connection: Connection, name: SecretArgument) -> None:
+    """Delete a secret."""
+    connection.run(lambda client: _put(client, name, ""))
+    note(f"No secret {name} is stored.")
+
+
+async def _put(client: Client, name: str, value: str) -> None:
+    await client.tools.PutSecret(pb.PutSecretRequest(name=name, value=value))
+
+
+async def _tool(client: Client, name: str) -> pb.Tool:
+    return (await client.tools.GetTool(pb.GetToolRequest(name=name))).tool
+
+
+def _type(tool: pb.Tool) -> str:
+    return enum_name(tool_pb2.ToolType, tool.type, "TOOL_TYPE_")
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+
+
+def _read_secret(name: str) -> str:
+    if sys.stdin.isatty():
+        with interruptible():
+            value = str(typer.prompt(f"Value of {name}", hide_input=True, err=True))
+    else:
+        value = sys.stdin.read().removesuffix("\n")
+    if not value:
+        raise UsageError("There is no value on standard input.")
+    return value

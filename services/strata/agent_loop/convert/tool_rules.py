@@ -1,0 +1,89 @@
+"""Tool rules between the contract and the domain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.rules.validation import shape_violations
+from strata.api.common.v1 import tool_pb2 as pb
+from strata.shared.errors import FieldViolation, UnimplementedError
+from strata.shared.tool_rules import ToolRuleType
+
+_TYPES = {kind: pb.ToolRuleType.Value(f"TOOL_RULE_TYPE_{kind.name}") for kind in ToolRuleType}
+_TYPES_BACK = {value: kind for kind, value in _TYPES.items()}
+
+
+def rules_from_proto(rules: Iterable[pb.ToolRule]) -> tuple[ToolRule, ...]:
+    """Returns the domain form of rules that `rule_violations` finds nothing wrong with.
+
+    Raises:
+        UnimplementedError: One of them waits for a person, which this release cannot.
+    """
+    found = tuple(_rule(wire) for wire in rules)
+    gated = [r.tool_name for r in found if r.type is ToolRuleType.REQUIRES_APPROVAL]
+    if gated:
+        raise UnimplementedError(
+            "Approvals are not built in this release, so there can be no requires_approval rule"
+            f" for {', '.join(gated)}.",
+            metadata={"what": "approvals"},
+        )
+    return found
+
+
+def rule_violations(field: str, rules: Sequence[pb.ToolRule]) -> list[FieldViolation]:
+    """Says what is wrong with rules, as far as it can be told without their agent's tools."""
+    found = []
+    for index, wire in enumerate(rules):
+        if wire.type not in _TYPES_BACK:
+            found.append(FieldViolation(f"{field}[{index}].type", "must be one of the known types"))
+        elif wire.when_tainted and wire.type != pb.TOOL_RULE_TYPE_REQUIRES_APPROVAL:
+            text = "belongs to requires_approval rules"
+            found.append(FieldViolation(f"{field}[{index}].when_tainted", text))
+        if not wire.tool_name:
+            found.append(FieldViolation(f"{field}[{index}].tool_name", "must not be empty"))
+    return found or shape_violations(field, [_rule(wire) for wire in rules])
+
+
+def rules_to_proto(rules: Iterable[ToolRule]) -> list[pb.ToolRule]:
+    """Returns the contract's form of rules."""
+    return [
+        pb.ToolRule(
+            type=_TYPES[rule.type],
+            tool_name=rule.tool_name,
+            children=rule.children,
+            child_output_mapping=rule.child_output_mapping,
+            default_child=rule.default_child,
+            require_output_mapping=rule.require_output_mapping,
+            max_count_limit=rule.max_count,
+            prefilled_arguments_json=rule.prefilled,
+        )
+        for rule in rules
+    ]
+
+
+def rules_to_prompt(rules: Iterable[ToolRule]) -> list[pb.ToolRule]:
+    """Returns rules as far as the model is told of them; what it is not told changes no prompt."""
+    return [
+        pb.ToolRule(
+            type=_TYPES[rule.type],
+            tool_name=rule.tool_name,
+            children=rule.children,
+            max_count_limit=rule.max_count,
+        )
+        for rule in rules
+        if rule.sentence is not None
+    ]
+
+
+def _rule(wire: pb.ToolRule) -> ToolRule:
+    return ToolRule(
+        type=_TYPES_BACK[wire.type],
+        tool_name=wire.tool_name,
+        children=tuple(wire.children),
+        child_output_mapping=dict(wire.child_output_mapping),
+        default_child=wire.default_child,
+        require_output_mapping=wire.require_output_mapping,
+        max_count=wire.max_count_limit,
+        prefilled=dict(wire.prefilled_arguments_json),
+    )

@@ -1,0 +1,117 @@
+"""Rules about when an agent's tools may or must be called (blueprint §14)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from strata.agent_loop.domain.tools import EXIT_TOOLS
+from strata.shared.tool_rules import ToolRuleType, rule_sentence
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRule:
+    """One rule; the fields are those of the contract.
+
+    Attributes:
+        type: Which rule.
+        tool_name: The tool that it is about.
+        children: Tools that come after it (``constrain_child_tools``, ``parent_last_tool``).
+        child_output_mapping: Next tool by output (``conditional``).
+        default_child: Next tool for other outputs (``conditional``); empty for any.
+        require_output_mapping: No tool may follow another output (``conditional``).
+        max_count: Calls that a run may make (``max_count_per_step``).
+        prefilled: Arguments that override the model's, JSON objects as text, by tool name
+            (``run_first``, ``constrain_child_tools``).
+    """
+
+    type: ToolRuleType
+    tool_name: str
+    children: tuple[str, ...] = ()
+    child_output_mapping: Mapping[str, str] = field(default_factory=dict)
+    default_child: str = ""
+    require_output_mapping: bool = False
+    max_count: int = 0
+    prefilled: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sentence(self) -> str | None:
+        """What the model is told of it; None if nothing."""
+        return rule_sentence(self.type, self.tool_name, self.children, self.max_count)
+
+
+# Blueprint §7.4 and §13.1.
+_ENDING = frozenset({"send_message", "send_message_to_agent_async", "memory_finish_edits"})
+_GOING_ON = frozenset(
+    {
+        "conversation_search",
+        "archival_memory_insert",
+        "archival_memory_search",
+        "expand_summary",
+        "core_memory_append",
+        "core_memory_replace",
+        "memory",
+        "memory_apply_patch",
+        "memory_replace",
+        "memory_insert",
+        "memory_rethink",
+    }
+)
+_ENDS = frozenset({ToolRuleType.EXIT_LOOP, ToolRuleType.CONTINUE_LOOP})
+
+
+def base_rules(tools: Sequence[str], own: Sequence[ToolRule]) -> tuple[ToolRule, ...]:
+    """Returns the rules that `include_base_tool_rules` adds (blueprint §7.4).
+
+    A tool for which the agent has a rule of its own on how a run goes on gets no other.
+
+    Args:
+        tools: Names of the agent's tools.
+        own: The agent's own rules.
+    """
+    told = _told_how_to_go_on(own)
+    kinds = {
+        **dict.fromkeys(_GOING_ON, ToolRuleType.CONTINUE_LOOP),
+        **dict.fromkeys(_ENDING, ToolRuleType.EXIT_LOOP),
+    }
+    return tuple(
+        ToolRule(kinds[name], name) for name in tools if name in kinds and name not in told
+    )
+
+
+def rules_in_force(tools: Collection[str], own: Sequence[ToolRule]) -> tuple[ToolRule, ...]:
+    """Returns an agent's rules with those that hold unless it is told otherwise: `EXIT_TOOLS`."""
+    told = _told_how_to_go_on(own)
+    default = (
+        ToolRule(ToolRuleType.EXIT_LOOP, name)
+        for name in tools
+        if name in EXIT_TOOLS and name not in told
+    )
+    return (*own, *default)
+
+
+def rule_to_json(rule: ToolRule) -> dict[str, Any]:
+    """Returns the stored form of a rule; what is not set is left out."""
+    settings = {
+        "children": list(rule.children),
+        "child_output_mapping": dict(rule.child_output_mapping),
+        "default_child": rule.default_child,
+        "require_output_mapping": rule.require_output_mapping,
+        "max_count": rule.max_count,
+        "prefilled": dict(rule.prefilled),
+    }
+    given = {name: value for name, value in settings.items() if value}
+    return {"type": rule.type.value, "tool_name": rule.tool_name, **given}
+
+
+def rule_from_json(value: Mapping[str, Any]) -> ToolRule:
+    """Returns the rule of a stored form."""
+    given = dict(value)
+    given["type"] = ToolRuleType(given["type"])
+    given["children"] = tuple(given.get("children", ()))
+    return ToolRule(**given)
+
+
+def _told_how_to_go_on(rules: Sequence[ToolRule]) -> set[str]:
+    return {rule.tool_name for rule in rules if rule.type in _ENDS}

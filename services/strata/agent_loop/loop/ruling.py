@@ -1,0 +1,186 @@
+"""The tool rules of a turn: what is offered, what a call may do, how the turn may end.
+
+All of it follows from the rules and from what is committed and journalled, so that another
+dispatch of the run comes to the same decisions (architecture §5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from strata.agent_loop.domain.agents import Agent
+from strata.agent_loop.domain.journal import StepRecord
+from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
+from strata.agent_loop.domain.runs import StopReason
+from strata.agent_loop.domain.tool_rules import rules_in_force
+from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.loop.calls import refusal
+from strata.agent_loop.loop.requests import Offer
+from strata.agent_loop.models.domain import FinishReason, ToolCall, ToolChoice
+from strata.agent_loop.rules.history import Called, called_by, calls_of
+from strata.agent_loop.rules.prefilled import merged
+from strata.agent_loop.rules.refusals import INVALID_PREFILLED
+from strata.agent_loop.rules.solver import ToolRulesSolver
+from strata.shared.tool_rules import rule_element
+
+_HINTS = "\n** Hint: Possible rules that were violated:\n"
+_REQUIRED = "ToolRuleViolated: You must call {} at least once to exit the loop."
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of a call.
+
+    Attributes:
+        arguments: What the tool gets.
+        refusal: Why it is not run, in words for the model; None if it is run.
+        invalid: A rule has wrong arguments for it, which ends the turn.
+    """
+
+    arguments: str
+    refusal: str | None = None
+    invalid: bool = False
+
+
+class TurnRules:
+    """The rules of a turn under way.
+
+    Attributes:
+        rules: The rules in force, as they are journalled with a reply.
+
+    Args:
+        agent: Whose turn.
+        committed: What the run has stored already.
+    """
+
+    def __init__(self, agent: Agent, committed: Iterable[Message]) -> None:
+        self.rules = rules_in_force(agent.tools, agent.tool_rules)
+        self._default = rules_in_force(agent.tools, ())
+        self._solver = ToolRulesSolver(self.rules)
+        self._history = calls_of(committed)
+        # Observed §4: with rules a reply shall hold one call. More of them are run in turn.
+        self._parallel = False if agent.tool_rules else None
+
+    def offer(self, toolset: ToolSet) -> Offer:
+        """Returns what the model is offered next, of the tools that the agent has now."""
+        allowance = self._solver.allowed(self._history, toolset.names)
+        if toolset.tools and not allowance.names:
+            # The calls in the window need their definitions. Only text can follow.
+            return Offer(toolset, ToolChoice.none(), self._parallel)
+        choice = ToolChoice()
+        if allowance.forced:
+            only = allowance.names[0] if len(allowance.names) == 1 else None
+            choice = ToolChoice.named(only) if only else ToolChoice.required()
+        return Offer(toolset.only(allowance.names), choice, self._parallel)
+
+    def of(self, record: StepRecord) -> StepRules:
+        """Returns the rules by which the calls of a reply are judged: those it was made under."""
+        # A release that did not write them down had none but the default ones.
+        rules = self._default if record.rules is None else record.rules
+        return StepRules(ToolRulesSolver(rules), tuple(self._history))
+
+    def take(self, messages: Iterable[Message]) -> None:
+        """Takes in what a step stored."""
+        self._history += calls_of(messages)
+
+    def finished(self, committed: Sequence[Message], toolset: ToolSet) -> StopReason | None:
+        """Says how an earlier dispatch had ended the turn; None if it had not come to that.
+
+        Args:
+            committed: What the run has stored; the rules have taken it in.
+            toolset: The tools that the agent has.
+        """
+        if not committed:
+            return None
+        last, now = committed[-1], StepRules(self._solver, tuple(self._history))
+        if last.role is MessageRole.ASSISTANT and not last.tool_calls:
+            # Where a tool was still to be called, only the last step goes without a heartbeat.
+            missing = now.reminder(now.history, toolset.names) is not None
+            return StopReason.MAX_STEPS if missing else StopReason.END_TURN
+        if last.role is MessageRole.TOOL and now.invalid(last):
+            return StopReason.INVALID_TOOL_CALL
+        if now.ended_by(last) and now.reminder(now.history, toolset.names) is None:
+            return StopReason.TOOL_RULE
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRules:
+    """The rules for the calls of one reply.
+
+    Attributes:
+        solver: The rules.
+        history: The calls of the run before the reply.
+    """
+
+    solver: ToolRulesSolver
+    history: tuple[Called, ...]
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether calls must be run one after the other."""
+        return self.solver.orders
+
+    def judge(
+        self,
+        call: ToolCall,
+        before: Sequence[Called],
+        toolset: ToolSet,
+        finish: FinishReason,
+        *,
+        last: bool,
+    ) -> Verdict:
+        """Says what becomes of a call.
+
+        Args:
+            call: The call.
+            before: All calls of the run before it.
+            toolset: The tools that the agent has.
+            finish: How the reply ended.
+            last: Whether this is its last call.
+        """
+        allowance = self.solver.allowed(before, toolset.names)
+        problem = refusal(call, toolset.only(allowance.names), finish, last=last)
+        if problem is not None:
+            forbidden = call.name not in allowance.names
+            return Verdict(
+                call.arguments, problem + (self._hints(call, before) if forbidden else "")
+            )
+        tool = toolset.find(call.name)
+        assert tool is not None
+        given = allowance.prefilled.get(call.name, ())
+        arguments, wrong = merged(call.arguments, given, tool.schema.parameters)
+        return Verdict(arguments, wrong, invalid=wrong is not None)
+
+    def reminder(self, calls: Sequence[Called], names: Collection[str]) -> str | None:
+        """Returns what to tell a model that wants to end the turn; None if it may.
+
+        It may, too, if no tool can be called any more: nothing would come of asking it again.
+
+        Args:
+            calls: The calls of the run.
+            names: Names of the tools that the agent has.
+        """
+        missing = self.solver.missing(calls, names)
+        if not missing or not self.solver.allowed(calls, list(names)).names:
+            return None
+        return _REQUIRED.format(", ".join(missing))
+
+    def ended_by(self, message: Message) -> bool:
+        """Says whether a tool message holds a return that ends the turn."""
+        returns = message.tool_returns
+        return any(r.status is ToolStatus.OK and self.solver.ends(r.name) for r in returns)
+
+    @staticmethod
+    def invalid(message: Message) -> bool:
+        """Says whether a call in a tool message had wrong arguments from a rule."""
+        return any(
+            told.provenance is Provenance.SYSTEM
+            and str(called_by(told).output).startswith(INVALID_PREFILLED)
+            for told in message.tool_returns
+        )
+
+    def _hints(self, call: ToolCall, before: Sequence[Called]) -> str:
+        told = self.solver.hints(call.name, before)
+        return _HINTS + "\n".join(f"\t- {rule_element(text)}" for text in told) if told else ""

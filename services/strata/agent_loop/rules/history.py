@@ -1,0 +1,53 @@
+"""The calls of a run so far, read from its messages: nothing of them lives only in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from strata.agent_loop.domain.messages import Message, Provenance, ToolReturn, ToolStatus
+from strata.agent_loop.rules.refusals import is_refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call that was run.
+
+    Attributes:
+        name: The tool.
+        output: What it returned, a JSON value.
+    """
+
+    name: str
+    output: Any = None
+
+
+def calls_of(messages: Iterable[Message]) -> list[Called]:
+    """Returns the calls that messages tell of, each once, in the order of the replies."""
+    return [
+        called_by(told) for message in messages for told in message.tool_returns if was_run(told)
+    ]
+
+
+def was_run(told: ToolReturn) -> bool:
+    """Says whether a tool was called, or may have been.
+
+    What was refused never came to a tool. A lost outcome counts: the call may have had its effect.
+    """
+    refused = told.provenance is Provenance.SYSTEM and told.status is ToolStatus.FAILED
+    return not (refused and is_refusal(called_by(told).output))
+
+
+def called_by(told: ToolReturn) -> Called:
+    """Returns the call that a return answers.
+
+    The model is shown a return packed as JSON (blueprint §17.2); a rule looks at the value in it.
+    """
+    try:
+        body = json.loads(told.content)
+    except (ValueError, RecursionError):
+        return Called(told.name, told.content)
+    packed = isinstance(body, dict) and "status" in body and "message" in body
+    return Called(told.name, body["message"] if packed else body)

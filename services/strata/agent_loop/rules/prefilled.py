@@ -1,0 +1,97 @@
+"""Arguments that rules give a tool: they override the model's (blueprint §14.3)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from strata.agent_loop.rules.refusals import INVALID_PREFILLED
+from strata.agent_loop.rules.solver import Prefilled
+
+
+def merged(
+    arguments: str, prefilled: Sequence[Prefilled], parameters: Mapping[str, Any]
+) -> tuple[str, str | None]:
+    """Returns the arguments of a call with those that rules give, and what is wrong with them.
+
+    Args:
+        arguments: What the model wrote; a JSON object, or nothing.
+        prefilled: What rules give, in the order in which it applies.
+        parameters: JSON schema of the tool's arguments.
+    """
+    if not prefilled:
+        return arguments, None
+    told: dict[str, Any] = json.loads(arguments) if arguments.strip() else {}
+    for given in prefilled:
+        problems = problems_of(given.arguments, parameters)
+        if problems:
+            return arguments, f"{INVALID_PREFILLED} (source={given.source}): {'; '.join(problems)}"
+        told.update(json.loads(given.arguments))
+    return json.dumps(told, ensure_ascii=False), None
+
+
+def problems_of(arguments: str, parameters: Mapping[str, Any]) -> list[str]:
+    """Says what is wrong with prefilled arguments, by the constraints of blueprint §14.3.
+
+    Args:
+        arguments: A JSON object, as text.
+        parameters: JSON schema of the tool's arguments.
+    """
+    try:
+        given = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return ["they are not valid JSON"]
+    if not isinstance(given, dict):
+        return ["they are no JSON object"]
+    known = parameters.get("properties", {})
+    found = []
+    for name, value in given.items():
+        if name not in known:
+            found.append(f"the tool has no argument {name!r}")
+        elif not _fits(value, known[name]):
+            found.append(f"{name!r} must not be {json.dumps(value, ensure_ascii=False)[:200]}")
+    return found
+
+
+def _fits(value: Any, schema: Any) -> bool:
+    """Says whether a value keeps the type, enum, const, anyOf and oneOf of a schema."""
+    if not isinstance(schema, Mapping):
+        return schema is not False
+    kinds = schema.get("type", [])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if kinds and not any(_is_of(value, kind) for kind in kinds):
+        return False
+    if "enum" in schema and not any(_equal(value, each) for each in schema["enum"]):
+        return False
+    if "const" in schema and not _equal(value, schema["const"]):
+        return False
+    if "anyOf" in schema and not any(_fits(value, each) for each in schema["anyOf"]):
+        return False
+    return "oneOf" not in schema or sum(_fits(value, each) for each in schema["oneOf"]) == 1
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return isinstance(one, bool) is isinstance(other, bool) and bool(one == other)
+
+
+def _is_of(value: Any, kind: str) -> bool:
+    match kind:
+        case "string":
+            return isinstance(value, str)
+        case "boolean":
+            return isinstance(value, bool)
+        case "null":
+            return value is None
+        case "array":
+            return isinstance(value, list)
+        case "object":
+            return isinstance(value, dict)
+        case "integer" | "number" if isinstance(value, bool):
+            return False
+        case "integer":
+            return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+        case "number":
+            return isinstance(value, int | float)
+        case _:
+            return True

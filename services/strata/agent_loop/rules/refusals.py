@@ -1,0 +1,18 @@
+"""How the answers to calls begin that never came to a tool; a later dispatch knows them by it."""
+
+from __future__ import annotations
+
+CONSTRAINT = "[ToolConstraintError]"
+NOT_JSON = "The arguments are not valid JSON"
+NOT_AN_OBJECT = "The arguments must be a JSON object"
+INVALID_PREFILLED = "Invalid prefilled tool arguments from tool rules"
+"""For arguments that a rule has wrong (observed §8)."""
+NOT_RUN = "The tool could not be run:"
+NOT_APPROVED = "The call needs the approval of a person"
+
+_ALL = (CONSTRAINT, NOT_JSON, NOT_AN_OBJECT, INVALID_PREFILLED, NOT_RUN, NOT_APPROVED)
+
+
+def is_refusal(text: object) -> bool:
+    """Says whether a text of the system refuses a call."""
+    return isinstance(text, str) and text.startswith(_ALL)

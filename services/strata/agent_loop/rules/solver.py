@@ -1,0 +1,191 @@
+"""What the rules of an agent allow after the calls of a run so far (blueprint §14.2).
+
+The solver holds no state: every answer follows from the rules and a history, so that a run that
+is resumed elsewhere comes to the same answers. In order:
+
+1. Before the first call only the tools of ``run_first`` rules may be called, if there are any.
+2. Then what every ``constrain_child_tools``, ``parent_last_tool``, ``conditional`` and
+   ``max_count_per_step`` rule leaves.
+3. ``exit_loop``, ``continue_loop`` and ``required_before_exit`` take no tool away; the loop asks
+   `ends` and `missing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.rules.history import Called
+from strata.agent_loop.rules.outputs import mapped_tool
+from strata.shared.tool_rules import ToolRuleType
+
+_FORCING = frozenset(
+    {
+        ToolRuleType.CONSTRAIN_CHILD_TOOLS,
+        ToolRuleType.PARENT_LAST_TOOL,
+        ToolRuleType.CONDITIONAL,
+    }
+)
+_ORDERING = _FORCING | {ToolRuleType.RUN_FIRST}
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """Arguments that rules give a tool.
+
+    Attributes:
+        arguments: A JSON object, as text.
+        source: The rule, in words for a person.
+    """
+
+    arguments: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What may be called next.
+
+    Attributes:
+        names: Tools, in the order in which they are offered.
+        forced: One of them must be called.
+        prefilled: Arguments by tool, in the order in which they apply.
+    """
+
+    names: tuple[str, ...]
+    forced: bool = False
+    prefilled: Mapping[str, tuple[Prefilled, ...]] = field(default_factory=dict)
+
+
+class ToolRulesSolver:
+    """Answers what rules allow.
+
+    Args:
+        rules: The rules in force.
+    """
+
+    def __init__(self, rules: Sequence[ToolRule]) -> None:
+        self._rules = tuple(rules)
+
+    @property
+    def orders(self) -> bool:
+        """Whether a rule looks at which call came before, so that calls must run in turn."""
+        return any(rule.type in _ORDERING for rule in self._rules)
+
+    @property
+    def needs_outputs(self) -> bool:
+        """Whether a rule looks at what a tool returned."""
+        return bool(self._of(ToolRuleType.CONDITIONAL))
+
+    def allowed(self, history: Sequence[Called], available: Sequence[str]) -> Allowance:
+        """Returns what may be called after some calls.
+
+        Args:
+            history: The calls of the run so far, oldest first.
+            available: Names of the agent's tools.
+        """
+        first = [r for r in self._of(ToolRuleType.RUN_FIRST) if r.tool_name in available]
+        if not history and first:
+            names = {rule.tool_name for rule in first}
+            kept = tuple(name for name in available if name in names)
+            return Allowance(kept, True, _prefilled_first(first))
+        kept, forced = tuple(available), False
+        for rule in self._rules:
+            left = _left_by(rule, history)
+            kept = tuple(name for name in kept if left(name))
+            forced = forced or _forces(rule, history)
+        return Allowance(kept, forced and bool(kept), self._prefilled(history))
+
+    def ends(self, name: str) -> bool:
+        """Says whether a call of the tool ends the run (``exit_loop``)."""
+        return any(rule.tool_name == name for rule in self._of(ToolRuleType.EXIT_LOOP))
+
+    def missing(self, history: Sequence[Called], available: Collection[str]) -> list[str]:
+        """Returns tools that must have been called before the run ends and were not.
+
+        Tools that the agent does not have are none of them: nobody could call those.
+        """
+        done = {call.name for call in history}
+        wanted = (rule.tool_name for rule in self._of(ToolRuleType.REQUIRED_BEFORE_EXIT))
+        return [n for n in dict.fromkeys(wanted) if n in available and n not in done]
+
+    def hints(self, name: str, history: Sequence[Called]) -> list[str]:
+        """Returns the sentences of rules that a refused call may have broken (observed §8).
+
+        These are the rules about the tool, those about the tool that was called before, and
+        those that let it be called only after another one.
+        """
+        last = history[-1].name if history else None
+        concerned = (
+            rule
+            for rule in self._rules
+            if rule.tool_name in (name, last)
+            or (rule.type is ToolRuleType.PARENT_LAST_TOOL and name in rule.children)
+        )
+        told = (rule.sentence for rule in concerned)
+        return list(dict.fromkeys(text for text in told if text is not None))
+
+    def _of(self, kind: ToolRuleType) -> list[ToolRule]:
+        return [rule for rule in self._rules if rule.type is kind]
+
+    def _prefilled(self, history: Sequence[Called]) -> Mapping[str, tuple[Prefilled, ...]]:
+        found: dict[str, tuple[Prefilled, ...]] = {}
+        for rule in self._of(ToolRuleType.CONSTRAIN_CHILD_TOOLS):
+            if not _is_last(rule, history):
+                continue
+            for name, arguments in rule.prefilled.items():
+                told = Prefilled(arguments, f"ChildToolRule({rule.tool_name}->{name})")
+                found[name] = (*found.get(name, ()), told)
+        return found
+
+
+def next_by_output(rule: ToolRule, output: Any) -> tuple[str, ...] | None:
+    """Returns which tools a ``conditional`` rule allows after an output; None for all."""
+    child = mapped_tool(rule.child_output_mapping, output)
+    if child is not None:
+        return (child,)
+    if rule.require_output_mapping:
+        return ()
+    return (rule.default_child,) if rule.default_child else None
+
+
+def _prefilled_first(rules: Sequence[ToolRule]) -> Mapping[str, tuple[Prefilled, ...]]:
+    found: dict[str, tuple[Prefilled, ...]] = {}
+    for rule in rules:
+        arguments = rule.prefilled.get(rule.tool_name)
+        if arguments is not None:
+            told = Prefilled(arguments, f"InitToolRule({rule.tool_name})")
+            found[rule.tool_name] = (*found.get(rule.tool_name, ()), told)
+    return found
+
+
+def _is_last(rule: ToolRule, history: Sequence[Called]) -> bool:
+    return bool(history) and history[-1].name == rule.tool_name
+
+
+def _left_by(rule: ToolRule, history: Sequence[Called]) -> Callable[[str], bool]:
+    """Returns the predicate of the names that a rule leaves."""
+    match rule.type:
+        case ToolRuleType.CONSTRAIN_CHILD_TOOLS if _is_last(rule, history):
+            return set(rule.children).__contains__
+        case ToolRuleType.PARENT_LAST_TOOL:
+            children, last = set(rule.children), _is_last(rule, history)
+            return lambda name: (name in children) is last
+        case ToolRuleType.CONDITIONAL if _is_last(rule, history):
+            names = next_by_output(rule, history[-1].output)
+            return (lambda _: True) if names is None else set(names).__contains__
+        case ToolRuleType.MAX_COUNT_PER_STEP:
+            spent = sum(call.name == rule.tool_name for call in history) >= rule.max_count
+            return lambda name: not (spent and name == rule.tool_name)
+        case _:
+            return lambda _: True
+
+
+def _forces(rule: ToolRule, history: Sequence[Called]) -> bool:
+    if rule.type not in _FORCING or not _is_last(rule, history):
+        return False
+    if rule.type is ToolRuleType.CONDITIONAL:
+        return next_by_output(rule, history[-1].output) is not None
+    return True

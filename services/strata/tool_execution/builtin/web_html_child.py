@@ -1,0 +1,69 @@
+"""The process that reads one HTML page; see `web_child`."""
+
+from __future__ import annotations
+
+import sys
+
+import lxml.etree  # type: ignore[import-untyped]
+import lxml.html  # type: ignore[import-untyped]
+import trafilatura
+
+from strata.tool_execution.builtin import web_child
+
+# Above this, looking for the main text may take minutes.
+_MAX_ELEMENTS = 50_000
+# Shorter than this, what was taken for the main text was probably a notice about cookies.
+_MAIN_CHARS = 200
+_EMPTY = "The page holds no text. It may be one that a browser has to run programs for."
+
+
+def read_html(body: bytes, charset: str) -> tuple[str, str]:
+    """Returns the title and the main text, with links and tables as Markdown.
+
+    Raises:
+        UnreadableError: There is no text in it.
+    """
+    tree = _tree_of(body, charset)
+    title = " ".join((tree.findtext(".//title") or "").split())
+    whole = _whole_text(tree)
+    text = whole
+    if tree.xpath("count(//*)") <= _MAX_ELEMENTS:
+        main_text = trafilatura.extract(
+            tree,
+            output_format="markdown",
+            include_links=True,
+            include_comments=False,
+            favor_recall=True,
+        )
+        if main_text and len(main_text) >= min(_MAIN_CHARS, len(whole)):
+            text = main_text
+    if not text.strip():
+        raise web_child.UnreadableError(_EMPTY)
+    return title, text
+
+
+def _tree_of(body: bytes, charset: str) -> lxml.html.HtmlElement:
+    # What the page itself says of its encoding is found by the library.
+    page = body.decode(charset, "replace") if charset else body
+    tree = trafilatura.load_html(page)
+    if tree is not None:
+        return tree
+    # It leaves fragments alone.
+    text = page if isinstance(page, str) else page.decode("utf-8", "replace")
+    try:
+        return lxml.html.document_fromstring(text)
+    except lxml.etree.LxmlError as error:
+        raise web_child.UnreadableError(_EMPTY) from error
+
+
+def _whole_text(tree: lxml.html.HtmlElement) -> str:
+    """Returns all words of a page: for those that are lists, forms or applications."""
+    pieces = tree.xpath(
+        "//text()[not(ancestor::head or ancestor::script or ancestor::style"
+        " or ancestor::noscript or ancestor::template)]"
+    )
+    return "\n".join(line for line in (" ".join(piece.split()) for piece in pieces) if line)
+
+
+if __name__ == "__main__":
+    sys.exit(web_child.serve(read_html, sys.argv[1:]))

@@ -1,0 +1,191 @@
+"""Turns what a server sent into text: HTML and PDF in a child process, the rest as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from charset_normalizer import from_bytes
+
+import strata
+from strata.shared.logs import get_logger
+from strata.shared.web.fetching import Fetched
+from strata.tool_execution.builtin.web_texts import (
+    HTML,
+    MAX_TEXT_CHARS,
+    PDF,
+    TEXT,
+    encoding_of,
+    tidy,
+)
+from strata.tool_execution.domain.tools import ToolError
+
+_CHILDREN = {
+    HTML: "strata.tool_execution.builtin.web_html_child",
+    PDF: "strata.tool_execution.builtin.web_pdf_child",
+}
+# JSON writes a character as 12 bytes at most.
+_MAX_ANSWER_BYTES = 12 * MAX_TEXT_CHARS + 64 * 1024
+_HTML = frozenset(("text/html", "application/xhtml+xml"))
+PDF_TYPES = frozenset(("application/pdf", "application/x-pdf"))
+_TEXT = frozenset(
+    (
+        *("application/json", "application/ld+json", "application/xml", "application/yaml"),
+        *("application/javascript", "application/x-ndjson", "application/toml"),
+        *("application/x-yaml", "application/sql", "application/x-sh", "application/csv"),
+    )
+)
+# Types of servers that do not know; the bytes decide.
+_UNKNOWN = frozenset(("", "application/octet-stream", "binary/octet-stream"))
+_SNIFFED_BYTES = 1024
+_GUESSED_BYTES = 64 * 1024
+_log = get_logger(__name__)
+
+
+def takes(content_type: str) -> bool:
+    """Says whether an answer of this type can be read, as far as the type tells."""
+    return (
+        content_type in _HTML | PDF_TYPES | _TEXT | _UNKNOWN
+        or content_type.startswith("text/")
+        or content_type.endswith(("+json", "+xml"))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a page says.
+
+    Attributes:
+        title: Empty if it has none.
+    """
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PageLimits:
+    """What reading one page may take.
+
+    Attributes:
+        seconds: Time to wait for the child, and the processor time that it gets.
+        memory_bytes: Address space of the child.
+        children: How many may run at the same time.
+    """
+
+    seconds: int = 20
+    memory_bytes: int = 768 * 1024 * 1024
+    children: int = 4
+
+
+class PageReader:
+    """Reads pages.
+
+    Args:
+        limits: For each page that needs a converter.
+    """
+
+    def __init__(self, limits: PageLimits | None = None) -> None:
+        self._limits = limits or PageLimits()
+        self._slots = asyncio.Semaphore(self._limits.children)
+
+    async def read(self, fetched: Fetched) -> Page:
+        """Returns what a page says.
+
+        Raises:
+            ToolError: It cannot be read.
+        """
+        kind = _kind(fetched)
+        if kind == TEXT:
+            return Page("", await asyncio.to_thread(_as_text, fetched))
+        if kind == PDF and fetched.truncated:
+            size = len(fetched.body) / 1024**2
+            raise ToolError(f"The PDF is larger than {size:.0f} MB, the most that is read.")
+        async with self._slots:
+            answer = await self._ask_child(kind, fetched)
+        if "refusal" in answer:
+            raise ToolError(answer["refusal"])
+        return Page(answer["title"], answer["text"])
+
+    async def _ask_child(self, kind: str, fetched: Fetched) -> dict[str, str]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-s", "-P", "-B", "-X", "utf8", "-m", _CHILDREN[kind]),
+            *(str(os.getpid()), str(self._limits.seconds), str(self._limits.memory_bytes)),
+            encoding_of(fetched.charset),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            # Nothing of ours: no key and no address reaches a process that reads strangers' pages.
+            env={"PYTHONPATH": os.pathsep.join(str(Path(p).parent) for p in strata.__path__)},
+        )
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                said = await _converse(process, fetched.body)
+        except TimeoutError:
+            raise ToolError(
+                f"Reading the page took longer than {self._limits.seconds} seconds."
+            ) from None
+        finally:
+            await asyncio.shield(_end(process))
+        try:
+            answer = json.loads(said)
+        except ValueError:
+            _log.warning("the child process of a page broke off", code=process.returncode)
+            raise ToolError("The page is made in a way that cannot be read.") from None
+        return {key: str(value) for key, value in answer.items()}
+
+
+async def _converse(process: asyncio.subprocess.Process, body: bytes) -> bytes:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    # A child that died does not read; why it died is told by the lack of an answer.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        process.stdin.write(body)
+        await process.stdin.drain()
+        process.stdin.close()
+    said = bytearray()
+    while len(said) <= _MAX_ANSWER_BYTES:
+        data = await process.stdout.read(1024 * 1024)
+        if not data:
+            break
+        said += data
+    return bytes(said)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
+
+
+def _kind(fetched: Fetched) -> str:
+    head = fetched.body[:_SNIFFED_BYTES].lstrip()
+    if fetched.content_type in PDF_TYPES or (
+        fetched.content_type in _UNKNOWN and head.startswith(b"%PDF-")
+    ):
+        return PDF
+    looks_like_html = head[:200].lower().startswith((b"<!doctype html", b"<html"))
+    if fetched.content_type in _HTML or (fetched.content_type in _UNKNOWN and looks_like_html):
+        return HTML
+    if fetched.content_type in _UNKNOWN and b"\x00" in head:
+        raise ToolError("It is a binary file, which cannot be read.")
+    return TEXT
+
+
+def _as_text(fetched: Fetched) -> str:
+    body = fetched.body
+    if fetched.truncated:
+        # The cut may have gone through a character.
+        body = body[: len(body) // 4 * 4]
+        body = body[: body.rfind(b"\n") + 1] or body
+    for name in (encoding_of(fetched.charset), "utf-8-sig"):
+        with contextlib.suppress(UnicodeDecodeError):
+            if name:
+                return tidy(body.decode(name))
+    best = from_bytes(body[:_GUESSED_BYTES]).best()
+    return tidy(body.decode(best.encoding if best else "utf-8", "replace"))

@@ -1,0 +1,163 @@
+"""Search engines behind one interface: Tavily, Exa and SearXNG.
+
+Their addresses are settings, so they are not held against the guard of pages: a SearXNG of one's
+own stands on a private network. What they answer is bounded all the same, and its text is as
+foreign as any page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+from urllib.parse import urlencode
+
+from strata.shared.web.errors import FetchError
+from strata.shared.web.fetching import Fetched, Fetcher
+from strata.tool_execution.builtin.web_texts import tidy
+from strata.tool_execution.domain.web import Hit, ProviderName
+
+_TEXT_CHARS = 1_000
+_TITLE_CHARS = 300
+_URL_CHARS = 2_000
+
+
+DEFAULT_URLS = {
+    ProviderName.TAVILY: "https://api.tavily.com",
+    ProviderName.EXA: "https://api.exa.ai",
+}
+
+
+class SearchProvider(Protocol):
+    """Finds pages."""
+
+    async def search(self, query: str, limit: int) -> list[Hit]:
+        """Returns pages, best first.
+
+        Raises:
+            FetchError: The engine could not be reached, refused or answered something else.
+        """
+        ...
+
+
+def open_provider(name: ProviderName, url: str, key: str, fetcher: Fetcher) -> SearchProvider:
+    """Returns a search engine.
+
+    Args:
+        name: Which.
+        url: Root of its API; empty for its own.
+        key: Its key; SearXNG needs none.
+        fetcher: Reaches any address, and follows no redirects.
+    """
+    root = (url or DEFAULT_URLS.get(name, "")).rstrip("/")
+    engines: dict[ProviderName, Callable[[str, str, Fetcher], SearchProvider]] = {
+        ProviderName.TAVILY: Tavily,
+        ProviderName.EXA: Exa,
+        ProviderName.SEARXNG: SearXNG,
+    }
+    return engines[name](root, key, fetcher)
+
+
+class _Engine:
+    def __init__(self, root: str, key: str, fetcher: Fetcher) -> None:
+        self._root = root
+        self._key = key
+        self._fetcher = fetcher
+
+    async def _post(self, credentials: Mapping[str, str], body: Mapping[str, Any]) -> Any:
+        fetched = await self._fetcher.fetch(
+            f"{self._root}/search",
+            accept="application/json",
+            credentials=credentials,
+            content=json.dumps(body).encode(),
+        )
+        return _results_of(fetched)
+
+
+class Tavily(_Engine):
+    """``POST /search`` with a bearer token."""
+
+    async def search(self, query: str, limit: int) -> list[Hit]:
+        """Returns pages, best first; see `SearchProvider`."""
+        results = await self._post(
+            {"Authorization": f"Bearer {self._key}"},
+            {"query": query, "max_results": limit, "search_depth": "basic"},
+        )
+        return _hits(results, "content", "published_date")
+
+
+class Exa(_Engine):
+    """``POST /search`` with an ``x-api-key`` and the text of the pages."""
+
+    async def search(self, query: str, limit: int) -> list[Hit]:
+        """Returns pages, best first; see `SearchProvider`."""
+        results = await self._post(
+            {"x-api-key": self._key},
+            {
+                "query": query,
+                "numResults": limit,
+                "type": "auto",
+                "contents": {"text": {"maxCharacters": _TEXT_CHARS}},
+            },
+        )
+        return _hits(results, "text", "publishedDate")
+
+
+class SearXNG(_Engine):
+    """``GET /search?format=json``; the number of results cannot be asked for."""
+
+    async def search(self, query: str, limit: int) -> list[Hit]:
+        """Returns pages, best first; see `SearchProvider`."""
+        fetched = await self._fetcher.fetch(
+            f"{self._root}/search?{urlencode({'q': query, 'format': 'json'})}",
+            accept="application/json",
+            credentials={"Authorization": f"Bearer {self._key}"} if self._key else None,
+        )
+        if fetched.status == 403:
+            raise FetchError(
+                "The search engine refuses to answer in JSON: its settings must list json"
+                " under search.formats."
+            )
+        return _hits(_results_of(fetched), "content", "publishedDate")[:limit]
+
+
+def _results_of(fetched: Fetched) -> Any:
+    if fetched.status in (401, 403):
+        raise FetchError("The search engine does not accept the key that is set up for it.")
+    if fetched.status in (402, 429, 432, 433):
+        raise FetchError("The search engine's quota is used up for now.")
+    if fetched.status != 200:
+        raise FetchError(f"The search engine answered {fetched.status_text}.")
+    if fetched.truncated:
+        raise FetchError("The search engine's answer is too large.")
+    try:
+        answer = json.loads(fetched.body)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
+        raise FetchError("The search engine answered something that is not understood.")
+    return answer["results"]
+
+
+def _hits(results: list[Any], text: str, published: str) -> list[Hit]:
+    hits = []
+    for result in results:
+        if not isinstance(result, dict):
+            continue
+        url = _string(result, "url", _URL_CHARS)
+        # What could not be fetched anyway is not shown.
+        if url.startswith(("https://", "http://")):
+            hits.append(
+                Hit(
+                    title=_string(result, "title", _TITLE_CHARS) or url,
+                    url=url,
+                    text=_string(result, text, _TEXT_CHARS),
+                    published=_string(result, published, 40),
+                )
+            )
+    return hits
+
+
+def _string(result: Mapping[str, Any], name: str, limit: int) -> str:
+    value = result.get(name)
+    return tidy(value)[:limit] if isinstance(value, str) else ""

@@ -1,0 +1,31 @@
+"""What the room and the process that reads pages both do to text; imports nothing large."""
+
+from __future__ import annotations
+
+import codecs
+import re
+
+MAX_TEXT_CHARS = 2_000_000
+HTML, PDF, TEXT = "html", "pdf", "text"
+_UNWANTED = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+_BLANK_LINES = re.compile(r"\n{3,}")
+# Python knows more: some need quadratic time (punycode), some are no encodings of text.
+_ENCODINGS = re.compile(
+    r"(utf-8(-sig)?|utf-16(-[bl]e)?|utf-32(-[bl]e)?|ascii|iso8859-\d+|cp\d+|koi8-[rut]|gb18030|gb2312"
+    r"|gbk|big5(hkscs)?|shift_jis\w*|euc_\w+|iso2022_\w+|mac-\w+|tis-620|hz|johab)"
+)
+
+
+def tidy(text: str) -> str:
+    """Returns a text with one kind of line end, few blank lines and no control characters."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n")
+    return _BLANK_LINES.sub("\n\n", _UNWANTED.sub("", text)).strip()
+
+
+def encoding_of(charset: str) -> str:
+    """Returns Python's name of the encoding that a server names; empty if it is none we take."""
+    try:
+        name = codecs.lookup(charset).name
+    except (LookupError, ValueError):
+        return ""
+    return name if _ENCODINGS.fullmatch(name) else ""

@@ -1,0 +1,40 @@
+"""Puts the tools of the web together from the settings."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+from strata.shared.web.fetching import Fetcher, FetchLimits
+from strata.shared.web.guard import Guard, SystemResolver, Trusting
+from strata.tool_execution.builtin.web import WebTools
+from strata.tool_execution.builtin.web_reading import PDF_TYPES, PageReader
+from strata.tool_execution.builtin.web_search import SearchProvider, open_provider
+from strata.tool_execution.settings import ToolExecutionSettings
+
+
+async def open_web_tools(settings: ToolExecutionSettings, stack: AsyncExitStack) -> WebTools:
+    """Returns the tools of the web; the stack closes what they hold."""
+    resolver = SystemResolver()
+    stack.callback(resolver.close)
+    guard = Guard(
+        resolver, private_networks=settings.web_private_networks, ports=settings.web_ports
+    )
+    limits = FetchLimits(
+        total_s=settings.web_timeout_s,
+        body_bytes=settings.web_page_bytes,
+        body_bytes_of=dict.fromkeys(PDF_TYPES, settings.web_pdf_bytes),
+    )
+    fetcher = await stack.enter_async_context(Fetcher(guard, limits))
+    search: SearchProvider | None = None
+    if settings.web_search_provider is not None:
+        # Its address comes from the settings and is trusted; where it redirects to is not.
+        trusting = Fetcher(
+            Trusting(resolver), FetchLimits(total_s=settings.web_timeout_s, redirects=0)
+        )
+        search = open_provider(
+            settings.web_search_provider,
+            settings.web_search_url,
+            settings.web_search_api_key.get_secret_value(),
+            await stack.enter_async_context(trusting),
+        )
+    return WebTools(fetcher, PageReader(), search)

@@ -1,0 +1,277 @@
+"""What is asked of the registry, checked and brought into the domain."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from strata.api.common.v1 import tool_pb2
+from strata.api.tool_execution.v1 import tool_service_pb2 as pb
+from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.ids import new_id
+from strata.tool_execution.convert import EFFECTS
+from strata.tool_execution.domain.registry import MAX_NAME, Request, not_built
+from strata.tool_execution.domain.tools import (
+    FUNCTION_RETURN_CHAR_LIMIT,
+    Effect,
+    OwnDefinition,
+    Tool,
+    ToolType,
+)
+from strata.tool_execution.schema import DerivedTool, SourceError, derive_tool
+from strata.tool_execution.schema.derive import AGENT_STATE, MAX_DESCRIPTION_CHARS
+from strata.tool_execution.schema.given import GivenSchemaError, read_schema
+
+MAX_LIST = 32
+MAX_TAG = 64
+MAX_RETURN_CHARS = 1_000_000
+SECRET_CHARS = range(4, 16_385)
+_NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_\-]{{0,{MAX_NAME - 1}}}")
+_SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+# What decides how a program starts, and what is ours.
+_RESERVED = re.compile(r"(LD_|PYTHON|STRATA_|PATH$|HOME$|IFS$|SHELL$)", re.IGNORECASE)
+_REQUEST_ID = re.compile(r"[!-~]{0,128}")
+_TYPES = {
+    tool_pb2.TOOL_TYPE_UNSPECIFIED: ToolType.CUSTOM,
+    tool_pb2.TOOL_TYPE_CUSTOM: ToolType.CUSTOM,
+    tool_pb2.TOOL_TYPE_CLIENT: ToolType.CLIENT,
+}
+_EFFECTS = {wire: effect for effect, wire in EFFECTS.items()}
+
+
+def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, Request]:
+    """Returns the tool that a request describes, with a new id.
+
+    Raises:
+        InvalidArgumentError: Naming every wrong field; of source, its lines too.
+        UnimplementedError: NOT_BUILT; it needs what this release does not have.
+    """
+    found = _Violations()
+    kind = _TYPES.get(request.type)
+    found.unless(kind is not None, "type", "must be CUSTOM or CLIENT")
+    found.unless(request.effect in _EFFECTS, "effect", "is no known effect")
+    found.unless(
+        bool(_REQUEST_ID.fullmatch(request.request_id)),
+        "request_id",
+        "must be at most 128 printable ASCII characters",
+    )
+    limit = request.return_char_limit
+    found.unless(
+        0 <= limit <= MAX_RETURN_CHARS, "return_char_limit", f"must be 0 to {MAX_RETURN_CHARS}"
+    )
+    tags = found.texts("tags", request.tags, _tag_problem)
+    secrets = found.texts("secret_names", request.secret_names, secret_name_problem)
+    requirements = found.texts("pip_requirements", request.pip_requirements, _requirement_problem)
+    found.unless(
+        len({_package(each) for each in requirements}) == len(requirements),
+        "pip_requirements",
+        "names a package twice",
+    )
+    if kind is ToolType.CLIENT:
+        derived = _client(request, found)
+    else:
+        derived = _custom(request.source_code, request.name, request.parameters_json, found)
+    description = request.description or derived.description
+    found.unless("\0" not in description, "description", "must not contain NUL")
+    found.unless(
+        len(description.strip()) > 0 and len(description) <= MAX_DESCRIPTION_CHARS,
+        "description",
+        f"must be set, here or as the docstring, with at most {MAX_DESCRIPTION_CHARS} characters",
+    )
+    name = request.name or derived.function
+    found.unless(
+        bool(_NAME.fullmatch(name)),
+        "name",
+        f"must be letters, digits, - and _, at most {MAX_NAME}, beginning with a letter",
+    )
+    found.refuse()
+    _refuse_unbuilt(derived, requirements)
+    own = OwnDefinition(
+        id=new_id("tool"),
+        source_code=request.source_code,
+        function=derived.function,
+        requires_approval=request.default_requires_approval,
+        pip_requirements=tuple(requirements),
+        secret_names=tuple(sorted(secrets)),
+    )
+    tool = Tool(
+        name=name,
+        description=description,
+        type=kind or ToolType.CUSTOM,
+        parameters=derived.parameters,
+        effect=_EFFECTS.get(request.effect, Effect.UNDECLARED),
+        parallel=request.enable_parallel_execution,
+        return_char_limit=limit or FUNCTION_RETURN_CHAR_LIMIT,
+        tags=tuple(sorted(set(tags))),
+        own=own,
+    )
+    return tool, Request(request.request_id, tool.version)
+
+
+def to_dry_run(source: str) -> Tool:
+    """Returns the tool of source that is run once and not stored.
+
+    Raises:
+        InvalidArgumentError: Naming what is wrong with the source.
+        UnimplementedError: NOT_BUILT; it needs what this release does not have.
+    """
+    found = _Violations()
+    derived = _custom(source, "", "", found)
+    found.refuse()
+    _refuse_unbuilt(derived, ())
+    return Tool(
+        name=derived.function,
+        description=derived.description,
+        type=ToolType.CUSTOM,
+        parameters=derived.parameters,
+        effect=Effect.UNDECLARED,
+        own=OwnDefinition(id=new_id("tool"), source_code=source, function=derived.function),
+    )
+
+
+def check_secret(request: pb.PutSecretRequest) -> None:
+    """Refuses what cannot be a secret; the error never shows its value.
+
+    Raises:
+        InvalidArgumentError: Naming the field.
+    """
+    found = _Violations()
+    problem = secret_name_problem(request.name)
+    found.unless(not problem, "name", problem)
+    found.unless("\0" not in request.value, "value", "must not contain NUL")
+    found.unless(
+        not request.value or len(request.value) in SECRET_CHARS,
+        "value",
+        f"must have {SECRET_CHARS.start} to {SECRET_CHARS.stop - 1} characters: a shorter one could"
+        " not be told from other text and taken out of what tools return",
+    )
+    found.refuse()
+
+
+def secret_name_problem(name: str) -> str:
+    """Says why a secret cannot be named so; empty if it can."""
+    if not _SECRET.fullmatch(name):
+        return "must be letters, digits and _, at most 64, not beginning with a digit"
+    return "is a name that the sandbox keeps for itself" if _RESERVED.match(name) else ""
+
+
+def _custom(source: str, name: str, parameters: str, found: _Violations) -> DerivedTool:
+    nothing = DerivedTool(name or "_", "_", {})
+    if not source.strip() or "\0" in source:
+        found.add("source_code", "must be Python source with one public function")
+        return nothing
+    try:
+        derived = derive_tool(source, name)
+    except SourceError as error:
+        for problem in error.problems:
+            found.add("source_code", str(problem))
+        return nothing
+    if not parameters:
+        return derived
+    schema = _given(parameters, found)
+    if schema is not None:
+        known, given = set(derived.parameters["properties"]), set(schema["properties"])
+        left_out = sorted(set(derived.parameters["required"]) - set(schema["required"]))
+        if given - known or left_out:
+            wrong = sorted(given - known)
+            what = (
+                f"names {wrong[0]!r}, which" if wrong else f"does not require {left_out[0]!r}, as"
+            )
+            found.add("parameters_json", f"{what} the function {derived.function} does not take so")
+        derived = replace(derived, parameters=schema)
+    return derived
+
+
+def _client(request: pb.UpsertToolRequest, found: _Violations) -> DerivedTool:
+    for field in ("source_code", "secret_names", "pip_requirements"):
+        found.unless(not getattr(request, field), field, "is not for a tool that the client runs")
+    found.unless(bool(request.name), "name", "must be set for a tool that the client runs")
+    found.unless(
+        bool(request.parameters_json), "parameters_json", "must be set for a client's tool"
+    )
+    schema = _given(request.parameters_json, found) if request.parameters_json else None
+    return DerivedTool("", "", schema or {})
+
+
+def _given(text: str, found: _Violations) -> dict[str, Any] | None:
+    try:
+        return read_schema(text)
+    except GivenSchemaError as error:
+        found.add("parameters_json", str(error))
+        return None
+
+
+def _refuse_unbuilt(derived: DerivedTool, requirements: Sequence[str]) -> None:
+    if requirements:
+        raise not_built(
+            "pip_requirements",
+            "Packages for tools are not built in this release: a tool can use the standard library"
+            " only. Take pip_requirements out.",
+        )
+    if derived.takes_agent_state:
+        raise not_built(
+            AGENT_STATE,
+            f"Tools that take {AGENT_STATE} are not built in this release. Take the parameter out,"
+            " and give the tool what it needs as arguments.",
+        )
+
+
+def _tag_problem(tag: str) -> str:
+    if not tag.strip() or len(tag) > MAX_TAG or "\0" in tag:
+        return f"must have 1 to {MAX_TAG} characters, no NUL among them"
+    return ""
+
+
+def _requirement_problem(text: str) -> str:
+    try:
+        requirement = Requirement(text) if len(text) <= 200 else None
+    except (InvalidRequirement, RecursionError):
+        requirement = None
+    if requirement is None or not text.isprintable():
+        return 'is no pip requirement such as "requests>=2,<3"'
+    return "names an address; only packages of the index can be used" if requirement.url else ""
+
+
+def _package(text: str) -> str:
+    try:
+        return canonicalize_name(Requirement(text).name)
+    except (InvalidRequirement, RecursionError):
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+class _Violations:
+    """Collects what is wrong with a request."""
+
+    def __init__(self) -> None:
+        self._found: list[FieldViolation] = []
+
+    def add(self, field: str, description: str) -> None:
+        self._found.append(FieldViolation(field, description))
+
+    def unless(self, right: bool, field: str, description: str) -> None:
+        if not right:
+            self.add(field, description)
+
+    def texts(
+        self, field: str, texts: Iterable[str], problem_of: Callable[[str], str]
+    ) -> list[str]:
+        given = list(texts)
+        self.unless(len(given) <= MAX_LIST, field, f"has {len(given)}, at most {MAX_LIST}")
+        for index, text in enumerate(given[:MAX_LIST]):
+            problem = problem_of(text)
+            self.unless(not problem, f"{field}[{index}]", problem)
+        return given
+
+    def refuse(self) -> None:
+        if self._found:
+            first = self._found[0]
+            raise InvalidArgumentError(
+                f"The request cannot be carried out: {first.field} {first.description}.",
+                violations=self._found,
+            )

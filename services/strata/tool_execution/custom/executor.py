@@ -1,0 +1,179 @@
+"""Runs custom tools in the sandbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from strata.shared.errors import DataLossError, FailedPreconditionError
+from strata.tool_execution.custom.redaction import Redactor
+from strata.tool_execution.custom.secrets import SecretBox
+from strata.tool_execution.domain.registry import Runnable
+from strata.tool_execution.domain.sandbox import (
+    Isolation,
+    Limits,
+    Run,
+    RunResult,
+    RunStatus,
+    Sandbox,
+)
+from strata.tool_execution.domain.tools import Call, Caller, Output, Tool, ToolError, ToolType
+
+_MAIN = "_strata_main"
+_MAX_MESSAGE = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a run gave, and what kept it from the machine."""
+
+    output: Output
+    isolation: Isolation
+
+
+class SandboxRunner:
+    """Runs one function of a tool's source.
+
+    Args:
+        sandbox: Where it runs; None if this server has none.
+        secrets: Opens the secrets that the tool asks for.
+        limits: Most that a call may take.
+    """
+
+    def __init__(
+        self, sandbox: Sandbox | None, secrets: SecretBox, limits: Limits | None = None
+    ) -> None:
+        self._sandbox = sandbox
+        self._secrets = secrets
+        self._limits = limits or Limits()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether this server can run custom tools at all."""
+        return self._sandbox is not None
+
+    @property
+    def isolation(self) -> str:
+        """What keeps calls from the machine; empty without a sandbox."""
+        return self._sandbox.isolation.label if self._sandbox is not None else ""
+
+    async def run(
+        self, tool: Tool, arguments: Mapping[str, Any], sealed: Mapping[str, bytes]
+    ) -> Ran:
+        """Runs a tool with valid arguments.
+
+        Args:
+            tool: A custom tool.
+            arguments: By name.
+            sealed: The stored secrets of the project, by name; those that it asks for are used.
+
+        Raises:
+            ToolError: It failed, in words for the model; no secret is in them.
+            UnavailableError: The sandbox is not running.
+        """
+        if self._sandbox is None or tool.own is None:
+            raise ToolError(f"{tool.name} cannot be run: this server has no sandbox.")
+        environment = self._environment(tool, sealed)
+        result = await self._sandbox.run(
+            Run(
+                source=_with_fitting(tool.own.source_code, tool.own.function),
+                function=_MAIN,
+                arguments_json=json.dumps(dict(arguments), ensure_ascii=False),
+                environment=environment,
+                limits=self._limits,
+            )
+        )
+        return Ran(_output(tool.name, result, Redactor(environment)), result.isolation)
+
+    def _environment(self, tool: Tool, sealed: Mapping[str, bytes]) -> dict[str, str]:
+        own = tool.own
+        wanted = own.secret_names if own is not None else ()
+        missing = [name for name in wanted if name not in sealed]
+        if missing:
+            raise ToolError(
+                f"{tool.name} needs the secret {', '.join(missing)}, which is not stored."
+                " Somebody with an administrator's key must store it."
+            )
+        try:
+            return {name: self._secrets.open(name, sealed[name]) for name in wanted}
+        except (DataLossError, FailedPreconditionError) as error:
+            raise ToolError(f"{tool.name} cannot be run: {error.message}") from None
+
+
+class OwnTools:
+    """The project's own tools among the calls of one reply; an executor of the engine.
+
+    Args:
+        runnable: The tools and their secrets.
+        runner: Runs them.
+    """
+
+    def __init__(self, runnable: Runnable, runner: SandboxRunner) -> None:
+        self._runnable = runnable
+        self._runner = runner
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """The tools by name."""
+        return self._runnable.tools
+
+    @property
+    def names(self) -> Collection[str]:
+        """The tools that it runs."""
+        return self._runnable.tools.keys()
+
+    async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+        """Runs one call with valid arguments."""
+        tool = self._runnable.tools[call.name]
+        if tool.type is not ToolType.CUSTOM:
+            raise ToolError(
+                f"{tool.name} is run by the client, which this release cannot wait for."
+            )
+        return (await self._runner.run(tool, arguments, self._runnable.sealed)).output
+
+
+@cache
+def _fitting() -> str:
+    return files("strata.tool_execution.custom").joinpath("fitting.py").read_text("utf-8")
+
+
+def _with_fitting(source: str, function: str) -> str:
+    """The source, and behind it what calls its function: its own lines keep their numbers."""
+    return (
+        f"{source}\n\n{_fitting()}\n\n"
+        f"def {_MAIN}(**_strata_arguments):\n"
+        f"    return _strata_call({function}, _strata_arguments)\n"
+    )
+
+
+def _output(name: str, result: RunResult, redactor: Redactor) -> Output:
+    if result.status is RunStatus.OK:
+        try:
+            value = json.loads(result.value_json or "null")
+        except (ValueError, RecursionError):
+            raise ToolError(f"Error executing function {name}: it gave no JSON.") from None
+        return Output(redactor.value(value))
+    failure = result.failure
+    if result.status is RunStatus.TOOL_ERROR and failure is not None:
+        # The words are the tool's own, and no longer than the model can use.
+        said = redactor.text(f"{failure.type}: {failure.message}")[:_MAX_MESSAGE]
+        raise ToolError(f"Error executing function {name}: {said}")
+    detail = redactor.text(result.detail) or _ENDS.get(result.status, "it did not end well.")
+    raise ToolError(f"Error executing function {name}: {detail[:_MAX_MESSAGE]}")
+
+
+_ENDS = {
+    RunStatus.TIMEOUT: "it took too long and was stopped.",
+    RunStatus.CPU: "it used too much processor time and was stopped.",
+    RunStatus.MEMORY: "it used too much memory and was stopped.",
+    RunStatus.PROCESSES: "it started too many processes and was stopped.",
+    RunStatus.OUTPUT: "it printed too much and was stopped.",
+    RunStatus.RESULT_TOO_LARGE: "what it returned is too large.",
+    RunStatus.BAD_RESULT: "what it returned has no form in JSON.",
+    RunStatus.KILLED: "it was killed.",
+    RunStatus.REFUSED: "this server cannot isolate it well enough, so it was not run.",
+}

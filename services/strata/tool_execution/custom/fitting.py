@@ -1,0 +1,138 @@
+"""Makes what the annotations of a tool name out of the JSON that a model wrote.
+
+The text of this module is put behind the source of every custom tool and runs in the sandbox with
+it, so it stands alone: its names begin with ``_strata_``, it imports inside its functions, and it
+runs on every Python that tools run on. What an annotation does not explain is left as it is.
+"""
+
+import typing as _strata_typing
+
+
+def _strata_call(
+    _strata_function: _strata_typing.Any, _strata_arguments: dict[str, _strata_typing.Any]
+) -> _strata_typing.Any:
+    import typing  # noqa: PLC0415 - see above
+
+    try:
+        hints = typing.get_type_hints(_strata_function)
+    except Exception:  # noqa: BLE001 - names that only a type checker sees
+        hints = {}
+    fitted = {
+        name: _strata_fit(value, hints[name]) if name in hints else value
+        for name, value in _strata_arguments.items()
+    }
+    return _strata_function(**fitted)
+
+
+def _strata_fit(  # noqa: C901
+    value: _strata_typing.Any, kind: _strata_typing.Any
+) -> _strata_typing.Any:
+    import collections.abc  # noqa: PLC0415
+    import dataclasses  # noqa: PLC0415
+    import datetime as dt  # noqa: PLC0415
+    import enum  # noqa: PLC0415
+    import types  # noqa: PLC0415
+    import typing  # noqa: PLC0415
+
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Annotated, typing.Required, typing.NotRequired):
+        return _strata_fit(value, inside[0])
+    if origin is typing.Union or origin is types.UnionType:
+        for option in inside:
+            if _strata_is(value, option):
+                return _strata_fit(value, option)
+        return value
+    if isinstance(value, list):
+        whole = origin or kind
+        each = inside[0] if inside else typing.Any
+        if whole is tuple:
+            if len(inside) == len(value) and inside[-1:] != (...,):
+                return tuple(
+                    _strata_fit(item, one) for item, one in zip(value, inside, strict=True)
+                )
+            return tuple(_strata_fit(item, each) for item in value)
+        if whole in (set, frozenset):
+            return whole(_strata_fit(item, each) for item in value)
+        if whole is list or (isinstance(whole, type) and issubclass(list, whole)):
+            return [_strata_fit(item, each) for item in value]
+        return value
+    if isinstance(value, dict) and len(inside) == 2 and isinstance(origin, type):
+        if issubclass(dict, origin) or issubclass(origin, collections.abc.Mapping):
+            return {name: _strata_fit(item, inside[1]) for name, item in value.items()}
+        return value
+    if not isinstance(kind, type):
+        return value
+    if issubclass(kind, enum.Enum):
+        return kind(value)
+    if isinstance(value, dict):
+        if hasattr(kind, "model_validate"):
+            return kind.model_validate(value)
+        if dataclasses.is_dataclass(kind) or typing.is_typeddict(kind):
+            hints = typing.get_type_hints(kind)
+            fitted = {name: _strata_fit(item, hints[name]) for name, item in value.items()}
+            return kind(**fitted)
+    if isinstance(value, str) and kind in (dt.datetime, dt.date):
+        return kind.fromisoformat(value)
+    return value
+
+
+def _strata_is(  # noqa: C901
+    value: _strata_typing.Any, kind: _strata_typing.Any
+) -> bool:
+    import dataclasses  # noqa: PLC0415
+    import datetime as dt  # noqa: PLC0415
+    import enum  # noqa: PLC0415
+    import types  # noqa: PLC0415
+    import typing  # noqa: PLC0415
+
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Annotated, typing.Required, typing.NotRequired):
+        return _strata_is(value, inside[0])
+    if kind is typing.Any or kind is object:
+        return True
+    if origin is typing.Union or origin is types.UnionType:
+        return any(_strata_is(value, option) for option in inside)
+    if origin is typing.Literal:
+        return any(value == each and type(value) is type(each) for each in inside)
+    if kind is type(None) or value is None:
+        return kind is type(None) and value is None
+    whole: _strata_typing.Any = origin or kind
+    if not isinstance(whole, type):
+        return False
+    if issubclass(whole, enum.Enum):
+        return any(value == each.value and type(value) is type(each.value) for each in whole)
+    if isinstance(value, list):
+        if whole is tuple and inside and inside[-1] is not ...:
+            return len(value) == len(inside) and all(map(_strata_is, value, inside))
+        if whole in (tuple, set, frozenset) or issubclass(list, whole):
+            return not inside or all(_strata_is(item, inside[0]) for item in value)
+        return False
+    if isinstance(value, dict):
+        if hasattr(whole, "model_fields"):
+            hints = {name: one.annotation for name, one in whole.model_fields.items()}
+            needed = {name for name, one in whole.model_fields.items() if one.is_required()}
+        elif typing.is_typeddict(whole):
+            hints, needed = (
+                typing.get_type_hints(whole),
+                set(getattr(whole, "__required_keys__", ())),
+            )
+        elif dataclasses.is_dataclass(whole):
+            hints = typing.get_type_hints(whole)
+            missing = dataclasses.MISSING
+            needed = {
+                one.name
+                for one in dataclasses.fields(whole)
+                if one.init and one.default is missing and one.default_factory is missing
+            }
+        else:
+            return issubclass(dict, whole) and (
+                not inside or all(_strata_is(item, inside[1]) for item in value.values())
+            )
+        return needed <= set(value) <= set(hints) and all(
+            _strata_is(item, hints[name]) for name, item in value.items()
+        )
+    if whole in (dt.datetime, dt.date):
+        return isinstance(value, str)
+    if whole is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return type(value) is whole

@@ -1,0 +1,121 @@
+"""The registry of a project's own tools: what is asked of it and of where it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason, UnimplementedError
+from strata.tool_execution.domain.tools import Tool, ToolType
+
+MAX_NAME = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request that may be repeated.
+
+    Attributes:
+        id: Names it; empty if it is not to be recognised.
+        digest: Of everything that it asks for.
+    """
+
+    id: str = ""
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Runnable:
+    """Tools to be run, and the secrets that they ask for.
+
+    Attributes:
+        sealed: The stored secrets among those asked for, by name.
+    """
+
+    tools: Mapping[str, Tool] = field(default_factory=dict)
+    sealed: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVector:
+    """The vector of a text that a tool is found by.
+
+    Attributes:
+        text_hash: Of the model and the text; another text needs another vector.
+    """
+
+    tool_id: str
+    text_hash: str
+    vector: bytes
+
+
+class ToolStore(Protocol):
+    """The own tools of the calling project."""
+
+    async def upsert(self, tool: Tool, request: Request) -> Tool:
+        """Stores a tool under its name; with the same content nothing is changed.
+
+        Raises:
+            AlreadyExistsError: NAME_TAKEN by a tool of another type, or REQUEST_ID_REUSED.
+        """
+        ...
+
+    async def get(self, *, tool_id: str = "", name: str = "") -> Tool | None:
+        """Returns a tool by id or name."""
+        ...
+
+    async def page(self, types: Collection[ToolType], after: str, limit: int) -> Sequence[Tool]:
+        """Returns tools by name, those after a name; no types mean all."""
+        ...
+
+    async def named(self, names: Collection[str]) -> Mapping[str, Tool]:
+        """Returns the tools of these names that there are."""
+        ...
+
+    async def runnable(self, names: Collection[str]) -> Runnable:
+        """Returns the tools of these names that there are, with their secrets."""
+        ...
+
+    async def delete(self, tool_id: str) -> bool:
+        """Deletes a tool; says whether there was one."""
+        ...
+
+    async def searchable(self, limit: int) -> Sequence[tuple[Tool, StoredVector | None]]:
+        """Returns tools by name, without their source, each with its vector if it has one."""
+        ...
+
+    async def keep_vectors(self, vectors: Sequence[StoredVector]) -> None:
+        """Keeps vectors beside their tools."""
+        ...
+
+
+class SecretStore(Protocol):
+    """The sealed secrets of the calling project."""
+
+    async def put(self, name: str, sealed: bytes) -> None:
+        """Stores a secret in place of the one before."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Deletes a secret if there is one."""
+        ...
+
+
+def tool_missing(name: str) -> NotFoundError:
+    """Returns what is raised for a tool that is not there."""
+    return NotFoundError(
+        f"Tool {name} does not exist.", reason=Reason.TOOL_NOT_FOUND, metadata={"name": name}
+    )
+
+
+def name_taken(name: str, by: str) -> AlreadyExistsError:
+    """Returns what is raised for a name that something else has."""
+    return AlreadyExistsError(
+        f"The name {name} is taken by {by}.", reason=Reason.NAME_TAKEN, metadata={"name": name}
+    )
+
+
+def not_built(what: str, message: str) -> UnimplementedError:
+    """Returns what is raised for a part of a request that this release does not have."""
+    return UnimplementedError(message, reason=Reason.NOT_BUILT, metadata={"what": what})

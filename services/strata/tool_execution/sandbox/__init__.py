@@ -1,0 +1,1 @@
+"""The sandbox: runs code that nobody trusts, a jail for every call."""

@@ -1,0 +1,261 @@
+"""The sandbox of this machine: fork servers, a pool of jailed processes, and their replacement."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from strata.shared.errors import UnavailableError
+from strata.tool_execution.domain.sandbox import Isolation, Run, RunResult, RunStatus
+from strata.tool_execution.sandbox import outcome
+from strata.tool_execution.sandbox.call import Call, check
+from strata.tool_execution.sandbox.forkserver import (
+    Child,
+    ForkServer,
+    ServerConfig,
+    StartError,
+    this_interpreter,
+)
+
+# Nobody's: between the ranges that distributions give to people and to services.
+JAIL_UID = 64_177
+_LEVELS = (Isolation.NAMESPACES, Isolation.LANDLOCK)
+_PROBE = Run(source="def probe():\n    return 1\n", function="probe")
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What can be had on this machine.
+
+    Attributes:
+        isolation: What is in force; NONE if nothing can be had, and every call is refused.
+        missing: Why a higher one is not.
+    """
+
+    isolation: Isolation
+    missing: Mapping[Isolation, str]
+
+    def words(self) -> str:
+        """Returns it as a sentence, for people."""
+        reasons = "; ".join(f"no {level.label}: {why}" for level, why in self.missing.items())
+        return f"{self.isolation.label}" + (f" ({reasons})" if reasons else "")
+
+
+@dataclass(frozen=True, slots=True)
+class JailConfig:
+    """How the sandbox is to be.
+
+    Attributes:
+        minimum: The least isolation that it starts with.
+        warm: Processes that wait for a call.
+        parallel: Calls at a time; the others wait.
+        environments: Folder under which folders with packages are; None for none.
+        uid: User that calls run as when the service is root.
+        scratch_root: Where scratch folders are made when there are no namespaces.
+        interpreter: The Python that runs tools.
+    """
+
+    minimum: Isolation = Isolation.LANDLOCK
+    warm: int = 2 * (os.cpu_count() or 1)
+    parallel: int = 32
+    environments: Path | None = None
+    uid: int = JAIL_UID
+    scratch_root: Path | None = None
+    interpreter: str | None = None
+
+
+class JailSandbox:
+    """Runs every call in a process of its own, in a jail that the kernel keeps. Made by `start`."""
+
+    def __init__(self, config: JailConfig, server: ForkServer | None, probe: Probe) -> None:
+        self._config = config
+        self._server = server
+        self._probe = probe
+        self._idle: deque[Child] = deque()
+        self._slots = asyncio.Semaphore(config.parallel)
+        self._starting = asyncio.Lock()
+        self._closed = False
+        self._running: set[asyncio.Task[RunResult]] = set()
+
+    @classmethod
+    async def start(cls, config: JailConfig | None = None) -> JailSandbox:
+        """Finds the best isolation that this machine gives, tries it, and warms up.
+
+        Where there is none that reaches the minimum, the sandbox starts all the same and refuses
+        every call, saying why.
+        """
+        config = config or JailConfig()
+        missing: dict[Isolation, str] = {}
+        for level in _LEVELS:
+            if level < config.minimum:
+                missing[level] = f"less than the least that is allowed, {config.minimum.label}"
+                continue
+            try:
+                server = await ForkServer.start(_server_config(config), level)
+            except StartError as error:
+                missing[level] = str(error)
+                continue
+            sandbox = cls(config, server, Probe(level, missing))
+            tried = await sandbox.run(replace(_PROBE, minimum=level))
+            if tried.status is RunStatus.OK:
+                return sandbox
+            missing[level] = tried.detail or tried.status.value
+            await sandbox.close()
+        return cls(config, None, Probe(Isolation.NONE, missing))
+
+    @property
+    def isolation(self) -> Isolation:
+        """What keeps calls from the machine here."""
+        return self._probe.isolation
+
+    @property
+    def probe(self) -> Probe:
+        """What is in force, and why not more."""
+        return self._probe
+
+    @property
+    def server_pid(self) -> int | None:
+        """The id of the fork server's process; None if there is none now."""
+        return self._server.pid if self._server and self._server.alive else None
+
+    async def run(self, run: Run) -> RunResult:
+        """Runs one call to its end. Cancelling it kills every process of the call.
+
+        The time that it waits for a place does not count towards its limit.
+
+        Raises:
+            UnavailableError: The sandbox is closed, or its fork server cannot be started again.
+        """
+        if self._closed:
+            raise UnavailableError("The sandbox is not running.")
+        if self.isolation < max(run.minimum, Isolation.LANDLOCK):
+            return self._too_little(run)
+        words = check(run)
+        packages = ""
+        if not words:
+            packages, words = self._packages(run.packages)
+        if words:
+            return replace(outcome.refused(words), isolation=self.isolation)
+        async with self._slots:
+            task = asyncio.ensure_future(self._call(run, packages))
+            self._running.add(task)
+            try:
+                return await _through(task)
+            finally:
+                self._running.discard(task)
+
+    def _too_little(self, run: Run) -> RunResult:
+        words = (
+            f"The call needs the isolation {run.minimum.label} at least;"
+            f" this machine gives {self._probe.words()}."
+        )
+        return replace(outcome.refused(words), isolation=self.isolation)
+
+    def _packages(self, folder: str | None) -> tuple[str, str]:
+        """Returns the folder as the jail is told of it, and why it cannot be used."""
+        if folder is None:
+            return "", ""
+        root = self._config.environments
+        if root is None:
+            return "", "The sandbox has no folder of environments; packages cannot be used."
+        path, root = Path(folder).resolve(), root.resolve()
+        if root not in path.parents:
+            return "", "The packages are not in the sandbox's folder of environments."
+        if not path.is_dir():
+            return "", "The folder of the packages does not exist."
+        inside = self.isolation is Isolation.NAMESPACES
+        return (str(path.relative_to(root)) if inside else str(path)), ""
+
+    async def _call(self, run: Run, packages: str) -> RunResult:
+        server = await self._ready()
+        child = self._take(server)
+        try:
+            server.watch(child, run.limits)
+            result = await Call(child, run, packages).run()
+        finally:
+            child.close()
+            if not child.exited.done():
+                # It does not do its work any more; its successor starts with the next call.
+                await server.close()
+            self._refill(server)
+        return result
+
+    async def _ready(self) -> ForkServer:
+        """Returns the fork server, a new one if it has died."""
+        async with self._starting:
+            if self._server is not None and self._server.alive:
+                return self._server
+            if self._server is not None:
+                await self._retire()
+            if self._closed:
+                raise UnavailableError("The sandbox is not running.")
+            try:
+                self._server = await ForkServer.start(_server_config(self._config), self.isolation)
+            except StartError as error:
+                raise UnavailableError(f"The sandbox cannot be started again: {error}.") from error
+            return self._server
+
+    async def _retire(self) -> None:
+        while self._idle:
+            self._idle.popleft().close()
+        if self._server is not None:
+            await self._server.close()
+            self._server = None
+
+    def _take(self, server: ForkServer) -> Child:
+        while self._idle:
+            child = self._idle.popleft()
+            if child.server is server and not child.exited.done():
+                return child
+            child.close()
+        try:
+            return server.spawn()
+        except OSError as error:
+            raise UnavailableError(f"No process can be had for the call: {error}.") from error
+
+    def _refill(self, server: ForkServer) -> None:
+        while server.alive and not self._closed and len(self._idle) < self._config.warm:
+            try:
+                self._idle.append(server.spawn())
+            except OSError:
+                # The next call asks again, and says so if it cannot be had.
+                return
+
+    async def close(self) -> None:
+        """Kills what runs and ends the sandbox."""
+        self._closed = True
+        for task in list(self._running):
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        async with self._starting:
+            # Its end is the end of every process that it made, so what they left can go.
+            server, self._server = self._server, None
+            if server is not None:
+                await server.close()
+            await self._retire()
+
+
+async def _through(task: asyncio.Task[RunResult]) -> RunResult:
+    """Waits for a call; who cancels the waiting cancels the call, and waits for its end."""
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if task.cancelled():
+            raise UnavailableError("The sandbox was closed during the call.") from None
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        raise
+
+
+def _server_config(config: JailConfig) -> ServerConfig:
+    return ServerConfig(
+        uid=config.uid,
+        environments=config.environments,
+        scratch_root=config.scratch_root or Path(tempfile.gettempdir()),
+        interpreter=config.interpreter or this_interpreter(),
+    )

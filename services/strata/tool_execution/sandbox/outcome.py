@@ -1,0 +1,181 @@
+"""What a jailed process said, made into a result: nothing of it is believed."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import signal
+from dataclasses import dataclass
+
+from strata.tool_execution.domain.sandbox import MIB, Failure, Limits, RunResult, RunStatus
+from strata.tool_execution.sandbox.forkserver import Exit
+
+MAX_DEPTH = 100
+_MAX_TYPE = 100
+_MAX_MESSAGE = 2_000
+_MAX_TRACEBACK = 4_100
+# The part of the allowed processor time from which a kill is the kernel's for that.
+_CPU_SHARE = 0.9
+
+
+class Refused(Exception):  # noqa: N818 - the name of the status
+    """The process could not be locked, and has not run the tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Status of a call, and what goes with it."""
+
+    status: RunStatus
+    value_json: str = ""
+    failure: Failure | None = None
+    detail: str = ""
+
+
+def size(count: int) -> str:
+    """Returns a number of bytes as words."""
+    return f"{count // MIB} MiB" if count >= MIB and count % MIB == 0 else f"{count:,} bytes"
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _bad(why: str) -> Verdict:
+    return Verdict(RunStatus.BAD_RESULT, detail=f"The returned value cannot be used. {why}")
+
+
+def _too_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        following: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                following += item.values()
+            elif isinstance(item, list):
+                following += item
+        if not following:
+            return False
+        level = [item for item in following if isinstance(item, dict | list)]
+        if not level:
+            return False
+    return True
+
+
+def _text(value: object, most: int) -> str:
+    if not isinstance(value, str):
+        return ""
+    return value[:most].encode("utf-8", "replace").decode()
+
+
+def too_large(limits: Limits) -> Verdict:
+    """Says that the returned value is too large."""
+    return Verdict(
+        RunStatus.RESULT_TOO_LARGE,
+        detail=f"The returned value is larger than {size(limits.result_bytes)} as JSON.",
+    )
+
+
+def judge(frame: bytes, limits: Limits) -> Verdict:
+    """Reads the answer of a process.
+
+    Args:
+        frame: Its JSON.
+        limits: Those of the call.
+    """
+    try:
+        said = json.loads(frame, parse_constant=_no_constant)
+    except RecursionError:
+        return _bad(f"It is nested deeper than {MAX_DEPTH} levels.")
+    except ValueError as error:
+        return _bad(f"It is no JSON: {_text(str(error), 200)}.")
+    if not isinstance(said, dict) or len(said) != 1:
+        return _bad("The process answered in a form of its own.")
+    kind, body = next(iter(said.items()))
+    if kind == "value":
+        return _value(body, limits)
+    if kind == "large":
+        return too_large(limits)
+    if kind == "bad":
+        return _bad(_text(body, 500))
+    if kind == "error" and isinstance(body, dict):
+        return _failure(body, limits)
+    return _bad("The process answered in a form of its own.")
+
+
+def _value(value: object, limits: Limits) -> Verdict:
+    if _too_deep(value):
+        return _bad(f"It is nested deeper than {MAX_DEPTH} levels.")
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        encoded = text.encode()
+    except UnicodeEncodeError:
+        return _bad("It contains text with half a surrogate pair, which is no text.")
+    except ValueError:
+        return _bad("It contains a number that is not finite, or too long.")
+    if len(encoded) > limits.result_bytes:
+        return too_large(limits)
+    return Verdict(RunStatus.OK, value_json=text)
+
+
+def _failure(body: dict[str, object], limits: Limits) -> Verdict:
+    failure = Failure(
+        _text(body.get("type"), _MAX_TYPE) or "Exception",
+        _text(body.get("message"), _MAX_MESSAGE),
+        _text(body.get("traceback"), _MAX_TRACEBACK),
+    )
+    if failure.type == "MemoryError":
+        return Verdict(RunStatus.MEMORY, detail=_memory(limits), failure=failure)
+    return Verdict(RunStatus.TOOL_ERROR, failure=failure)
+
+
+def _memory(limits: Limits) -> str:
+    return f"A process asked for more memory than {size(limits.memory_bytes)}."
+
+
+def ended(end: Exit, limits: Limits) -> Verdict:
+    """Says why a process ended that gave no answer."""
+    over = {
+        "memory": (
+            RunStatus.MEMORY,
+            f"Its processes together took more than {size(limits.tree_bytes)} of memory.",
+        ),
+        "processes": (
+            RunStatus.PROCESSES,
+            f"It had more than {limits.processes} processes and threads.",
+        ),
+        "disk": (
+            RunStatus.KILLED,
+            f"Its scratch folder held more than {size(limits.disk_bytes)}.",
+        ),
+        "files": (RunStatus.KILLED, f"Its scratch folder held more than {limits.files} entries."),
+    }.get(end.over)
+    if over:
+        return Verdict(over[0], detail=over[1])
+    if end.reason:
+        return Verdict(RunStatus.KILLED, detail=f"The call was lost: {end.reason}.")
+    if end.code == -signal.SIGKILL and end.cpu_seconds >= limits.cpu_seconds * _CPU_SHARE:
+        return Verdict(
+            RunStatus.CPU,
+            detail=f"It took more than {limits.cpu_seconds} seconds of processor time.",
+        )
+    if end.code < 0:
+        try:
+            name = signal.Signals(-end.code).name
+        except ValueError:
+            name = f"signal {-end.code}"
+        return Verdict(RunStatus.KILLED, detail=f"Its process was ended by {name}.")
+    return Verdict(
+        RunStatus.KILLED,
+        detail=f"Its process ended with exit code {end.code} before the call returned.",
+    )
+
+
+def decode(data: bytes) -> str:
+    """Returns output as text; a character that the cut went through is left out."""
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(data)
+
+
+def refused(detail: str) -> RunResult:
+    """Returns the result of a call that was not made."""
+    return RunResult(RunStatus.REFUSED, detail=detail)

@@ -1,0 +1,264 @@
+"""The jail: what the fork server puts around itself once, and around every call.
+
+The order matters and is told at each step; the sources are the kernel's documentation of the
+namespaces (user_namespaces(7), pid_namespaces(7), mount_namespaces(7)) and what was measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import kernel, landlock, seccomp, settings, syscalls
+
+ENVIRONMENTS = "/environments"
+PACKAGES = "/packages"
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+_LINKS = ("bin", "lib", "lib64", "sbin")
+_FILES = ("/etc/ld.so.cache", "/etc/localtime")
+_READABLE = ("/usr", "/lib", "/lib64", "/bin", *_FILES)
+_INNER_ID = 1000
+_OPEN_FILES = 128
+_STACK_BYTES = 8 << 20
+# Above the limit of processes, so that the watchdog sees who runs into it, and names it.
+_PROCESS_SLACK = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How the fork server is to be.
+
+    Attributes:
+        namespaces: With namespaces, or with Landlock and seccomp alone.
+        uid: User and group to become, when started as root.
+        environments: Folder under which the folders with packages are; empty for none.
+    """
+
+    namespaces: bool
+    uid: int
+    environments: str = ""
+
+
+def base_paths() -> list[str]:
+    """Returns the folders that Python itself needs, beside ``/usr``."""
+    paths = {sys.base_prefix, sys.base_exec_prefix}
+    return sorted(p for p in paths if p != "/usr" and not p.startswith("/usr/"))
+
+
+def scratch_path() -> str:
+    """Returns where a call finds its scratch folder; Python itself may live in ``/tmp``."""
+    return "/scratch" if any(p.startswith("/tmp") for p in base_paths()) else "/tmp"  # noqa: S108
+
+
+def _stand() -> str:
+    """Returns a folder to mount the new root on."""
+    return next(p for p in ("/tmp", "/mnt", "/var/tmp") if os.path.isdir(p))  # noqa: S108, PTH112
+
+
+def _sources(config: Config) -> list[tuple[str, str]]:
+    """Returns what the jail sees of the machine, and where."""
+    shown = [("/usr", "/usr"), *((p, p) for p in base_paths())]
+    shown += [(f"/{n}", f"/{n}") for n in _LINKS if not os.path.islink(f"/{n}")]  # noqa: PTH114
+    shown += [(p, p) for p in _FILES]
+    if config.environments:
+        shown.append((config.environments, ENVIRONMENTS))
+    return [(source, target) for source, target in shown if os.path.exists(source)]  # noqa: PTH110
+
+
+def become_unprivileged(config: Config) -> list[tuple[str, str]]:
+    """Gives up root, and returns the sources under names that can still be opened.
+
+    Python may lie where only root gets in (``/root``): what is to be shown is bound to a place of
+    its own first, in a mount namespace, where the kernel lets root have one.
+    """
+    sources = _sources(config)
+    if os.geteuid() != 0:
+        return sources
+    if config.namespaces:
+        with contextlib.suppress(OSError):
+            kernel.unshare(kernel.CLONE_NEWNS)
+            kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+            stand = _stand()
+            moved = [(source, f"/{n}") for n, (source, _) in enumerate(sources)]
+            _show(moved, stand)
+            sources = [
+                (stand + place, target)
+                for (_, place), (_, target) in zip(moved, sources, strict=True)
+            ]
+    os.setgroups([])
+    os.setresgid(config.uid, config.uid, config.uid)
+    os.setresuid(config.uid, config.uid, config.uid)
+    # A change of user clears both: dying with the parent, and owning one's own /proc entries.
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+    return sources
+
+
+def _show(binds: Sequence[tuple[str, str]], root: str) -> None:
+    """Mounts an empty folder on `root` and shows the sources below it, read-only."""
+    # Opened before: the new root may cover them.
+    opened = [(os.open(source, os.O_PATH | os.O_CLOEXEC), target) for source, target in binds]
+    kernel.mount(
+        "tmpfs", root, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV,
+        "size=1m,nr_inodes=1024,mode=755",
+    )  # fmt: skip
+    for descriptor, target in opened:
+        source = f"/proc/self/fd/{descriptor}"
+        _bind(source, root + target)
+        kernel.make_read_only(root + target)
+        os.close(descriptor)
+
+
+def _bind(source: str, target: str) -> None:
+    if os.path.isdir(source):  # noqa: PTH112
+        os.makedirs(target, exist_ok=True)  # noqa: PTH103
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT, 0o644))
+    kernel.mount(source, target, None, kernel.MS_BIND | kernel.MS_REC)
+
+
+def write(path: str, text: str, folder: int | None = None) -> None:
+    """Writes a file of the kernel in one call, as these want it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def enter_namespaces() -> None:
+    """Moves the fork server into namespaces of its own; its next child is the first process."""
+    uid, gid = os.getuid(), os.getgid()
+    kernel.unshare(
+        kernel.CLONE_NEWUSER
+        | kernel.CLONE_NEWNS
+        | kernel.CLONE_NEWNET
+        | kernel.CLONE_NEWIPC
+        | kernel.CLONE_NEWUTS
+        | kernel.CLONE_NEWPID
+        | kernel.CLONE_NEWCGROUP
+    )
+    write("/proc/self/setgroups", "deny")
+    write("/proc/self/uid_map", f"0 {uid} 1")
+    write("/proc/self/gid_map", f"0 {gid} 1")
+
+
+def build_root(sources: Sequence[tuple[str, str]]) -> None:
+    """Gives the fork server a root that holds the sources and nothing else of the machine."""
+    kernel.set_host_name("sandbox")
+    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    links = [(os.readlink(f"/{n}"), n) for n in _LINKS if os.path.islink(f"/{n}")]  # noqa: PTH114, PTH115
+    root = _stand()
+    devices = [(os.open(d, os.O_PATH | os.O_CLOEXEC), d) for d in _DEVICES]
+    _show(sources, root)
+    for target, name in links:
+        os.symlink(target.lstrip("/"), f"{root}/{name}")  # noqa: PTH211
+    for descriptor, path in devices:
+        _bind(f"/proc/self/fd/{descriptor}", root + path)
+        os.close(descriptor)
+    os.makedirs(f"{root}/etc", exist_ok=True)  # noqa: PTH103
+    for name, line in (("passwd", f"tool:x:{_INNER_ID}:{_INNER_ID}::{scratch_path()}:/bin/false"),
+                       ("group", f"tool:x:{_INNER_ID}:")):  # fmt: skip
+        with open(f"{root}/etc/{name}", "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(line + "\n")
+    for folder in (scratch_path(), "/proc", "/old", PACKAGES):
+        os.makedirs(root + folder, exist_ok=True)  # noqa: PTH103
+    secure = kernel.MS_NOSUID | kernel.MS_NODEV
+    kernel.mount("proc", f"{root}/proc", "proc", secure | kernel.MS_NOEXEC)
+    kernel.pivot_root(root, f"{root}/old")
+    os.chdir("/")
+    kernel.umount("/old")
+    os.rmdir("/old")  # noqa: PTH106
+    kernel.mount(None, "/", None, kernel.MS_REMOUNT | kernel.MS_BIND | kernel.MS_RDONLY | secure)
+
+
+def prepare() -> None:
+    """Does what a call with namespaces needs and knows before its request is there."""
+    kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC)
+
+
+def _limit(kind: int, value: int) -> None:
+    """Sets soft and hard limit: as the first process of its namespace a call ignores SIGXCPU."""
+    hard = resource.getrlimit(kind)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, value))
+
+
+def _enclose(request: dict[str, Any], config: Config) -> None:
+    """The mounts of one call, and the user that owns none of them."""
+    limits = request["limits"]
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+    size = f"size={limits['disk_bytes']},nr_inodes={limits['files'] + 1},mode=700"
+    kernel.mount("tmpfs", scratch_path(), "tmpfs", flags, size)
+    if config.environments:
+        if request["packages"]:
+            place = f"{ENVIRONMENTS}/{request['packages']}"
+            kernel.mount(place, PACKAGES, None, kernel.MS_BIND | kernel.MS_REC)
+            kernel.make_read_only(PACKAGES)
+        kernel.umount(ENVIRONMENTS)
+    me = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    write("oom_score_adj", "1000", me)
+    # Before the user namespace: from within it, a mount that it inherited cannot be taken away.
+    kernel.umount("/proc")
+    # The mount, network and IPC namespaces belong to the user namespace above this one, so no
+    # capability in it reaches them. The limits of processes of the namespaces above count all calls
+    # together: this call's own is set behind this line, where it counts for itself.
+    kernel.unshare(kernel.CLONE_NEWUSER)
+    write("setgroups", "deny", me)
+    write("uid_map", f"{_INNER_ID} 0 1", me)
+    write("gid_map", f"{_INNER_ID} 0 1", me)
+    os.close(me)
+    _limit(resource.RLIMIT_NPROC, limits["processes"] + _PROCESS_SLACK)
+
+
+def _limits(limits: dict[str, int]) -> None:
+    _limit(resource.RLIMIT_AS, limits["memory_bytes"])
+    _limit(resource.RLIMIT_CPU, limits["cpu_seconds"])
+    _limit(resource.RLIMIT_FSIZE, limits["disk_bytes"])
+    _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    _limit(resource.RLIMIT_STACK, _STACK_BYTES)
+    _limit(resource.RLIMIT_SIGPENDING, 256)
+    for kind in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE, resource.RLIMIT_CORE):
+        _limit(kind, 0)
+
+
+def lock(request: dict[str, Any], config: Config, filter_code: bytes | None) -> None:
+    """Locks this process for good; the tool runs behind it.
+
+    Raises:
+        OSError: A step is refused; the call must not be made.
+    """
+    if config.namespaces:
+        _enclose(request, config)
+        scratch, packages = scratch_path(), PACKAGES if request["packages"] else ""
+    else:
+        scratch, packages = request["scratch"], request["packages"]
+    os.chdir(scratch)
+    # A session of its own is a scheduling group of its own too (sched(7), autogroup).
+    os.setsid()
+    _limits(request["limits"])
+    kernel.drop_capabilities()
+    readable = [*_READABLE, *base_paths(), *([packages] if packages else [])]
+    if config.namespaces:
+        readable.append("/etc")
+    if not config.namespaces or landlock.abi():
+        landlock.restrict(readable, [scratch], _DEVICES)
+    settings.give_environment(scratch, request["environment"])
+    tempfile.tempdir = scratch
+    if packages:
+        sys.path.append(packages)
+    sys.argv = ["tool"]
+    random.seed()
+    code = filter_code or seccomp.assemble(
+        seccomp.instructions(syscalls.machine(), own=os.getpid())
+    )
+    seccomp.load(code)

@@ -1,0 +1,201 @@
+"""Seccomp: which system calls a process may make, as a list of what is allowed.
+
+The filter is classic BPF over ``struct seccomp_data`` (linux/seccomp.h): the call's number, the
+architecture, and the arguments, of which the lower 32 bits are looked at: the kernel takes no more
+of those that are tested here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import struct
+from collections.abc import Mapping, Sequence
+
+from . import kernel, syscalls
+
+_LOAD = 0x20  # BPF_LD | BPF_W | BPF_ABS
+_EQUAL = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
+_AT_LEAST = 0x35  # BPF_JMP | BPF_JGE | BPF_K
+_ANY_BIT = 0x45  # BPF_JMP | BPF_JSET | BPF_K
+_RETURN = 0x06  # BPF_RET | BPF_K
+_ALLOW = 0x7FFF0000
+_KILL = 0x80000000
+_ERRNO = 0x00050000
+_NUMBER = 0
+_ARCHITECTURE = 4
+_ARGUMENTS = 16
+_X32_BIT = 0x40000000
+# The highest number in the tables; the kernel's own answer is given for what is newer, so that a C
+# library that tries a new call falls back.
+_NEWER = 451
+
+_CLONE_NAMESPACES = 0x7E020080  # every CLONE_NEW*, CLONE_NEWTIME among them
+_CLONE_THREAD = 0x00010000
+_AF_UNIX = 1
+_SOCK_STREAM = 1
+_NONBLOCK = 0o4000
+_CLOEXEC = 0o2000000
+# Typing for others; and having the kernel send signals to others (asm-generic/sockios.h, fcntl.h),
+# which Landlock before ABI 6 does not look at.
+_IOCTLS = (0x5412, 0x541C, 0x8901, 0x8902)  # TIOCSTI, TIOCLINUX, FIOSETOWN, SIOCSPGRP
+_FCNTLS = (8, 10, 15, 1024)  # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE
+_PR_SET_SECCOMP = 22
+_PR_SET_MM = 35
+_PR_SET_PTRACER = 0x59616D61
+_SET_ID_BITS = 0o6000
+_SET_MODE_FILTER = 1
+
+# In the tables for the jail's own use, or refused to tools: sockets of every kind (a call has no
+# network, and the abstract names of unix sockets belong to a network namespace).
+_NEVER = frozenset({
+    "socket", "connect", "accept", "accept4", "bind", "listen", "landlock_create_ruleset",
+    "landlock_add_rule", "landlock_restrict_self", "pivot_root", "capset", "seccomp",
+    "mount_setattr",
+})  # fmt: skip
+# Without a user of its own, a tool is the service's user, and Landlock (up to ABI 7) does not look
+# at these: the owner may change modes, owners and times of files that it may not open, and watch
+# what happens in folders that it may not list.
+_OF_OWNERS = frozenset({
+    "chmod", "fchmod", "fchmodat", "chown", "fchown", "lchown", "fchownat", "utime", "utimes",
+    "futimesat", "utimensat", "truncate", "setpriority", "tkill", "pidfd_open",
+    "inotify_add_watch",
+})  # fmt: skip
+
+Instruction = tuple[int, int, int, int]
+
+
+def _refuse(error: int) -> Instruction:
+    return (_RETURN, 0, 0, _ERRNO | error)
+
+
+_PERMIT: Instruction = (_RETURN, 0, 0, _ALLOW)
+_DENY = _refuse(errno.EPERM)
+
+
+def _argument(index: int) -> Instruction:
+    return (_LOAD, 0, 0, _ARGUMENTS + 8 * index)
+
+
+def _only(index: int, values: Sequence[int]) -> list[Instruction]:
+    """Permits the call if the argument is one of `values`."""
+    last = len(values)
+    tests = [(_EQUAL, last - n, 0, value) for n, value in enumerate(values)]
+    return [_argument(index), *tests, _DENY, _PERMIT]
+
+
+def _none_of(index: int, values: Sequence[int]) -> list[Instruction]:
+    last = len(values)
+    tests = [(_EQUAL, last - n, 0, value) for n, value in enumerate(values)]
+    return [_argument(index), *tests, _PERMIT, _DENY]
+
+
+def _without_bits(index: int, bits: int) -> list[Instruction]:
+    return [_argument(index), (_ANY_BIT, 0, 1, bits), _DENY, _PERMIT]
+
+
+def _stream_pair() -> list[Instruction]:
+    """Permits pairs of streams of unix sockets.
+
+    An end of a pair of datagrams is a socket that can send to any path and abstract name.
+    """
+    types = [_SOCK_STREAM | flags for flags in (0, _NONBLOCK, _CLOEXEC, _NONBLOCK | _CLOEXEC)]
+    return [_argument(0), (_EQUAL, 1, 0, _AF_UNIX), _DENY, *_only(1, types)]
+
+
+def _rules(own: int | None) -> dict[str, list[Instruction]]:
+    rules = {
+        # Its flags are in memory, where a filter cannot look: the library falls back to clone.
+        "clone3": [_refuse(errno.ENOSYS)],
+        "clone": _without_bits(0, _CLONE_NAMESPACES),
+        "socketpair": _stream_pair(),
+        "ioctl": _none_of(1, _IOCTLS),
+        "fcntl": _none_of(1, _FCNTLS),
+        "prctl": _none_of(0, [_PR_SET_MM, _PR_SET_SECCOMP, _PR_SET_PTRACER]),
+        "chmod": _without_bits(1, _SET_ID_BITS),
+        "fchmod": _without_bits(1, _SET_ID_BITS),
+        "fchmodat": _without_bits(2, _SET_ID_BITS),
+    }
+    if own is None:
+        return rules
+    # No namespaces: it sees the machine's processes and must reach none but itself.
+    again = _refuse(errno.EAGAIN)
+    rules["clone"] = [
+        _argument(0),
+        (_ANY_BIT, 0, 1, _CLONE_NAMESPACES),
+        _DENY,
+        (_ANY_BIT, 0, 1, _CLONE_THREAD),
+        _PERMIT,
+        again,
+    ]
+    rules["fork"] = rules["vfork"] = [again]
+    for name in ("prlimit64", "sched_setaffinity", "sched_setattr", "kill"):
+        rules[name] = _only(0, [0, own])
+    rules["tgkill"] = _only(0, [own])
+    for name in _OF_OWNERS:
+        rules[name] = [_DENY]
+    return rules
+
+
+def instructions(machine: str, own: int | None = None) -> list[Instruction]:
+    """Returns the filter.
+
+    Args:
+        machine: Whose numbers: ``x86_64`` or ``aarch64``.
+        own: The process's own id, where it has no process namespace: it then may not fork, nor
+            name another process in a call. None where it has one.
+    """
+    numbers = syscalls.TABLES[machine]
+    program: list[Instruction] = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_EQUAL, 1, 0, syscalls.AUDIT_ARCH[machine]),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+        (_AT_LEAST, 0, 1, _X32_BIT),
+        (_RETURN, 0, 0, _KILL),
+    ]
+    rules = {name: rule for name, rule in _rules(own).items() if name in numbers}
+    for name, rule in rules.items():
+        program += [(_EQUAL, 0, len(rule), numbers[name]), *rule]
+    plain = {name: n for name, n in numbers.items() if name not in rules and name not in _NEVER}
+    program += _ranges(plain)
+    return [*program, (_AT_LEAST, 0, 1, _NEWER), _refuse(errno.ENOSYS), _DENY]
+
+
+def _ranges(numbers: Mapping[str, int]) -> list[Instruction]:
+    """Permits these numbers, neighbours by one test."""
+    program: list[Instruction] = []
+    ordered = sorted(numbers.values())
+    start = 0
+    while start < len(ordered):
+        end = start
+        while end + 1 < len(ordered) and ordered[end + 1] == ordered[end] + 1:
+            end += 1
+        low, high = ordered[start], ordered[end]
+        if low == high:
+            program += [(_EQUAL, 0, 1, low), _PERMIT]
+        else:
+            program += [(_AT_LEAST, 0, 2, low), (_AT_LEAST, 1, 0, high + 1), _PERMIT]
+        start = end + 1
+    return program
+
+
+def assemble(program: Sequence[Instruction]) -> bytes:
+    """Returns the program as an array of ``struct sock_filter``."""
+    return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+
+def load(code: bytes) -> None:
+    """Puts this process, and all that it starts, under a filter for good.
+
+    Raises:
+        OSError: The kernel refuses it.
+    """
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = _Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
+    kernel.syscall("seccomp", _SET_MODE_FILTER, 0, ctypes.byref(program))

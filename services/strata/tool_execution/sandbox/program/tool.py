@@ -1,0 +1,106 @@
+"""Runs the tool: the last that happens in a jailed process, with everything locked.
+
+Answers go over the call's socket, each as its length in four bytes (big endian) and JSON. The
+tool's code runs in the same interpreter and can forge them: the service believes nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import io
+import json
+import linecache
+import os
+import socket
+import struct
+import sys
+import types
+from typing import Any
+
+from . import values
+
+_FILE = "<tool>"
+# Frames of this module above the tool's own: run and _call.
+_OWN_FRAMES = 2
+
+
+def send(connection: socket.socket, message: bytes) -> None:
+    """Sends one answer; nobody listening is no error."""
+    try:
+        connection.sendall(struct.pack(">I", len(message)) + message)
+    except OSError:
+        return
+
+
+def receive(connection: socket.socket) -> bytes:
+    """Receives one message; empty when the other side is gone."""
+    head = _exactly(connection, 4)
+    return _exactly(connection, struct.unpack(">I", head)[0]) if head else b""
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < count:
+        part = connection.recv(min(count - len(parts), 1 << 18))
+        if not part:
+            return b""
+        parts += part
+    return bytes(parts)
+
+
+def _call(source: str, function: str, arguments: dict[str, Any]) -> object:
+    module = types.ModuleType("tool" if function else "__main__")
+    # Dataclasses, models and type hints look up the module of a class.
+    sys.modules[module.__name__] = module
+    linecache.cache[_FILE] = (len(source), None, source.splitlines(keepends=True), _FILE)
+    exec(compile(source, _FILE, "exec"), module.__dict__)  # noqa: S102 - it is what we are for
+    if not function:
+        return None
+    if function not in module.__dict__:
+        raise NameError(f"The source defines no function {function!r}.")
+    value = module.__dict__[function](**arguments)
+    return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+
+
+async def _awaited(value: Any) -> object:
+    return await value
+
+
+def _answer(request: dict[str, Any]) -> bytes:
+    try:
+        value = _call(request["source"], request["function"], request["arguments"])
+        body = values.encode(value)
+    except values.BadResult as error:
+        return json.dumps({"bad": str(error)}).encode()
+    except SystemExit as error:
+        if not request["function"] and error.code in {None, 0}:
+            return b'{"value":null}'
+        return json.dumps({"error": values.describe(error, _OWN_FRAMES)}).encode()
+    except BaseException as error:  # noqa: BLE001 - everything a tool raises is told
+        return json.dumps({"error": values.describe(error, _OWN_FRAMES)}).encode()
+    if len(body) > request["limits"]["result_bytes"]:
+        return json.dumps({"large": len(body)}).encode()
+    return b'{"value":' + body + b"}"
+
+
+def run(connection: socket.socket, request: dict[str, Any]) -> None:
+    """Runs a call, answers, and ends the process."""
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        stream = io.TextIOWrapper(
+            io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False)),
+            encoding="utf-8",
+            errors="replace",
+            line_buffering=True,
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    answer = _answer(request)
+    for name in ("stdout", "stderr"):
+        # A tool may have put anything there.
+        with contextlib.suppress(BaseException):
+            getattr(sys, name).flush()
+    send(connection, answer)
+    # Not sys.exit: threads of the tool must not keep the process.
+    os._exit(0)

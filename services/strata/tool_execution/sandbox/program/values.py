@@ -1,0 +1,91 @@
+"""What a tool returned, as strict JSON; and what it raised, as words."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import json
+import pathlib
+import traceback
+import uuid
+
+_MAX_MESSAGE = 2_000
+_MAX_TRACEBACK = 4_000
+_MAX_TYPE = 100
+MAX_DEPTH = 100
+
+
+class BadResult(Exception):  # noqa: N818 - the name of the status
+    """The returned value cannot be said in JSON; the words say why."""
+
+
+def _plain(value: object) -> object:
+    """Gives what JSON does not know by itself: called by the encoder for each such value."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    dump = getattr(value, "model_dump", None)
+    if callable(dump) and not isinstance(value, type):
+        return dump(mode="json")
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, dt.date | dt.time):
+        return value.isoformat()
+    if isinstance(value, uuid.UUID | decimal.Decimal | pathlib.PurePath):
+        return str(value)
+    if isinstance(value, set | frozenset):
+        raise BadResult("It contains a set, which has no order: return a list.")
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise BadResult("It contains bytes: return text, for example base64.")
+    raise BadResult(
+        f"It contains a value of type {type(value).__name__}, which has no form in JSON."
+    )
+
+
+def encode(value: object) -> bytes:
+    """Returns a value as JSON in UTF-8.
+
+    Tuples become lists, dataclasses and pydantic models objects, enumerations their values,
+    dates, times, UUIDs, decimals and paths text; a key that is a number becomes text.
+
+    Raises:
+        BadResult: It cannot be said in JSON.
+    """
+    try:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=_plain)
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadResult("It contains text with half a surrogate pair, which is no text.") from None
+    except RecursionError:
+        raise BadResult(f"It is nested deeper than {MAX_DEPTH} levels.") from None
+    except ValueError as error:
+        raise BadResult(f"It has no form in JSON: {_words(error)}") from None
+    except TypeError as error:
+        raise BadResult(f"It has no form in JSON: {_words(error)}") from None
+
+
+def _words(error: BaseException) -> str:
+    # Whatever a tool raises, its texts are its own code and may raise again.
+    try:
+        return str(error)[:_MAX_MESSAGE]
+    except BaseException:  # noqa: BLE001
+        return "(its message cannot be read)"
+
+
+def describe(error: BaseException, skipped_frames: int) -> dict[str, str]:
+    """Returns an exception as type, message and traceback, each cut."""
+    try:
+        trace = error.__traceback__
+        for _ in range(skipped_frames):
+            trace = trace.tb_next if trace else None
+        lines = traceback.format_exception(type(error), error, trace, limit=-8)
+        text = "".join(lines)
+        if len(text) > _MAX_TRACEBACK:
+            text = "...\n" + text[-_MAX_TRACEBACK:]
+    except BaseException:  # noqa: BLE001
+        text = ""
+    message = _words(error)
+    if isinstance(error, SystemExit):
+        message = f"The code called sys.exit({message})."
+    return {"type": type(error).__name__[:_MAX_TYPE], "message": message, "traceback": text}

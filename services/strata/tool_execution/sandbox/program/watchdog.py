@@ -1,0 +1,166 @@
+"""Watches the calls that run: the memory and the processes of each one's whole tree.
+
+Limits of the kernel (setrlimit) are those of one process. A control group would bound a tree, but
+is seldom ours to write; so the tree is looked at, twenty times a second.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+PERIOD_S = 0.05
+# Shared memory is counted with each process that maps it: too much rather than too little.
+_COUNTED = re.compile(r"^(?:RssAnon|RssShmem):\s*(\d+) kB$", re.MULTILINE)
+_PARENT = re.compile(r"^PPid:\s*(\d+)$", re.MULTILINE)
+_THREADS = re.compile(r"^Threads:\s*(\d+)$", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class Watched:
+    """A call that runs.
+
+    Attributes:
+        tree_bytes: Most memory of its processes together.
+        processes: Most processes and threads.
+        scratch: Its scratch folder where the kernel does not bound it; empty where it does.
+        disk_bytes: Most bytes in that.
+        files: Most entries in that.
+        peak_bytes: Most memory that was seen.
+        over: The limit that it went over: ``memory``, ``processes``, ``disk`` or ``files``.
+    """
+
+    tree_bytes: int
+    processes: int
+    scratch: str
+    disk_bytes: int
+    files: int
+    peak_bytes: int = 0
+    over: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    parent: int
+    memory: int
+    threads: int
+
+
+def _read(pid: int) -> _Process | None:
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+            text = file.read()
+    except OSError:
+        return None
+    parent, threads = _PARENT.search(text), _THREADS.search(text)
+    if parent is None:
+        return None
+    count = int(threads[1]) if threads else 1
+    memory = _memory(text)
+    if memory is None:
+        # Its first thread has ended; the others, if there are any, still have the memory.
+        memory = _memory_of_threads(pid) if count else 0
+    return _Process(int(parent[1]), memory, max(count, 1))
+
+
+def _memory(text: str) -> int | None:
+    found = _COUNTED.findall(text)
+    return sum(int(kib) for kib in found) * 1024 if found else None
+
+
+def _memory_of_threads(pid: int) -> int:
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+            with open(f"/proc/{pid}/task/{thread}/status", encoding="utf-8", errors="replace") as f:  # noqa: PTH123
+                memory = _memory(f.read())
+            if memory is not None:
+                return memory
+    except OSError:
+        return 0
+    return 0
+
+
+def look(watched: dict[int, Watched], whole_tree: bool) -> None:
+    """Notes peaks, and the limits that were passed.
+
+    Args:
+        watched: The calls, by the id of their first process.
+        whole_tree: Whether a call may have more processes than its first.
+    """
+    pids = [int(n) for n in os.listdir("/proc") if n.isdigit()] if whole_tree else list(watched)  # noqa: PTH208
+    seen = {pid: process for pid in pids if (process := _read(pid))}
+    memory = dict.fromkeys(watched, 0)
+    threads = dict.fromkeys(watched, 0)
+    for pid, process in seen.items():
+        root = _root(pid, seen, watched)
+        if root is not None:
+            memory[root] += process.memory
+            threads[root] += process.threads
+    for pid, call in watched.items():
+        call.peak_bytes = max(call.peak_bytes, memory[pid])
+        if memory[pid] > call.tree_bytes:
+            call.over = call.over or "memory"
+        elif threads[pid] > call.processes:
+            call.over = call.over or "processes"
+        elif call.scratch:
+            call.over = call.over or _disk(pid, call)
+
+
+def _root(pid: int, seen: dict[int, _Process], watched: dict[int, Watched]) -> int | None:
+    for _ in range(len(seen) + 1):
+        if pid in watched:
+            return pid
+        process = seen.get(pid)
+        if process is None:
+            return None
+        pid = process.parent
+    return None
+
+
+def _disk(pid: int, call: Watched) -> str:
+    """Returns what of the scratch folder is too much: ``disk``, ``files``, or nothing."""
+    used = 0
+    found = (*_tree(call.scratch, call.files + 1), *_deleted(pid))
+    for entries, status in enumerate(found, start=1):
+        used += status.st_blocks * 512
+        if used > call.disk_bytes:
+            return "disk"
+        if entries > call.files:
+            return "files"
+    return ""
+
+
+def _tree(folder: str, most: int) -> Iterator[os.stat_result]:
+    folders, count = [folder], 0
+    while folders and count < most:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    status = entry.stat(follow_symlinks=False)
+                    count += 1
+                    yield status
+                    if stat.S_ISDIR(status.st_mode):
+                        folders.append(entry.path)
+                    if count >= most:
+                        return
+        except OSError:
+            # Gone meanwhile, or a path longer than the kernel takes.
+            continue
+
+
+def _deleted(pid: int) -> Iterator[os.stat_result]:
+    """Gives the files that a process holds open after their last name was removed."""
+    try:
+        descriptors = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
+    except OSError:
+        return
+    for descriptor in descriptors:
+        try:
+            status = os.stat(f"/proc/{pid}/fd/{descriptor}")  # noqa: PTH116
+        except OSError:
+            continue
+        if status.st_nlink == 0 and stat.S_ISREG(status.st_mode):
+            yield status

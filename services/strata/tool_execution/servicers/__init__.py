@@ -1,0 +1,6 @@
+"""The services of tool execution."""
+
+from strata.tool_execution.servicers.execution import ExecutionServicer
+from strata.tool_execution.servicers.tools import ToolServicer
+
+__all__ = ["ExecutionServicer", "ToolServicer"]

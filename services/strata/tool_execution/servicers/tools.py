@@ -1,0 +1,211 @@
+"""ToolService: the registry of a project's tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from strata.api.common.v1 import message_pb2 as common
+from strata.api.tool_execution.v1 import tool_service_pb2 as pb
+from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
+from strata.shared.clock import Clock
+from strata.shared.db import decode_page_token, encode_page_token, page_limit
+from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.ids import check_id
+from strata.tool_execution import convert, convert_registry
+from strata.tool_execution.custom.executor import SandboxRunner
+from strata.tool_execution.custom.secrets import SecretBox
+from strata.tool_execution.domain.arguments import parse_arguments
+from strata.tool_execution.domain.packaging import pack
+from strata.tool_execution.domain.registry import (
+    SecretStore,
+    ToolStore,
+    name_taken,
+    not_built,
+    tool_missing,
+)
+from strata.tool_execution.domain.tools import Tool, ToolError, ToolType
+from strata.tool_execution.search import ToolSearch
+
+Context = Any
+MAX_PAGE_SIZE = 500
+DEFAULT_HITS = 5
+MAX_HITS = 50
+MAX_QUERY = 1_000
+
+
+class ToolServicer(pb_grpc.ToolServiceServicer):
+    """The registry: the project's own tools beside the built-in ones.
+
+    Args:
+        builtin: The built-in tools by name.
+        store: The project's own tools.
+        secrets: Its secrets.
+        box: Seals them.
+        runner: Runs custom tools.
+        search: Finds tools.
+        clock: Measures runs.
+    """
+
+    def __init__(
+        self,
+        builtin: Mapping[str, Tool],
+        store: ToolStore,
+        secrets: SecretStore,
+        box: SecretBox,
+        runner: SandboxRunner,
+        search: ToolSearch,
+        clock: Clock,
+    ) -> None:
+        self._builtin = builtin
+        self._builtin_by_id = {tool.id: tool for tool in builtin.values()}
+        self._store = store
+        self._secrets = secrets
+        self._box = box
+        self._runner = runner
+        self._search = search
+        self._clock = clock
+
+    async def UpsertTool(
+        self, request: pb.UpsertToolRequest, context: Context
+    ) -> pb.UpsertToolResponse:
+        """Creates a tool or a new version of it."""
+        tool, again = convert_registry.to_tool(request)
+        if tool.name in self._builtin:
+            raise name_taken(tool.name, "a built-in tool")
+        if tool.type is ToolType.CUSTOM:
+            self._check_sandbox()
+        stored = await self._store.upsert(tool, again)
+        return pb.UpsertToolResponse(tool=convert.tool_to_proto(stored))
+
+    async def GetTool(self, request: pb.GetToolRequest, context: Context) -> pb.GetToolResponse:
+        """Returns a tool by id or name."""
+        if bool(request.tool_id) == bool(request.name):
+            raise InvalidArgumentError(
+                "Give tool_id or name.",
+                violations=[FieldViolation("tool_id", "set exactly one of tool_id and name")],
+            )
+        tool = await self._find(request.tool_id, request.name)
+        return pb.GetToolResponse(tool=convert.tool_to_proto(tool))
+
+    async def ListTools(
+        self, request: pb.ListToolsRequest, context: Context
+    ) -> pb.ListToolsResponse:
+        """Lists tools by name."""
+        limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
+        scope = f"ListTools {sorted(request.types)}"
+        cursor = decode_page_token(scope, request.page_token, (str,))
+        after = str(cursor[0]) if cursor else ""
+        types = convert.types_to_domain(request.types)
+        tools: dict[str, Tool] = {}
+        if types or not request.types:
+            page = await self._store.page(types, after, limit + 1)
+            tools = {tool.name: tool for tool in page}
+        for name, tool in self._builtin.items():
+            if name > after and (not request.types or tool.type in types):
+                tools[name] = tool
+        names = sorted(tools)
+        more = len(names) > limit
+        return pb.ListToolsResponse(
+            tools=[convert.tool_to_proto(tools[name]) for name in names[:limit]],
+            next_page_token=encode_page_token(scope, [names[limit - 1]]) if more else "",
+        )
+
+    async def DeleteTool(
+        self, request: pb.DeleteToolRequest, context: Context
+    ) -> pb.DeleteToolResponse:
+        """Deletes a tool of the project."""
+        check_id(request.tool_id, "tool", field="tool_id")
+        if request.tool_id in self._builtin_by_id:
+            raise _not_for_builtin("deleted")
+        if not await self._store.delete(request.tool_id):
+            raise tool_missing(request.tool_id)
+        return pb.DeleteToolResponse()
+
+    async def SearchTools(
+        self, request: pb.SearchToolsRequest, context: Context
+    ) -> pb.SearchToolsResponse:
+        """Finds tools by text and meaning, best first."""
+        if not request.query.strip() or len(request.query) > MAX_QUERY or request.limit < 0:
+            field = "limit" if request.limit < 0 else "query"
+            said = "must not be negative" if request.limit < 0 else f"1 to {MAX_QUERY} characters"
+            raise InvalidArgumentError(
+                f"The search cannot be done: {field} {said}.",
+                violations=[FieldViolation(field, said)],
+            )
+        limit = min(request.limit or DEFAULT_HITS, MAX_HITS)
+        hits = await self._search.search(request.query, limit)
+        return pb.SearchToolsResponse(
+            hits=[pb.ToolHit(tool=convert.tool_to_proto(hit.tool), score=hit.score) for hit in hits]
+        )
+
+    async def RunTool(self, request: pb.RunToolRequest, context: Context) -> pb.RunToolResponse:
+        """Runs a tool once in the sandbox; one that fails is data."""
+        tool, sealed = await self._to_run(request)
+        self._check_sandbox()
+        began = self._clock.monotonic()
+        try:
+            arguments = parse_arguments(tool, request.arguments_json)
+            ran = await self._runner.run(tool, arguments, sealed)
+            ok, value = True, ran.output.value
+        except ToolError as error:
+            ok, value = False, str(error)
+        content, _ = pack(ok, value, self._clock.now(), tool.return_char_limit)
+        return pb.RunToolResponse(
+            tool_return=common.ToolReturnPart(
+                name=tool.name,
+                status=common.TOOL_STATUS_OK if ok else common.TOOL_STATUS_FAILED,
+                content=content,
+                provenance=common.PROVENANCE_TOOL,
+            ),
+            duration_ms=round((self._clock.monotonic() - began) * 1000),
+            isolation=self._runner.isolation,
+        )
+
+    async def PutSecret(
+        self, request: pb.PutSecretRequest, context: Context
+    ) -> pb.PutSecretResponse:
+        """Stores a secret, or deletes it if the value is empty."""
+        convert_registry.check_secret(request)
+        if request.value:
+            await self._secrets.put(request.name, self._box.seal(request.name, request.value))
+        else:
+            await self._secrets.delete(request.name)
+        return pb.PutSecretResponse()
+
+    async def _find(self, tool_id: str, name: str = "") -> Tool:
+        if tool_id:
+            check_id(tool_id, "tool", field="tool_id")
+        elif "\0" in name:
+            raise tool_missing("of this name")
+        known = self._builtin_by_id.get(tool_id) if tool_id else self._builtin.get(name)
+        tool = known or await self._store.get(tool_id=tool_id, name=name)
+        if tool is None:
+            raise tool_missing(tool_id or name)
+        return tool
+
+    async def _to_run(self, request: pb.RunToolRequest) -> tuple[Tool, Mapping[str, bytes]]:
+        if bool(request.tool_id) == bool(request.source_code):
+            raise InvalidArgumentError(
+                "Give tool_id or source_code.",
+                violations=[FieldViolation("tool_id", "set exactly one of it and source_code")],
+            )
+        if request.source_code:
+            return convert_registry.to_dry_run(request.source_code), {}
+        name = (await self._find(request.tool_id)).name
+        runnable = await self._store.runnable([name])
+        tool = runnable.tools.get(name)
+        if tool is None or tool.type is not ToolType.CUSTOM:
+            raise _not_for_builtin("run without an agent")
+        return tool, runnable.sealed
+
+    def _check_sandbox(self) -> None:
+        if not self._runner.is_there:
+            raise not_built("sandbox", "This server has no sandbox, so it runs no custom tools.")
+
+
+def _not_for_builtin(what: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"This is no tool that can be {what}: it is built in, or the client runs it.",
+        violations=[FieldViolation("tool_id", "must be that of a custom tool of the project")],
+    )

@@ -1,0 +1,6 @@
+"""Tools, secrets and repeated requests in PostgreSQL."""
+
+from strata.tool_execution.store.secrets import PostgresSecretStore
+from strata.tool_execution.store.tools import PostgresToolStore
+
+__all__ = ["PostgresSecretStore", "PostgresToolStore"]

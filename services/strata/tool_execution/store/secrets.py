@@ -1,0 +1,35 @@
+"""Secrets of tools in PostgreSQL, sealed."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+
+from strata.shared.context import current_project
+from strata.shared.db import Database
+
+_PUT = text(
+    """
+    INSERT INTO tool_execution.secrets (project_id, name, sealed)
+    VALUES (:project, :name, CAST(:sealed AS bytea))
+    ON CONFLICT (project_id, name) DO UPDATE SET sealed = EXCLUDED.sealed, update_time = now()
+    """
+)
+_DELETE = text("DELETE FROM tool_execution.secrets WHERE project_id = :project AND name = :name")
+
+
+class PostgresSecretStore:
+    """Implements `domain.registry.SecretStore`. Calls read their secrets with their tools."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def put(self, name: str, sealed: bytes) -> None:
+        """Stores a secret in place of the one before."""
+        bound = {"project": current_project(), "name": name, "sealed": sealed}
+        async with self._database.transaction() as connection:
+            await connection.execute(_PUT, bound)
+
+    async def delete(self, name: str) -> None:
+        """Deletes a secret if there is one."""
+        async with self._database.transaction() as connection:
+            await connection.execute(_DELETE, {"project": current_project(), "name": name})

@@ -1,0 +1,199 @@
+"""Tools in PostgreSQL."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.shared.context import current_project
+from strata.shared.db import Database
+from strata.shared.errors import AlreadyExistsError, Reason
+from strata.tool_execution.domain.registry import Request, Runnable, StoredVector, name_taken
+from strata.tool_execution.domain.tools import Tool, ToolType
+from strata.tool_execution.store.rows import COLUMNS, from_text, to_text, to_tool, to_values
+
+_UPSERT = text(
+    f"""
+    INSERT INTO tool_execution.tools AS t (
+        project_id, id, name, type, description, source_code, function_name, parameters, tags,
+        return_char_limit, default_requires_approval, enable_parallel_execution, effect,
+        pip_requirements, secret_names, version)
+    VALUES (:project, :id, :name, :type, :description, :source, :function,
+        CAST(:parameters AS json), CAST(:tags AS text[]), :limit, :approval, :parallel, :effect,
+        CAST(:requirements AS text[]), CAST(:secrets AS text[]), :version)
+    ON CONFLICT (project_id, name) DO UPDATE SET
+        description = EXCLUDED.description, source_code = EXCLUDED.source_code,
+        function_name = EXCLUDED.function_name, parameters = EXCLUDED.parameters,
+        tags = EXCLUDED.tags, return_char_limit = EXCLUDED.return_char_limit,
+        default_requires_approval = EXCLUDED.default_requires_approval,
+        enable_parallel_execution = EXCLUDED.enable_parallel_execution,
+        effect = EXCLUDED.effect, pip_requirements = EXCLUDED.pip_requirements,
+        secret_names = EXCLUDED.secret_names, version = EXCLUDED.version, update_time = now()
+        WHERE t.type = EXCLUDED.type AND t.version <> EXCLUDED.version
+    RETURNING {COLUMNS}
+    """
+)
+_SELECT = f"SELECT {COLUMNS} FROM tool_execution.tools WHERE project_id = :project"
+_BY_ID = text(f"{_SELECT} AND id = :key")
+_BY_NAME = text(f"{_SELECT} AND name = :key")
+_NAMED = text(f"{_SELECT} AND name = ANY(CAST(:names AS text[]))")
+_PAGE = text(
+    f"{_SELECT} AND name > :after"
+    " AND (CAST(:types AS text[]) = '{}' OR type = ANY(CAST(:types AS text[])))"
+    " ORDER BY name LIMIT :limit"
+)
+_SEALED = """
+    (SELECT json_object_agg(s.name, encode(s.sealed, 'base64'))
+       FROM tool_execution.secrets s
+      WHERE s.project_id = t.project_id AND s.name = ANY(t.secret_names))::text AS sealed
+"""
+_RUNNABLE = text(
+    f"SELECT {COLUMNS}, {_SEALED} FROM tool_execution.tools t"
+    " WHERE project_id = :project AND name = ANY(CAST(:names AS text[]))"
+)
+_DELETE = text("DELETE FROM tool_execution.tools WHERE project_id = :project AND id = :id")
+_SEARCHABLE = text(
+    f"""
+    SELECT {COLUMNS.replace("source_code", "'' AS source_code", 1)}, vector, vector_hash
+    FROM tool_execution.tools WHERE project_id = :project ORDER BY name LIMIT :limit
+    """
+)
+_KEEP = text(
+    """
+    UPDATE tool_execution.tools t SET vector = v.vector, vector_hash = v.hash
+    FROM unnest(CAST(:ids AS text[]), CAST(:hashes AS text[]), CAST(:vectors AS bytea[]))
+        AS v (id, hash, vector)
+    WHERE t.project_id = :project AND t.id = v.id
+    """
+)
+_NOTE = text(
+    """
+    INSERT INTO tool_execution.requests (project_id, request_id, digest)
+    VALUES (:project, :request, :digest) ON CONFLICT DO NOTHING RETURNING 1
+    """
+)
+_NOTED = text(
+    "SELECT digest, response FROM tool_execution.requests"
+    " WHERE project_id = :project AND request_id = :request"
+)
+_ANSWER = text(
+    "UPDATE tool_execution.requests SET response = :response"
+    " WHERE project_id = :project AND request_id = :request"
+)
+
+
+class PostgresToolStore:
+    """Implements `domain.registry.ToolStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def upsert(self, tool: Tool, request: Request) -> Tool:
+        """Stores a tool under its name; with the same content nothing is changed."""
+        project = current_project()
+        async with self._database.transaction() as connection:
+            if request.id:
+                before = await _noted(connection, project, request)
+                if before is not None:
+                    return before
+            stored = await _stored(connection, project, tool)
+            if request.id:
+                answer = {"project": project, "request": request.id, "response": to_text(stored)}
+                await connection.execute(_ANSWER, answer)
+            return stored
+
+    async def get(self, *, tool_id: str = "", name: str = "") -> Tool | None:
+        """Returns a tool by id or name."""
+        async with self._database.transaction(read_only=True) as connection:
+            bound = {"project": current_project(), "key": tool_id or name}
+            row = (await connection.execute(_BY_ID if tool_id else _BY_NAME, bound)).one_or_none()
+            return None if row is None else to_tool(row)
+
+    async def page(self, types: Collection[ToolType], after: str, limit: int) -> Sequence[Tool]:
+        """Returns tools by name, those after a name; no types mean all."""
+        bound = {
+            "project": current_project(),
+            "after": after,
+            "types": sorted(types),
+            "limit": limit,
+        }
+        async with self._database.transaction(read_only=True) as connection:
+            return [to_tool(row) for row in await connection.execute(_PAGE, bound)]
+
+    async def named(self, names: Collection[str]) -> Mapping[str, Tool]:
+        """Returns the tools of these names that there are."""
+        bound = {"project": current_project(), "names": sorted(names)}
+        async with self._database.transaction(read_only=True) as connection:
+            found = [to_tool(row) for row in await connection.execute(_NAMED, bound)]
+        return {tool.name: tool for tool in found}
+
+    async def runnable(self, names: Collection[str]) -> Runnable:
+        """Returns the tools of these names that there are, with their secrets."""
+        bound = {"project": current_project(), "names": sorted(names)}
+        async with self._database.transaction(read_only=True) as connection:
+            rows = (await connection.execute(_RUNNABLE, bound)).all()
+        sealed = {
+            name: base64.b64decode(value)
+            for row in rows
+            for name, value in json.loads(row.sealed or "{}").items()
+        }
+        return Runnable({row.name: to_tool(row) for row in rows}, sealed)
+
+    async def delete(self, tool_id: str) -> bool:
+        """Deletes a tool; says whether there was one."""
+        async with self._database.transaction() as connection:
+            bound = {"project": current_project(), "id": tool_id}
+            return bool((await connection.execute(_DELETE, bound)).rowcount)
+
+    async def searchable(self, limit: int) -> Sequence[tuple[Tool, StoredVector | None]]:
+        """Returns tools by name, without their source, each with its vector if it has one."""
+        async with self._database.transaction(read_only=True) as connection:
+            bound = {"project": current_project(), "limit": limit}
+            rows = await connection.execute(_SEARCHABLE, bound)
+            return [(to_tool(row), _vector(row)) for row in rows]
+
+    async def keep_vectors(self, vectors: Sequence[StoredVector]) -> None:
+        """Keeps vectors beside their tools."""
+        bound = {
+            "project": current_project(),
+            "ids": [each.tool_id for each in vectors],
+            "hashes": [each.text_hash for each in vectors],
+            "vectors": [each.vector for each in vectors],
+        }
+        async with self._database.transaction() as connection:
+            await connection.execute(_KEEP, bound)
+
+
+async def _noted(connection: AsyncConnection, project: str, request: Request) -> Tool | None:
+    """Notes a request; of one that was noted before, returns the answer."""
+    bound = {"project": project, "request": request.id}
+    note = await connection.execute(_NOTE, {**bound, "digest": request.digest})
+    if note.one_or_none() is not None:
+        return None
+    row = (await connection.execute(_NOTED, bound)).one()
+    if row.digest != request.digest:
+        raise AlreadyExistsError(
+            f"The request_id {request.id!r} was used before for something else.",
+            reason=Reason.REQUEST_ID_REUSED,
+            metadata={"request_id": request.id},
+        )
+    return from_text(row.response)
+
+
+async def _stored(connection: AsyncConnection, project: str, tool: Tool) -> Tool:
+    row = (await connection.execute(_UPSERT, {"project": project, **to_values(tool)})).one_or_none()
+    if row is None:
+        bound = {"project": project, "key": tool.name}
+        row = (await connection.execute(_BY_NAME, bound)).one()
+    if row.type != tool.type:
+        raise name_taken(tool.name, f"a {row.type} tool")
+    return to_tool(row)
+
+
+def _vector(row: Any) -> StoredVector | None:
+    return None if row.vector is None else StoredVector(row.id, row.vector_hash, row.vector)

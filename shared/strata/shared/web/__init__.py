@@ -1,0 +1,1 @@
+"""Reaching the web without being led elsewhere: addresses, the guard, bounded fetching."""

@@ -1,0 +1,133 @@
+"""Which network addresses a URL from a stranger may lead to (measured.md, B3).
+
+The tables are ours and not those of `ipaddress`, whose answers differ between versions of
+Python; a test holds them against it. What is not listed as reachable is not reached: all of
+IPv6 but global unicast, and every form that carries an IPv4 address inside an IPv6 one (mapped,
+NAT64, 6to4, Teredo), because what those lead to depends on routers that are not seen from here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+
+from strata.shared.web.errors import ForbiddenUrlError
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_PRIVATE_V4 = tuple(
+    map(
+        ipaddress.IPv4Network,
+        (
+            "0.0.0.0/8",  # this network
+            "10.0.0.0/8",
+            "100.64.0.0/10",  # shared by the customers of a provider (CGNAT)
+            "127.0.0.0/8",
+            "169.254.0.0/16",  # link-local, and the metadata of most clouds
+            "172.16.0.0/12",
+            "192.0.0.0/24",  # protocol assignments
+            "192.0.2.0/24",  # documentation
+            "192.88.99.0/24",  # relays of 6to4
+            "192.168.0.0/16",
+            "198.18.0.0/15",  # benchmarks
+            "198.51.100.0/24",  # documentation
+            "203.0.113.0/24",  # documentation
+            "224.0.0.0/4",  # multicast
+            "240.0.0.0/4",  # reserved, and broadcast
+        ),
+    )
+)
+_GLOBAL_V6 = ipaddress.IPv6Network("2000::/3")
+_SPECIAL_V6 = tuple(
+    map(
+        ipaddress.IPv6Network,
+        (
+            "2001::/23",  # Teredo, benchmarks, ORCHID and other protocol assignments
+            "2001:db8::/32",  # documentation
+            "2002::/16",  # 6to4
+            "3fff::/20",  # documentation
+        ),
+    )
+)
+# What no setting opens: who reads a cloud's metadata has the keys of the machine.
+_NEVER = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "0.0.0.0/8",
+            "169.254.0.0/16",  # AWS, Azure, GCP, Oracle, DigitalOcean and others
+            "100.100.100.200/32",  # Alibaba
+            "192.0.0.192/32",  # Oracle
+            "168.63.129.16/32",  # Azure's wire server, a public address
+            "224.0.0.0/4",
+            "240.0.0.0/4",
+            "::/128",
+            "fd00:ec2::/32",  # AWS
+            "fd20:ce::/32",  # GCP
+            "fe80::/10",
+            "ff00::/8",
+        ),
+    )
+)
+
+
+def read_networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Returns networks such as ``10.1.0.0/16``; a lone address is a network of one.
+
+    Raises:
+        ValueError: One is none, or lies in what may never be reached.
+    """
+    networks = tuple(ipaddress.ip_network(text.strip()) for text in texts)
+    for network in networks:
+        for never in _NEVER:
+            if network.version == never.version and network.subnet_of(never):  # type: ignore[arg-type]
+                raise ValueError(f"{network} may not be allowed: it lies in {never}")
+    return networks
+
+
+def is_public(address: Address) -> bool:
+    """Says whether an address belongs to a host of the public Internet, and to nobody's inside."""
+    if any(address in network for network in _NEVER):
+        return False
+    if isinstance(address, ipaddress.IPv4Address):
+        return not any(address in network for network in _PRIVATE_V4)
+    if address.scope_id is not None:
+        return False
+    return address in _GLOBAL_V6 and not any(address in network for network in _SPECIAL_V6)
+
+
+def is_allowed(address: Address, allowed: Sequence[Network]) -> bool:
+    """Says whether an address lies in one of the networks that were opened on purpose."""
+    if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
+        return False
+    if any(address in network for network in _NEVER):
+        return False
+    return any(address in network for network in allowed)
+
+
+def check_addresses(texts: Sequence[str], allowed: Sequence[Network] = ()) -> list[Address]:
+    """Returns the addresses that a name has, if every one of them may be reached.
+
+    One that may not spoils them all: a name that means the inside and the outside at once is a
+    trap, and it is not known which one a connection would take.
+
+    Raises:
+        ForbiddenUrlError: There is none, or one may not be reached.
+    """
+    addresses: list[Address] = []
+    for text in texts:
+        try:
+            address = ipaddress.ip_address(text)
+        except ValueError:
+            raise ForbiddenUrlError(f"{text!r} is no network address.") from None
+        if not is_public(address) and not is_allowed(address, allowed):
+            # Without the address: what a name means on the inside is nobody's business.
+            raise ForbiddenUrlError(
+                "The URL leads to a private or reserved network, which may not be reached."
+            )
+        if address not in addresses:
+            addresses.append(address)
+    if not addresses:
+        raise ForbiddenUrlError("The host has no address.")
+    return addresses

@@ -1,0 +1,299 @@
+"""Fetching a URL with bounds on everything: time, redirects, headers and the body's size.
+
+Redirects are followed here, so that each is checked like the first URL. The connection goes to a
+checked address, while Host, SNI and the certificate's check keep the name. Proxies, cookies and
+``.netrc`` take no part; certificates of one's own are named by ``SSL_CERT_FILE``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Self
+
+import httpx2
+
+from strata.shared.web.addresses import Address
+from strata.shared.web.errors import FetchError, ForbiddenUrlError
+from strata.shared.web.guard import Admission, Target, parse_url
+
+_REDIRECTS = frozenset((301, 302, 303, 307, 308))
+_MOST_ADDRESSES = 4
+_CHUNK_BYTES = 64 * 1024
+_KINDS = {"image": "a picture", "video": "a film", "audio": "a recording", "font": "a font"}
+# What is asked for, so that nothing arrives packed in a way that is not bounded here.
+_ENCODINGS = frozenset(("gzip", "deflate"))
+
+
+@dataclass(frozen=True, slots=True)
+class FetchLimits:
+    """What fetching one URL may take.
+
+    Attributes:
+        total_s: Seconds for all of it: names, redirects and the body.
+        connect_s: Seconds to connect to one address.
+        redirects: How many are followed.
+        header_bytes: Size of an answer's headers.
+        body_bytes: Bytes of the body that are read, unpacked; what follows is cut off.
+        body_bytes_of: Other limits, by content type.
+    """
+
+    total_s: float = 20.0
+    connect_s: float = 5.0
+    redirects: int = 5
+    header_bytes: int = 64 * 1024
+    body_bytes: int = 2 * 1024 * 1024
+    body_bytes_of: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """An answer.
+
+    Attributes:
+        url: Where it came from in the end.
+        content_type: Lower-case, without parameters; empty if none was given.
+        charset: The encoding that the server names; empty if none.
+        body: Unpacked.
+        truncated: True if the body went on.
+    """
+
+    url: str
+    status: int
+    content_type: str
+    charset: str
+    body: bytes
+    truncated: bool
+
+    @property
+    def status_text(self) -> str:
+        """The status with its name: ``404 Not Found``."""
+        try:
+            return f"{self.status} {HTTPStatus(self.status).phrase}"
+        except ValueError:
+            return str(self.status)
+
+
+class Fetcher:
+    """Fetches URLs.
+
+    Args:
+        admission: Decides what may be reached, and finds the addresses.
+        limits: For each URL.
+        ssl_context: Verifies servers; by default against the certificates of the system.
+        user_agent: What it calls itself.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        limits: FetchLimits | None = None,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        user_agent: str = "Strata",
+    ) -> None:
+        self._admission = admission
+        self._limits = limits or FetchLimits()
+        self._user_agent = user_agent
+        # No connection is kept: it would be found again by its address, for another name.
+        self._transport = httpx2.AsyncHTTPTransport(
+            verify=ssl_context or httpx2.create_ssl_context(),
+            trust_env=False,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes what is still open."""
+        await self._transport.aclose()
+
+    async def fetch(
+        self,
+        url: str,
+        *,
+        accept: str = "*/*",
+        takes: Callable[[str], bool] | None = None,
+        credentials: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> Fetched:
+        """Fetches a URL, following redirects.
+
+        Args:
+            url: An http or https URL.
+            accept: Content types to ask for.
+            takes: Says of a content type whether the body is wanted; asked for successes only.
+            credentials: Headers for the first origin, and only for it.
+            content: Sent with POST; an answer to it may not redirect.
+            content_type: Of what is sent.
+
+        Raises:
+            ForbiddenUrlError: The URL, or one that it redirects to, may not be reached.
+            FetchError: No answer, a broken one, one that is not wanted, too many redirects, or
+                it took too long.
+        """
+        headers = {"Accept": accept}
+        if content is not None:
+            headers["Content-Type"] = content_type
+        try:
+            async with asyncio.timeout(self._limits.total_s):
+                return await self._follow(
+                    parse_url(url), headers, dict(credentials or {}), content, takes
+                )
+        except (TimeoutError, httpx2.TimeoutException):
+            raise FetchError(
+                f"The server did not answer in full within {self._limits.total_s:g} seconds."
+            ) from None
+        except httpx2.DecodingError:
+            raise FetchError("The server's answer is packed in a way that is damaged.") from None
+        except (httpx2.RequestError, httpx2.InvalidURL, OSError, ssl.SSLError) as error:
+            raise FetchError(_words(error)) from error
+
+    async def _follow(
+        self,
+        target: Target,
+        headers: Mapping[str, str],
+        credentials: dict[str, str],
+        content: bytes | None,
+        takes: Callable[[str], bool] | None,
+    ) -> Fetched:
+        addresses = await self._admission.resolve(target)
+        for _ in range(self._limits.redirects + 1):
+            response = await self._send(target, addresses, {**headers, **credentials}, content)
+            try:
+                location = response.headers.get("location")
+                if response.status_code not in _REDIRECTS or not location:
+                    return await self._read(target, response, takes)
+            finally:
+                await response.aclose()
+            if content is not None:
+                raise FetchError("The server redirects a request that carries data.")
+            following, addresses = await self._redirected(target, location)
+            if credentials and target.scheme == "https" and following.scheme == "http":
+                raise ForbiddenUrlError("The server redirects from https to http.")
+            if following.origin != target.origin:
+                credentials = {}
+            target = following
+        raise FetchError(f"The server redirects more than {self._limits.redirects} times.")
+
+    async def _redirected(self, target: Target, location: str) -> tuple[Target, list[Address]]:
+        # What it says of the place is left out: a stranger chose those words.
+        try:
+            following = target.join(location)
+            return following, await self._admission.resolve(following)
+        except ForbiddenUrlError:
+            raise ForbiddenUrlError(
+                "The server redirects to an address that may not be reached from here."
+            ) from None
+        except FetchError:
+            raise FetchError("The server redirects to a host that cannot be found.") from None
+
+    async def _send(
+        self,
+        target: Target,
+        addresses: list[Address],
+        headers: Mapping[str, str],
+        content: bytes | None,
+    ) -> httpx2.Response:
+        failure: Exception | None = None
+        for address in addresses[:_MOST_ADDRESSES]:
+            request = httpx2.Request(
+                "GET" if content is None else "POST",
+                httpx2.URL(
+                    scheme=target.scheme,
+                    host=str(address),
+                    port=target.port,
+                    raw_path=target.path.encode("ascii"),
+                ),
+                headers={
+                    "Host": target.authority,
+                    "User-Agent": self._user_agent,
+                    "Accept-Encoding": "gzip, deflate",
+                    "Connection": "close",
+                    **headers,
+                },
+                content=content,
+                extensions={"timeout": self._timeouts(), "sni_hostname": target.host},
+            )
+            try:
+                return await self._transport.handle_async_request(request)
+            except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                failure = error
+        assert failure is not None
+        if isinstance(failure, httpx2.ConnectTimeout):
+            raise FetchError("The server cannot be connected to: it does not answer.")
+        raise failure
+
+    def _timeouts(self) -> dict[str, float]:
+        total = self._limits.total_s
+        return {
+            "connect": min(self._limits.connect_s, total),
+            "read": total,
+            "write": total,
+            "pool": total,
+        }
+
+    async def _read(
+        self, target: Target, response: httpx2.Response, takes: Callable[[str], bool] | None
+    ) -> Fetched:
+        size = sum(len(name) + len(value) for name, value in response.headers.raw)
+        if size > self._limits.header_bytes:
+            raise FetchError("The headers of the server's answer are too long.")
+        content_type, charset = _content_type(response.headers.get("content-type", ""))
+        if takes is not None and response.is_success and not takes(content_type):
+            raise FetchError(f"What is there is {_kind(content_type)}, which cannot be read.")
+        _check_encoding(response.headers.get("content-encoding", ""))
+        limit = self._limits.body_bytes_of.get(content_type, self._limits.body_bytes)
+        body = bytearray()
+        async for chunk in response.aiter_bytes(_CHUNK_BYTES):
+            body += chunk
+            if len(body) > limit:
+                break
+        return Fetched(
+            url=target.url,
+            status=response.status_code,
+            content_type=content_type,
+            charset=charset,
+            body=bytes(body[:limit]),
+            truncated=len(body) > limit,
+        )
+
+
+def _content_type(header: str) -> tuple[str, str]:
+    name, _, rest = header.partition(";")
+    for parameter in rest.split(";"):
+        key, _, value = parameter.partition("=")
+        if key.strip().lower() == "charset":
+            return name.strip().lower(), value.strip().strip("\"'").lower()
+    return name.strip().lower(), ""
+
+
+def _kind(content_type: str) -> str:
+    # Not as the server writes it: these words are ours.
+    return _KINDS.get(content_type.partition("/")[0], "a file of some other type")
+
+
+def _check_encoding(header: str) -> None:
+    encodings = [part.strip().lower() for part in header.split(",")]
+    encodings = [name for name in encodings if name not in ("", "identity")]
+    if len(encodings) > 1 or not _ENCODINGS.issuperset(encodings):
+        raise FetchError("The server's answer is packed in a way that was not asked for.")
+
+
+def _words(error: Exception) -> str:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"The server's certificate is not valid: {cause.verify_message}."
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, httpx2.ConnectError):
+        return "The server cannot be connected to."
+    return "The server's answer broke off or is no proper HTTP."

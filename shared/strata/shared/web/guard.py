@@ -1,0 +1,328 @@
+"""What a URL from a stranger may be, and where it may lead (measured.md, B3).
+
+A URL goes through three gates. `parse_url` takes only what every parser reads alike. An address
+written in it is checked before any resolver is asked. A name is resolved once, all its addresses
+are checked, and the connection is made to these: whoever asks a second time can be told
+something else (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import socket
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import quote, urljoin
+
+import idna
+
+from strata.shared.web.addresses import Address, check_addresses, is_allowed, read_networks
+from strata.shared.web.errors import FetchError, ForbiddenUrlError
+
+MAX_URL_CHARS = 4096
+PORTS = {"http": 80, "https": 443}
+_MAX_ADDRESSES = 64
+_URL = re.compile(r"(?P<scheme>https?)://(?P<authority>[^/?#]*)(?P<rest>[/?#].*)?", re.IGNORECASE)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
+_UNWRITABLE = re.compile("[\x00-\x20\x7f\\\\\ud800-\udfff]")
+_AUTHORITY = re.compile(r"(?P<host>\[[^\[\]]*\]|[^\[\]:]*)(?::(?P<port>[0-9]{1,5}))?")
+_LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+# Names that mean something else on the inside than outside, or nothing outside.
+_INTERNAL_SUFFIXES = frozenset(
+    (
+        *("localhost", "local", "localdomain", "internal", "intranet", "private", "corp", "home"),
+        *("lan", "arpa", "svc", "invalid", "onion", "alt"),
+    )
+)
+# Refused by name as well, whatever is allowed: their answers hold the keys of the machine.
+_METADATA_NAMES = frozenset(
+    (
+        *("metadata", "metadata.google.internal", "metadata.goog", "metadata.tencentyun.com"),
+        *("instance-data", "instance-data.ec2.internal", "metadata.platformequinix.com"),
+        *("metadata.packet.net", "kubernetes", "kubernetes.default", "kubernetes.default.svc"),
+        "kubernetes.default.svc.cluster.local",
+    )
+)
+
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A URL that was taken apart.
+
+    Attributes:
+        host: The name in lower-case ASCII without a final dot, or the address.
+        literal: The address, if the URL names one instead of a host.
+        path: Path and query, in ASCII; begins with ``/``.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    literal: Address | None = None
+
+    @property
+    def authority(self) -> str:
+        """Host and port as the Host header wants them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        """What credentials belong to."""
+        return self.scheme, self.host, self.port
+
+    @property
+    def url(self) -> str:
+        """The URL in its one spelling."""
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+    def join(self, location: str) -> Target:
+        """Returns where a redirect leads.
+
+        Raises:
+            ForbiddenUrlError: That is no URL that may be fetched.
+        """
+        # Before joining, which would quietly drop some of them.
+        if _UNWRITABLE.search(location):
+            raise ForbiddenUrlError("The redirect has spaces, backslashes or control characters.")
+        return parse_url(urljoin(self.url, location))
+
+
+class Admission(Protocol):
+    """Decides where a target may be reached."""
+
+    async def resolve(self, target: Target) -> list[Address]:
+        """Returns the addresses to connect to, in order of preference.
+
+        Raises:
+            ForbiddenUrlError: It may not be reached.
+            FetchError: Its name cannot be resolved.
+        """
+        ...
+
+
+def parse_url(text: str) -> Target:
+    """Takes a URL apart; what two parsers could read in two ways is refused.
+
+    Raises:
+        ForbiddenUrlError: It is no http or https URL, names no proper host, carries credentials
+            or is too long.
+    """
+    text = text.strip(" \t\r\n")
+    if len(text) > MAX_URL_CHARS:
+        raise ForbiddenUrlError(f"The URL is longer than {MAX_URL_CHARS} characters.")
+    if _UNWRITABLE.search(text):
+        raise ForbiddenUrlError("The URL has spaces, backslashes or control characters in it.")
+    match = _URL.fullmatch(text)
+    if match is None:
+        scheme = _SCHEME.match(text)
+        if scheme is not None and scheme[0].lower() not in ("http:", "https:"):
+            raise ForbiddenUrlError(
+                f"Only http and https URLs can be fetched, not {scheme[0][:20]}"
+            )
+        raise ForbiddenUrlError("That is no full URL; it begins with https:// or http://.")
+    scheme_name = match["scheme"].lower()
+    host, port, literal = _read_authority(match["authority"], PORTS[scheme_name])
+    path = _read_path(match["rest"] or "")
+    return Target(scheme_name, host, port, path, literal)
+
+
+def _read_authority(text: str, default_port: int) -> tuple[str, int, Address | None]:
+    if "@" in text:
+        raise ForbiddenUrlError("A URL with a user name or password in it cannot be fetched.")
+    if "%" in text:
+        raise ForbiddenUrlError("The host of the URL may have no % in it.")
+    match = _AUTHORITY.fullmatch(text)
+    if match is None:
+        raise ForbiddenUrlError("The host or the port of the URL is malformed.")
+    port = int(match["port"]) if match["port"] else default_port
+    if not 0 < port < 65536:
+        raise ForbiddenUrlError(f"There is no port {port}.")
+    host = match["host"]
+    if host.startswith("["):
+        try:
+            address = ipaddress.IPv6Address(host[1:-1])
+        except ValueError:
+            raise ForbiddenUrlError(f"{host} is no IPv6 address.") from None
+        return str(address), port, address
+    host = _read_name(host)
+    if _NUMBER.fullmatch(host.rpartition(".")[2]):
+        return _read_ipv4(host, port)
+    return host, port, None
+
+
+def _read_ipv4(host: str, port: int) -> tuple[str, int, Address]:
+    # Decimal, octal, hexadecimal and short spellings: some resolvers read them, some do not.
+    try:
+        address = ipaddress.IPv4Address(host)
+    except ValueError:
+        raise ForbiddenUrlError(
+            f"{host} is no IPv4 address: four decimal numbers without leading zeros."
+        ) from None
+    return str(address), port, address
+
+
+def _read_name(host: str) -> str:
+    """Returns the name in ASCII; only what IDNA 2008 permits, without mapping look-alikes."""
+    name = host.lower().removesuffix(".")
+    if not name:
+        raise ForbiddenUrlError("The URL names no host.")
+    try:
+        if not name.isascii():
+            name = idna.encode(name, strict=True).decode("ascii")
+        for label in name.split("."):
+            if label.startswith("xn--"):
+                idna.ulabel(label)
+    except (idna.IDNAError, UnicodeError):
+        raise ForbiddenUrlError("The host of the URL is no proper name.") from None
+    if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
+        raise ForbiddenUrlError("The host of the URL is no proper name.")
+    return name
+
+
+def _read_path(rest: str) -> str:
+    rest = rest.partition("#")[0]
+    if not rest.startswith("/"):
+        rest = "/" + rest
+    return quote(rest, safe="/?%:@!$&'()*+,;=-._~[]|^")
+
+
+def is_metadata_name(host: str) -> bool:
+    """Says whether a name is that of a cloud's or cluster's metadata service."""
+    return host in _METADATA_NAMES
+
+
+def is_internal_name(host: str) -> bool:
+    """Says whether a name means something only on the inside of a network."""
+    return "." not in host or host.rpartition(".")[2] in _INTERNAL_SUFFIXES
+
+
+class SystemResolver:
+    """The resolver of the operating system, on threads of its own.
+
+    A name server that hangs keeps a thread; it must not be one that others wait for.
+
+    Args:
+        threads: Names that are looked up at the same time at most.
+    """
+
+    def __init__(self, threads: int = 8) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="resolver")
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        """Returns the addresses of a name.
+
+        Raises:
+            OSError: It has none, or nobody answered.
+        """
+        loop = asyncio.get_running_loop()
+        found = await loop.run_in_executor(self._pool, _look_up, host, port)
+        return [str(entry[4][0]) for entry in found]
+
+    def close(self) -> None:
+        """Lets the threads end; what is being looked up is not waited for."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _look_up(host: str, port: int) -> list[tuple[int, int, int, str, tuple[object, ...]]]:
+    return list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+
+
+class Guard:
+    """Lets through what leads to the public web, and to networks that were opened on purpose.
+
+    Args:
+        resolver: Finds the addresses of a name.
+        private_networks: Networks that are reached though they are not public, such as a
+            company's own wiki: ``10.1.0.0/16``. With any given, internal names are resolved too,
+            and must lead there.
+        ports: Ports that may be connected to.
+
+    Raises:
+        ValueError: A network is none, or may never be opened.
+    """
+
+    def __init__(
+        self,
+        resolver: Resolver,
+        *,
+        private_networks: Iterable[str] = (),
+        ports: Collection[int] = (80, 443),
+    ) -> None:
+        self._resolver = resolver
+        self._allowed = read_networks(private_networks)
+        self._ports = frozenset(ports)
+
+    async def resolve(self, target: Target) -> list[Address]:
+        """Returns the checked addresses of a target; connect to these, and ask no one again.
+
+        Raises:
+            ForbiddenUrlError: It may not be reached.
+            FetchError: Its name cannot be resolved.
+        """
+        if target.port not in self._ports:
+            raise ForbiddenUrlError(f"Port {target.port} may not be connected to.")
+        if target.literal is not None:
+            return check_addresses([str(target.literal)], self._allowed)
+        if is_metadata_name(target.host):
+            raise ForbiddenUrlError(f"The host {target.host} may not be reached from here.")
+        internal = is_internal_name(target.host)
+        if internal and not self._allowed:
+            raise ForbiddenUrlError(
+                f"The host {target.host} is a name of a private network,"
+                " which may not be reached from here."
+            )
+        found = await look_up(self._resolver, target)
+        addresses = check_addresses(found, self._allowed)
+        if internal and not all(is_allowed(address, self._allowed) for address in addresses):
+            raise ForbiddenUrlError(
+                f"The host {target.host} is an internal name, but leads somewhere else."
+            )
+        return addresses
+
+
+class Trusting:
+    """Lets everything through: for URLs that the operator wrote, and for no others.
+
+    Args:
+        resolver: Finds the addresses of a name.
+    """
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+
+    async def resolve(self, target: Target) -> list[Address]:
+        """Returns the addresses of a target.
+
+        Raises:
+            FetchError: Its name cannot be resolved.
+        """
+        if target.literal is not None:
+            return [target.literal]
+        found = await look_up(self._resolver, target)
+        return [ipaddress.ip_address(text) for text in found]
+
+
+async def look_up(resolver: Resolver, target: Target) -> list[str]:
+    """Asks a resolver once.
+
+    Raises:
+        FetchError: The name has no address, too many, or nobody answered.
+    """
+    try:
+        found = list(await resolver(target.host, target.port))
+    except (OSError, UnicodeError):
+        raise FetchError(f"The host {target.host} cannot be found.") from None
+    if not found:
+        raise FetchError(f"The host {target.host} cannot be found.")
+    if len(found) > _MAX_ADDRESSES:
+        raise FetchError(f"The host {target.host} has too many addresses.")
+    return found

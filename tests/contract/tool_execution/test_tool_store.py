@@ -1,0 +1,226 @@
+"""The contract of `ToolStore` and `SecretStore`, on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from contract.tool_execution.conftest import signed_in
+from strata.shared import context
+from strata.shared.db import Database
+from strata.shared.db.requests import RequestLog
+from strata.shared.errors import AlreadyExistsError, Reason
+from strata.shared.ids import new_id
+from strata.tool_execution.domain.registry import Request, StoredVector
+from strata.tool_execution.domain.tools import Effect, OwnDefinition, Tool, ToolType
+from strata.tool_execution.store import PostgresSecretStore, PostgresToolStore
+
+NOTHING = Request()
+
+
+@pytest.fixture
+def store(database: Database) -> PostgresToolStore:
+    return PostgresToolStore(database)
+
+
+@pytest.fixture
+def secrets(database: Database) -> PostgresSecretStore:
+    return PostgresSecretStore(database)
+
+
+def custom(name: str = "weather", **own: Any) -> Tool:
+    return Tool(
+        name=name,
+        description="Tells the weather.",
+        type=ToolType.CUSTOM,
+        parameters={
+            "type": "object",
+            "properties": {"town": {"type": "string"}, "day": {"type": "integer", "default": 1}},
+            "required": ["town"],
+            "additionalProperties": False,
+        },
+        effect=Effect.READ_ONLY,
+        parallel=True,
+        return_char_limit=900,
+        tags=("outside", "sky"),
+        own=OwnDefinition(
+            id=new_id("tool"),
+            source_code=f"def {name}(town: str, day: int = 1) -> str: ...",
+            function=name,
+            **own,
+        ),
+    )
+
+
+def content(tool: Tool) -> Tool:
+    assert tool.own is not None
+    own = replace(tool.own, id="", create_time=None, update_time=None)
+    return replace(tool, own=own)
+
+
+async def test_a_tool_comes_back_as_it_was_stored(store: PostgresToolStore) -> None:
+    tool = custom(requires_approval=True, pip_requirements=("a>=1",), secret_names=("KEY",))
+    stored = await store.upsert(tool, NOTHING)
+    assert stored.own is not None
+    assert stored.own.create_time == stored.own.update_time is not None
+    assert content(stored) == content(tool)
+    assert list(stored.parameters["properties"]) == ["town", "day"]
+    assert stored.version == tool.version
+    assert await store.get(tool_id=stored.id) == await store.get(name="weather") == stored
+    assert await store.named(["weather", "other"]) == {"weather": stored}
+
+
+async def test_the_same_content_changes_nothing(store: PostgresToolStore) -> None:
+    first = await store.upsert(custom(), NOTHING)
+    again = await store.upsert(custom(), NOTHING)
+    assert again == first
+
+
+async def test_other_content_is_another_version_of_the_same_tool(store: PostgresToolStore) -> None:
+    first = await store.upsert(custom(), NOTHING)
+    changed = await store.upsert(replace(custom(), description="Better."), NOTHING)
+    assert changed.id == first.id
+    assert changed.version != first.version
+    assert first.own is not None
+    assert changed.own is not None
+    assert changed.own.create_time == first.own.create_time
+    assert changed.own.update_time != first.own.update_time
+    assert await store.get(name="weather") == changed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"description": "x"},
+        {"parameters": {"type": "object", "properties": {}}},
+        {"effect": Effect.IDEMPOTENT},
+        {"parallel": False},
+        {"return_char_limit": 901},
+        {"tags": ("sky",)},
+    ],
+)
+def test_every_part_makes_another_version(change: dict[str, Any]) -> None:
+    assert replace(custom(), **change).version != custom().version
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"requires_approval": True}, {"pip_requirements": ("a",)}, {"secret_names": ("A",)}],
+)
+def test_every_own_part_makes_another_version(own: dict[str, Any]) -> None:
+    assert custom(**own).version != custom().version
+
+
+async def test_a_name_keeps_its_type(store: PostgresToolStore) -> None:
+    await store.upsert(custom(), NOTHING)
+    with pytest.raises(AlreadyExistsError) as caught:
+        await store.upsert(replace(custom(), type=ToolType.CLIENT), Request("r", "d"))
+    assert caught.value.reason is Reason.NAME_TAKEN
+    # What failed is not remembered as done.
+    assert (await store.upsert(custom("other"), Request("r", "d"))).name == "other"
+
+
+async def test_a_repeated_request_gets_its_first_answer(store: PostgresToolStore) -> None:
+    request = Request("request-1", "digest")
+    first = await store.upsert(custom(), request)
+    newer = await store.upsert(replace(custom(), description="Newer."), NOTHING)
+    assert await store.upsert(custom(), request) == first
+    assert await store.get(name="weather") == newer
+    with pytest.raises(AlreadyExistsError) as caught:
+        await store.upsert(custom(), Request("request-1", "other"))
+    assert caught.value.reason is Reason.REQUEST_ID_REUSED
+
+
+async def test_requests_at_once_are_one(store: PostgresToolStore) -> None:
+    request = Request("request-1", "digest")
+    stored = await asyncio.gather(*(store.upsert(custom(), request) for _ in range(8)))
+    assert len({tool.id for tool in stored}) == 1
+    assert all(tool == stored[0] for tool in stored)
+
+
+async def test_tools_are_paged_by_name_and_type(store: PostgresToolStore) -> None:
+    for name in ("b", "a", "c"):
+        await store.upsert(custom(name), NOTHING)
+    await store.upsert(replace(custom("d"), type=ToolType.CLIENT), NOTHING)
+    assert [tool.name for tool in await store.page((), "", 3)] == ["a", "b", "c"]
+    assert [tool.name for tool in await store.page((), "b", 9)] == ["c", "d"]
+    assert [tool.name for tool in await store.page({ToolType.CLIENT}, "", 9)] == ["d"]
+
+
+async def test_a_deleted_tool_is_gone(store: PostgresToolStore) -> None:
+    tool = await store.upsert(custom(), NOTHING)
+    assert await store.delete(tool.id) is True
+    assert await store.delete(tool.id) is False
+    assert await store.get(tool_id=tool.id) is None
+    assert await store.named(["weather"]) == {}
+
+
+async def test_a_tool_is_run_with_the_secrets_that_it_names(
+    store: PostgresToolStore, secrets: PostgresSecretStore
+) -> None:
+    await secrets.put("KEY", b"one")
+    await secrets.put("KEY", b"\x00two" * 60)
+    await secrets.put("OTHER", b"three")
+    await store.upsert(custom(secret_names=("KEY", "LATER")), NOTHING)
+    runnable = await store.runnable(["weather", "none"])
+    assert set(runnable.tools) == {"weather"}
+    assert runnable.sealed == {"KEY": b"\x00two" * 60}
+    await secrets.delete("KEY")
+    await secrets.delete("KEY")
+    assert (await store.runnable(["weather"])).sealed == {}
+
+
+async def test_vectors_are_kept_and_make_no_new_version(store: PostgresToolStore) -> None:
+    tool = await store.upsert(custom(), NOTHING)
+    vector = StoredVector(tool.id, "hash", b"\x00\x01")
+    [(found, none)] = await store.searchable(10)
+    assert none is None
+    assert found.own is not None
+    assert found.own.source_code == ""
+    await store.keep_vectors([vector])
+    [(_, kept)] = await store.searchable(10)
+    assert kept == vector
+    assert await store.get(tool_id=tool.id) == tool
+
+
+async def test_nothing_of_another_project_is_seen_or_changed(
+    store: PostgresToolStore, secrets: PostgresSecretStore
+) -> None:
+    mine = await store.upsert(custom(secret_names=("KEY",)), Request("r", "d"))
+    await secrets.put("KEY", b"mine")
+    with context.use(signed_in(new_id("project"))):
+        assert await store.get(tool_id=mine.id) is None
+        assert await store.page((), "", 9) == []
+        assert (await store.runnable(["weather"])).tools == {}
+        assert await store.delete(mine.id) is False
+        await store.keep_vectors([StoredVector(mine.id, "h", b"x")])
+        theirs = await store.upsert(custom(secret_names=("KEY",)), Request("r", "d"))
+        assert theirs.id != mine.id
+        assert (await store.runnable(["weather"])).sealed == {}
+        await secrets.delete("KEY")
+    assert (await store.runnable(["weather"])).sealed == {"KEY": b"mine"}
+    assert (await store.searchable(9))[0][1] is None
+
+
+async def test_old_requests_are_forgotten_and_the_worker_reads_no_secret(
+    store: PostgresToolStore, urls: Any
+) -> None:
+    await store.upsert(custom(), Request("r", "d"))
+    worker = Database(urls.worker_url)
+    try:
+        assert (
+            await RequestLog(worker, timedelta(days=1), schema="tool_execution").forget_old() == 0
+        )
+        assert await RequestLog(worker, timedelta(0), schema="tool_execution").forget_old() == 1
+        for table in ("secrets", "tools"):
+            with pytest.raises(Exception, match="permission denied"):
+                async with worker.system_transaction() as connection:
+                    await connection.execute(text(f"SELECT 1 FROM tool_execution.{table}"))
+    finally:
+        await worker.close()
+    assert (await store.upsert(custom("other"), Request("r", "e"))).name == "other"

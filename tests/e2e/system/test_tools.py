@@ -1,0 +1,119 @@
+"""A tool from a file, with the command line and an agent that uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from doubles.script import Call, Reply, say
+from world import World
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+DICE = '''
+"""Dice."""
+
+import os
+
+
+def roll_dice(sides: int = 6, times: int = 1) -> list[int]:
+    """Rolls dice.
+
+    Args:
+        sides: Of one die.
+        times: How often.
+    """
+    if sides < 1:
+        raise ValueError(f"no such die, {os.environ.get('DICE_KEY')}")
+    return [sides] * times
+'''
+
+
+async def strata(world: World, *arguments: str, said: str = "") -> tuple[int, str, str]:
+    """Runs a command against the world; returns its exit code and what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "strata.cli.main", *arguments),
+        *("--address", world.address, "--api-key", world.key),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(said.encode()), 60)
+    return process.returncode or 0, out.decode(), err.decode()
+
+
+async def test_a_tool_from_a_file_is_tried_given_to_an_agent_and_deleted(
+    world: World, tmp_path: Path
+) -> None:
+    file = tmp_path / "dice.py"
+    file.write_text(DICE)
+    code, out, err = await strata(world, "tools", "run", str(file), "--args", '{"times": 2}')
+    assert (code, json.loads(out)) == (0, [6, 6]), err
+    assert "isolation: " in err
+    code, _, err = await strata(world, "tools", "run", "roll_dice")
+    assert (code, "TOOL_NOT_FOUND" in err) == (1, True)
+
+    code, _, err = await strata(
+        world, "tools", "add", str(file), "--tag", "game", "--effect", "read-only"
+    )
+    assert code == 0, err
+    code, out, _ = await strata(world, "tools", "list")
+    assert any(line.startswith("roll_dice\tcustom\tRolls dice.") for line in out.splitlines())
+    code, out, _ = await strata(world, "tools", "search", "throw", "a", "die", "--json")
+    assert json.loads(out)["hits"][0]["tool"]["name"] == "roll_dice"
+    code, out, _ = await strata(world, "tools", "show", "roll_dice")
+    assert "effect: read only" in out
+    assert DICE.strip() in out
+
+    agent = await world.make_agent(tools=["roll_dice"])
+    world.model.script(Reply(calls=(Call("roll_dice", {"sides": 20}),)), say("Twenty!"))
+    ran = await world.send(agent, "Roll a die with twenty sides.")
+    assert ran.text == "Twenty!"
+    [told] = [
+        part.tool_return.content
+        for message in ran.messages
+        for part in message.parts
+        if part.HasField("tool_return")
+    ]
+    assert json.loads(told)["message"] == [20]
+
+    code, _, err = await strata(world, "tools", "delete", "roll_dice")
+    assert code == 0, err
+    assert (await strata(world, "tools", "delete", "roll_dice"))[0] == 1
+    # Who had it goes on without it.
+    world.model.script(Reply(calls=(Call("roll_dice", {}),)), say("I have no dice."))
+    ran = await world.send(agent, "Roll it again.")
+    assert ran.text == "I have no dice."
+    assert "roll_dice" not in world.model.requests[-1].tool_names
+
+
+async def test_a_secret_is_stored_used_and_never_shown(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "dice.py"
+    file.write_text(DICE)
+    await strata(world, "tools", "add", str(file), "--secret", "DICE_KEY")
+    code, out, _ = await strata(world, "tools", "run", "roll_dice", "--args", '{"sides": 0}')
+    assert code == 1
+    assert "needs the secret DICE_KEY" in out
+    code, out, err = await strata(world, "tools", "secret", "set", "DICE_KEY", said="hush-hush\n")
+    assert code == 0, err
+    assert "hush" not in out + err
+    code, out, _ = await strata(world, "tools", "run", "roll_dice", "--args", '{"sides": 0}')
+    assert code == 1
+    assert "no such die, [secret DICE_KEY]" in out
+    await strata(world, "tools", "secret", "delete", "DICE_KEY")
+    await strata(world, "tools", "delete", "roll_dice")
+
+
+async def test_what_is_wrong_with_a_file_is_told_by_line(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.py"
+    file.write_text("import os\n\ndef f(x, **rest):\n    'Does.'\n")
+    code, _, err = await strata(world, "tools", "add", str(file))
+    assert code == 1
+    assert "line 3, parameter 'x': has no annotation" in err
+    assert "line 3, parameter 'rest'" in err
+    code, _, err = await strata(world, "tools", "add", str(tmp_path / "none.py"))
+    assert code == 2

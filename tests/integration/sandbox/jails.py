@@ -1,0 +1,108 @@
+"""Sandboxes in processes of their own, of each user and level that can be had here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strata.tool_execution.domain.sandbox import Failure, Isolation, RunResult, RunStatus
+
+WORKER = Path(__file__).with_name("worker.py")
+ROOT = Path(__file__).parents[3]
+NOBODY = 65_534
+
+
+def readable(path: Path) -> bool:
+    """Tells whether any user can get at a path."""
+    return all(p.stat().st_mode & 0o005 == 0o005 for p in (path, *path.parents))
+
+
+def interpreter() -> str:
+    """Returns a Python that any user can run."""
+    own = Path(sys.executable).resolve()
+    for path in (own, Path("/usr/bin/python3").resolve()):
+        if path.exists() and readable(path):
+            return str(path)
+    pytest.skip("no Python here can be run by another user")
+
+
+class Worker:
+    """A sandbox in another process."""
+
+    def __init__(self, *, other_user: bool, restricted: bool, **settings: Any) -> None:
+        options = {"restricted": restricted, **settings}
+        python = sys.executable
+        if other_user or restricted:
+            options["interpreter"] = python = interpreter()
+        user = {"user": NOBODY, "group": NOBODY, "extra_groups": []} if other_user else {}
+        self._process = subprocess.Popen(
+            [python, "-B", str(WORKER), json.dumps(options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={
+                "PATH": "/usr/bin:/bin",
+                "SERVICE_SECRET": "hunter2",
+                "PYTHONPATH": f"{ROOT}/shared:{ROOT}/services",
+            },
+            cwd="/",
+            **user,  # type: ignore[call-overload]
+        )
+        started = self._answer()
+        self.words: str = started["words"]
+        self.level = Isolation(started["level"])
+
+    @property
+    def pid(self) -> int:
+        return int(self._process.pid)
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the worker ended"
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def run(
+        self, source: str, function: str = "f", arguments: Any = None, **fields: Any
+    ) -> RunResult:
+        assert self._process.stdin is not None
+        fields.setdefault("limits", {})
+        fields["limits"] = {"wall_seconds": 8.0, **fields["limits"]}
+        call = {"source": source, "function": function, **fields}
+        call["arguments_json"] = json.dumps(arguments or {})
+        self._process.stdin.write(json.dumps(call) + "\n")
+        self._process.stdin.flush()
+        answer = self._answer()
+        failure = answer.pop("failure")
+        return RunResult(
+            RunStatus(answer.pop("status")),
+            failure=Failure(**failure) if failure else None,
+            isolation=Isolation(answer.pop("isolation")),
+            **answer,
+        )
+
+    def value(self, source: str, arguments: Any = None, **fields: Any) -> Any:
+        result = self.run(source, "f", arguments, **fields)
+        assert result.status is RunStatus.OK, result
+        return json.loads(result.value_json)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        assert self._process.wait(20) == 0
+        self._process.stdout.close()
+
+
+SETUPS = {
+    "own user, namespaces": (False, False),
+    "unprivileged, namespaces": (True, False),
+    "own user, landlock": (False, True),
+    "unprivileged, landlock": (True, True),
+}

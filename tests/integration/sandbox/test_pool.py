@@ -1,0 +1,339 @@
+# ruff: noqa: E501 - sources of tools
+"""The pool: many calls, calls at once, calls given up, a fork server that dies, what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from integration.sandbox.jails import Worker, interpreter
+from strata.shared.errors import UnavailableError
+from strata.tool_execution.domain.sandbox import MIB, Isolation, Limits, Run, RunStatus
+from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
+from strata.tool_execution.sandbox.program import landlock
+
+ADD = Run(
+    source="def add(a, b):\n    return a + b\n", function="add", arguments_json='{"a":1,"b":2}'
+)
+SLEEP = Run(source="import time\ntime.sleep(1000)")
+
+
+@pytest_asyncio.fixture
+async def sandbox() -> AsyncIterator[JailSandbox]:
+    made = await JailSandbox.start()
+    if made.isolation is Isolation.NONE:
+        await made.close()
+        pytest.skip(f"no isolation can be had here: {made.probe.words()}")
+    yield made
+    await made.close()
+
+
+def descendants() -> set[int]:
+    return {p.pid for p in psutil.Process().children(recursive=True) if p.status() != "zombie"}
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def mounts() -> int:
+    return len(Path("/proc/self/mountinfo").read_text().splitlines())
+
+
+def folders() -> set[str]:
+    return {p.name for p in Path("/tmp").iterdir() if p.name.startswith("strata-call-")}
+
+
+async def test_nothing_is_left_after_a_thousand_calls() -> None:
+    before = (descendants(), mounts(), folders())
+    sandbox = await JailSandbox.start()
+    if sandbox.isolation is Isolation.NONE:
+        await sandbox.close()
+        pytest.skip(sandbox.probe.words())
+    messy = Run(
+        source=(
+            "import os, tempfile\ndef f():\n    open('left', 'w').close()\n    os.mkdir('deep')\n"
+            "    tempfile.NamedTemporaryFile(delete=False)\n    print('x' * 1000)\n    return 1"
+        ),
+        function="f",
+    )
+
+    async def calls(count: int) -> None:
+        for _ in range(count):
+            assert (await sandbox.run(messy)).value_json == "1"
+
+    async def calm() -> tuple[object, int]:
+        # What has ended is reaped a moment later, and the pool filled again.
+        seen, same = (descriptors(), len(descendants())), 0
+        while same < 5:
+            await asyncio.sleep(0.1)
+            now = (descriptors(), len(descendants()))
+            seen, same = now, same + 1 if now == seen else 0
+        return seen
+
+    try:
+        await asyncio.gather(*(calls(10) for _ in range(4)))
+        at_first = await calm()
+        await asyncio.gather(*(calls(240) for _ in range(4)))
+        assert await calm() == at_first
+    finally:
+        await sandbox.close()
+    assert (descendants(), mounts(), folders()) == before
+
+
+async def test_two_hundred_calls_at_once_and_three_of_them_hostile(sandbox: JailSandbox) -> None:
+    if sandbox.isolation is not Isolation.NAMESPACES:
+        pytest.skip("forking needs namespaces")
+    limits = Limits(wall_seconds=3.0)
+    hostile = [
+        Run(source="import time\nwhile True:\n    time.sleep(1)", limits=limits),
+        Run(
+            source="import sys\nfor _ in range(1024):\n    sys.stdout.write('x' * (1 << 20))",
+            limits=limits,
+        ),
+        Run(
+            source="import os, time\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        time.sleep(0.01)",
+            limits=limits,
+        ),
+    ]
+    good = [
+        Run(source=ADD.source, function="add", arguments_json=json.dumps({"a": n, "b": 1}))
+        for n in range(197)
+    ]
+    results = await asyncio.gather(*(sandbox.run(run) for run in [*hostile, *good]))
+    assert [r.status for r in results[:3]] == [
+        RunStatus.TIMEOUT,
+        RunStatus.OUTPUT,
+        RunStatus.PROCESSES,
+    ]
+    assert "3 seconds" in results[0].detail
+    assert "1 MiB" in results[1].detail
+    assert "64" in results[2].detail
+    assert [r.value_json for r in results[3:]] == [str(n + 1) for n in range(197)]
+
+
+async def test_cancelling_ends_every_process_of_the_call(sandbox: JailSandbox) -> None:
+    if sandbox.isolation is not Isolation.NAMESPACES:
+        pytest.skip("forking needs namespaces")
+    await sandbox.run(ADD)
+    await asyncio.sleep(0.1)
+    before = len(descendants())
+    run = Run(source="import os, time\nfor _ in range(4):\n    os.fork()\ntime.sleep(1000)")
+    task = asyncio.create_task(sandbox.run(run))
+    for _ in range(200):
+        if len(descendants()) >= before + 10:
+            break
+        await asyncio.sleep(0.02)
+    assert len(descendants()) >= before + 10
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0.1)
+    assert len(descendants()) == before
+    assert (await sandbox.run(ADD)).value_json == "3"
+
+
+async def test_a_cancelled_call_that_waits_takes_no_place() -> None:
+    sandbox = await JailSandbox.start(JailConfig(parallel=1))
+    first = asyncio.create_task(sandbox.run(SLEEP))
+    second = asyncio.create_task(sandbox.run(ADD))
+    await asyncio.sleep(0.1)
+    for task in (second, first):
+        task.cancel()
+    await asyncio.gather(first, second, return_exceptions=True)
+    assert (await sandbox.run(ADD)).value_json == "3"
+    await sandbox.close()
+
+
+async def test_waiting_does_not_count_towards_the_time_of_a_call() -> None:
+    sandbox = await JailSandbox.start(JailConfig(parallel=1))
+    nap = Run(source="import time\ntime.sleep(0.3)", limits=Limits(wall_seconds=0.8))
+    results = await asyncio.gather(*(sandbox.run(nap) for _ in range(4)))
+    assert {r.status for r in results} == {RunStatus.OK}
+    await sandbox.close()
+
+
+async def test_a_fork_server_that_dies_is_replaced(sandbox: JailSandbox) -> None:
+    lost = asyncio.create_task(sandbox.run(SLEEP))
+    await asyncio.sleep(0.2)
+    died = sandbox.server_pid
+    assert died is not None
+    os.kill(died, signal.SIGKILL)
+    result = await lost
+    assert result.status is RunStatus.KILLED
+    assert "fork server" in result.detail
+    assert (await sandbox.run(ADD)).value_json == "3"
+    assert sandbox.server_pid not in {None, died}
+    for _ in range(100):
+        if not psutil.pid_exists(died):
+            break
+        await asyncio.sleep(0.02)
+    assert not psutil.pid_exists(died)
+
+
+async def test_closing_ends_what_runs() -> None:
+    before = descendants()
+    sandbox = await JailSandbox.start()
+    running = [asyncio.create_task(sandbox.run(SLEEP)) for _ in range(3)]
+    await asyncio.sleep(0.2)
+    await sandbox.close()
+    for task in running:
+        with pytest.raises(UnavailableError):
+            await task
+    with pytest.raises(UnavailableError):
+        await sandbox.run(ADD)
+    assert descendants() == before
+
+
+async def test_the_service_dying_ends_everything() -> None:
+    worker = Worker(other_user=False, restricted=False)
+    process = psutil.Process(worker.pid)
+    worker.value("def f():\n    return 1")
+    children = process.children(recursive=True)
+    assert children
+    process.kill()
+    worker._process.wait()
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not [p for p in alive if p.is_running() and p.status() != "zombie"]
+    assert worker._process.stdin
+    assert worker._process.stdout
+    worker._process.stdin.close()
+    worker._process.stdout.close()
+
+
+async def test_what_was_taken_is_told(sandbox: JailSandbox) -> None:
+    source = "import time\nx = bytearray(100 << 20)\nbegan = time.process_time()\nwhile time.process_time() - began < 0.2: pass\n"
+    result = await sandbox.run(Run(source=source))
+    assert result.status is RunStatus.OK
+    assert result.peak_bytes > 100 * MIB
+    assert 0.2 <= result.cpu_seconds < 5
+    assert result.wall_seconds >= 0.2
+    assert result.isolation is sandbox.isolation
+
+
+async def test_the_least_isolation_decides_what_starts() -> None:
+    sandbox = await JailSandbox.start(JailConfig(minimum=Isolation.GVISOR))
+    assert sandbox.isolation is Isolation.NONE
+    assert set(sandbox.probe.missing) == {Isolation.NAMESPACES, Isolation.LANDLOCK}
+    result = await sandbox.run(ADD)
+    assert (result.status, result.isolation) == (RunStatus.REFUSED, Isolation.NONE)
+    # No minimum is low enough to run without any isolation.
+    low = await sandbox.run(Run(source="x = 1", minimum=Isolation.NONE))
+    assert low.status is RunStatus.REFUSED
+    await sandbox.close()
+
+
+def test_with_less_than_the_least_nothing_runs() -> None:
+    """A restricted pod, where namespaces are wanted: refused, with the kernel's reason."""
+    if not landlock.abi():
+        pytest.skip("this kernel has no Landlock")
+    worker = Worker(other_user=False, restricted=True, minimum=int(Isolation.NAMESPACES))
+    result = worker.run("def f():\n    return 1", minimum=int(Isolation.NAMESPACES))
+    assert worker.level is Isolation.NONE
+    assert result.status is RunStatus.REFUSED
+    assert "unshare" in result.detail
+    worker.close()
+
+
+def test_a_call_may_want_more_than_the_sandbox_has() -> None:
+    if not landlock.abi():
+        pytest.skip("this kernel has no Landlock")
+    worker = Worker(other_user=False, restricted=True)
+    assert worker.level is Isolation.LANDLOCK
+    refused = worker.run("def f():\n    return 1", minimum=int(Isolation.NAMESPACES))
+    assert refused.status is RunStatus.REFUSED
+    assert "namespaces" in refused.detail
+    assert "unshare" in refused.detail
+    worker.close()
+
+
+@pytest.mark.parametrize("restricted", [False, True])
+def test_packages_are_read_only_and_those_of_the_call_only(restricted: bool) -> None:
+    root = Path(f"/var/tmp/strata-environments-{os.getpid()}")
+    for name in ("one", "two"):
+        (root / name / f"package_{name}").mkdir(parents=True)
+        (root / name / f"package_{name}" / "__init__.py").write_text(f"NAME = '{name}'\n")
+    python = {"interpreter": interpreter()} if restricted else {}
+    worker = Worker(other_user=False, restricted=restricted, environments=str(root), **python)
+    source = """
+import os
+def f():
+    import package_one
+    try:
+        import package_two
+        other = True
+    except ImportError:
+        other = False
+    try:
+        open(os.path.join(os.path.dirname(package_one.__file__), "x"), "w")
+        written = True
+    except OSError:
+        written = False
+    seen = []
+    for path in ("/environments", OTHER, "/packages/../environments/two"):
+        try:
+            seen.append(os.listdir(path))
+        except OSError:
+            pass
+    return [package_one.NAME, other, written, seen]
+""".replace("OTHER", repr(str(root / "two")))
+    try:
+        assert worker.value(source, packages=str(root / "one")) == ["one", False, False, []]
+        # One that is made later is seen too.
+        (root / "later").mkdir()
+        (root / "later" / "late.py").write_text("X = 1\n")
+        assert (
+            worker.value("import late\ndef f():\n    return late.X", packages=str(root / "later"))
+            == 1
+        )
+        without = worker.run("import package_one\ndef f():\n    return 1")
+        assert without.failure
+        assert without.failure.type == "ModuleNotFoundError"
+        for bad in ("/etc", str(root), str(root / "one" / ".." / ".." / ".."), str(root / "none")):
+            assert worker.run("def f():\n    return 1", packages=bad).status is RunStatus.REFUSED
+    finally:
+        worker.close()
+        for path in sorted(root.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        root.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (Run(source="", arguments_json="[1]"), "no JSON object"),
+        (Run(source="", arguments_json="{"), "no JSON"),
+        (Run(source="", environment={"A=B": "x"}), "environment variable"),
+        (Run(source="", environment={"A": "x\0y"}), "environment variable"),
+        (Run(source="", hosts=("example.com",)), "hosts"),
+        (Run(source="", packages="/usr"), "packages"),
+        (Run(source="", limits=Limits(wall_seconds=0)), "wall_seconds"),
+        (Run(source="", limits=Limits(processes=0)), "processes"),
+    ],
+)
+async def test_what_cannot_be_asked_is_refused(sandbox: JailSandbox, run: Run, words: str) -> None:
+    result = await sandbox.run(run)
+    assert result.status is RunStatus.REFUSED
+    assert words in result.detail
+
+
+async def test_one_slow_call_does_not_delay_the_others(sandbox: JailSandbox) -> None:
+    """The hostile ones hold their places only."""
+    slow = [asyncio.create_task(sandbox.run(SLEEP)) for _ in range(20)]
+    began = time.monotonic()
+    results = await asyncio.gather(*(sandbox.run(ADD) for _ in range(20)))
+    assert {r.value_json for r in results} == {"3"}
+    assert time.monotonic() - began < 20
+    assert not any(task.done() for task in slow)
+    for task in slow:
+        task.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)

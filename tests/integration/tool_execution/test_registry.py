@@ -1,0 +1,392 @@
+"""A project's own tools: made through the API, run in the sandbox, used by an agent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from doubles.script import Call, Reply, say
+from integration.agent_loop.world import World
+from integration.tool_execution.conftest import Tools
+from strata.api.common.v1 import message_pb2, tool_pb2
+from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
+from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
+from strata.api.tool_execution.v1 import tool_service_pb2 as pb
+from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
+from strata.shared.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+    UnimplementedError,
+)
+from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WEATHER = '''
+import enum
+import os
+from dataclasses import dataclass
+
+class Unit(enum.Enum):
+    CELSIUS = "c"
+    KELVIN = "k"
+
+@dataclass
+class Town:
+    name: str
+    country: str = "AT"
+
+def weather(town: Town, unit: Unit = Unit.CELSIUS) -> dict:
+    """Tells the weather of a town.
+
+    Args:
+        town: Where.
+        unit: In which unit.
+    """
+    if town.name == "Nowhere":
+        raise ValueError("boom now")
+    return {"town": f"{town.name}/{town.country}", "unit": unit.name}
+'''
+
+
+@pytest.fixture
+def registry(world: World) -> pb_grpc.ToolServiceStub:
+    return pb_grpc.ToolServiceStub(world.channel("tool_execution"))
+
+
+async def upsert(registry: Any, source: str = WEATHER, **fields: Any) -> pb.Tool:
+    request = pb.UpsertToolRequest(source_code=source, **fields)
+    tool: pb.Tool = (await registry.UpsertTool(request)).tool
+    return tool
+
+
+async def dry_run(registry: Any, source: str, **arguments: Any) -> tuple[bool, Any]:
+    request = pb.RunToolRequest(source_code=source, arguments_json=json.dumps(arguments))
+    return told(await registry.RunTool(request))
+
+
+def told(response: Any) -> tuple[bool, Any]:
+    """Whether a call went well, and what the model is told."""
+    packed = json.loads(response.tool_return.content)
+    assert (packed["status"] == "OK") == (response.tool_return.status == message_pb2.TOOL_STATUS_OK)
+    return packed["status"] == "OK", packed["message"]
+
+
+async def run(tools: Tools, name: str, **arguments: Any) -> execution_pb.FinishedCall:
+    """Runs one call of a tool as the loop does."""
+    stub = execution_grpc.ExecutionServiceStub(tools.world.channel("tool_execution"))
+    call = execution_pb.ToolCall(
+        tool_call_id="call-1", name=name, arguments=json.dumps(arguments), idempotency_key="k"
+    )
+    request = execution_pb.ExecuteToolsRequest(
+        agent_id=tools.agent.id,
+        conversation_id=tools.agent.default_conversation_id,
+        run_id=tools.run_id,
+        step_id="step-1",
+        calls=[call],
+        allowed_tools=[name],
+    )
+    [finished] = [
+        each.finished async for each in stub.ExecuteTools(request) if each.HasField("finished")
+    ]
+    return finished
+
+
+async def test_a_tool_is_made_from_its_source(registry: Any) -> None:
+    tool = await upsert(registry, tags=["sky", "outside"], enable_parallel_execution=True)
+    assert (tool.name, tool.description) == ("weather", "Tells the weather of a town.")
+    assert tool.type == tool_pb2.TOOL_TYPE_CUSTOM
+    assert (tool.return_char_limit, list(tool.tags)) == (50_000, ["outside", "sky"])
+    assert tool.HasField("create_time")
+    properties = json.loads(tool.parameters_json)["properties"]
+    assert properties["unit"] == {
+        "type": "string",
+        "enum": ["c", "k"],
+        "description": "In which unit.",
+    }
+    for key in ({"tool_id": tool.id}, {"name": "weather"}):
+        assert (await registry.GetTool(pb.GetToolRequest(**key))).tool == tool
+    assert await upsert(registry, tags=["outside", "sky"], enable_parallel_execution=True) == tool
+    changed = await upsert(registry)
+    assert changed.id == tool.id
+    assert changed.version != tool.version
+
+
+async def test_a_request_is_done_once(registry: Any) -> None:
+    first = await upsert(registry, request_id="r1")
+    await upsert(registry, description="Newer.")
+    assert await upsert(registry, request_id="r1") == first
+    with pytest.raises(AlreadyExistsError) as caught:
+        await upsert(registry, request_id="r1", description="Another.")
+    assert caught.value.reason is Reason.REQUEST_ID_REUSED
+    now = await registry.GetTool(pb.GetToolRequest(name="weather"))
+    assert now.tool.description == "Newer."
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "said"),
+    [
+        ({"source": "def f(x):\n  'Does.'"}, "source_code", "line 1, parameter 'x'"),
+        ({"source": "x = 1"}, "source_code", "no public function"),
+        ({"source": ""}, "source_code", "Python"),
+        ({"source": "def f(): ..."}, "description", "docstring"),
+        ({"source": "def " + "f" * 49 + "(): 'Does.'"}, "name", "48"),
+        ({"name": "two words"}, "name", "letters"),
+        ({"return_char_limit": -1}, "return_char_limit", "0 to"),
+        ({"tags": ["a", ""]}, "tags[1]", "characters"),
+        ({"secret_names": ["1A"]}, "secret_names[0]", "digit"),
+        ({"secret_names": ["PATH"]}, "secret_names[0]", "sandbox"),
+        ({"pip_requirements": ["not a requirement !"]}, "pip_requirements[0]", "requirement"),
+        ({"pip_requirements": ["a @ https://x.org/a.whl"]}, "pip_requirements[0]", "address"),
+        ({"pip_requirements": ["A_b>1", "a-B"]}, "pip_requirements", "twice"),
+        ({"parameters_json": "{"}, "parameters_json", "JSON"),
+        ({"parameters_json": '{"properties": {"x": {}}}'}, "parameters_json", "'x'"),
+        (
+            {"parameters_json": '{"properties": {"town": {"$ref": "http://169.254.169.254/"}}}'},
+            "parameters_json",
+            "$defs",
+        ),
+        (
+            {"parameters_json": '{"properties": {"town": {"type": "x"}}, "required": ["town"]}'},
+            "parameters_json",
+            "no JSON schema",
+        ),
+        (
+            {"parameters_json": '{"properties": {"town": {"pattern": "(a*)*b"}}}'},
+            "parameters_json",
+            "'pattern'",
+        ),
+        ({"type": tool_pb2.TOOL_TYPE_MCP}, "type", "CUSTOM or CLIENT"),
+        ({"type": tool_pb2.TOOL_TYPE_CLIENT, "name": "x"}, "source_code", "client"),
+        ({"request_id": "ü"}, "request_id", "ASCII"),
+    ],
+)
+async def test_what_is_wrong_is_named(
+    registry: Any, fields: dict[str, Any], field: str, said: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        await upsert(registry, **fields)
+    assert caught.value.reason is Reason.INVALID_FIELD
+    found = {each.field: each.description for each in caught.value.violations}
+    assert said in found[field]
+    with pytest.raises(NotFoundError):
+        await registry.GetTool(pb.GetToolRequest(name="weather"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"pip_requirements": ["requests>=2"]}, "pip_requirements"),
+        ({"source": "def f(agent_state, x: int):\n  'Does.'"}, "agent_state"),
+    ],
+)
+async def test_what_is_not_built_is_refused(
+    registry: Any, fields: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(UnimplementedError) as caught:
+        await upsert(registry, **fields)
+    assert caught.value.metadata["what"] == what
+
+
+async def test_names_of_built_in_tools_are_taken(registry: Any) -> None:
+    with pytest.raises(AlreadyExistsError) as caught:
+        await upsert(registry, name="memory_insert")
+    assert caught.value.reason is Reason.NAME_TAKEN
+
+
+async def test_own_and_built_in_tools_are_listed_together(registry: Any) -> None:
+    for name in ("zz", "aa", "conversation_of_mine"):
+        await upsert(registry, name=name)
+    names, token = [], ""
+    while True:
+        request = pb.ListToolsRequest(page_size=4, page_token=token)
+        page = await registry.ListTools(request)
+        assert len(page.tools) <= 4
+        names += [tool.name for tool in page.tools]
+        token = page.next_page_token
+        if not token:
+            break
+    assert names == sorted({*BUILTIN_TOOLS, "zz", "aa", "conversation_of_mine"})
+    custom = await registry.ListTools(pb.ListToolsRequest(types=[tool_pb2.TOOL_TYPE_CUSTOM]))
+    assert [tool.name for tool in custom.tools] == ["aa", "conversation_of_mine", "zz"]
+    mcp = await registry.ListTools(pb.ListToolsRequest(types=[tool_pb2.TOOL_TYPE_MCP]))
+    assert list(mcp.tools) == []
+
+
+async def test_a_deleted_tool_is_gone_and_built_in_ones_stay(registry: Any) -> None:
+    tool = await upsert(registry)
+    await registry.DeleteTool(pb.DeleteToolRequest(tool_id=tool.id))
+    with pytest.raises(NotFoundError) as caught:
+        await registry.DeleteTool(pb.DeleteToolRequest(tool_id=tool.id))
+    assert caught.value.reason is Reason.TOOL_NOT_FOUND
+    builtin = BUILTIN_TOOLS["memory_insert"].id
+    with pytest.raises(InvalidArgumentError):
+        await registry.DeleteTool(pb.DeleteToolRequest(tool_id=builtin))
+
+
+async def test_tools_are_found_by_words_and_by_meaning(registry: Any) -> None:
+    await upsert(registry)
+    await upsert(registry, "def send_invoice(customer: str):\n  'Bills a customer.'")
+
+    async def found(query: str, limit: int = 3) -> list[str]:
+        request = pb.SearchToolsRequest(query=query, limit=limit)
+        hits = (await registry.SearchTools(request)).hits
+        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+        return [hit.tool.name for hit in hits]
+
+    assert (await found("will it rain tomorrow or be sunny?"))[0] == "weather"
+    assert (await found("invoice"))[0] == "send_invoice"
+    assert (await found("make somebody pay for what they bought"))[0] == "send_invoice"
+    assert len(await found("memory", 2)) == 2
+    # A changed text is found by what it says now.
+    await upsert(registry, "def send_invoice(customer: str):\n  'Feeds the penguins.'")
+    assert (await found("birds of the antarctic"))[0] == "send_invoice"
+    with pytest.raises(InvalidArgumentError):
+        await found(" ")
+
+
+async def test_a_tool_runs_with_what_its_annotations_say(registry: Any, tools: Tools) -> None:
+    tool = await upsert(registry)
+    finished = await run(tools, "weather", town={"name": "Graz"}, unit="k")
+    assert told(finished) == (True, {"town": "Graz/AT", "unit": "KELVIN"})
+    assert finished.tool_return.provenance == message_pb2.PROVENANCE_TOOL
+    request = pb.RunToolRequest(tool_id=tool.id, arguments_json='{"town": {"name": "Graz"}}')
+    ran = await registry.RunTool(request)
+    assert told(ran) == (True, {"town": "Graz/AT", "unit": "CELSIUS"})
+    assert ran.isolation in {"namespaces", "landlock"}
+
+
+async def test_a_tool_that_fails_says_so_to_the_model(registry: Any, tools: Tools) -> None:
+    await upsert(registry)
+    finished = await run(tools, "weather", town={"name": "Nowhere"})
+    assert told(finished) == (False, "Error executing function weather: ValueError: boom now")
+    finished = await run(tools, "weather", town={"name": "Graz", "x": 1})
+    assert told(finished)[1].startswith("Invalid arguments for weather: unknown 'x'")
+    finished = await run(tools, "weather")
+    assert told(finished) == (False, "Invalid arguments for weather: missing 'town'.")
+    assert (await dry_run(registry, "def f(): return {1, 2}"))[0] is False
+    ok, said = await dry_run(registry, "import sys\ndef f(): sys.exit(3)")
+    assert not ok
+    assert "SystemExit" in said
+
+
+async def test_nulls_of_strict_schemas_are_left_out(registry: Any) -> None:
+    source = "def f(x: int = 3, y: int | None = 4): return [x, y]"
+    assert await dry_run(registry, source, x=None, y=None) == (True, [3, 4])
+
+
+async def test_large_numbers_are_the_tools_own_business(registry: Any) -> None:
+    source = "def f(when: int) -> int: return when + 1"
+    assert await dry_run(registry, source, when=1_795_000_000_000) == (True, "1795000000001")
+
+
+async def test_the_newest_version_is_run(registry: Any, tools: Tools) -> None:
+    for answer in ("one", "two"):
+        await upsert(registry, f"def f() -> str:\n  'Does.'\n  return {answer!r}")
+        assert told(await run(tools, "f")) == (True, answer)
+    tool = (await registry.GetTool(pb.GetToolRequest(name="f"))).tool
+    await registry.DeleteTool(pb.DeleteToolRequest(tool_id=tool.id))
+    assert "[ToolConstraintError]" in told(await run(tools, "f"))[1]
+
+
+SECRET = '''
+import os
+
+def key(how: str) -> object:
+    """Gives the secret away."""
+    value = os.environ["API_KEY"]
+    match how:
+        case "raise":
+            raise RuntimeError(f"https://x.org/?key={value}")
+        case "nested":
+            return {value: [f"<{value}>", {"n": 12}]}
+        case "number":
+            return int(os.environ["NUMBER"])
+        case _:
+            return sorted(name for name in os.environ if name in ("API_KEY", "NUMBER", "OTHER"))
+'''
+
+
+async def test_secrets_reach_a_call_and_nothing_else(registry: Any, tools: Tools) -> None:
+    async def put(name: str, value: str) -> None:
+        await registry.PutSecret(pb.PutSecretRequest(name=name, value=value))
+
+    await upsert(registry, SECRET, secret_names=["API_KEY", "NUMBER"])
+    ok, said = told(await run(tools, "key", how=""))
+    assert not ok
+    assert said.startswith("key needs the secret API_KEY, NUMBER, which is not stored.")
+    await put("API_KEY", "sk-o'ne/two+three")
+    await put("NUMBER", "123456789")
+    await put("OTHER", "other")
+    assert told(await run(tools, "key", how="")) == (True, ["API_KEY", "NUMBER"])
+    assert told(await run(tools, "key", how="raise")) == (
+        False,
+        "Error executing function key: RuntimeError: https://x.org/?key=[secret API_KEY]",
+    )
+    assert told(await run(tools, "key", how="nested")) == (
+        True,
+        {"[secret API_KEY]": ["<[secret API_KEY]>", {"n": 12}]},
+    )
+    assert told(await run(tools, "key", how="number")) == (True, "[secret NUMBER]")
+    await put("API_KEY", "")
+    assert "which is not stored" in told(await run(tools, "key", how=""))[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field"),
+    [("1A", "long enough", "name"), ("LD_PRELOAD", "long enough", "name"), ("A", "abc", "value")],
+)
+async def test_a_secret_that_cannot_be_kept_is_refused_and_not_shown(
+    registry: Any, name: str, value: str, field: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        await registry.PutSecret(pb.PutSecretRequest(name=name, value=value))
+    assert [each.field for each in caught.value.violations] == [field]
+    assert value not in str(caught.value)
+
+
+async def test_a_client_tool_is_kept_but_no_agent_can_have_it(registry: Any, world: World) -> None:
+    schema = {
+        "$defs": {"Place": {"type": "object", "properties": {"x": {"type": "integer"}}}},
+        "properties": {"at": {"$ref": "#/$defs/Place"}},
+        "required": ["at"],
+    }
+    request = pb.UpsertToolRequest(
+        name="open_door",
+        description="Opens the door.",
+        type=tool_pb2.TOOL_TYPE_CLIENT,
+        parameters_json=json.dumps(schema),
+    )
+    tool = (await registry.UpsertTool(request)).tool
+    assert json.loads(tool.parameters_json) == {
+        "additionalProperties": False,
+        "properties": {"at": {"type": "object", "properties": {"x": {"type": "integer"}}}},
+        "required": ["at"],
+        "type": "object",
+    }
+    with pytest.raises(UnimplementedError):
+        await world.make_agent(tools=["open_door"])
+    with pytest.raises(AlreadyExistsError):
+        await upsert(registry, name="open_door")
+
+
+async def test_an_agent_uses_a_tool_of_its_project(registry: Any, world: World) -> None:
+    with pytest.raises(NotFoundError):
+        await world.make_agent(tools=["weather"])
+    await upsert(registry)
+    agent = await world.make_agent(tools=["weather", "memory_insert"])
+    world.model.script(
+        Reply(calls=(Call("weather", {"town": {"name": "Graz"}, "unit": None}),)), say("Fine.")
+    )
+    ran = await world.run(agent, "How is the weather?")
+    [returned] = [part for m in ran.stored for part in m.parts if part.HasField("tool_return")]
+    assert json.loads(returned.tool_return.content)["message"] == {
+        "town": "Graz/AT",
+        "unit": "CELSIUS",
+    }
+    with world.signed_in(), pytest.raises(NotFoundError):
+        await world.make_agent(tools=["weather"])

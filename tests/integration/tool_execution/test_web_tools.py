@@ -1,0 +1,33 @@
+"""The tools of the web over ``ExecuteTools`` and in the registry, as the room comes."""
+
+from __future__ import annotations
+
+import pytest
+
+from integration.tool_execution.conftest import Tools
+from strata.api.common.v1 import message_pb2 as common
+from strata.api.common.v1 import tool_pb2
+from strata.api.tool_execution.v1 import execution_service_pb2 as pb
+from strata.api.tool_execution.v1 import execution_service_pb2_grpc as pb_grpc
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_nothing_private_is_reached(tools: Tools) -> None:
+    for url in ("http://169.254.169.254/", "http://127.0.0.1/", "http://localhost/"):
+        assert "may not be reached" in await tools.refused("fetch_webpage", url=url)
+
+
+async def test_a_search_that_is_not_set_up_says_so_in_our_own_words(tools: Tools) -> None:
+    (ended,) = await tools.run(("web_search", {"query": "moon"}))
+    assert "not set up" in ended.tool_return.content
+    assert ended.tool_return.provenance == common.PROVENANCE_SYSTEM
+
+
+async def test_they_are_known_as_built_in_tools_that_only_read(tools: Tools) -> None:
+    execution = pb_grpc.ExecutionServiceStub(tools.world.channel("tool_execution"))
+    request = pb.ResolveToolsRequest(names=["fetch_webpage", "web_search"])
+    for tool in (await execution.ResolveTools(request)).tools:
+        assert tool.type == tool_pb2.TOOL_TYPE_BUILTIN
+        assert tool.effect == tool_pb2.TOOL_EFFECT_READ_ONLY
+        assert tool.enable_parallel_execution

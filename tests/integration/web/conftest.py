@@ -1,0 +1,16 @@
+"""A server for each test."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from web_servers import RawServer, raw_server
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[RawServer]:
+    """Answers as the test says."""
+    async with raw_server() as raw:
+        yield raw

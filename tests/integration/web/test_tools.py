@@ -1,0 +1,491 @@
+"""``fetch_webpage`` and ``web_search`` as the engine runs them, over real sockets and children."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import psutil
+import pytest
+from pydantic import SecretStr, ValidationError
+
+import file_samples
+from strata.shared.clock import SystemClock
+from strata.shared.ids import new_id
+from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
+from strata.tool_execution.builtin.web import PAGE_CHARS, WebTools
+from strata.tool_execution.builtin.web_reading import PageLimits, PageReader
+from strata.tool_execution.builtin.web_wiring import open_web_tools
+from strata.tool_execution.domain.tools import Call, Caller, Outcome
+from strata.tool_execution.domain.web import ProviderName
+from strata.tool_execution.engine import Engine
+from strata.tool_execution.settings import ToolExecutionSettings
+from web_servers import RawServer, ok, redirect
+
+PARAGRAPH = "The Moon is the only natural satellite of Earth, and it is held by its gravity. "
+PAGE = f"""<!doctype html><html><head><title>The
+ Moon</title><script>var secret = 1</script></head><body>
+<nav><a href="/">Home</a> <a href="/imprint">Imprint</a></nav>
+<article><h1>About the Moon</h1><p>{PARAGRAPH * 5}
+It makes the <a href="https://example.com/tides">tides</a>.</p>
+<table><tr><th>Sea</th><th>Width</th></tr><tr><td>Mare Imbrium</td><td>1145 km</td></tr></table>
+</article><footer>All rights reserved.</footer></body></html>"""
+
+
+def settings(server: RawServer, **changes: Any) -> ToolExecutionSettings:
+    given: dict[str, Any] = {
+        "web_private_networks": ("127.0.0.0/8",),
+        "web_ports": (server.port,),
+        **changes,
+    }
+    return ToolExecutionSettings(**given)
+
+
+@contextlib.asynccontextmanager
+async def opened(server: RawServer, **changes: Any) -> AsyncIterator[Engine]:
+    async with AsyncExitStack() as stack:
+        tools = await open_web_tools(settings(server, **changes), stack)
+        yield _engine(tools)
+
+
+def _engine(tools: WebTools) -> Engine:
+    return Engine(BUILTIN_TOOLS, [tools], SystemClock(), timeout=60, max_parallel=8)
+
+
+CALLER = Caller(new_id("agent"), new_id("conversation"), new_id("run"), "step", "m", "UTC")
+
+
+async def run(engine: Engine, *calls: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    wanted = [
+        Call(f"call-{number}", name, json.dumps(arguments), f"key-{number}")
+        for number, (name, arguments) in enumerate(calls)
+    ]
+    ended: dict[str, dict[str, Any]] = {}
+    async with contextlib.aclosing(engine.run(wanted, CALLER, frozenset(BUILTIN_TOOLS))) as events:
+        async for event in events:
+            if isinstance(event, Outcome):
+                ended[event.call.id] = json.loads(event.content)
+    return [ended[call.id] for call in wanted]
+
+
+async def page(server: RawServer, path: str = "/", **arguments: Any) -> dict[str, Any]:
+    """Fetches a page that can be read; returns what the model is told of it."""
+    async with opened(server) as engine:
+        (told,) = await run(engine, ("fetch_webpage", {"url": server.url(path), **arguments}))
+    assert told["status"] == "OK", told
+    message: dict[str, Any] = told["message"]
+    return message
+
+
+async def refusal(server: RawServer, url: str = "", **changes: Any) -> str:
+    """Fetches a page that cannot be read; returns what the model is told of it."""
+    async with opened(server, **changes) as engine:
+        (told,) = await run(engine, ("fetch_webpage", {"url": url or server.url()}))
+    assert told["status"] == "Failed", told
+    return str(told["message"])
+
+
+async def test_a_page_becomes_its_title_and_its_main_text(server: RawServer) -> None:
+    server.answers["/"] = redirect("/moon")
+    server.answers["/moon"] = ok(PAGE.encode(), "text/html; charset=utf-8")
+
+    told = await page(server)
+
+    assert told["url"] == server.url("/moon")
+    assert told["title"] == "The Moon"
+    assert PARAGRAPH.strip() in told["content"]
+    assert "[tides](https://example.com/tides)" in told["content"]
+    assert "| Mare Imbrium | 1145 km |" in told["content"]
+    for noise in ("secret", "Imprint", "rights reserved", "<"):
+        assert noise not in told["content"]
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "expected"),
+    [
+        ("<p>Grüße</p>".encode("latin-1"), "text/html; charset=iso-8859-1", "Grüße"),
+        ("<p>Grüße</p>".encode(), "text/html", "Grüße"),
+        (
+            '<meta charset="koi8-r"><p>Привет, мир и люди</p>'.encode("koi8-r"),
+            "text/html",
+            "Привет",
+        ),
+        (b"<ul><li>one</li><li>two</li></ul>", "application/xhtml+xml", "one\ntwo"),
+        (b"<html><body>no type</body></html>", "", "no type"),
+        (b'{"a": [1, 2]}', "application/json", '{"a": [1, 2]}'),
+        (b'{"a": 1}', "application/vnd.api+json; charset=utf-8", '{"a": 1}'),
+        (b"a,b\r\n1,2\r\n", "text/csv", "a,b\n1,2"),
+        (b"# Title\n\n\n\n\ntext", "text/markdown", "# Title\n\ntext"),
+        ("\ufeffGrüße".encode(), "text/plain", "Grüße"),
+        ("Grüße".encode("utf-16"), "text/plain; charset=utf-16", "Grüße"),
+        (b"plain", "application/octet-stream", "plain"),
+        (b"hostile", "text/plain; charset=punycode", "hostile"),
+        (b"hostile", "text/plain; charset=hex", "hostile"),
+        (b"nul\x00\x1b[31mred", "text/plain", "nul[31mred"),
+    ],
+)
+async def test_text_comes_as_it_is_meant(
+    server: RawServer, body: bytes, content_type: str, expected: str
+) -> None:
+    server.answers["/"] = ok(body, content_type)
+    assert expected in (await page(server))["content"]
+
+
+async def test_a_pdf_is_read(server: RawServer) -> None:
+    body = file_samples.pdf(["The invoice", "is due in May"], ["Second page"])
+    server.answers["/a"] = ok(body, "application/pdf")
+    server.answers["/b"] = ok(body, "application/octet-stream")
+
+    for path in ("/a", "/b"):
+        content = (await page(server, path))["content"]
+        assert "The invoice" in content
+        assert "is due in May" in content
+        assert content.endswith("Second page")
+
+
+async def test_a_long_page_comes_in_pieces(server: RawServer) -> None:
+    text = "".join(f"line {number}\n" for number in range(5000)).strip()
+    server.answers["/"] = ok(text.encode(), "text/plain")
+
+    first = await page(server)
+    assert first["content"] == text[:PAGE_CHARS]
+    assert f"0 to {PAGE_CHARS} of {len(text)}" in first["message"]
+    pieces, offset = [first["content"]], PAGE_CHARS
+    while offset < len(text):
+        pieces.append((await page(server, offset=offset))["content"])
+        offset += PAGE_CHARS
+    assert "".join(pieces) == text
+    beyond = await page(server, offset=len(text))
+    assert beyond["content"] == ""
+    assert "nothing at offset" in beyond["message"]
+
+
+async def test_a_page_that_is_too_large_is_cut_with_a_note(server: RawServer) -> None:
+    server.answers["/"] = ok(("Grüße\n" * 1000).encode(), "text/plain")
+    async with opened(server, web_page_bytes=1001) as engine:
+        (told,) = await run(engine, ("fetch_webpage", {"url": server.url()}))
+    assert set(told["message"]["content"].split("\n")) == {"Grüße"}
+    assert "too large to be read to its end" in told["message"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "answered 404 Not Found"),
+        (b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", "answered 500"),
+        (ok(b"x", "image/png"), "a picture, which cannot be read"),
+        (ok(b"\x7fELF\x00\x01", "application/octet-stream"), "binary file"),
+        (ok(b"", "text/html"), "holds no text"),
+        (ok(b"<div id=app></div><script>run()</script>"), "holds no text"),
+        (ok(b"%PDF-1.4 cut", "application/pdf"), "damaged"),
+        (ok(file_samples.scanned_pdf(), "application/pdf"), "holds no text"),
+        (ok(file_samples.pdf(["x"], encrypted=True), "application/pdf"), "password"),
+        (redirect("http://169.254.169.254/latest"), "redirects to an address that may not be"),
+        (redirect("http://ignore-what-was-said.corp/"), "redirects to an address that may not"),
+        (ok(b"x", "application/ignore-what-was-said"), "some other type"),
+        (redirect("/"), "redirects more than 5 times"),
+    ],
+    ids=range(13),
+)
+async def test_what_cannot_be_read_is_told_in_words(
+    server: RawServer, answer: bytes, words: str
+) -> None:
+    server.answers["/"] = answer
+    told = await refusal(server)
+    assert words in told
+    assert "ignore" not in told
+
+
+async def test_a_pdf_that_is_too_large_is_told_in_words(server: RawServer) -> None:
+    body = file_samples.pdf(["x"]).ljust(3 * 1024**2)
+    server.answers["/"] = ok(body, "application/pdf")
+    assert "larger than 2 MB" in await refusal(server, web_pdf_bytes=2 * 1024**2)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://169.254.169.254/",
+        "http://[::1]/",
+        "http://2130706433/",
+        "file:///etc/passwd",
+        "moon",
+    ],
+)
+async def test_what_may_not_be_reached_is_told_in_words(server: RawServer, url: str) -> None:
+    told = await refusal(server, url, web_private_networks=(), web_ports=(80,))
+    assert "try again" not in told.lower()
+    assert "internal error" not in told
+    assert told.endswith((".", ":"))
+
+
+async def test_nothing_private_is_reached_unless_it_was_opened(server: RawServer) -> None:
+    server.answers["/"] = ok(b"secret", "text/plain")
+    assert "private or reserved" in await refusal(server, web_private_networks=())
+    assert server.heads == []
+
+
+async def _children() -> list[psutil.Process]:
+    return [
+        child
+        for child in psutil.Process(os.getpid()).children(recursive=True)
+        if any("builtin.web_" in part for part in child.cmdline())
+    ]
+
+
+async def test_a_hostile_pdf_ends_by_the_time_and_leaves_no_child(server: RawServer) -> None:
+    server.answers["/"] = ok(file_samples.endless_pdf(), "application/pdf")
+    async with AsyncExitStack() as stack:
+        wired = await open_web_tools(settings(server), stack)
+        tools = WebTools(wired._fetcher, PageReader(PageLimits(seconds=2)), None)
+        (told,) = await run(_engine(tools), ("fetch_webpage", {"url": server.url()}))
+    assert told["status"] == "Failed"
+    assert await _children() == []
+
+
+async def test_a_page_that_needs_too_much_memory_is_refused(server: RawServer) -> None:
+    server.answers["/"] = ok(b"<p>a" * 450_000, "text/html")
+    async with AsyncExitStack() as stack:
+        wired = await open_web_tools(settings(server), stack)
+        limits = PageLimits(memory_bytes=150 * 1024**2)
+        tools = WebTools(wired._fetcher, PageReader(limits), None)
+        (told,) = await run(_engine(tools), ("fetch_webpage", {"url": server.url()}))
+    assert told["status"] == "Failed"
+    assert await _children() == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"<div>" * 300_000 + b"deep", b"<p>word" * 250_000, b"<b x=" + b"1" * 2_000_000 + b">w"],
+)
+async def test_pages_made_to_be_slow_are_read_all_the_same(server: RawServer, body: bytes) -> None:
+    server.answers["/"] = ok(body, "text/html")
+    async with opened(server) as engine:
+        (told,) = await run(engine, ("fetch_webpage", {"url": server.url()}))
+    assert "longer than" not in str(told["message"])
+    assert await _children() == []
+
+
+async def test_a_call_that_is_cancelled_leaves_no_child(server: RawServer) -> None:
+    server.answers["/"] = ok(PAGE.encode())
+    async with opened(server) as engine:
+        running = asyncio.create_task(run(engine, ("fetch_webpage", {"url": server.url()})))
+        while not await _children():
+            await asyncio.sleep(0.01)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    assert await _children() == []
+
+
+async def test_pages_are_read_side_by_side(server: RawServer) -> None:
+    meeting = asyncio.Barrier(3)
+
+    async def together(writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(20):
+            await meeting.wait()
+        writer.write(ok(b"met", "text/plain"))
+
+    server.answers["/"] = together
+    async with opened(server) as engine:
+        told = await run(engine, *[("fetch_webpage", {"url": server.url()})] * 3)
+    assert [each["message"]["content"] for each in told] == ["met"] * 3
+
+
+TAVILY = {
+    "query": "moon",
+    "answer": None,
+    "images": [],
+    "results": [
+        {"title": "Moon", "url": "https://example.com/moon", "content": "It is far.", "score": 0.9},
+        {"title": "Odd", "url": "javascript:alert(1)", "content": "no"},
+        {"title": "", "url": "https://example.com/2", "content": "x" * 5000, "raw_content": None},
+    ],
+    "response_time": 1.2,
+}
+EXA = {
+    "requestId": "1",
+    "results": [
+        {
+            "id": "https://example.com/moon",
+            "title": "Moon",
+            "url": "https://example.com/moon",
+            "publishedDate": "2026-01-02T00:00:00.000Z",
+            "author": None,
+            "text": "It is far.",
+        }
+    ],
+    "costDollars": {"total": 0.005},
+}
+SEARXNG = {
+    "query": "moon",
+    "number_of_results": 0,
+    "results": [
+        {
+            "url": f"https://example.com/{number}",
+            "title": f"Moon {number}",
+            "content": "It is far.",
+            "engine": "wikipedia",
+            "publishedDate": None,
+        }
+        for number in range(20)
+    ],
+    "suggestions": [],
+}
+
+
+async def search(
+    server: RawServer, provider: str, key: str = "", **arguments: Any
+) -> dict[str, Any]:
+    changes = {
+        "web_private_networks": (),
+        "web_search_provider": provider,
+        "web_search_api_key": SecretStr(key),
+        "web_search_url": server.url("/base/") if provider == "searxng" else server.url(""),
+    }
+    async with opened(server, **changes) as engine:
+        (told,) = await run(engine, ("web_search", {"query": " moon ", **arguments}))
+    return told
+
+
+async def test_tavily_is_asked(server: RawServer) -> None:
+    server.answers["/search"] = ok(json.dumps(TAVILY).encode(), "application/json")
+
+    told = await search(server, "tavily", "tvly-key", limit=7)
+
+    assert told["message"]["results"] == [
+        {"title": "Moon", "url": "https://example.com/moon", "content": "It is far."},
+        {"title": "https://example.com/2", "url": "https://example.com/2", "content": "x" * 1000},
+    ]
+    assert server.heads[0].startswith("POST /search HTTP/1.1\r\n")
+    assert "authorization: bearer tvly-key\r\n" in server.heads[0].lower()
+    assert "content-type: application/json\r\n" in server.heads[0].lower()
+    sent = json.loads(server.bodies[0])
+    assert (sent["query"], sent["max_results"]) == ("moon", 7)
+
+
+async def test_exa_is_asked(server: RawServer) -> None:
+    server.answers["/search"] = ok(json.dumps(EXA).encode(), "application/json")
+
+    told = await search(server, "exa", "exa-key")
+
+    assert told["message"]["results"] == [
+        {
+            "title": "Moon",
+            "url": "https://example.com/moon",
+            "content": "It is far.",
+            "published": "2026-01-02T00:00:00.000Z",
+        }
+    ]
+    assert "x-api-key: exa-key\r\n" in server.heads[0].lower()
+    sent = json.loads(server.bodies[0])
+    assert (sent["query"], sent["numResults"]) == ("moon", 5)
+    assert sent["contents"]["text"]["maxCharacters"] == 1000
+
+
+async def test_searxng_is_asked(server: RawServer) -> None:
+    server.answers["/base/search"] = ok(json.dumps(SEARXNG).encode(), "application/json")
+
+    told = await search(server, "searxng", limit=3)
+
+    assert [hit["title"] for hit in told["message"]["results"]] == ["Moon 0", "Moon 1", "Moon 2"]
+    asked = urlsplit(server.heads[0].split(" ")[1])
+    assert parse_qs(asked.query) == {"q": ["moon"], "format": ["json"]}
+
+
+async def test_finding_nothing_is_no_failure(server: RawServer) -> None:
+    server.answers["/search"] = ok(b'{"results": []}', "application/json")
+    told = await search(server, "tavily", "key")
+    assert told["message"] == {"message": "Nothing was found.", "results": []}
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n", "does not accept the key"),
+        (b"HTTP/1.1 429 Too Many\r\nContent-Length: 0\r\n\r\n", "quota"),
+        (b"HTTP/1.1 502 Bad\r\nContent-Length: 0\r\n\r\n", "answered 502"),
+        (ok(b"<html>", "text/html"), "not understood"),
+        (ok(b'{"results": 5}', "application/json"), "not understood"),
+        (ok(b"[" * 100_000, "application/json"), "not understood"),
+        (ok(b" " * 3_000_000, "application/json"), "too large"),
+        (redirect("http://127.0.0.1:1/"), "redirects"),
+    ],
+    ids=range(8),
+)
+async def test_a_search_that_fails_is_told_in_words(
+    server: RawServer, answer: bytes, words: str
+) -> None:
+    server.answers["/search"] = answer
+    told = await search(server, "tavily", "key")
+    assert told["status"] == "Failed"
+    assert words in told["message"]
+    assert len(server.heads) == 1
+
+
+async def test_a_searxng_without_json_is_explained(server: RawServer) -> None:
+    server.answers["/base/search"] = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
+    assert "search.formats" in (await search(server, "searxng"))["message"]
+
+
+async def test_hostile_results_are_kept_small(server: RawServer) -> None:
+    results = [
+        None,
+        5,
+        {"url": 5},
+        {"url": "https://example.com/", "title": ["x"], "content": {"a": 1}},
+        {"url": "https://example.com/a", "title": "t" * 9999, "text": "\x00\ud800evil\x1b"},
+    ]
+    body = json.dumps({"results": results * 100}).encode()
+    server.answers["/search"] = ok(body, "application/json")
+
+    told = await search(server, "exa", "key", limit=2)
+
+    assert told["message"]["results"] == [
+        {"title": "https://example.com/", "url": "https://example.com/", "content": ""},
+        {"title": "t" * 300, "url": "https://example.com/a", "content": "evil"},
+    ]
+
+
+async def test_without_a_provider_the_search_says_so(server: RawServer) -> None:
+    async with opened(server) as engine:
+        (told,) = await run(engine, ("web_search", {"query": "moon"}))
+    assert told["status"] == "Failed"
+    assert "not set up" in told["message"]
+
+
+async def test_an_empty_query_is_refused(server: RawServer) -> None:
+    async with opened(server, web_search_provider="exa", web_search_api_key="k") as engine:
+        (told,) = await run(engine, ("web_search", {"query": " \x01 "}))
+    assert "empty" in told["message"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"web_search_provider": "google"},
+        {"web_search_provider": "tavily"},
+        {"web_search_provider": "exa", "web_search_api_key": ""},
+        {"web_search_provider": "searxng"},
+        {"web_search_provider": "searxng", "web_search_url": "searxng:8080"},
+        {"web_private_networks": ["10.0.0.0/99"]},
+        {"web_private_networks": ["169.254.169.254"]},
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        ToolExecutionSettings(**wrong)
+
+
+def test_a_key_is_not_shown() -> None:
+    given = ToolExecutionSettings(
+        web_search_provider=ProviderName.EXA, web_search_api_key=SecretStr("exa-secret")
+    )
+    assert "exa-secret" not in repr(given)

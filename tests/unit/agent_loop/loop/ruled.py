@@ -1,0 +1,102 @@
+"""Turns of agents with tool rules, and what is seen of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from strata.agent_loop.domain.messages import Message
+from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.models.domain import ModelReply, ToolChoice
+from strata.shared.tool_rules import ToolRuleType
+from unit.agent_loop.loop.world import (
+    Agents,
+    Died,
+    LoopWorld,
+    Sink,
+)
+
+AUTO = ToolChoice()
+REASON = (
+    "[This is an automated system message hidden from the user] "
+    "ToolRuleViolated: You must call {} at least once to exit the loop."
+)
+
+
+def first(name: str, **more: Any) -> ToolRule:
+    return ToolRule(ToolRuleType.RUN_FIRST, name, **more)
+
+
+def child(name: str, *children: str, **more: Any) -> ToolRule:
+    return ToolRule(ToolRuleType.CONSTRAIN_CHILD_TOOLS, name, children, **more)
+
+
+def parent(name: str, *children: str) -> ToolRule:
+    return ToolRule(ToolRuleType.PARENT_LAST_TOOL, name, children)
+
+
+def most(name: str, count: int) -> ToolRule:
+    return ToolRule(ToolRuleType.MAX_COUNT_PER_STEP, name, max_count=count)
+
+
+def leaves(name: str) -> ToolRule:
+    return ToolRule(ToolRuleType.EXIT_LOOP, name)
+
+
+def required(name: str) -> ToolRule:
+    return ToolRule(ToolRuleType.REQUIRED_BEFORE_EXIT, name)
+
+
+def conditional(name: str, mapping: dict[str, str], **more: Any) -> ToolRule:
+    return ToolRule(ToolRuleType.CONDITIONAL, name, child_output_mapping=mapping, **more)
+
+
+def world_with(*rules: ToolRule, tools: Sequence[str] = ("keyed", "reads", "acts")) -> LoopWorld:
+    world = LoopWorld()
+    rule(world, *rules, tools=tools)
+    return world
+
+
+def rule(world: LoopWorld, *rules: ToolRule, tools: Sequence[str]) -> None:
+    world.agent = replace(world.agent, tools=tuple(tools), tool_rules=rules)
+    world.ports = replace(world.ports, agents=Agents(world.agent))
+
+
+def offered(world: LoopWorld) -> list[tuple[list[str], ToolChoice]]:
+    requests = world.model.requests
+    return [([tool.name for tool in asked.tools], asked.tool_choice) for asked in requests]
+
+
+def told(world: LoopWorld) -> list[str]:
+    """The messages of all returns in the window."""
+    returns = [part for message in world.recall.messages for part in message.tool_returns]
+    return [str(json.loads(part.content)["message"]) for part in returns]
+
+
+def ran(world: LoopWorld) -> list[list[str]]:
+    return [[call.name for call in batch.calls] for batch in world.tools.batches]
+
+
+def heartbeats(world: LoopWorld) -> list[Message]:
+    return [message for message in world.recall.messages if message.hidden]
+
+
+async def until_done(
+    world: LoopWorld, replies: Sequence[ModelReply], deaths: Sequence[int]
+) -> Sink:
+    """Dispatches a run until it ends, letting the process die on the way."""
+    request = world.request("Say this once.", max_steps=len(replies))
+    for attempt in range(1, len(deaths) + 2):
+        resumed = world.journal.rows.get(request.run_id, (0, None))[1]
+        done = len(world.recall.commits)
+        journalled = resumed is not None and resumed.step == done + 1
+        world.model.replies = list(replies[done + journalled :])
+        last = deaths[attempt - 1] if attempt <= len(deaths) else None
+        world.fate.last = None if last is None else world.fate.calls + last
+        try:
+            return await world.run(replace(request, attempt=attempt))
+        except Died:
+            continue
+    raise AssertionError("the last attempt does not die")

@@ -1,0 +1,351 @@
+"""What tool rules mean for a turn: what is offered, refused, overridden, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
+from strata.agent_loop.domain.runs import StopReason
+from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.loop.exchanges import UnitKind, leaving, units_of
+from strata.agent_loop.models.domain import FinishReason, ToolCall, ToolChoice
+from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.tool_rules import ToolRuleType
+from unit.agent_loop.loop.ruled import (
+    AUTO,
+    REASON,
+    child,
+    conditional,
+    first,
+    heartbeats,
+    leaves,
+    most,
+    offered,
+    parent,
+    ran,
+    required,
+    told,
+    until_done,
+    world_with,
+)
+from unit.agent_loop.loop.world import (
+    LoopWorld,
+    assert_pairs_are_whole,
+    reply,
+)
+
+
+async def test_without_rules_requests_and_journal_are_as_ever() -> None:
+    world = world_with()
+    await world.run(None, world.calls("reads", "keyed"), reply("Done."))
+
+    assert offered(world) == [(["keyed", "reads", "acts"], AUTO)] * 2
+    assert [asked.parallel_tool_calls for asked in world.model.requests] == [None, None]
+    assert ran(world) == [["reads", "keyed"]]
+
+
+async def test_first_tool_is_forced_once_in_each_turn() -> None:
+    world = world_with(first("keyed"))
+    await world.run(None, world.calls("keyed"), reply("Done."))
+    await world.run(None, world.calls("keyed"), reply("Done."))
+
+    forced = (["keyed"], ToolChoice.named("keyed"))
+    free = (["keyed", "reads", "acts"], AUTO)
+    assert offered(world) == [forced, free, forced, free]
+    assert {asked.parallel_tool_calls for asked in world.model.requests} == {False}
+
+
+async def test_one_of_several_is_required_while_a_rule_is_active() -> None:
+    world = world_with(child("keyed", "reads", "acts"), first("keyed"), first("reads"))
+    await world.run(None, world.calls("keyed"), world.calls("acts"), reply("Done."))
+
+    assert offered(world) == [
+        (["keyed", "reads"], ToolChoice.required()),
+        (["reads", "acts"], ToolChoice.required()),
+        (["keyed", "reads", "acts"], AUTO),
+    ]
+
+
+async def test_parent_opens_its_children_and_only_then() -> None:
+    world = world_with(parent("keyed", "acts"))
+    await world.run(
+        None, world.calls("acts"), world.calls("keyed"), world.calls("acts"), reply("x")
+    )
+
+    assert [names for names, _ in offered(world)] == [
+        ["keyed", "reads"],
+        ["keyed", "reads"],
+        ["acts"],
+        ["keyed", "reads"],
+    ]
+    assert offered(world)[2][1] == ToolChoice.named("acts")
+    assert ran(world) == [["keyed"], ["acts"]]
+
+
+async def test_refusal_names_what_may_be_called_and_the_rules() -> None:
+    world = world_with(most("keyed", 1), child("reads", "acts"))
+    await world.run(
+        None, world.calls("keyed"), world.calls("keyed"), world.calls("other"), reply("x")
+    )
+
+    refused = (
+        "[ToolConstraintError] Cannot call {}, valid tools include: ['reads', 'acts'].\n"
+        "** Hint: Possible rules that were violated:\n"
+        "\t- <tool_rule>\nkeyed: at most 1 use(s) per response\n</tool_rule>"
+    )
+    assert told(world)[1:] == [refused.format("keyed"), refused.format("other")]
+    assert world.recall.messages[5].tool_returns[0].status is ToolStatus.FAILED
+
+
+async def test_a_tool_that_has_come_to_need_approval_is_not_run_and_does_not_count() -> None:
+    world = world_with(most("acts", 1))
+    tools = world.tools.toolset.tools
+    world.tools.toolset = ToolSet(
+        tuple(replace(tool, requires_approval=tool.name == "acts") for tool in tools)
+    )
+    await world.run(None, world.calls("acts", "keyed"), world.calls("acts"), reply("x"))
+
+    assert ran(world) == [["keyed"]]
+    first, _, again = told(world)
+    assert first == again
+    assert first.startswith("The call needs the approval of a person")
+
+
+async def test_calls_that_were_refused_are_no_part_of_the_history() -> None:
+    world = world_with(most("keyed", 1), first("keyed"))
+    world.model.replies = [
+        world.calls("acts"),
+        replace(world.calls(), tool_calls=(ToolCall("broken", "keyed", "{"),)),
+        world.calls("keyed"),
+        reply("Done."),
+    ]
+    await world.run(None)
+
+    forced = (["keyed"], ToolChoice.named("keyed"))
+    assert offered(world) == [forced, forced, forced, (["reads", "acts"], AUTO)]
+    assert ran(world) == [["keyed"]]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+async def test_count_of_calls_holds_over_steps_and_within_a_reply(count: int) -> None:
+    world = world_with(most("keyed", count))
+    await world.run(None, world.calls("keyed"), world.calls("keyed", "keyed", "reads"), reply("x"))
+
+    assert [name for batch in ran(world) for name in batch].count("keyed") == min(count, 3)
+    assert "reads" in ran(world)[-1], "the rest of the reply is not lost"
+    assert len(ran(world)) == 2, "calls that need no order are run together"
+    assert_pairs_are_whole(world.recall.messages)
+
+
+@pytest.mark.parametrize(
+    ("output", "next_tools", "choice"),
+    [
+        ("yes", ["acts"], ToolChoice.named("acts")),
+        ("True", ["reads"], ToolChoice.named("reads")),
+        ("other", ["keyed", "reads", "acts"], AUTO),
+    ],
+)
+async def test_condition_looks_at_what_the_tool_returned(
+    output: str, next_tools: list[str], choice: ToolChoice
+) -> None:
+    """In the old server every such rule broke the turn after the tool had run (observed §8)."""
+    world = world_with(conditional("keyed", {"yes": "acts", "true": "reads"}))
+    world.tools.text = output
+    await world.run(None, world.calls("keyed"), reply("Done."))
+
+    assert offered(world)[1] == (next_tools, choice)
+
+
+async def test_condition_without_a_mapping_takes_the_default_or_leaves_only_text() -> None:
+    world = world_with(conditional("keyed", {"yes": "acts"}, default_child="reads"))
+    await world.run(None, world.calls("keyed"), reply("Done."))
+    assert offered(world)[1] == (["reads"], ToolChoice.named("reads"))
+
+    world = world_with(
+        conditional("keyed", {"yes": "acts"}, require_output_mapping=True), required("acts")
+    )
+    sink = await world.run(None, world.calls("keyed"), world.calls("acts"), reply("Done."))
+    assert offered(world)[1] == (["keyed", "reads", "acts"], ToolChoice.none())
+    assert "valid tools include: []." in told(world)[1]
+    assert sink.outcome.stop_reason is StopReason.END_TURN, "what nobody can call is not waited for"
+
+
+async def test_calls_of_one_reply_are_run_in_turn_each_after_what_came_before() -> None:
+    world = world_with(
+        child("reads", "keyed", "acts"), conditional("keyed", {"did keyed": "acts"}), first("reads")
+    )
+    await world.run(
+        None, world.calls("acts", "reads", "keyed", "reads", "acts", "reads"), reply("Done.")
+    )
+
+    assert ran(world) == [["reads"], ["keyed"], ["acts"], ["reads"]]
+    statuses = [part.status.value for part in world.recall.messages[3].tool_returns]
+    assert statuses == ["Failed", "OK", "OK", "Failed", "OK", "OK"]
+    assert "valid tools include: ['reads']" in told(world)[0]
+    assert "valid tools include: ['acts']" in told(world)[3]
+    assert_pairs_are_whole(world.recall.messages)
+    assert len(world.recall.commits) == 2
+
+
+async def test_prefilled_arguments_override_the_models_and_are_what_is_stored() -> None:
+    world = world_with(
+        first("keyed", prefilled={"keyed": '{"x": 1}'}),
+        child("keyed", "reads", prefilled={"reads": '{"x": 2}'}),
+    )
+    with_arguments(world, "keyed", "reads")
+    calls = [ToolCall("1", "keyed", '{"x": 9, "y": 8}'), ToolCall("2", "reads", "")]
+    last = ToolCall("3", "reads", ' {"x": 9}')
+    await world.run(
+        None,
+        *(replace(reply(""), tool_calls=(call,)) for call in (*calls, last)),
+        reply("Done."),
+    )
+
+    sent = [call.arguments for batch in world.tools.batches for call in batch.calls]
+    assert sent == ['{"x": 1, "y": 8}', '{"x": 2}', ' {"x": 9}']
+    stored = [call.arguments for m in world.recall.messages for call in m.tool_calls]
+    assert stored == sent
+
+
+def with_arguments(world: LoopWorld, *names: str) -> None:
+    """Gives tools the integer arguments x and y."""
+    properties = {"x": {"type": "integer"}, "y": {"type": "integer"}}
+    schema = {"type": "object", "properties": properties}
+    world.tools.toolset = ToolSet(
+        tuple(
+            replace(tool, schema=replace(tool.schema, parameters=schema))
+            if tool.name in names
+            else tool
+            for tool in world.tools.toolset.tools
+        )
+    )
+
+
+@pytest.mark.parametrize("arguments", ['{"nope": 1}', '{"x": "text"}'])
+async def test_wrong_prefilled_arguments_end_the_turn_and_run_nothing(arguments: str) -> None:
+    for death in [None, *range(12)]:
+        world = world_with(first("keyed", prefilled={"keyed": arguments}))
+        with_arguments(world, "keyed")
+        sink = await until_done(world, [world.calls("keyed")], [] if death is None else [death])
+
+        assert sink.outcome.stop_reason is StopReason.INVALID_TOOL_CALL
+        assert ran(world) == []
+        assert told(world)[0].startswith(
+            "Invalid prefilled tool arguments from tool rules (source=InitToolRule(keyed)): "
+        )
+
+
+async def test_model_cannot_end_the_turn_by_speaking_of_wrong_arguments() -> None:
+    world = world_with(first("keyed"))
+    text = "Invalid prefilled tool arguments from tool rules"
+    world.model.replies = [
+        replace(reply(""), tool_calls=(ToolCall("1", "keyed", f'{{"{text}'),)),
+        reply("Done."),
+    ]
+    sink = await world.run(None)
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+
+
+async def test_exit_and_continue_rules_replace_the_default_of_a_tool() -> None:
+    world = world_with(leaves("reads"))
+    sink = await world.run(None, world.calls("keyed"), world.calls("reads", "keyed"))
+    assert sink.outcome.stop_reason is StopReason.TOOL_RULE
+    assert ran(world) == [["keyed"], ["reads", "keyed"]]
+
+    tools = ("keyed", "memory_finish_edits")
+    world = world_with(most("keyed", 1), tools=tools)
+    sink = await world.run(None, world.calls("memory_finish_edits"))
+    assert sink.outcome.stop_reason is StopReason.TOOL_RULE
+
+    going_on = ToolRule(ToolRuleType.CONTINUE_LOOP, "memory_finish_edits")
+    world = world_with(going_on, tools=tools)
+    sink = await world.run(None, world.calls("memory_finish_edits"), reply("Done."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+
+
+async def test_turn_does_not_end_before_the_required_tool_was_called() -> None:
+    world = world_with(required("keyed"), required("acts"))
+    sink = await world.run(
+        None, reply("Bye."), world.calls("keyed"), reply("Bye."), world.calls("acts"), reply("Bye.")
+    )
+
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert sink.outcome.step_count == 5
+    beats = heartbeats(world)
+    bodies = [json.loads(beat.text) for beat in beats]
+    assert [body["reason"] for body in bodies] == [
+        REASON.format("keyed, acts"),
+        REASON.format("acts"),
+    ]
+    assert all(set(body) == {"type", "reason", "time"} for body in bodies)
+    assert beats[0].text.startswith('{\n  "type": "heartbeat",')
+    assert beats[0].provenance == (Provenance.SYSTEM,)
+    assert [m.role.value for m in world.recall.messages[1:5]] == [
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+    ]
+    assert not [message for message in sink.stored if message.hidden], "nobody is shown it"
+    asked = world.model.requests[1].messages[-1]
+    assert asked.text == beats[0].text
+
+
+async def test_exit_tool_waits_for_the_required_one_too() -> None:
+    world = world_with(required("keyed"), leaves("reads"))
+    sink = await world.run(None, world.calls("reads"), world.calls("keyed"), world.calls("reads"))
+
+    assert sink.outcome.stop_reason is StopReason.TOOL_RULE
+    assert sink.outcome.step_count == 3
+    assert len(heartbeats(world)) == 1
+    assert_pairs_are_whole(world.recall.messages)
+
+
+async def test_required_tool_is_called_in_the_reply_that_exits() -> None:
+    world = world_with(required("keyed"), leaves("reads"))
+    sink = await world.run(None, world.calls("reads", "keyed"))
+    assert sink.outcome.stop_reason is StopReason.TOOL_RULE
+    assert heartbeats(world) == []
+
+
+async def test_last_step_is_the_last_whatever_is_required() -> None:
+    for steps in ([reply("Bye.")], None):
+        world = world_with(required("keyed"), leaves("reads"))
+        replies = steps or [world.calls("reads")]
+        sink = await world.run(world.request(max_steps=1), *replies)
+        assert sink.outcome.stop_reason is StopReason.MAX_STEPS
+        assert heartbeats(world) == []
+
+
+async def test_cut_reply_is_not_held_against_the_required_tool() -> None:
+    world = world_with(required("keyed"))
+    sink = await world.run(None, reply("Bye", finish=FinishReason.LENGTH))
+    assert sink.outcome.stop_reason is StopReason.MAX_TOKENS_EXCEEDED
+
+
+async def test_tool_that_could_not_be_run_was_not_called() -> None:
+    world = world_with(first("keyed"), child("keyed", "acts"))
+    world.tools.error = FailedPreconditionError("no", reason=Reason.TOOL_NOT_FOUND)
+    world.model.replies = [world.calls("keyed", "acts"), reply("Done.")]
+    await world.run(None)
+
+    assert ran(world) == [["keyed"]]
+    assert "could not be run" in told(world)[0]
+    assert "Cannot call acts" in told(world)[1]
+    assert offered(world)[1] == (["keyed"], ToolChoice.named("keyed"))
+
+
+def test_heartbeat_leaves_the_window_with_its_reply_and_is_no_question() -> None:
+    said = Message("1", MessageRole.USER, (), provenance=(Provenance.USER,))
+    answer = Message("2", MessageRole.ASSISTANT, ())
+    beat = Message("3", MessageRole.USER, (), provenance=(Provenance.SYSTEM,))
+    units = units_of([said, answer, beat, answer])
+
+    assert [unit.kind for unit in units] == [UnitKind.INPUT, UnitKind.STEP, UnitKind.STEP]
+    assert units[1].messages == (answer, beat)
+    # The newest message of the user is the one that a person sent.
+    assert leaving(units).current == ((1,),)

@@ -1,0 +1,59 @@
+"""Which calls a run has made, read from its messages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from strata.agent_loop.domain.messages import (
+    Message,
+    MessageRole,
+    Provenance,
+    ToolReturn,
+    ToolStatus,
+)
+from strata.agent_loop.loop.packaging import OUTCOME_UNKNOWN, own_result, package
+from strata.agent_loop.models.domain import TextPart, ToolCall
+from strata.agent_loop.rules.history import Called, calls_of
+from strata.agent_loop.rules.refusals import CONSTRAINT
+
+NOW = datetime(2026, 11, 22, 9, tzinfo=UTC)
+
+
+def message(*returns: ToolReturn) -> Message:
+    return Message("message-1", MessageRole.TOOL, returns)
+
+
+def told(name: str, content: str, status: ToolStatus = ToolStatus.OK) -> ToolReturn:
+    return ToolReturn(f"call_{name}", name, status, content, provenance=Provenance.MEMORY)
+
+
+@pytest.mark.parametrize("value", ["plain", "", '{"status": "x", "message": "y"}', {"k": [1]}])
+def test_the_value_is_taken_out_of_what_the_model_is_shown(value: Any) -> None:
+    packed = package(ToolStatus.OK, value, NOW, "UTC")
+    assert calls_of([message(told("a", packed))]) == [Called("a", value)]
+
+
+def test_what_is_not_packed_is_the_value_itself() -> None:
+    returns = (told("a", "raw"), told("b", '{"x": 1}'), told("c", "[" * 100_000))
+    outputs = [call.output for call in calls_of([message(*returns)])]
+    assert outputs == ["raw", {"x": 1}, "[" * 100_000]
+
+
+def test_calls_are_counted_once_and_refused_ones_never() -> None:
+    call = ToolCall("call_r", "r", "{}")
+    text = f"{CONSTRAINT} Cannot call r."
+    refused = own_result(call, ToolStatus.FAILED, text, NOW, "UTC").tool_return
+    lost = own_result(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN, NOW, "UTC").tool_return
+    asked = Message("message-2", MessageRole.ASSISTANT, (call, TextPart("x")))
+    failed = told("b", package(ToolStatus.FAILED, "boom", NOW, "UTC"), ToolStatus.FAILED)
+    # Of a failed look at the web it is the system that speaks, too.
+    web = own_result(replace(call, name="w"), ToolStatus.FAILED, "404.", NOW, "UTC").tool_return
+    quoted = told("q", package(ToolStatus.OK, text, NOW, "UTC"))
+    returns = message(told("a", "1"), refused, failed, web, quoted)
+    messages = [asked, returns, asked, message(lost)]
+
+    assert [made.name for made in calls_of(messages)] == ["a", "b", "w", "q", "r"]

@@ -1,0 +1,85 @@
+"""Arguments that rules give a tool."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.agent_loop.rules.prefilled import merged, problems_of
+from strata.agent_loop.rules.solver import Prefilled
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "text": {"type": "string"},
+        "count": {"type": "integer"},
+        "share": {"type": "number"},
+        "kind": {"enum": ["x", 1]},
+        "fixed": {"const": True},
+        "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "either": {"oneOf": [{"type": "integer"}, {"type": "number"}]},
+        "many": {"type": ["array", "null"]},
+        "free": {},
+        "never": False,
+    },
+}
+values = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["text", "free"]), st.text(max_size=5)),
+    st.dictionaries(st.sampled_from(["text", "free"]), st.text(max_size=5)),
+)
+def test_they_override_what_the_model_wrote_and_leave_the_rest(
+    wrote: dict[str, Any], given_: dict[str, Any]
+) -> None:
+    told, wrong = merged(json.dumps(wrote), [Prefilled(json.dumps(given_), "s")], SCHEMA)
+    assert wrong is None
+    assert json.loads(told) == {**wrote, **given_}
+
+
+def test_a_call_without_prefilled_arguments_stays_as_it_was_written() -> None:
+    assert merged('{ "text":  "x" }', (), SCHEMA) == ('{ "text":  "x" }', None)
+    assert merged("", (), SCHEMA) == ("", None)
+
+
+def test_later_rules_override_earlier_ones() -> None:
+    given_ = [Prefilled('{"text": "a", "count": 1}', "s"), Prefilled('{"text": "b"}', "t")]
+    told, wrong = merged("", given_, SCHEMA)
+    assert (json.loads(told), wrong) == ({"text": "b", "count": 1}, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("text", ["", "x"], [1, None, ["x"]]),
+        ("count", [1, 2.0], [True, 1.5, "1"]),
+        ("share", [1, 1.5], [False, "1"]),
+        ("kind", ["x", 1], ["y", True]),
+        ("fixed", [True], [1, False]),
+        ("maybe", ["x", None], [1]),
+        ("either", [1.5], [1, "x"]),
+        ("many", [[], None], [{}]),
+        ("free", [None, 1, {}], []),
+        ("never", [], [1]),
+    ],
+)
+def test_values_are_held_to_the_schema(name: str, good: list[Any], bad: list[Any]) -> None:
+    assert [problems_of(json.dumps({name: value}), SCHEMA) for value in good] == [[] for _ in good]
+    assert all(problems_of(json.dumps({name: value}), SCHEMA) for value in bad)
+
+
+def test_what_is_wrong_is_said_with_its_source() -> None:
+    told, wrong = merged('{"text": "x"}', [Prefilled('{"nope": 1}', "InitToolRule(a)")], SCHEMA)
+    assert told == '{"text": "x"}'
+    assert wrong == (
+        "Invalid prefilled tool arguments from tool rules (source=InitToolRule(a)): "
+        "the tool has no argument 'nope'"
+    )
+    assert problems_of("[1]", SCHEMA)
+    assert problems_of("{", SCHEMA)
+    assert problems_of("[" * 100_000, SCHEMA)

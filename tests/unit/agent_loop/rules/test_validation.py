@@ -1,0 +1,154 @@
+"""Rules that cannot be meant are refused when an agent is given them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from strata.agent_loop.convert.tool_rules import rule_violations, rules_from_proto
+from strata.agent_loop.domain.tools import Tool, ToolSet
+from strata.agent_loop.models.domain import ToolSchema
+from strata.agent_loop.rules.validation import MAX_RULES, tool_violations
+from strata.api.common.v1 import tool_pb2 as pb
+from strata.shared.errors import UnimplementedError
+from strata.shared.tool_rules import ToolRuleType
+
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
+TOOLS = ToolSet(tuple(Tool(ToolSchema(name, "", SCHEMA)) for name in ("a", "b", "open_files")))
+OWN = ("a", "b")
+
+
+def rule(kind: str, name: str = "a", **fields: Any) -> pb.ToolRule:
+    number = pb.ToolRuleType.Value(f"TOOL_RULE_TYPE_{ToolRuleType(kind).name}")
+    return pb.ToolRule(type=number, tool_name=name, **fields)
+
+
+GOOD: dict[str, dict[str, Any]] = {
+    "run_first": {"prefilled_arguments_json": {"a": '{"x": 1}'}},
+    "exit_loop": {},
+    "continue_loop": {},
+    "conditional": {"child_output_mapping": {"yes": "b"}, "default_child": "a"},
+    "constrain_child_tools": {"children": ["b"], "prefilled_arguments_json": {"b": "{}"}},
+    "max_count_per_step": {"max_count_limit": 1},
+    "parent_last_tool": {"children": ["open_files"]},
+    "required_before_exit": {},
+    "requires_approval": {},
+}
+
+
+def wrong(*rules: pb.ToolRule, own: tuple[str, ...] = OWN) -> list[str]:
+    """The fields that are found wrong."""
+    found = rule_violations("tool_rules", rules)
+    found = found or tool_violations("tool_rules", rules_from_proto(rules), TOOLS, own)
+    return [violation.field.removeprefix("tool_rules") for violation in found]
+
+
+@pytest.mark.parametrize("kind", [kind.value for kind in ToolRuleType])
+def test_every_type_can_be_right(kind: str) -> None:
+    if kind == "requires_approval":
+        assert rule_violations("tool_rules", [rule(kind)]) == []
+        with pytest.raises(UnimplementedError, match="requires_approval rule for a"):
+            wrong(rule(kind))
+    else:
+        assert wrong(rule(kind, **GOOD[kind])) == []
+
+
+@pytest.mark.parametrize("kind", [kind.value for kind in ToolRuleType])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("children", ["b"]),
+        ("child_output_mapping", {"x": "b"}),
+        ("default_child", "b"),
+        ("require_output_mapping", True),
+        ("max_count_limit", 2),
+        ("prefilled_arguments_json", {"a": "{}"}),
+        ("when_tainted", True),
+    ],
+)
+def test_settings_that_a_type_ignores_are_refused(kind: str, field: str, value: Any) -> None:
+    used = {
+        "children": {"constrain_child_tools", "parent_last_tool"},
+        "child_output_mapping": {"conditional"},
+        "default_child": {"conditional"},
+        "require_output_mapping": {"conditional"},
+        "max_count_limit": {"max_count_per_step"},
+        "prefilled_arguments_json": {"run_first", "constrain_child_tools"},
+        "when_tainted": {"requires_approval"},
+    }
+    if kind not in used[field]:
+        found = rule_violations("tool_rules", [rule(kind, **{**GOOD[kind], field: value})])
+        assert [v.field for v in found] == [f"tool_rules[0].{field}"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "fields"),
+    [
+        (pb.ToolRule(tool_name="a"), ["[0].type"]),
+        (pb.ToolRule(type=99, tool_name="a"), ["[0].type"]),  # type: ignore[arg-type]
+        (rule("exit_loop", ""), ["[0].tool_name"]),
+        (rule("exit_loop", "gone"), ["[0].tool_name"]),
+        (rule("constrain_child_tools"), ["[0].children"]),
+        (rule("parent_last_tool"), ["[0].children"]),
+        (rule("parent_last_tool", children=["b", ""]), ["[0].children[1]"]),
+        (rule("parent_last_tool", children=["b", "gone"]), ["[0].children[1]"]),
+        (rule("parent_last_tool", children=["b"] * 200), ["[0].children"]),
+        (rule("conditional"), ["[0].child_output_mapping"]),
+        (rule("conditional", child_output_mapping={"y": ""}), ["[0].child_output_mapping['y']"]),
+        (rule("conditional", child_output_mapping={"y": "no"}), ["[0].child_output_mapping['y']"]),
+        (rule("conditional", child_output_mapping={"\0": "b"}), ["[0].child_output_mapping"]),
+        (
+            rule("conditional", child_output_mapping={"y": "b"}, default_child="gone"),
+            ["[0].default_child"],
+        ),
+        (
+            rule(
+                "conditional",
+                child_output_mapping={"y": "b"},
+                default_child="b",
+                require_output_mapping=True,
+            ),
+            ["[0].default_child"],
+        ),
+        (rule("max_count_per_step"), ["[0].max_count_limit"]),
+        (rule("max_count_per_step", max_count_limit=-1), ["[0].max_count_limit"]),
+        *(
+            (
+                rule("run_first", prefilled_arguments_json={name: text}),
+                [f"[0].prefilled_arguments_json['{name}']"],
+            )
+            for name, text in (
+                ("a", "{"),
+                ("a", "[]"),
+                ("a", '{"y": 1}'),
+                ("a", '{"x": "1"}'),
+                ("a", '{"x": "\\u0000"}'),
+                ("b", "{}"),
+            )
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(broken: pb.ToolRule, fields: list[str]) -> None:
+    assert wrong(broken) == fields
+    # The number is that of the rule.
+    assert wrong(rule("exit_loop"), broken) == [each.replace("[0]", "[1]", 1) for each in fields]
+
+
+def test_contradictions_are_found() -> None:
+    assert wrong(rule("exit_loop"), rule("continue_loop")) == ["[1]"]
+    assert wrong(rule("exit_loop"), rule("continue_loop", "b")) == []
+    # Neither tool may be the first one: each waits for the other.
+    waits = (
+        rule("parent_last_tool", children=["b"]),
+        rule("parent_last_tool", "b", children=["a"]),
+    )
+    assert wrong(*waits) == [""]
+    assert wrong(*waits, rule("run_first")) == []
+    # The file tool comes with a folder; the agent itself cannot begin.
+    assert wrong(rule("parent_last_tool", "open_files", children=["a", "b"])) == [""]
+
+
+def test_there_is_an_end_to_the_number_of_rules() -> None:
+    assert wrong(*[rule("exit_loop")] * MAX_RULES) == []
+    assert wrong(*[rule("exit_loop")] * (MAX_RULES + 1)) == [""]

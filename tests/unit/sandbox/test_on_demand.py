@@ -1,0 +1,105 @@
+"""A sandbox that is started when it is wanted."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from strata.shared.errors import UnavailableError
+from strata.tool_execution.domain.sandbox import Isolation, Run, RunResult, RunStatus
+from strata.tool_execution.sandbox.on_demand import SandboxOnDemand
+
+RUN = Run(source="def f(): pass", function="f")
+
+
+class Machine:
+    """Starts sandboxes when the test lets it, and counts."""
+
+    isolation = Isolation.NAMESPACES
+
+    def __init__(self) -> None:
+        self.starts = self.runs = self.closed = 0
+        self.gate = asyncio.Event()
+        self.broken = False
+
+    async def start(self) -> Machine:
+        self.starts += 1
+        await self.gate.wait()
+        if self.broken:
+            raise OSError("no processes left")
+        return self
+
+    async def run(self, run: Run) -> RunResult:
+        self.runs += 1
+        return RunResult(RunStatus.OK)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+async def test_it_is_started_once_by_whoever_wants_it_first() -> None:
+    machine = Machine()
+    sandbox = SandboxOnDemand(machine.start)
+    assert (machine.starts, sandbox.isolation) == (0, Isolation.NONE)
+    sandbox.prepare()
+    calls = [asyncio.create_task(sandbox.run(RUN)) for _ in range(3)]
+    await asyncio.sleep(0)
+    machine.gate.set()
+    assert [(await call).status for call in calls] == [RunStatus.OK] * 3
+    sandbox.prepare()
+    await sandbox.run(RUN)
+    assert (machine.starts, machine.runs) == (1, 4)
+    assert sandbox.isolation is Isolation.NAMESPACES
+    await sandbox.close()
+    assert machine.closed == 1
+
+
+async def test_who_gives_up_waiting_does_not_end_the_start() -> None:
+    machine = Machine()
+    sandbox = SandboxOnDemand(machine.start)
+    impatient = asyncio.create_task(sandbox.run(RUN))
+    patient = asyncio.create_task(sandbox.run(RUN))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    with suppress(asyncio.CancelledError):
+        await impatient
+    machine.gate.set()
+    assert (await patient).status is RunStatus.OK
+    assert machine.starts == 1
+
+
+async def test_a_start_that_failed_is_tried_again() -> None:
+    machine = Machine()
+    machine.gate.set()
+    machine.broken = True
+    sandbox = SandboxOnDemand(machine.start)
+    with pytest.raises(UnavailableError):
+        await sandbox.run(RUN)
+    assert sandbox.isolation is Isolation.NONE
+    machine.broken = False
+    assert (await sandbox.run(RUN)).status is RunStatus.OK
+    assert machine.starts == 2
+
+
+async def test_closed_before_it_was_wanted_it_is_never_started() -> None:
+    machine = Machine()
+    sandbox = SandboxOnDemand(machine.start)
+    await sandbox.close()
+    sandbox.prepare()
+    with pytest.raises(UnavailableError):
+        await sandbox.run(RUN)
+    assert (machine.starts, machine.closed) == (0, 0)
+
+
+async def test_closed_while_it_starts_it_is_closed_when_it_has() -> None:
+    machine = Machine()
+    sandbox = SandboxOnDemand(machine.start)
+    sandbox.prepare()
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(sandbox.close())
+    await asyncio.sleep(0)
+    machine.gate.set()
+    await closing
+    assert machine.closed == 1

@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from strata.tool_execution.schema import DerivedTool, SourceError, derive_tool
+
+
+def derived(source: str, name: str = "") -> DerivedTool:
+    return derive_tool(dedent(source), name)
+
+
+def schema(annotation: str, before: str = "") -> Any:
+    """The schema of one parameter."""
+    found = derived(f"{dedent(before)}\ndef f(x: {annotation}): ...")
+    return found.parameters["properties"]["x"]
+
+
+def problems(source: str, name: str = "") -> list[str]:
+    with pytest.raises(SourceError) as caught:
+        derived(source, name)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_a_function_is_read_with_its_docstring() -> None:
+    found = derived(
+        '''
+        import os
+
+        os.remove("nothing of this is run")
+
+        def weather(town: str, days: int = 3, *, exact: bool = False) -> str:
+            """Tells the weather.
+
+            Of any town: also small ones.
+
+            Args:
+                town (str): The town,
+                    as people there call it.
+                days: How many.
+
+            Returns:
+                A sentence.
+            """
+        '''
+    )
+    assert found == DerivedTool(
+        "weather",
+        "Tells the weather.\n\nOf any town: also small ones.",
+        {
+            "type": "object",
+            "properties": {
+                "town": {"type": "string", "description": "The town, as people there call it."},
+                "days": {"type": "integer", "description": "How many.", "default": 3},
+                "exact": {"type": "boolean", "default": False},
+            },
+            "required": ["town"],
+            "additionalProperties": False,
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [
+        ("str", {"type": "string"}),
+        ("'int'", {"type": "integer"}),
+        ("float", {"type": "number"}),
+        ("None", {"type": "null"}),
+        ("t.Any", {}),
+        ("int | None", {"type": ["integer", "null"]}),
+        ("t.Optional[str]", {"type": ["string", "null"]}),
+        ("Union[int, str, None]", {"type": ["integer", "string", "null"]}),
+        ("t.Literal['a', 'b']", {"type": "string", "enum": ["a", "b"]}),
+        ("t.Literal['a', 1, None]", {"enum": ["a", 1, None]}),
+        ("list", {"type": "array", "items": {}}),
+        ("t.List[int]", {"type": "array", "items": {"type": "integer"}}),
+        ("Sequence[str]", {"type": "array", "items": {"type": "string"}}),
+        ("set[int]", {"type": "array", "items": {"type": "integer"}}),
+        ("dict", {"type": "object", "additionalProperties": True}),
+        (
+            "t.Dict[str, list[int]]",
+            {
+                "type": "object",
+                "additionalProperties": {"type": "array", "items": {"type": "integer"}},
+            },
+        ),
+        ("tuple[int, ...]", {"type": "array", "items": {"type": "integer"}}),
+        (
+            "tuple[int, int]",
+            {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
+        ),
+        (
+            "tuple[int, str]",
+            {
+                "type": "array",
+                "prefixItems": [{"type": "integer"}, {"type": "string"}],
+                "minItems": 2,
+                "maxItems": 2,
+            },
+        ),
+        ("t.Annotated[int, 'Years.']", {"type": "integer", "description": "Years."}),
+        (
+            "list[int] | None",
+            {"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "null"}]},
+        ),
+        ("Town", {"type": "string"}),
+        ("datetime.date", {"type": "string", "format": "date"}),
+    ],
+)
+def test_annotations_become_schemas(annotation: str, expected: Any) -> None:
+    before = """
+        from __future__ import annotations
+        import datetime
+        import typing as t
+        from collections.abc import Sequence
+        from typing_extensions import Union
+        Town = str
+    """
+    assert schema(annotation, before) == expected
+
+
+CLASSES = """
+    import enum
+    from dataclasses import dataclass, field
+    from typing import Annotated, ClassVar, NotRequired, Optional, TypedDict
+    from pydantic import BaseModel, Field
+
+    class Unit(enum.StrEnum):
+        CELSIUS = "c"
+        KELVIN = "k"
+
+    @dataclass
+    class Place:
+        name: str
+        unit: Unit = Unit.CELSIUS
+        tags: list[str] = field(default_factory=list)
+        size: int = field(init=False, default=0)
+        count: ClassVar[int] = 0
+
+    @dataclass(frozen=True)
+    class Town(Place):
+        mayor: Optional[str] = None
+
+    class Base(BaseModel):
+        places: list[Place] = Field(..., description="Where.")
+
+    class Trip(Base):
+        days: int = Field(3, ge=1, le=9)
+        note: Annotated[str, Field(description="Free.")] = ""
+        _secret: int = 0
+
+    class Options(TypedDict, total=False):
+        a: int
+
+    class More(Options):
+        b: str
+        c: NotRequired[bool]
+"""
+PLACE = {
+    "name": {"type": "string"},
+    "unit": {"type": "string", "enum": ["c", "k"]},
+    "tags": {"type": "array", "items": {"type": "string"}},
+}
+
+
+def closed(properties: dict[str, Any], *required: str) -> Any:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("Unit", {"type": "string", "enum": ["c", "k"]}),
+        ("Place", closed(PLACE, "name")),
+        ("Town", closed({**PLACE, "mayor": {"type": ["string", "null"]}}, "name")),
+        (
+            "Trip",
+            closed(
+                {
+                    "places": {
+                        "type": "array",
+                        "items": closed(PLACE, "name"),
+                        "description": "Where.",
+                    },
+                    "days": {"type": "integer", "minimum": 1, "maximum": 9},
+                    "note": {"type": "string", "description": "Free."},
+                },
+                "places",
+            ),
+        ),
+        (
+            "More",
+            closed(
+                {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "boolean"}}, "b"
+            ),
+        ),
+    ],
+)
+def test_classes_of_the_source_become_objects(name: str, expected: Any) -> None:
+    assert schema(name, CLASSES) == expected
+
+
+def test_of_several_functions_the_named_one_is_the_tool() -> None:
+    source = "def a(): ...\ndef b(x: int): ...\ndef _c(): ..."
+    assert derived(source, "b").function == "b"
+    assert derived("def _a(): ...\ndef b(): ...", "other").function == "b"
+    [said] = problems(source)
+    assert "a, b" in said
+    [said] = problems("class A:\n    def a(self): ...\ndef _b(): ...")
+    assert "no public function" in said
+    assert "_b" in said
+
+
+def test_the_state_of_the_agent_is_hidden_and_told_of() -> None:
+    found = derived("def f(x: int, agent_state): ...")
+    assert list(found.parameters["properties"]) == ["x"]
+    assert found.takes_agent_state
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "parameter", "said"),
+    [
+        ("def f(x): ...", 1, "x", "no annotation"),
+        ("\n\ndef f(a: int,\n      b): ...", 4, "b", "no annotation"),
+        ("def f(*args): ...", 1, "args", "name every parameter"),
+        ("def f(**kwargs): ...", 1, "kwargs", "name every parameter"),
+        ("def f(self, x: int): ...", 1, "self", "method"),
+        ("def f(x: int, /): ...", 1, "x", "by name"),
+        ("def f(x: bytes): ...", 1, "x", "JSON"),
+        ("def f(x: Unknown): ...", 1, "x", "Unknown"),
+        ("def f(x: dict[int, str]): ...", 1, "x", "keys"),
+        ("class A: ...\ndef f(x: A): ...", 2, "x", "A is no Enum"),
+        ("def f(x: 'list['): ...", 1, "x", "no annotation"),
+        ("from typing import Literal\ndef f(x: Literal[b'a']): ...", 2, "x", "Literal"),
+        ("import enum\nclass E(enum.Enum):\n  A = enum.auto()\ndef f(x: E): ...", 4, "x", "E.A"),
+        ("X = 'X | int'\ndef f(x: X): ...", 2, "x", "holds itself"),
+        ("def f(x: int):\n  '''Does.\n\n  Args:\n    y: Gone.\n  '''", 1, "y", "no parameter"),
+        ("x = (", 1, "", "no Python"),
+        ("def ü(): ...", 1, "", "ASCII"),
+        ("def f(x: str = '\\ud800'): ...", 1, "", "half a character"),
+        ("def f(): '\\0'", 1, "", "NUL"),
+        ("import enum\nclass E(enum.Enum):\n  A = 1e999\ndef f(x: E): ...", 4, "", "number"),
+    ],
+)
+def test_what_is_wrong_is_named_by_line_and_parameter(
+    source: str, line: int, parameter: str, said: str
+) -> None:
+    with pytest.raises(SourceError) as caught:
+        derive_tool(source)
+    found = {(each.line, each.parameter): each.text for each in caught.value.problems}
+    assert (line, parameter) in found, found
+    assert said in found[line, parameter]
+
+
+def test_everything_wrong_is_told_at_once_in_order() -> None:
+    said = problems("def f(*a,\n  b,\n  c: bytes): ...")
+    assert [text.partition(":")[0] for text in said] == [
+        "line 1, parameter 'a'",
+        "line 2, parameter 'b'",
+        "line 3, parameter 'c'",
+    ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x=" + "-" * 90_000 + "1\ndef f(): ...",
+        "def f(x: " + "|".join(["int"] * 15_000) + "): ...",
+        "def f(x: " + "list[" * 60 + "int" + "]" * 60 + "): ...",
+        "x = " + "[" * 5_000,
+        "#" * 200_000,
+        "def f(x: 'str\0'): ...",
+        # Each class holds the one before twice: 2 to the power of 30 members.
+        "from dataclasses import dataclass\n@dataclass\nclass C0:\n  a: int\n"
+        + "".join(f"@dataclass\nclass C{n}:\n  a: C{n - 1}\n  b: C{n - 1}\n" for n in range(1, 20))
+        + "def f(x: C19): ...",
+    ],
+)
+def test_hostile_source_is_refused_in_words(source: str) -> None:
+    with pytest.raises(SourceError):
+        derive_tool(source)
+
+
+def test_defaults_that_json_cannot_hold_are_left_out() -> None:
+    found = derived(
+        "def f(a: int = 1 + 2, b: float = 1e999, c: tuple[int, int] = (1, 2),"
+        " d: dict = {1: 2, 'a': 3}, e: int = max(1, 2), g: set[int] = {1}): ..."
+    )
+    properties = found.parameters["properties"]
+    given = {name: each["default"] for name, each in properties.items() if "default" in each}
+    assert given == {"c": [1, 2], "d": {"1": 2, "a": 3}}
+    assert found.parameters["required"] == []

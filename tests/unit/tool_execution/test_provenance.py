@@ -1,0 +1,27 @@
+"""Whose words a return holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata.api.common.v1 import message_pb2 as common
+from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
+from strata.tool_execution.convert import event_to_proto
+from strata.tool_execution.domain.tools import Call, Outcome
+
+
+@pytest.mark.parametrize(
+    ("name", "ok", "provenance"),
+    [
+        ("fetch_webpage", True, common.PROVENANCE_WEB),
+        ("web_search", True, common.PROVENANCE_WEB),
+        ("fetch_webpage", False, common.PROVENANCE_SYSTEM),
+        ("archival_memory_search", True, common.PROVENANCE_MEMORY),
+        ("archival_memory_search", False, common.PROVENANCE_MEMORY),
+        ("no_such_tool", False, common.PROVENANCE_SYSTEM),
+    ],
+)
+def test_a_return_is_labelled(name: str, ok: bool, provenance: common.Provenance.ValueType) -> None:
+    outcome = Outcome(Call("call-1", name, "{}", "key"), ok, "{}", 0.1)
+    finished = event_to_proto(outcome, dict(BUILTIN_TOOLS)).finished
+    assert finished.tool_return.provenance == provenance
