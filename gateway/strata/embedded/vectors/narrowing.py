@@ -9,7 +9,7 @@ point in the order in which they are stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import qdrant_edge as edge
 
@@ -19,9 +19,31 @@ from strata.embedded.vectors.convert_filters import filter_of
 _MOST_KNOWN = 1_000
 # A smaller shard is searched in no time whatever the form of its filter.
 _MANY_POINTS = 10_000
-# Part of the points from which on a range is checked point by point: about where that begins to
-# pay, and far from where it costs three times as much. The figures are in decision 0065.
+# Part of the points from which on a condition is broad: about where it begins to pay to check a
+# range point by point, and far from where that costs three times as much. The figures are in
+# decision 0065.
 _BROAD = 0.4
+
+
+@dataclass(slots=True)
+class Narrowed:
+    """A filter as the points of a shard need it.
+
+    Attributes:
+        whole: Passes the same points as the filter; None if every point passes.
+        broad: Those of its conditions that most points meet.
+        rest: Passes the same points as the filter without these; None if every point passes.
+        share: Estimated part of the points that meets all of `broad`, 0 to 1.
+        sampled: Set when `share` was corrected by what was seen.
+        misleading: Set when points that meet these turned out to be rare among the best.
+    """
+
+    whole: edge.Filter | None
+    broad: list[edge.ConditionType]
+    rest: edge.Filter | None
+    share: float
+    sampled: bool = False
+    misleading: bool = False
 
 
 class Narrowing:
@@ -30,11 +52,20 @@ class Narrowing:
     def __init__(self, shard: edge.EdgeShard) -> None:
         self._shard = shard
         self._info: edge.ShardInfo | None = None
-        self._known: dict[bytes, bool] = {}
-        self._filters: dict[bytes, edge.Filter | None] = {}
+        self._shares: dict[bytes, float] = {}
+        self._filters: dict[bytes, Narrowed] = {}
 
     def needed(self, message: wire.common.Filter) -> edge.Filter | None:
         """Returns a filter that passes the same points; None if every point passes.
+
+        Raises:
+            UnsupportedError: A condition that the engine does not know.
+            BadRequestError: A condition that is empty.
+        """
+        return self.of(message).whole
+
+    def of(self, message: wire.common.Filter) -> Narrowed:
+        """Returns the filter in its parts, the same object until something is written.
 
         Raises:
             UnsupportedError: A condition that the engine does not know.
@@ -48,57 +79,68 @@ class Narrowing:
             self._filters[name] = self._narrowed(message)
         return self._filters[name]
 
-    def _narrowed(self, message: wire.common.Filter) -> edge.Filter | None:
-        left = [each for each in message.must if not self._is_met_by_all(each)]
-        broad = [self._is_broad(each) for each in left]
-        if len(left) == len(message.must) and not any(broad):
-            return filter_of(message)
-        narrowed = wire.common.Filter()
-        narrowed.CopyFrom(message)
-        del narrowed.must[:]
-        for condition, by_point in zip(left, broad, strict=True):
-            if by_point:
+    def _narrowed(self, message: wire.common.Filter) -> Narrowed:
+        rest = wire.common.Filter()
+        rest.CopyFrom(message)
+        del rest.must[:]
+        broad: list[wire.common.Condition] = []
+        share = 1.0
+        for condition in message.must:
+            if self._is_met_by_all(condition):
+                continue
+            if held := self._broad_share(condition):
+                broad.append(condition)
+                share *= held
+            else:
+                rest.must.append(condition)
+        whole = wire.common.Filter()
+        whole.CopyFrom(rest)
+        for condition in broad:
+            if _is_range(condition.field):
                 # Twice denied is the same, whatever a point holds, and no index offers its points.
                 denied = wire.common.Filter(must_not=[condition])
-                narrowed.must_not.append(wire.common.Condition(filter=denied))
+                whole.must_not.append(wire.common.Condition(filter=denied))
             else:
-                narrowed.must.append(condition)
-        return filter_of(narrowed) if narrowed.ByteSize() else None
+                whole.must.append(condition)
+        if len(rest.must) == len(message.must):
+            return Narrowed(filter_of(message), [], filter_of(message), share)
+        conditions = filter_of(wire.common.Filter(must=broad)).must or []
+        return Narrowed(_unless_empty(whole), conditions, _unless_empty(rest), share)
 
     def _is_met_by_all(self, condition: wire.common.Condition) -> bool:
         # Of one value of an indexed field alone the engine's estimate is the number itself, and
         # takes a quarter of a millisecond.
-        if not condition.HasField("field") or not _is_for_one(condition.field):
-            return False
-        return self._learned(condition, lambda count, points: count == points)
+        alone = condition.HasField("field") and _is_for_one(condition.field)
+        return alone and self._share(condition) == 1.0
 
-    def _is_broad(self, condition: wire.common.Condition) -> bool:
-        if not condition.HasField("field") or not _is_range(condition.field):
-            return False
-        return self._learned(
-            condition, lambda count, points: points >= _MANY_POINTS and count >= _BROAD * points
-        )
+    def _broad_share(self, condition: wire.common.Condition) -> float:
+        """The part of many points that meets a condition; 0 if it is not most of them."""
+        if not condition.HasField("field") or not _is_estimated(condition.field):
+            return 0.0
+        share = self._share(condition)
+        assert self._info is not None
+        return share if self._info.points_count >= _MANY_POINTS and share >= _BROAD else 0.0
 
-    def _learned(
-        self, condition: wire.common.Condition, verdict: Callable[[int, int], bool]
-    ) -> bool:
-        """What follows from the estimate for a condition; nothing if its field has no index."""
+    def _share(self, condition: wire.common.Condition) -> float:
+        """The estimated part of the points that meets a condition; 0 if its field has no index."""
         name = condition.SerializeToString(deterministic=True)
-        if name not in self._known:
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            self._known[name] = self._judged(condition, verdict)
-        return self._known[name]
+        if name not in self._shares:
+            if len(self._shares) >= _MOST_KNOWN:
+                self._shares.clear()
+            self._shares[name] = self._estimated(condition)
+        return self._shares[name]
 
-    def _judged(
-        self, condition: wire.common.Condition, verdict: Callable[[int, int], bool]
-    ) -> bool:
+    def _estimated(self, condition: wire.common.Condition) -> float:
         if self._info is None:
             self._info = self._shard.info()
-        if condition.field.key not in self._info.payload_schema:
-            return False
+        if condition.field.key not in self._info.payload_schema or not self._info.points_count:
+            return 0.0
         asked = edge.CountRequest(False, filter_of(wire.common.Filter(must=[condition])))
-        return verdict(self._shard.count(asked), self._info.points_count)
+        return self._shard.count(asked) / self._info.points_count
+
+
+def _unless_empty(message: wire.common.Filter) -> edge.Filter | None:
+    return filter_of(message) if message.ByteSize() else None
 
 
 def _is_for_one(field: wire.common.FieldCondition) -> bool:
@@ -106,6 +148,10 @@ def _is_for_one(field: wire.common.FieldCondition) -> bool:
     # Of a condition that tests more as well, the estimate would be one.
     alone = field == wire.common.FieldCondition(key=field.key, match=match)
     return alone and (match.HasField("keyword") or len(match.keywords.strings) == 1)
+
+
+def _is_estimated(field: wire.common.FieldCondition) -> bool:
+    return _is_range(field) or field.match.WhichOneof("match_value") in ("keyword", "keywords")
 
 
 def _is_range(field: wire.common.FieldCondition) -> bool:

@@ -9,8 +9,8 @@ import grpc
 import qdrant_edge as edge
 
 from strata.embedded.vectors import wire
-from strata.embedded.vectors.convert_queries import Needed
 from strata.embedded.vectors.errors import UnsupportedError, VectorsError
+from strata.embedded.vectors.narrowing import Narrowing
 from strata.embedded.vectors.worker import EngineWorker
 
 _Response = TypeVar("_Response")
@@ -59,12 +59,10 @@ class EngineServicer:
         return await self._worker.run(lambda store: work(store.shard(name)))
 
     async def search(
-        self, name: str, work: Callable[[edge.EdgeShard, Needed], _Response]
+        self, name: str, work: Callable[[edge.EdgeShard, Narrowing], _Response]
     ) -> tuple[_Response, float]:
         """As `read`; `work` is also given what tells which part of a filter must be checked."""
-        return await self._worker.run(
-            lambda store: work(store.shard(name), store.narrowing(name).needed)
-        )
+        return await self._worker.run(lambda store: work(store.shard(name), store.narrowing(name)))
 
     async def write(
         self, name: str, build: Callable[[], list[edge.UpdateOperation]]

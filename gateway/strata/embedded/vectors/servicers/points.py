@@ -19,15 +19,11 @@ from strata.embedded.vectors.convert_points import (
     retrieved_points,
     vectors,
 )
-from strata.embedded.vectors.convert_queries import (
-    Needed,
-    query_request,
-    scroll_request,
-    with_payload,
-    with_vectors,
-)
+from strata.embedded.vectors.convert_queries import scroll_request, with_payload, with_vectors
 from strata.embedded.vectors.convert_schema import field_index
 from strata.embedded.vectors.errors import BadRequestError
+from strata.embedded.vectors.narrowing import Narrowing
+from strata.embedded.vectors.searching import search
 from strata.embedded.vectors.servicers.base import Context, EngineServicer, complete
 
 _UPDATE_MODES = {
@@ -171,9 +167,10 @@ class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
     async def Query(self, request: wire.points.QueryPoints, context: Context) -> Any:
         """Searches."""
 
-        def work(shard: edge.EdgeShard, needed: Needed) -> wire.points.QueryResponse:
+        def work(shard: edge.EdgeShard, narrowing: Narrowing) -> wire.points.QueryResponse:
             response = wire.points.QueryResponse()
-            put_scored(response.result, shard.query(query_request(request, needed)))
+            [hits] = search(shard, narrowing, [request])
+            put_scored(response.result, hits)
             return response
 
         answer, seconds = await self.search(request.collection_name, work)
@@ -183,10 +180,9 @@ class PointsServicer(EngineServicer, wire.points_service.PointsServicer):
     async def QueryBatch(self, request: wire.points.QueryBatchPoints, context: Context) -> Any:
         """Searches several times in one pass."""
 
-        def work(shard: edge.EdgeShard, needed: Needed) -> wire.points.QueryBatchResponse:
+        def work(shard: edge.EdgeShard, narrowing: Narrowing) -> wire.points.QueryBatchResponse:
             response = wire.points.QueryBatchResponse()
-            queries = [query_request(query, needed) for query in request.query_points]
-            for hits in shard.query_batch(edge.QueryBatchRequest(queries)) if queries else ():
+            for hits in search(shard, narrowing, request.query_points):
                 put_scored(response.result.add().result, hits)
             return response
 
