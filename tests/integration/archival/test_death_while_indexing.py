@@ -16,6 +16,7 @@ from gates import gate
 from integration.archival.conftest import Client, Keys
 from integration.archival.test_files import index, progress, search, until
 from strata.archival.index import FILE_CHUNKS
+from strata.archival.migrations import MIGRATIONS
 from strata.embedded.ports import ReservedPort
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.channels import ChannelFactory, services_of
@@ -51,8 +52,10 @@ def room(urls: Any, vectors: EmbeddedVectors, keys: Keys, port: int) -> Iterator
 
 
 async def test_a_killed_room_goes_on_where_it_was(
-    urls: Any, vectors: EmbeddedVectors, keys: Keys, project: str
+    databases: Any, vectors: EmbeddedVectors, keys: Keys, project: str
 ) -> None:
+    # What other tests have left would take its turn in the index as well.
+    urls = await databases.of(MIGRATIONS)
     # Ours all the time, also while nobody listens.
     reserved = ReservedPort()
     port = reserved.number
