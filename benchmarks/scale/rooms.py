@@ -40,9 +40,9 @@ from strata.shared.vectors.opening import open_embedder, open_vectors
 _PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")
 _MIB = 1 << 20
 # Processor time of a second, and how many such seconds in a row are a calm.
-_CALM_MS = 50
+_CALM_MS = 100
 _CALM_S = 5
-_PATIENCE_S = 180
+_PATIENCE_S = 60
 
 
 @dataclass
