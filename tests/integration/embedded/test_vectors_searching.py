@@ -118,7 +118,7 @@ def plainly(shard: edge.EdgeShard, message: wire.points.QueryPoints) -> list[tup
     sample=st.sampled_from([1, 10]),
     more=st.integers(0, 3),
 )
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_a_search_finds_what_a_plain_one_finds(
     points: list[tuple[int, set[str], set[int]]],
     asked: list[tuple[bool, int, list[wire.common.Condition]]],
