@@ -28,6 +28,7 @@ from strata.tool_execution.builtin.files import FileTools
 from strata.tool_execution.builtin.memory import MemoryTools
 from strata.tool_execution.builtin.retrieval import ArchivalTools, ConversationSearch
 from strata.tool_execution.builtin.summaries import ExpandSummary
+from strata.tool_execution.builtin.voice_search import SearchMemory
 from strata.tool_execution.builtin.web_wiring import open_web_tools
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
@@ -82,6 +83,11 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
             ),
             ExpandSummary(message_grpc.MessageServiceStub(wiring.channel("recall"))),
             ArchivalTools(passage_grpc.PassageServiceStub(wiring.channel("archival"))),
+            SearchMemory(
+                message_grpc.MessageServiceStub(wiring.channel("recall")),
+                passage_grpc.PassageServiceStub(wiring.channel("archival")),
+                wiring.clock,
+            ),
             await open_web_tools(settings, stack),
             CodeTools(sandbox),
         ],
