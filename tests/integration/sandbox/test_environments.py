@@ -18,6 +18,7 @@ import pytest
 import pytest_asyncio
 from uv import find_uv_bin
 
+from strata.shared.loops import loop_factory
 from strata.tool_execution.domain.packages import PackagesError
 from strata.tool_execution.packages import Builder, BuildLimits, Environments
 from strata.tool_execution.packages.requirements import key_of, normal
@@ -238,3 +239,12 @@ async def test_what_is_being_built_is_not_removed(environments: Environments) ->
         assert building.exists()
     environments.remove_unused()
     assert left(environments) == []
+
+
+def test_it_works_on_the_loop_that_servers_run_on(tmp_path: Path, builder: Builder) -> None:
+    async def build() -> str:
+        environments = Environments(tmp_path / "root", builder, unused=timedelta(days=30))
+        return await environments.folder(["alpha"])
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        assert has(runner.run(build()), "alpha.py")

@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import signal
+import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,7 +88,10 @@ class Builder:
         if code == 0:
             await asyncio.to_thread(self._check, folder)
             target.mkdir(exist_ok=True)
+            await asyncio.to_thread(_let_read, target)
             return target
+        if code == -signal.SIGXFSZ:
+            raise self._too_large()
         words = self._words(said, folder)
         if code == _UNSATISFIABLE:
             raise PackagesError(words, temporary=False)
@@ -98,24 +102,24 @@ class Builder:
     ) -> asyncio.subprocess.Process:
         # The address goes through the environment: command lines can be read by everybody.
         index = {"UV_DEFAULT_INDEX": self.index_url} if self.index_url else {}
+        network = {"UV_HTTP_TIMEOUT": "30", "UV_HTTP_RETRIES": "2"}
         source = ["--no-index", "--find-links", str(self.wheels)] if self.wheels else []
         try:
             return await asyncio.create_subprocess_exec(
                 self.uv, "pip", "install", "--quiet", "--color", "never", "--no-config",
                 # Wheels alone: a source distribution would run its own code to be built.
                 "--only-binary", ":all:", "--no-python-downloads", "--compile-bytecode",
-                "--link-mode", "copy", "--cache-dir", str(folder / "cache"),
+                "--link-mode", "hardlink", "--cache-dir", str(folder / "cache"),
                 "--python", self.interpreter, "--target", str(target),
                 "--requirements", str(wanted), *source,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
                 cwd=folder,
-                env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "TMPDIR": str(folder), **index},
+                env={"PATH": "/usr/bin:/bin", "HOME": str(folder), "TMPDIR": str(folder),
+                     **network, **index},
                 pass_fds=(lock,),
                 start_new_session=True,
-                # The user that tools run as must be able to read it.
-                umask=0o022,
             )  # fmt: skip
         except OSError as error:
             raise PackagesError(f"uv cannot be started: {error}.", temporary=True) from error
@@ -152,13 +156,16 @@ class Builder:
         for entry in _files(folder):
             size, count = size + entry, count + 1
             if size > self.limits.bytes:
-                raise PackagesError(
-                    f"The packages are larger than {self.limits.bytes // MIB} MiB.", temporary=False
-                )
+                raise self._too_large()
             if count > self.limits.files:
                 raise PackagesError(
                     f"The packages have more than {self.limits.files:,} files.", temporary=False
                 )
+
+    def _too_large(self) -> PackagesError:
+        return PackagesError(
+            f"The packages are larger than {self.limits.bytes // MIB} MiB.", temporary=False
+        )
 
     def _words(self, said: str, folder: Path) -> str:
         for secret, shown in ((self.index_url, "the index"), (str(folder), "")):
@@ -181,6 +188,16 @@ def _files(folder: Path) -> list[int]:
                 seen.add(status.st_ino)
                 sizes.append(status.st_size)
     return sizes
+
+
+def _let_read(target: Path) -> None:
+    """Lets everybody read it: the user that tools run as may be another."""
+    for place, _, names in os.walk(target):
+        Path(place).chmod(0o755)
+        for name in names:
+            path = Path(place, name)
+            if not path.is_symlink():
+                path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o444)
 
 
 async def _read(process: asyncio.subprocess.Process) -> str:
