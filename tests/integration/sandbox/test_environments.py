@@ -23,7 +23,7 @@ from strata.tool_execution.domain.packages import PackagesError
 from strata.tool_execution.packages import Builder, BuildLimits, Environments
 from strata.tool_execution.packages.requirements import key_of, normal
 from strata.tool_execution.sandbox.forkserver import this_interpreter
-from support.wheels import make_wheel
+from wheel_files import make_wheel
 
 
 class Counting(Builder):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from strata.shared.clock import SystemClock
 from strata.shared.ids import new_id
 from strata.tool_execution.builtin.code import OUTPUT_CHARS, VALUE_CHARS, CodeTools
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
-from strata.tool_execution.domain.sandbox import MIB, Isolation, Limits, Sandbox
+from strata.tool_execution.domain.sandbox import MIB, Isolation, Limits, Run, Sandbox
 from strata.tool_execution.domain.tools import Call, Caller, Outcome
 from strata.tool_execution.engine import Engine
 from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
@@ -157,11 +159,70 @@ async def test_calls_know_nothing_of_each_other(sandbox: JailSandbox) -> None:
     assert await run(sandbox, look) == (True, {"value": "False", "stdout": "[]\n"})
 
 
-@pytest.mark.parametrize("language", ["javascript", "TypeScript", "ruby"])
+@pytest.mark.parametrize("language", ["TypeScript", "ruby"])
 async def test_other_languages_are_refused(sandbox: JailSandbox, language: str) -> None:
     ok, told = await run(sandbox, "1", language=language)
     assert not ok
     assert "python" in told.lower()
+
+
+def needs_node(sandbox: JailSandbox) -> None:
+    """Skips where the jail has no Node, or may not start it."""
+    if not any(Path(place, "node").exists() for place in ("/usr/bin", "/bin")):
+        pytest.skip("no Node in /usr/bin or /bin")
+    if sandbox.isolation is not Isolation.NAMESPACES:
+        pytest.skip("Node is started only in namespaces")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("[1, 2].map((n) => n * 21)", {"value": "[ 21, 42 ]"}),
+        ("console.log('a'); console.error('b')", {"stdout": "a\n", "stderr": "b\n"}),
+        ("Promise.resolve('later')", {"value": "'later'"}),
+        ("const os = require('os'); typeof os.cpus", {"value": "'function'"}),
+        ("console.log(1); process.exit(0)", {"stdout": "1\n"}),
+    ],
+)
+async def test_javascript_is_run_by_node(
+    sandbox: JailSandbox, code: str, told: dict[str, str]
+) -> None:
+    needs_node(sandbox)
+    assert await run(sandbox, code, language="javascript") == (True, told)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "said"),
+    [
+        ("function f() {\n  null.x\n}\nconsole.log('x')\nf()", "TypeError", "code.js:2"),
+        ("setTimeout(() => { throw new RangeError('late') }, 1)", "RangeError", "late"),
+        ("let x = ;", "SyntaxError", "code.js:1"),
+        ("process.exit(4)", "Exit", "exit code 4"),
+        ("require('child_process').execSync('cat /etc/shadow')", "Error", "No such file"),
+        ("new (require('net').Socket)().connect(80, '1.1.1.1')", "Error", "EPERM"),
+    ],
+)
+async def test_what_javascript_throws_is_told(
+    sandbox: JailSandbox, code: str, kind: str, said: str
+) -> None:
+    needs_node(sandbox)
+    ok, told = await run(sandbox, code, language="javascript")
+    assert not ok
+    assert told["error"]["type"] == kind
+    assert said in told["error"]["message"] + told["error"].get("traceback", "")
+    assert "around.js" not in told["error"].get("traceback", "")
+    assert told.get("stdout", "") == ("x\n" if "console" in code else "")
+
+
+async def test_without_node_javascript_says_so(sandbox: JailSandbox) -> None:
+    part = files("strata.tool_execution.builtin").joinpath("code_child.py").read_text("utf-8")
+    missing = part.replace('["node",', '["no-such-node",')
+    assert missing != part
+    arguments = json.dumps({"code": "1", "around": "", "most": 100})
+    result = await sandbox.run(Run(missing, "run_javascript", arguments))
+    said = json.loads(result.value_json)["error"]["message"]
+    expected = "no Node" if sandbox.isolation is Isolation.NAMESPACES else "no programs"
+    assert expected in said
 
 
 async def test_what_the_code_forges_in_place_of_an_answer_does_no_harm(

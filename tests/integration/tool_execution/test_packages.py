@@ -19,7 +19,7 @@ from strata.shared.errors import InvalidArgumentError, NotFoundError, Reason, Un
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.tools import Effect, OwnDefinition, Tool, ToolError, ToolType
-from support.wheels import make_wheel
+from wheel_files import make_wheel
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

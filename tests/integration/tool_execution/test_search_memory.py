@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from doubles.script import call, say
 from integration.agent_loop.world import Ran, World
@@ -16,7 +17,7 @@ from strata.api.common.v1 import message_pb2
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def agent(world: World) -> agent_pb.Agent:
     """An agent that was told of a restaurant, and has a fact put away."""
     made = await world.make_agent(tools=["search_memory"])

@@ -45,6 +45,9 @@ class CodeTools:
             UnavailableError: The sandbox is not running.
         """
         asked = {"code": arguments["code"], "most": VALUE_CHARS}
+        function = "run"
+        if arguments.get("language") == "javascript":
+            function, asked["around"] = "run_javascript", _part("code_child.js")
         try:
             arguments_json = json.dumps(asked, ensure_ascii=False)
             arguments_json.encode()
@@ -52,8 +55,8 @@ class CodeTools:
             raise ToolError("The code contains half a surrogate pair, which is no text.") from None
         result = await self._sandbox.run(
             Run(
-                source=_child(),
-                function="run",
+                source=_part("code_child.py"),
+                function=function,
                 arguments_json=arguments_json,
                 limits=self._limits,
             )
@@ -62,8 +65,8 @@ class CodeTools:
 
 
 @cache
-def _child() -> str:
-    return files("strata.tool_execution.builtin").joinpath("code_child.py").read_text("utf-8")
+def _part(name: str) -> str:
+    return files("strata.tool_execution.builtin").joinpath(name).read_text("utf-8")
 
 
 def _output(result: RunResult) -> Output:

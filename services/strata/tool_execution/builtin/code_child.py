@@ -9,7 +9,10 @@ import ast
 import asyncio
 import contextlib
 import inspect
+import json
 import linecache
+import pathlib
+import subprocess
 import sys
 import traceback
 import types
@@ -48,6 +51,43 @@ def run(code: str, most: int) -> dict[str, Any]:
         return {"error": _error(error, most)}
     except BaseException as error:  # noqa: BLE001 - whatever code raises is told
         return {"error": _error(error, most)}
+
+
+def run_javascript(code: str, around: str, most: int) -> dict[str, Any]:
+    """Runs JavaScript with Node, as a script in which ``require`` is known.
+
+    Args:
+        code: The script; a promise as its last value is waited for.
+        around: What stands around it.
+        most: Characters of the value, and of the traceback, at most.
+
+    Returns:
+        The same as `run`.
+    """
+    for name, content in (("code.js", code), ("around.js", around)):
+        pathlib.Path(name).write_text(content, "utf-8")
+    try:
+        # No more memory than the sandbox gives, and no threads that are not needed.
+        command = ["node", "--max-old-space-size=512", "around.js", str(most)]
+        process = subprocess.run(command, check=False)  # noqa: S603 - we are in the jail
+    except FileNotFoundError:
+        return _told("NotAvailable", "JavaScript cannot be run: this server has no Node.")
+    except PermissionError:
+        return _told("NotAvailable", "JavaScript cannot be run: this server lets code start no"
+                     " programs.")  # fmt: skip
+    try:
+        told = json.loads(pathlib.Path("answer.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        told = None
+    if not isinstance(told, dict) or (process.returncode and "error" not in told):
+        return {} if process.returncode == 0 else _told(
+            "Exit", f"Node ended with exit code {process.returncode}."
+        )  # fmt: skip
+    return told
+
+
+def _told(kind: str, message: str) -> dict[str, Any]:
+    return {"error": {"type": kind, "message": message}}
 
 
 def _execute(code: str, module: types.ModuleType) -> None:

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from strata.tool_execution.builtin.schemas import parameters, text
 from strata.tool_execution.domain.tools import Effect, Tool, ToolType
-
-
-def _explain(given: Mapping[str, Any]) -> str | None:
-    language = given.get("language", "python")
-    if isinstance(language, str) and language.lower() in {"javascript", "js", "typescript", "ts"}:
-        return "run_code runs Python only on this server, no JavaScript. Write it in Python."
-    return None
-
 
 RUN_CODE = Tool(
     name="run_code",
     description=(
-        "Run Python code. Use it for arithmetic, dates, counting, sorting, parsing and whatever"
-        " else is better computed than guessed. Returns what the code printed and the value of its"
-        " last expression. Every call starts afresh: variables and files of earlier calls are gone,"
-        " so put all that is needed into the code. There is the standard library, a scratch folder"
-        " (the working directory), no network and no other packages; a call may take 30 seconds."
+        "Run Python or JavaScript. Use it for arithmetic, dates, counting, sorting, parsing and"
+        " whatever else is better computed than guessed. Returns what the code printed and the"
+        " value of its last expression. Every call starts afresh: variables and files of earlier"
+        " calls are gone, so put all that is needed into the code. There is the standard library"
+        " of the language, a scratch folder (the working directory), no network and no other"
+        " packages; a call may take 30 seconds."
     ),
     type=ToolType.BUILTIN,
     # Nothing of it outlives the call, so that it can be made again.
     effect=Effect.READ_ONLY,
     parallel=True,
-    explain=_explain,
     parameters=parameters(
         ["code"],
-        code=text("A whole script. `await` may stand outside of functions."),
+        code=text("A whole script. In Python `await` may stand outside of functions."),
         language={
             "type": "string",
-            "enum": ["python"],
-            "description": "The language of the code (default python).",
+            "enum": ["python", "javascript"],
+            "description": "The language of the code (default python). JavaScript needs Node on"
+            " the server, and says so where there is none.",
         },
     ),
 )

@@ -66,7 +66,9 @@ class SearchMemory:
             self._search(query, caller, frame, _HITS if query == first else _KEYWORD_HITS)
             for query in queries
         ]
-        facts, *found = await asyncio.gather(self._facts(first, caller, frame), *searches)
+        facts, found = await asyncio.gather(
+            self._facts(first, caller, frame), asyncio.gather(*searches)
+        )
         timezone = zone(caller.timezone)
         now = self._clock.now()
         hits = {hit.message.id: hit for hits in found for hit in hits}
@@ -119,7 +121,8 @@ class SearchMemory:
             limit=limit,
             exclude_run_id=caller.run_id,
             timezone=caller.timezone,
-            **frame,
+            start_time=frame.get("start_time"),
+            end_time=frame.get("end_time"),
         )
         return list((await self._messages.SearchMessages(request)).hits)
 
@@ -131,6 +134,7 @@ class SearchMemory:
             query=query[:_QUERY_CHARS],
             top_k=_HITS,
             timezone=caller.timezone,
-            **frame,
+            start_time=frame.get("start_time"),
+            end_time=frame.get("end_time"),
         )
         return list((await self._passages.SearchPassages(request)).hits)
