@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from integration.sandbox.jails import Worker
 from strata.shared.clock import SystemClock
 from strata.shared.ids import new_id
 from strata.tool_execution.builtin.code import OUTPUT_CHARS, VALUE_CHARS, CodeTools
@@ -253,3 +254,16 @@ async def test_calls_of_one_reply_run_at_the_same_time(sandbox: JailSandbox) -> 
         kinds = [type(event).__name__ async for event in events]
     assert kinds[:3] == ["Started"] * 3
     assert BUILTIN_TOOLS["run_code"].parallel
+
+
+async def test_the_code_runs_at_every_level_that_can_be_had(jail: Worker) -> None:
+    part = files("strata.tool_execution.builtin").joinpath("code_child.py").read_text("utf-8")
+    result = jail.run(part, "run", {"code": "import math\nmath.pi", "most": 100})
+    assert json.loads(result.value_json) == {"value": "3.141592653589793"}
+    result = jail.run(part, "run_javascript", {"code": "1", "around": "", "most": 100})
+    # There is nothing that could answer in the name of Node; but somebody must say so.
+    told = json.loads(result.value_json)
+    if jail.level is Isolation.LANDLOCK:
+        assert "start no programs" in told["error"]["message"]
+    else:
+        assert told == {} or "no Node" in told["error"]["message"]
