@@ -72,7 +72,7 @@ def run_javascript(code: str, around: str, most: int) -> dict[str, Any]:
         process = subprocess.run(command, check=False)  # noqa: S603 - we are in the jail
     except FileNotFoundError:
         return _told("NotAvailable", "JavaScript cannot be run: this server has no Node.")
-    except PermissionError:
+    except OSError:
         return _told("NotAvailable", "JavaScript cannot be run: this server lets code start no"
                      " programs.")  # fmt: skip
     try:

@@ -91,7 +91,6 @@ class Environments:
             path = self._root / key
             if path.is_dir():
                 return
-            await asyncio.to_thread(self._clear, f".building-{key}-*")
             folder = self._root / f".building-{key}-{secrets.token_hex(4)}"
             try:
                 folder.mkdir(mode=0o755)
@@ -117,10 +116,6 @@ class Environments:
                     raise PackagesError("The packages are still being fetched.", temporary=True)
                 await asyncio.sleep(_POLL_S)
             yield lock
-
-    def _clear(self, pattern: str) -> None:
-        for folder in self._root.glob(pattern):
-            shutil.rmtree(folder, ignore_errors=True)
 
     def remove_unused(self) -> None:
         """Removes what nobody has used for long, what is too many, and what the dead left."""
