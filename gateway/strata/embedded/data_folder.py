@@ -4,6 +4,7 @@ lock           held by the one process that runs on this folder
 runtime.json   where that process is reached; means nothing once the lock is free
 postgres/      the database: see `EmbeddedPostgres`
 vectors/       the vector engine: see `EmbeddedVectors`
+packages/      packages of tools; made anew when they are missing
 secrets/       passwords and keys, one per file, 0600
 """
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
-
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
@@ -24,6 +20,7 @@ from strata.tool_execution.domain.tools import (
     Tool,
     ToolType,
 )
+from strata.tool_execution.packages.requirements import package_of, problem_of
 from strata.tool_execution.schema import DerivedTool, SourceError, derive_tool
 from strata.tool_execution.schema.derive import AGENT_STATE, MAX_DESCRIPTION_CHARS
 from strata.tool_execution.schema.given import GivenSchemaError, read_schema
@@ -67,9 +64,9 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, Request]:
     )
     tags = found.texts("tags", request.tags, _tag_problem)
     secrets = found.texts("secret_names", request.secret_names, secret_name_problem)
-    requirements = found.texts("pip_requirements", request.pip_requirements, _requirement_problem)
+    requirements = found.texts("pip_requirements", request.pip_requirements, problem_of)
     found.unless(
-        len({_package(each) for each in requirements}) == len(requirements),
+        len({package_of(each) for each in requirements}) == len(requirements),
         "pip_requirements",
         "names a package twice",
     )
@@ -91,7 +88,7 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, Request]:
         f"must be letters, digits, - and _, at most {MAX_NAME}, beginning with a letter",
     )
     found.refuse()
-    _refuse_unbuilt(derived, requirements)
+    _refuse_unbuilt(derived)
     own = OwnDefinition(
         id=new_id("tool"),
         source_code=request.source_code,
@@ -124,7 +121,7 @@ def to_dry_run(source: str) -> Tool:
     found = _Violations()
     derived = _custom(source, "", "", found)
     found.refuse()
-    _refuse_unbuilt(derived, ())
+    _refuse_unbuilt(derived)
     return Tool(
         name=derived.function,
         description=derived.description,
@@ -207,13 +204,7 @@ def _given(text: str, found: _Violations) -> dict[str, Any] | None:
         return None
 
 
-def _refuse_unbuilt(derived: DerivedTool, requirements: Sequence[str]) -> None:
-    if requirements:
-        raise not_built(
-            "pip_requirements",
-            "Packages for tools are not built in this release: a tool can use the standard library"
-            " only. Take pip_requirements out.",
-        )
+def _refuse_unbuilt(derived: DerivedTool) -> None:
     if derived.takes_agent_state:
         raise not_built(
             AGENT_STATE,
@@ -226,23 +217,6 @@ def _tag_problem(tag: str) -> str:
     if not tag.strip() or len(tag) > MAX_TAG or "\0" in tag:
         return f"must have 1 to {MAX_TAG} characters, no NUL among them"
     return ""
-
-
-def _requirement_problem(text: str) -> str:
-    try:
-        requirement = Requirement(text) if len(text) <= 200 else None
-    except (InvalidRequirement, RecursionError):
-        requirement = None
-    if requirement is None or not text.isprintable():
-        return 'is no pip requirement such as "requests>=2,<3"'
-    return "names an address; only packages of the index can be used" if requirement.url else ""
-
-
-def _package(text: str) -> str:
-    try:
-        return canonicalize_name(Requirement(text).name)
-    except (InvalidRequirement, RecursionError):
-        return hashlib.sha256(text.encode()).hexdigest()
 
 
 class _Violations:

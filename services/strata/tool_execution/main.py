@@ -22,17 +22,20 @@ from strata.shared.embedding import CachingEmbedder, Embedder
 from strata.shared.embedding.courtesy import QuestionsFirst
 from strata.shared.room import BackgroundTask, Room, Service, Wiring
 from strata.shared.server import run_room
+from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.builtin.files import FileTools
 from strata.tool_execution.builtin.memory import MemoryTools
 from strata.tool_execution.builtin.retrieval import ArchivalTools, ConversationSearch
 from strata.tool_execution.builtin.summaries import ExpandSummary
+from strata.tool_execution.builtin.voice_search import SearchMemory
 from strata.tool_execution.builtin.web_wiring import open_web_tools
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.engine import Engine
 from strata.tool_execution.migrations import MIGRATIONS
-from strata.tool_execution.sandbox.jail import JailSandbox
+from strata.tool_execution.packages.wiring import open_packages
+from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
 from strata.tool_execution.sandbox.on_demand import SandboxOnDemand
 from strata.tool_execution.search import ToolSearch
 from strata.tool_execution.servicers import ExecutionServicer, ToolServicer
@@ -53,7 +56,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
     Raises:
         FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
         UnavailableError: The database cannot be reached.
-        ValueError: A master key is none.
+        ValueError: A master key is none, or the folder of packages cannot be used.
     """
     await MIGRATIONS.check(settings.database_url)
     database = Database(
@@ -65,9 +68,11 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
     stack.push_async_callback(database.close)
     store = PostgresToolStore(database)
     box = SecretBox(settings.envelope())
-    sandbox = SandboxOnDemand(JailSandbox.start)
+    packages = await open_packages(settings, stack)
+    jail = JailConfig(environments=packages.root if packages is not None else None)
+    sandbox = SandboxOnDemand(partial(JailSandbox.start, jail))
     stack.push_async_callback(sandbox.close)
-    runner = SandboxRunner(sandbox, box)
+    runner = SandboxRunner(sandbox, box, packages=packages)
     engine = Engine(
         BUILTIN_TOOLS,
         [
@@ -78,7 +83,13 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
             ),
             ExpandSummary(message_grpc.MessageServiceStub(wiring.channel("recall"))),
             ArchivalTools(passage_grpc.PassageServiceStub(wiring.channel("archival"))),
+            SearchMemory(
+                message_grpc.MessageServiceStub(wiring.channel("recall")),
+                passage_grpc.PassageServiceStub(wiring.channel("archival")),
+                wiring.clock,
+            ),
             await open_web_tools(settings, stack),
+            CodeTools(sandbox),
         ],
         wiring.clock,
         timeout=settings.tool_timeout_s,

@@ -54,6 +54,31 @@ class ToolExecutionSettings(RoomSettings):
         default="", description="Root of the search engine's API; needed for SearXNG."
     )
 
+    packages: bool = Field(
+        default=True, description="Whether tools may have packages; they need packages_path too."
+    )
+    packages_path: Path | None = Field(
+        default=None,
+        description="Folder in which the packages of tools are kept; unset means that tools have"
+        " none. It may be shared by replicas, and must be readable by the user that tools run as.",
+    )
+    packages_index_url: SecretStr = Field(
+        default=SecretStr(""),
+        description="Index that packages are taken from; empty means PyPI.",
+    )
+    packages_wheels: Path | None = Field(
+        default=None, description="Folder with wheels to take packages from instead of an index."
+    )
+    packages_timeout_s: float = Field(
+        default=120.0, gt=0, description="Time that fetching a tool's packages may take, seconds."
+    )
+    packages_bytes: int = Field(
+        default=512 * MIB, gt=0, description="Bytes that the packages of one tool may take."
+    )
+    packages_days: int = Field(
+        default=30, gt=0, description="Days after which packages that no tool used are removed."
+    )
+
     pool_size: int = Field(default=10, gt=0, description="Database connections at most.")
     request_days: int = Field(
         default=7, gt=0, description="Days for which a repeated request_id is recognised."

@@ -159,7 +159,7 @@ def roles(messages: Sequence[message_pb2.Message]) -> list[str]:
 
 
 async def open_world(
-    databases: Any, vectors: EmbeddedVectors, transport: str
+    databases: Any, vectors: EmbeddedVectors, transport: str, **tool_settings: Any
 ) -> AsyncIterator[World]:
     """Starts everything; `transport` is "sockets" or "inprocess"."""
     private, public = generate_key_pair()
@@ -220,7 +220,9 @@ async def open_world(
             (core_memory.build, CoreMemorySettings(**of("core_memory"))),
             (
                 tool_execution.build,
-                ToolExecutionSettings(master_keys=(generate_master_key(),), **of("tool_execution")),
+                ToolExecutionSettings(
+                    master_keys=(generate_master_key(),), **of("tool_execution"), **tool_settings
+                ),
             ),
             (agent_loop.build, AgentLoopSettings(model_endpoints=endpoints, **of("agent_loop"))),
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,9 +113,19 @@ def refusal(ended: pb.FinishedCall) -> str:
     return str(packed["message"])
 
 
+@pytest.fixture(scope="package")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the rooms take the packages of tools from, in place of an index."""
+    return tmp_path_factory.mktemp("wheels")
+
+
 @pytest_asyncio.fixture(scope="package", loop_scope="session", name="rooms")
-async def _rooms(databases: Any, vectors: Any) -> AsyncIterator[World]:
-    async for each in open_world(databases, vectors, "inprocess"):
+async def _rooms(
+    databases: Any, vectors: Any, wheels: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[World]:
+    packages = tmp_path_factory.mktemp("rooms") / "packages"
+    settings = {"packages_path": packages, "packages_wheels": wheels}
+    async for each in open_world(databases, vectors, "inprocess", **settings):
         yield each
 
 

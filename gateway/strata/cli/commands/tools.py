@@ -60,6 +60,10 @@ def add(
         list[str] | None,
         typer.Option("--secret", help="Name of a secret that the tool gets; repeatable."),
     ] = None,
+    packages: Annotated[
+        list[str] | None,
+        typer.Option("--package", help='A package that it needs, "name>=1,<2"; repeatable.'),
+    ] = None,
     effect: Annotated[
         str,
         typer.Option(
@@ -85,6 +89,7 @@ def add(
         name=name,
         tags=tag or [],
         secret_names=secrets or [],
+        pip_requirements=packages or [],
         effect=_EFFECTS[effect],
         enable_parallel_execution=parallel,
         return_char_limit=return_limit,
@@ -136,6 +141,7 @@ def show(connection: Connection, name: NameArgument, as_json: JsonOption = False
             ("tags", ", ".join(tool.tags)),
             ("effect", enum_name(tool_pb2.ToolEffect, tool.effect, "TOOL_EFFECT_")),
             ("secrets", ", ".join(tool.secret_names)),
+            ("packages", ", ".join(tool.pip_requirements)),
             ("parallel", "yes" if tool.enable_parallel_execution else ""),
             ("return limit", f"{tool.return_char_limit:,} characters"),
             ("changed", when(tool.update_time)),

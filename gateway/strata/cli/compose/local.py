@@ -92,6 +92,8 @@ class Local:
             values["qdrant_api_key"] = self.storage.vectors.api_key
         if room in {"agent_loop", "tool_execution"}:
             values["master_keys"] = tuple(self.master_keys.split())
+        if room == "tool_execution":
+            values["packages_path"] = self.folder.path / "packages"
         if room == "agent_loop":
             if self.model.endpoints:
                 values["model_endpoints"] = self.model.endpoints

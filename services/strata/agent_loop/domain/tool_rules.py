@@ -48,6 +48,7 @@ _GOING_ON = frozenset(
         "conversation_search",
         "archival_memory_insert",
         "archival_memory_search",
+        "search_memory",
         "expand_summary",
         "core_memory_append",
         "core_memory_replace",

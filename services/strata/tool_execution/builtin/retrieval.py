@@ -60,7 +60,7 @@ class ConversationSearch:
         if not response.hits:
             return Output({"message": "No results found.", "results": []})
         now = self._clock.now()
-        results = [_message_result(hit, now, timezone) for hit in response.hits]
+        results = [message_result(hit, now, timezone) for hit in response.hits]
         return Output({"message": f"Showing {len(results)} results:", "results": results})
 
 
@@ -121,7 +121,7 @@ class ArchivalTools:
         _set_time(request.start_time, start)
         _set_time(request.end_time, end)
         response = await self._passages.SearchPassages(request)
-        return Output([_passage_result(hit, timezone) for hit in response.hits])
+        return Output([passage_result(hit, timezone) for hit in response.hits])
 
 
 def _near(stored: passage_pb.InsertPassageResponse) -> dict[str, Any] | None:
@@ -144,7 +144,8 @@ def _local(moment: Timestamp, timezone: Any) -> Any:
     return moment.ToDatetime(tzinfo=zone("UTC")).astimezone(timezone)
 
 
-def _message_result(hit: message_pb.MessageHit, now: Any, timezone: Any) -> dict[str, Any]:
+def message_result(hit: message_pb.MessageHit, now: Any, timezone: Any) -> dict[str, Any]:
+    """Returns a message that was found as the model is shown it."""
     message = hit.message
     said = _local(message.create_time, timezone)
     result: dict[str, Any] = {
@@ -162,7 +163,8 @@ def _message_result(hit: message_pb.MessageHit, now: Any, timezone: Any) -> dict
     return result
 
 
-def _passage_result(hit: passage_pb.PassageHit, timezone: Any) -> dict[str, Any]:
+def passage_result(hit: passage_pb.PassageHit, timezone: Any) -> dict[str, Any]:
+    """Returns a passage that was found as the model is shown it."""
     return {
         "timestamp": _local(hit.passage.create_time, timezone).isoformat(),
         "content": hit.passage.text,

@@ -89,9 +89,34 @@ EXPAND_SUMMARY = Tool(
     ),
 )
 
+# Blueprint §18.7; ten years of minutes are enough, and no time is before the first.
+_MINUTES = {"minimum": 0, "maximum": 5_256_000}
+
+SEARCH_MEMORY = Tool(
+    name="search_memory",
+    description=(
+        "Search earlier conversation and archival memory, only when the user refers to something"
+        " that is neither in view nor in your memory blocks. What the user said last is the query"
+        " by itself. Leave the arguments out unless they make the search clearly better."
+    ),
+    type=ToolType.CORE,
+    effect=Effect.READ_ONLY,
+    parallel=True,
+    parameters=parameters(
+        [],
+        convo_keyword_queries={
+            **texts("Names, ids or phrases to look for as well in earlier conversation."),
+            "maxItems": 5,
+        },
+        start_minutes_ago=integer("Only what is at most so many minutes old.", **_MINUTES),
+        end_minutes_ago=integer("Only what is at least so many minutes old.", **_MINUTES),
+    ),
+)
+
 SEARCH_TOOLS = (
     ARCHIVAL_MEMORY_INSERT,
     ARCHIVAL_MEMORY_SEARCH,
     CONVERSATION_SEARCH,
     EXPAND_SUMMARY,
+    SEARCH_MEMORY,
 )

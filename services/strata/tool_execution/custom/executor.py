@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -9,10 +10,17 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from strata.shared.errors import DataLossError, FailedPreconditionError
+from strata.shared.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    FieldViolation,
+    InvalidArgumentError,
+    UnavailableError,
+)
 from strata.tool_execution.custom.redaction import Redactor
 from strata.tool_execution.custom.secrets import SecretBox
-from strata.tool_execution.domain.registry import Runnable
+from strata.tool_execution.domain.packages import Packages, PackagesError
+from strata.tool_execution.domain.registry import Runnable, not_built
 from strata.tool_execution.domain.sandbox import (
     Isolation,
     Limits,
@@ -25,6 +33,8 @@ from strata.tool_execution.domain.tools import Call, Caller, Output, Tool, ToolE
 
 _MAIN = "_strata_main"
 _MAX_MESSAGE = 2_000
+# Time that a call waits for packages, which are seldom built only then.
+_PACKAGES_S = 40.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +52,17 @@ class SandboxRunner:
         sandbox: Where it runs; None if this server has none.
         secrets: Opens the secrets that the tool asks for.
         limits: Most that a call may take.
+        packages: Provides the packages of tools; None if this server does not.
     """
 
     def __init__(
-        self, sandbox: Sandbox | None, secrets: SecretBox, limits: Limits | None = None
+        self,
+        sandbox: Sandbox | None,
+        secrets: SecretBox,
+        limits: Limits | None = None,
+        packages: Packages | None = None,
     ) -> None:
+        self._packages = packages
         self._sandbox = sandbox
         self._secrets = secrets
         self._limits = limits or Limits()
@@ -60,6 +76,33 @@ class SandboxRunner:
     def isolation(self) -> str:
         """What keeps calls from the machine; empty without a sandbox."""
         return self._sandbox.isolation.label if self._sandbox is not None else ""
+
+    async def prepare(self, tool: Tool) -> None:
+        """Has the packages of a tool built, so that its calls find them.
+
+        Raises:
+            InvalidArgumentError: They cannot be had; names ``pip_requirements``.
+            UnavailableError: They cannot be had now.
+            UnimplementedError: NOT_BUILT; this server has no packages.
+        """
+        requirements = tool.own.pip_requirements if tool.own is not None else ()
+        if not requirements:
+            return
+        if self._packages is None:
+            raise not_built(
+                "pip_requirements",
+                "Packages for tools are switched off on this server: a tool can use the standard"
+                " library only. Take pip_requirements out.",
+            )
+        try:
+            await self._packages.folder(requirements)
+        except PackagesError as error:
+            if error.temporary:
+                raise UnavailableError(str(error)) from error
+            raise InvalidArgumentError(
+                f"The packages of the tool cannot be had: {error}",
+                violations=[FieldViolation("pip_requirements", str(error))],
+            ) from error
 
     async def run(
         self, tool: Tool, arguments: Mapping[str, Any], sealed: Mapping[str, bytes]
@@ -84,10 +127,29 @@ class SandboxRunner:
                 function=_MAIN,
                 arguments_json=json.dumps(dict(arguments), ensure_ascii=False),
                 environment=environment,
+                packages=await self._folder(tool),
                 limits=self._limits,
             )
         )
         return Ran(_output(tool.name, result, Redactor(environment)), result.isolation)
+
+    async def _folder(self, tool: Tool) -> str | None:
+        requirements = tool.own.pip_requirements if tool.own is not None else ()
+        if not requirements:
+            return None
+        if self._packages is None:
+            raise ToolError(
+                f"{tool.name} cannot be run: it needs packages, and they are switched off on this"
+                " server."
+            )
+        try:
+            async with asyncio.timeout(_PACKAGES_S):
+                return await self._packages.folder(requirements)
+        except TimeoutError:
+            said = "they are still being fetched. Try again later."
+        except PackagesError as error:
+            said = str(error)
+        raise ToolError(f"{tool.name} cannot be run without its packages: {said}")
 
     def _environment(self, tool: Tool, sealed: Mapping[str, bytes]) -> dict[str, str]:
         own = tool.own

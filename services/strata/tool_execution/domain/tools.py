@@ -200,7 +200,16 @@ class Output:
 
 
 class ToolError(Exception):
-    """A tool refused or failed; the text is written for the model."""
+    """A tool refused or failed; the text is written for the model.
+
+    Args:
+        message: What is wrong.
+        value: What the model is shown instead, if words alone do not do: a JSON value.
+    """
+
+    def __init__(self, message: str, value: Any = None) -> None:
+        super().__init__(message)
+        self.value = message if value is None else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,15 @@ from typing import Any
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as pb_grpc
 from strata.tool_execution import convert
+from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.custom.executor import OwnTools, SandboxRunner
 from strata.tool_execution.domain.registry import ToolStore, not_built, tool_missing
 from strata.tool_execution.domain.tools import Tool, ToolType
 from strata.tool_execution.engine import Engine
 
 Context = Any
+# Built-in tools that need the sandbox too.
+_SANDBOXED = CodeTools.names
 
 
 class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
@@ -58,7 +61,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
                     "client tools",
                     f"{tool.name} is run by the client; agents cannot have one in this release.",
                 )
-        if any(tool.type is ToolType.CUSTOM for tool in tools):
+        if any(tool.type is ToolType.CUSTOM or tool.name in _SANDBOXED for tool in tools):
             self._prepare()
         versions = " ".join(f"{tool.name}@{tool.version}" for tool in tools)
         revision = hashlib.sha256(versions.encode()).hexdigest()[:16]

@@ -75,6 +75,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             raise name_taken(tool.name, "a built-in tool")
         if tool.type is ToolType.CUSTOM:
             self._check_sandbox()
+            await self._runner.prepare(tool)
         stored = await self._store.upsert(tool, again)
         return pb.UpsertToolResponse(tool=convert.tool_to_proto(stored))
 

@@ -168,7 +168,9 @@ class UpsertToolRequest(_message.Message):
 
     @_builtins.property
     def pip_requirements(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Packages that the source needs."""
+        """Packages that the source needs, as pip requirements: "requests>=2,<3". Only
+        wheels of the server's index are used.
+        """
 
     @_builtins.property
     def secret_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -24,8 +24,11 @@ class ToolServiceStub:
     """Creates a tool or a new version of it; with the same content nothing is
     changed. Nothing of the source is run: what is wrong with it is named by line
     and parameter. ALREADY_EXISTS (NAME_TAKEN by a built-in tool or one of another
-    type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata "what"): packages,
-    and the parameter agent_state.
+    type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata "what"): the
+    parameter agent_state, and packages where the server has them switched off.
+    Packages are fetched before the tool is stored, which can take minutes once;
+    those that cannot be had are INVALID_ARGUMENT (INVALID_FIELD), an index that
+    does not answer is UNAVAILABLE (DEPENDENCY_UNAVAILABLE).
     """
     GetTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.GetToolRequest, _tool_service_pb2.GetToolResponse]
     """Returns a tool by id or by name. NOT_FOUND (TOOL_NOT_FOUND)."""
@@ -66,8 +69,11 @@ class ToolServiceServicer:
         """Creates a tool or a new version of it; with the same content nothing is
         changed. Nothing of the source is run: what is wrong with it is named by line
         and parameter. ALREADY_EXISTS (NAME_TAKEN by a built-in tool or one of another
-        type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata "what"): packages,
-        and the parameter agent_state.
+        type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata "what"): the
+        parameter agent_state, and packages where the server has them switched off.
+        Packages are fetched before the tool is stored, which can take minutes once;
+        those that cannot be had are INVALID_ARGUMENT (INVALID_FIELD), an index that
+        does not answer is UNAVAILABLE (DEPENDENCY_UNAVAILABLE).
         """
 
     def GetTool(

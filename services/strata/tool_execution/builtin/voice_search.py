@@ -1,0 +1,140 @@
+"""The search of voice agents: one call, with what was just said as the query."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from strata.api.archival.v1 import passage_service_pb2 as passage_pb
+from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
+from strata.api.common.v1 import message_pb2 as common
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.shared.clock import Clock
+from strata.tool_execution.builtin.retrieval import message_result, passage_result
+from strata.tool_execution.domain.dates import zone
+from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
+
+Arguments = dict[str, Any]
+
+_HITS = 5
+_KEYWORD_HITS = 3
+# What recall and archival take as a query, and more than anybody says in one breath.
+_QUERY_CHARS = 1_000
+
+
+class SearchMemory:
+    """Runs ``search_memory``: both memories at once, since somebody waits for the spoken answer.
+
+    Args:
+        messages: Of recall.
+        passages: Of archival memory.
+        clock: What the minutes count from.
+    """
+
+    names = frozenset({"search_memory"})
+
+    def __init__(
+        self,
+        messages: message_grpc.MessageServiceStub,
+        passages: passage_grpc.PassageServiceStub,
+        clock: Clock,
+    ) -> None:
+        self._messages = messages
+        self._passages = passages
+        self._clock = clock
+
+    async def run(self, call: Call, arguments: Arguments, caller: Caller) -> Output:
+        """Searches messages and archival memory.
+
+        Raises:
+            ToolError: The time frame is empty, or there is nothing to search for.
+            StrataError: A tier refused.
+        """
+        frame = self._frame(arguments)
+        keywords = [word.strip() for word in arguments.get("convo_keyword_queries", [])]
+        keywords = list(dict.fromkeys(word for word in keywords if word))
+        said = await self._said(caller)
+        if not said and not keywords:
+            raise ToolError("The user said nothing in words; give convo_keyword_queries.")
+        first = said or keywords[0]
+        queries = dict.fromkeys([first, *keywords])
+        searches = [
+            self._search(query, caller, frame, _HITS if query == first else _KEYWORD_HITS)
+            for query in queries
+        ]
+        facts, found = await asyncio.gather(
+            self._facts(first, caller, frame), asyncio.gather(*searches)
+        )
+        timezone = zone(caller.timezone)
+        now = self._clock.now()
+        hits = {hit.message.id: hit for hits in found for hit in hits}
+        if not hits and not facts:
+            return Output({"message": "No results found.", "conversation": [], "archival": []})
+        return Output(
+            {
+                "conversation": [message_result(hit, now, timezone) for hit in hits.values()],
+                "archival": [passage_result(hit, timezone) for hit in facts],
+            }
+        )
+
+    def _frame(self, arguments: Arguments) -> dict[str, Timestamp]:
+        start = arguments.get("start_minutes_ago")
+        end = arguments.get("end_minutes_ago")
+        if start is not None and end is not None and start <= end:
+            raise ToolError(
+                "The time frame is empty: start_minutes_ago must be more than end_minutes_ago,"
+                " since it lies further back."
+            )
+        frame = {}
+        for name, minutes in (("start_time", start), ("end_time", end)):
+            if minutes is not None:
+                frame[name] = Timestamp()
+                frame[name].FromDatetime(self._clock.now() - timedelta(minutes=minutes))
+        return frame
+
+    async def _said(self, caller: Caller) -> str:
+        """Returns what the user said last: in this turn, or before it if that began otherwise."""
+        for run_id in (caller.run_id, ""):
+            request = message_pb.ListMessagesRequest(
+                conversation_id=caller.conversation_id,
+                run_id=run_id,
+                roles=[common.ROLE_USER],
+                order=message_pb.LIST_ORDER_NEWEST_FIRST,
+                page_size=1,
+            )
+            for message in (await self._messages.ListMessages(request)).messages:
+                text = " ".join(part.text.text for part in message.parts if part.text.text)
+                if text.strip():
+                    return text.strip()[:_QUERY_CHARS]
+        return ""
+
+    async def _search(
+        self, query: str, caller: Caller, frame: dict[str, Timestamp], limit: int
+    ) -> list[message_pb.MessageHit]:
+        request = message_pb.SearchMessagesRequest(
+            agent_id=caller.agent_id,
+            query=query[:_QUERY_CHARS],
+            limit=limit,
+            exclude_run_id=caller.run_id,
+            timezone=caller.timezone,
+            start_time=frame.get("start_time"),
+            end_time=frame.get("end_time"),
+        )
+        return list((await self._messages.SearchMessages(request)).hits)
+
+    async def _facts(
+        self, query: str, caller: Caller, frame: dict[str, Timestamp]
+    ) -> list[passage_pb.PassageHit]:
+        request = passage_pb.SearchPassagesRequest(
+            agent_id=caller.agent_id,
+            query=query[:_QUERY_CHARS],
+            top_k=_HITS,
+            timezone=caller.timezone,
+            start_time=frame.get("start_time"),
+            end_time=frame.get("end_time"),
+        )
+        return list((await self._passages.SearchPassages(request)).hits)

@@ -1,0 +1,274 @@
+"""Environments of packages: built once, whole or not at all, bounded, and removed when unused."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import stat
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from uv import find_uv_bin
+
+from strata.shared.loops import loop_factory
+from strata.tool_execution.domain.packages import PackagesError
+from strata.tool_execution.packages import Builder, BuildLimits, Environments
+from strata.tool_execution.packages.requirements import key_of, normal
+from strata.tool_execution.sandbox.forkserver import this_interpreter
+from wheel_files import make_wheel
+
+
+class Counting(Builder):
+    """Counts what is built, by every instance together."""
+
+    built = 0
+
+    async def build(self, *args: Any) -> Path:
+        type(self).built += 1
+        return await super().build(*args)
+
+
+@pytest.fixture
+def builder(tmp_path: Path) -> Counting:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    for name in ("alpha", "beta"):
+        make_wheel(wheels, name)
+    Counting.built = 0
+    return Counting(find_uv_bin(), this_interpreter(), wheels=wheels)
+
+
+@pytest_asyncio.fixture
+async def environments(tmp_path: Path, builder: Builder) -> AsyncIterator[Environments]:
+    made = Environments(tmp_path / "root", builder, unused=timedelta(days=30))
+    yield made
+    await made.close()
+
+
+def left(environments: Environments) -> list[str]:
+    """What there is beside the locks."""
+    return sorted(path.name for path in environments.root.iterdir() if path.name != ".locks")
+
+
+def has(folder: str, name: str) -> bool:
+    """Whether a file is in an environment."""
+    return Path(folder, name).exists()
+
+
+def check_readable(root: Path, folder: Path) -> None:
+    """Fails if another user could not read it, or its modules are not compiled."""
+    for path in (root, folder, *folder.rglob("*.py*")):
+        mode = path.stat().st_mode
+        assert mode & (0o005 if stat.S_ISDIR(mode) else 0o004), path
+    assert list(folder.glob(f"__pycache__/alpha.{sys.implementation.cache_tag}.pyc"))
+
+
+def age(path: str | Path, days: float) -> None:
+    then = time.time() - days * 86_400
+    os.utime(path, (then, then))
+
+
+async def test_many_that_ask_at_once_get_one_that_is_built_once(
+    environments: Environments, tmp_path: Path, builder: Builder
+) -> None:
+    # Another process has locks of its own; so has another instance.
+    other = Environments(tmp_path / "root", builder, unused=timedelta(days=30))
+    asking = [each.folder(["alpha"]) for each in (environments, other) for _ in range(4)]
+    folders = set(await asyncio.gather(*asking))
+    assert len(folders) == 1
+    folder = Path(folders.pop())
+    assert Counting.built == 1
+    assert (folder / "alpha.py").exists()
+    assert not (folder / "beta.py").exists()
+    assert left(environments) == [folder.name]
+    assert await environments.folder(["Alpha"]) == str(folder)
+    assert Counting.built == 1
+    await other.close()
+
+
+async def test_every_user_can_read_it_and_its_modules_are_compiled(
+    environments: Environments,
+) -> None:
+    old = os.umask(0o077)
+    try:
+        folder = Path(await environments.folder(["alpha"]))
+    finally:
+        os.umask(old)
+    check_readable(environments.root, folder)
+
+
+async def test_what_a_builder_left_that_died_is_removed_and_built_anew(
+    environments: Environments,
+) -> None:
+    key = key_of(normal(["alpha"]))
+    half = environments.root / f".building-{key}-0000"
+    (half / "packages").mkdir(parents=True)
+    (half / "packages" / "alpha.py").write_text("half of it")
+    folder = Path(await environments.folder(["alpha"]))
+    assert "VERSION" in (folder / "alpha.py").read_text()
+    assert left(environments) == [key]
+
+
+async def test_who_comes_second_waits_for_the_lock_of_the_first(
+    environments: Environments,
+) -> None:
+    lock = environments.root / ".locks" / key_of(normal(["alpha"]))
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        asking = asyncio.create_task(environments.folder(["alpha"]))
+        await environments.folder(["beta"])
+        assert not asking.done()
+        assert Counting.built == 1
+    await asking
+    assert Counting.built == 2
+
+
+async def test_one_that_gives_up_does_not_end_the_building(environments: Environments) -> None:
+    asking = asyncio.create_task(environments.folder(["alpha"]))
+    while not Counting.built:
+        await asyncio.sleep(0.001)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await environments.folder(["alpha"])
+    assert Counting.built == 1
+
+
+async def test_a_failure_leaves_nothing_and_can_be_tried_again(
+    environments: Environments, tmp_path: Path
+) -> None:
+    with pytest.raises(PackagesError, match="gamma") as caught:
+        await environments.folder(["gamma"])
+    assert not caught.value.temporary
+    assert "\u2570" not in str(caught.value)
+    assert str(tmp_path) not in str(caught.value).replace(str(tmp_path / "wheels"), "")
+    assert left(environments) == []
+    make_wheel(tmp_path / "wheels", "gamma")
+    assert has(await environments.folder(["gamma"]), "gamma.py")
+
+
+@pytest.mark.parametrize(
+    ("limits", "said", "temporary"),
+    [
+        (BuildLimits(bytes=1 << 20), "larger than 1 MiB", False),
+        (BuildLimits(files=3), "more than 3 files", False),
+        (BuildLimits(seconds=0.001), "longer than", True),
+    ],
+)
+async def test_a_limit_ends_the_building_and_is_named(
+    tmp_path: Path, builder: Builder, limits: BuildLimits, said: str, temporary: bool
+) -> None:
+    # Small when packed, large when unpacked.
+    many = {f"large/{n}.txt": b"0" * 500_000 for n in range(10)}
+    make_wheel(tmp_path / "wheels", "large", files=many)
+    bounded = replace(builder, limits=limits)
+    environments = Environments(tmp_path / "root", bounded, unused=timedelta(days=30))
+    with pytest.raises(PackagesError, match=said) as caught:
+        await environments.folder(["large"])
+    assert caught.value.temporary is temporary
+    assert left(environments) == []
+    await environments.close()
+
+
+async def test_an_index_that_is_not_there_is_no_fault_of_the_requirements(
+    tmp_path: Path, builder: Builder
+) -> None:
+    away = replace(builder, wheels=tmp_path / "nowhere")
+    environments = Environments(tmp_path / "root", away, unused=timedelta(days=30))
+    with pytest.raises(PackagesError, match="could not be fetched") as caught:
+        await environments.folder(["alpha"])
+    assert caught.value.temporary
+    await environments.close()
+
+
+async def test_the_password_of_the_index_is_not_told(tmp_path: Path, builder: Builder) -> None:
+    says = tmp_path / "says"
+    says.write_text('#!/bin/sh\necho "$UV_DEFAULT_INDEX at https://u:other@host/x" >&2\nexit 2\n')
+    says.chmod(0o755)
+    url = "https://somebody:hunter2@index.test/simple"
+    telling = replace(builder, uv=str(says), wheels=None, index_url=url)
+    environments = Environments(tmp_path / "root", telling, unused=timedelta(days=30))
+    with pytest.raises(PackagesError) as caught:
+        await environments.folder(["alpha"])
+    assert "the index at https://host/x" in str(caught.value)
+    await environments.close()
+
+
+async def test_uv_holds_the_lock_too_and_keeps_it_if_the_service_dies(
+    tmp_path: Path, builder: Builder
+) -> None:
+    says = tmp_path / "says"
+    says.write_text("#!/bin/sh\nls -l /proc/$$/fd >&2\nexit 2\n")
+    says.chmod(0o755)
+    telling = replace(builder, uv=str(says))
+    environments = Environments(tmp_path / "root", telling, unused=timedelta(days=30))
+    with pytest.raises(PackagesError, match=f".locks/{key_of(normal(['alpha']))}"):
+        await environments.folder(["alpha"])
+    await environments.close()
+
+
+async def test_closing_ends_what_is_being_built(environments: Environments) -> None:
+    asking = asyncio.create_task(environments.folder(["alpha"]))
+    while not Counting.built:
+        await asyncio.sleep(0.001)
+    await environments.close()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert left(environments) == []
+
+
+async def test_unused_ones_are_removed_and_built_again_when_wanted(
+    environments: Environments,
+) -> None:
+    kept, gone = [await environments.folder([name]) for name in ("alpha", "beta")]
+    for folder in (kept, gone):
+        age(folder, 31)
+    # Using one notes the time.
+    assert await environments.folder(["alpha"]) == kept
+    environments.remove_unused()
+    assert left(environments) == [Path(kept).name]
+    assert has(await environments.folder(["beta"]), "beta.py")
+    assert Counting.built == 3
+
+
+async def test_of_too_many_those_used_last_are_kept_and_those_just_used(
+    tmp_path: Path, builder: Builder
+) -> None:
+    environments = Environments(tmp_path / "root", builder, unused=timedelta(days=30), most=1)
+    older, newer = [await environments.folder([name]) for name in ("alpha", "beta")]
+    environments.remove_unused()
+    assert len(left(environments)) == 2
+    age(older, 2)
+    age(newer, 1)
+    environments.remove_unused()
+    assert left(environments) == [Path(newer).name]
+    await environments.close()
+
+
+async def test_what_is_being_built_is_not_removed(environments: Environments) -> None:
+    key = key_of(normal(["alpha"]))
+    building = environments.root / f".building-{key}-0000"
+    building.mkdir()
+    with (environments.root / ".locks" / key).open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        environments.remove_unused()
+        assert building.exists()
+    environments.remove_unused()
+    assert left(environments) == []
+
+
+def test_it_works_on_the_loop_that_servers_run_on(tmp_path: Path, builder: Builder) -> None:
+    async def build() -> str:
+        environments = Environments(tmp_path / "root", builder, unused=timedelta(days=30))
+        return await environments.folder(["alpha"])
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        assert has(runner.run(build()), "alpha.py")

@@ -1,0 +1,89 @@
+"""``search_memory``: what the user just said is the query, over both memories at once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from doubles.script import call, say
+from integration.agent_loop.world import Ran, World
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.archival.v1 import passage_service_pb2 as passage_pb
+from strata.api.common.v1 import message_pb2
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def agent(world: World) -> agent_pb.Agent:
+    """An agent that was told of a restaurant, and has a fact put away."""
+    made = await world.make_agent(tools=["search_memory"])
+    world.model.script(say("Lovely."), say("Bless you."))
+    await world.run(made, "We had dinner at the restaurant Trattoria Zanetti yesterday.")
+    await world.run(made, "My cat is called Mirko.")
+    passage = passage_pb.NewPassage(text="The restaurant that Ada likes best serves risotto.")
+    await world.passages.InsertPassage(
+        passage_pb.InsertPassageRequest(agent_id=made.id, passage=passage)
+    )
+    return made
+
+
+async def ask(
+    world: World, agent: agent_pb.Agent, text: str, **arguments: Any
+) -> tuple[bool, Any, Ran]:
+    """Has the agent search in a turn; whether that went well, what it was told, and the turn."""
+    world.model.script(call("search_memory", arguments), say("There it is."))
+    ran = await world.run(agent, text)
+    (told,) = [
+        part.tool_return
+        for message in ran.stored
+        for part in message.parts
+        if part.HasField("tool_return")
+    ]
+    assert (told.status == message_pb2.TOOL_STATUS_OK) == (
+        json.loads(told.content)["status"] == "OK"
+    )
+    message = json.loads(told.content)["message"]
+    return told.status == message_pb2.TOOL_STATUS_OK, message, ran
+
+
+def contents(found: list[dict[str, Any]]) -> str:
+    return "\n".join(each["content"] for each in found)
+
+
+async def test_it_finds_what_the_user_speaks_of_without_being_given_a_query(
+    world: World, agent: agent_pb.Agent
+) -> None:
+    ok, told, _ = await ask(world, agent, "What was that restaurant called again?")
+    assert ok
+    assert "Zanetti" in contents(told["conversation"])
+    assert "risotto" in contents(told["archival"])
+    # The question itself is in view; finding it would be of no use.
+    assert "called again" not in contents(told["conversation"])
+
+
+async def test_keywords_are_looked_for_as_well_and_nothing_is_told_twice(
+    world: World, agent: agent_pb.Agent
+) -> None:
+    keywords = ["Mirko", "Zanetti", " ", "Mirko"]
+    _, told, _ = await ask(world, agent, "The restaurant?", convo_keyword_queries=keywords)
+    found = [each["content"] for each in told["conversation"]]
+    assert "Mirko" in contents(told["conversation"])
+    assert len({(each["content"], each["timestamp"]) for each in told["conversation"]}) == len(
+        found
+    )
+
+
+async def test_the_time_frame_bounds_both_memories(world: World, agent: agent_pb.Agent) -> None:
+    ok, told, _ = await ask(world, agent, "The restaurant?", end_minutes_ago=60)
+    assert ok
+    assert (told["conversation"], told["archival"]) == ([], [])
+    _, told, _ = await ask(world, agent, "The restaurant?", start_minutes_ago=60)
+    assert "Zanetti" in contents(told["conversation"])
+    assert "risotto" in contents(told["archival"])
+    ok, told, _ = await ask(world, agent, "And?", start_minutes_ago=5, end_minutes_ago=10)
+    assert not ok
+    assert "further back" in told

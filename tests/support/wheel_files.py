@@ -1,0 +1,42 @@
+"""Wheels made in a test: an index needs nothing more than a folder of them."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+def make_wheel(
+    folder: Path,
+    name: str,
+    version: str = "1.0",
+    *,
+    files: Mapping[str, str | bytes] | None = None,
+    needs: Sequence[str] = (),
+) -> Path:
+    """Writes a pure wheel with a module of the package's name.
+
+    Args:
+        folder: Where to.
+        name: Name of the package, also of its module.
+        version: Its version; the module's VERSION.
+        files: More files, by path.
+        needs: Requirements of it.
+    """
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Requires-Dist: {each}\n" for each in needs)
+    contents: dict[str, str | bytes] = {
+        f"{name}.py": f"VERSION = {version!r}\n",
+        **(files or {}),
+        f"{info}/METADATA": metadata,
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\n"
+        "Tag: py3-none-any\n",
+    }
+    record = "".join(f"{path},,\n" for path in [*contents, f"{info}/RECORD"])
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for place, content in {**contents, f"{info}/RECORD": record}.items():
+            wheel.writestr(place, content)
+    return path

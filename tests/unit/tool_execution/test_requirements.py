@@ -1,0 +1,62 @@
+"""Requirements of tools: which are taken, and which mean the same environment."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.tool_execution.packages.requirements import key_of, normal, package_of, problem_of
+
+_NAMES = st.sampled_from(["requests", "Flask", "a_b", "zope.interface"])
+_LINES = st.builds(
+    "{}{}{}".format, _NAMES, st.sampled_from(["", "[x,y]"]), st.sampled_from(["", ">=1,<2", "==3"])
+)
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "a==1.2", "A.b>=1,<2", "a[x]~=1.0", 'a; python_version < "3.13"', "a!=1"]
+)
+def test_pinned_and_ranged_requirements_are_taken(text: str) -> None:
+    assert problem_of(text) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no pip requirement"),
+        ("-r /etc/passwd", "no pip requirement"),
+        ("--index-url=https://x.org", "no pip requirement"),
+        ("../folder", "no pip requirement"),
+        ("a\nb", "no pip requirement"),
+        ("a==1 \\", "no pip requirement"),
+        ("a===${UV_DEFAULT_INDEX}", "no pip requirement"),
+        ("a===1", "==="),
+        ("a @ https://x.org/a.whl", "address"),
+        ("a @ file:///etc", "address"),
+        ("a" * 201, "no pip requirement"),
+    ],
+)
+def test_what_could_be_anything_else_is_refused(text: str, said: str) -> None:
+    assert said in problem_of(text)
+
+
+@given(st.lists(_LINES, min_size=1, max_size=5), st.randoms())
+def test_order_and_spelling_do_not_make_another_environment(
+    lines: list[str], random: object
+) -> None:
+    other = [line.upper() if "[" not in line else line for line in lines]
+    random.shuffle(other)  # type: ignore[attr-defined]
+    assert key_of(normal(lines)) == key_of(normal(other))
+    assert normal(normal(lines)) == normal(lines)
+    assert all(problem_of(line) == "" for line in normal(lines))
+
+
+def test_another_version_is_another_environment() -> None:
+    keys = {key_of(normal(each)) for each in (["a"], ["a>=1"], ["a>=1", "b"], ["b"], ["a[x]"])}
+    assert len(keys) == 5
+
+
+def test_one_package_has_one_name() -> None:
+    assert package_of("A_b>1") == package_of("a-B") == "a-b"
+    assert package_of("not a requirement !") == "not a requirement !"
