@@ -14,6 +14,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
+from strata.gateway.runs.approvals import (
+    Approval,
+    ApprovalFilter,
+    AskedApproval,
+    OnApproval,
+)
 from strata.shared.errors import FailedPreconditionError, Reason
 
 
@@ -218,6 +224,8 @@ class NewRun:
         max_steps: Most model calls, 0 for the default.
         request_id: The client's, None for none.
         on_busy: What to do when the conversation has an active run.
+        on_approval: What to do when the conversation waits for an approval.
+        approval_id: The request that the run answers; empty for none.
     """
 
     id: str
@@ -230,6 +238,8 @@ class NewRun:
     max_steps: int = 0
     request_id: str | None = None
     on_busy: OnBusy = OnBusy.ENQUEUE
+    on_approval: OnApproval = OnApproval.REJECT
+    approval_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +333,7 @@ class Ending:
     failure: RunFailure | None
     usage: Usage
     step_count: int
+    asked: AskedApproval | None = None
 
     @property
     def state(self) -> RunState:
@@ -385,6 +396,9 @@ class RunStore(Protocol):
 
         Raises:
             AbortedError: The conversation is busy and the policy is REJECT.
+            FailedPreconditionError: The conversation waits for an approval and the policy is
+                REJECT (``APPROVAL_PENDING``); or the request that the run answers is not open any
+                more (``APPROVAL_DECIDED``, ``APPROVAL_EXPIRED``).
             AlreadyExistsError: The request_id was used with another payload.
             ResourceExhaustedError: The project has too many open runs.
         """
@@ -444,6 +458,20 @@ class RunStore(Protocol):
         Raises:
             NotFoundError: There is no such run.
         """
+        ...
+
+    async def approval(self, project_id: str, approval_id: str) -> Approval:
+        """Returns a request for approval.
+
+        Raises:
+            NotFoundError: There is none (``APPROVAL_NOT_FOUND``).
+        """
+        ...
+
+    async def approvals(
+        self, project_id: str, which: ApprovalFilter, *, after: str | None, limit: int
+    ) -> Sequence[Approval]:
+        """Returns requests for approval, oldest first, those after the id `after` if given."""
         ...
 
     async def usage(
