@@ -7,9 +7,11 @@ to the agent loop; here is who may go on, and when.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Protocol
 
 from strata.shared.errors import FailedPreconditionError, Reason
 
@@ -72,6 +74,24 @@ class ApprovalFilter:
     def scope(self) -> str:
         """Returns the filter as text, to bind page tokens to it."""
         return f"approvals|{self.agent_id}|{self.include_decided}"
+
+
+class ApprovalStore(Protocol):
+    """Where requests for approval are. They are written with the runs that make and answer them."""
+
+    async def approval(self, project_id: str, approval_id: str) -> Approval:
+        """Returns a request for approval.
+
+        Raises:
+            NotFoundError: There is none (``APPROVAL_NOT_FOUND``).
+        """
+        ...
+
+    async def approvals(
+        self, project_id: str, which: ApprovalFilter, *, after: str | None, limit: int
+    ) -> Sequence[Approval]:
+        """Returns requests for approval, oldest first, those after the id `after` if given."""
+        ...
 
 
 def approval_pending(approval_id: str, until: datetime) -> FailedPreconditionError:

@@ -14,12 +14,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from strata.gateway.runs.approvals import (
-    Approval,
-    ApprovalFilter,
-    AskedApproval,
-    OnApproval,
-)
+from strata.gateway.runs.approvals import ApprovalStore, AskedApproval, OnApproval
 from strata.shared.errors import FailedPreconditionError, Reason
 
 
@@ -382,7 +377,7 @@ class LeaseLostError(Exception):
     """The run is held by another gateway or attempt, or is over: stop writing to it."""
 
 
-class RunStore(Protocol):
+class RunStore(ApprovalStore, Protocol):
     """Where runs, their leases and their events are.
 
     Methods that take a `Fence` raise `LeaseLostError` if it does not hold any more.
@@ -458,20 +453,6 @@ class RunStore(Protocol):
         Raises:
             NotFoundError: There is no such run.
         """
-        ...
-
-    async def approval(self, project_id: str, approval_id: str) -> Approval:
-        """Returns a request for approval.
-
-        Raises:
-            NotFoundError: There is none (``APPROVAL_NOT_FOUND``).
-        """
-        ...
-
-    async def approvals(
-        self, project_id: str, which: ApprovalFilter, *, after: str | None, limit: int
-    ) -> Sequence[Approval]:
-        """Returns requests for approval, oldest first, those after the id `after` if given."""
         ...
 
     async def usage(
