@@ -72,12 +72,23 @@ class Runs(run_service_pb2_grpc.RunServiceServicer):
         self.cancel_asked = asyncio.Event()
         self.on_send: Script = reply("Hello!")
         self.on_stream: Script = reply("Hello!")
+        self.on_answer: Script = reply("Thank you.")
+        self.answered: list[run_service_pb2.RespondToApprovalRequest] = []
+        self.approvals: list[run_service_pb2.Approval] = []
         self.runs: list[run_service_pb2.Run] = []
 
     async def SendMessage(self, request: Any, context: Any) -> Any:
         self.sent.append(request)
         async for event in self.on_send(request):
             yield run_service_pb2.SendMessageResponse(event=event)
+
+    async def RespondToApproval(self, request: Any, context: Any) -> Any:
+        self.answered.append(request)
+        async for event in self.on_answer(request):
+            yield run_service_pb2.RespondToApprovalResponse(event=event)
+
+    async def ListApprovals(self, request: Any, context: Any) -> Any:
+        return run_service_pb2.ListApprovalsResponse(approvals=self.approvals)
 
     async def StreamRun(self, request: Any, context: Any) -> Any:
         self.streamed.append(request)

@@ -66,7 +66,7 @@ returns = st.builds(
 )
 rules = st.builds(
     ToolRule,
-    st.sampled_from([kind for kind in ToolRuleType if kind != ToolRuleType.REQUIRES_APPROVAL]),
+    st.sampled_from(list(ToolRuleType)),
     text,
     st.lists(text, max_size=3).map(tuple),
     st.dictionaries(text, text, max_size=3),
@@ -214,7 +214,13 @@ def run_request(**fields: object) -> turn_pb.ExecuteRunRequest:
         ({"run_id": "agent-1"}, "run_id"),
         ({"attempt": 0}, "attempt"),
         ({"max_steps": -1}, "max_steps"),
-        ({"approval": {"approval_id": "a"}}, "approval"),
+        (
+            {
+                "approval": {"approval_id": "a"},
+                "messages": [{"parts": [{"text": {"text": "a"}}]}],
+            },
+            "approval",
+        ),
         ({"messages": [{"parts": []}]}, "messages[0].parts"),
         ({"messages": [{"parts": [{"text": {"text": "a\0"}}]}]}, "messages[0].parts[0]"),
         ({"messages": [{"parts": [{"image": {"url": "u"}}]}]}, "messages[0].parts[0]"),
