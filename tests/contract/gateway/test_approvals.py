@@ -25,8 +25,8 @@ def asking(seconds: float = 600) -> tuple[str, Ending]:
     return asked.id, replace(WELL, stop_reason=StopReason.REQUIRES_APPROVAL, asked=asked)
 
 
-def answering(approval_id: str, conversation: str = "conversation-1", **changes: object) -> NewRun:
-    return new_run(conversation, on_approval=OnApproval.ANSWER, approval_id=approval_id, **changes)
+def answering(approval_id: str, request_id: str | None = None) -> NewRun:
+    return new_run(on_approval=OnApproval.ANSWER, approval_id=approval_id, request_id=request_id)
 
 
 async def refused(gateways: Gateways, new: NewRun) -> FailedPreconditionError:

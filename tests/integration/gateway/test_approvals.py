@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from integration.gateway.test_run_requests import reason
+from integration.gateway.test_proxy import reason
 from integration.gateway.world import (
     Gateway,
     World,

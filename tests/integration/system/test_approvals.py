@@ -83,7 +83,8 @@ async def test_an_approved_call_runs_and_a_denied_one_does_not(world: World, mod
 
 async def test_nothing_that_happens_while_it_is_pending_holds_the_agent_up(world: World) -> None:
     agent = await world.make_agent(tool_rules=[GATE])
-    world.model.respond(lambda asked: asks() if len(asked.messages) < 4 else say("Hello."))
+    replies = iter([asks()])
+    world.model.respond(lambda _: next(replies, say("Hello.")))
     asked = asked_in(await world.send(agent, "I like rowing."))
 
     fork = await world.agents.ForkConversation(
