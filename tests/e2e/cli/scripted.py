@@ -456,6 +456,16 @@ def finished(
     )
 
 
+def asks_approval(arguments: str, sequence: int = 3) -> run_event_pb2.RunEvent:
+    call = message_pb2.ToolCallPart(tool_call_id="c1", name="pay", arguments=arguments)
+    request = message_pb2.ApprovalRequestPart(
+        approval_id="approval-1",
+        tool_calls=[call],
+        bindings=[message_pb2.ApprovalBinding(tool_call_id="c1", arguments_hash="h")],
+    )
+    return event(sequence, approval_requested=run_event_pb2.ApprovalRequested(approval=request))
+
+
 def text_part(text: str) -> message_pb2.Part:
     return message_pb2.Part(text=message_pb2.TextPart(text=text))
 

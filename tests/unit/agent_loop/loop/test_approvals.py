@@ -31,7 +31,7 @@ from unit.agent_loop.loop.gated import (
     yes,
 )
 from unit.agent_loop.loop.ruled import most, rule, told
-from unit.agent_loop.loop.world import USAGE, LoopWorld, assert_pairs_are_whole, reply
+from unit.agent_loop.loop.world import USAGE, Died, LoopWorld, assert_pairs_are_whole, reply
 
 GATE = ToolRuleType.REQUIRES_APPROVAL
 
@@ -255,6 +255,26 @@ async def test_a_call_whose_turn_nobody_could_foresee_is_not_run_unasked() -> No
     rule(world, ToolRule(ToolRuleType.RUN_FIRST, "reads"), tools=("acts", "reads"))
     await world.run(None, world.calls("reads", "acts"))
     assert [call.name for call in asked(world).tool_calls] == ["acts"]
+    assert not acts(world)
+
+
+async def test_a_reply_whose_tool_has_come_to_need_approval_meanwhile_is_not_run() -> None:
+    world = gated_world()
+    request = world.request()
+
+    def die() -> None:
+        raise Died
+
+    world.tools.on_call = die
+    with pytest.raises(Died):
+        await world.run(request, world.calls("reads", "acts"))
+    world.tools.on_call = lambda: None
+    change_tools(world, "acts")
+    sink = await world.run(replace(request, attempt=2), reply("Oh."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    free, refused = told(world)
+    assert free == "did reads"
+    assert refused.startswith("The call needs the approval of a person")
     assert not acts(world)
 
 
