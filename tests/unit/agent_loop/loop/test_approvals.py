@@ -233,6 +233,31 @@ async def test_an_answer_that_a_dead_run_took_along_is_not_acted_on_by_another()
     assert_a_provider_takes_it(world)
 
 
+async def test_a_second_answer_to_a_request_that_a_dead_run_had_answered_changes_nothing() -> None:
+    world = gated_world("acts")
+    await world.run(None, world.calls("acts"))
+    request = asked(world)
+    world.models.error = ModelError(ModelErrorKind.NOT_CONFIGURED, "no model")
+    await world.run(with_answer(world, no(request, "Mine.")))
+    world.models.error = None
+    sink = await world.run(with_answer(world, yes(request)))
+    assert sink.outcome.failure is not None
+    assert sink.outcome.failure.reason is Reason.APPROVAL_NOT_FOUND
+    await world.run(world.request("And?"), reply("It was denied."))
+    assert told(world) == ["Error: request to call tool denied. User reason: Mine."]
+    assert not acts(world)
+
+
+async def test_a_dispatch_after_the_request_was_stored_tells_it_again_and_asks_no_model() -> None:
+    world = gated_world("acts")
+    request = world.request()
+    first = await world.run(request, world.calls("acts"))
+    again = await world.run(replace(request, attempt=2))
+    assert again.outcome == first.outcome
+    assert again.of(ApprovalRequested) == first.of(ApprovalRequested)
+    assert len(world.model.requests) == 1
+
+
 async def test_the_last_step_is_left_to_the_model() -> None:
     world = gated_world("acts")
     await world.run(world.request(max_steps=1), world.calls("acts"))
