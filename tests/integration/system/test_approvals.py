@@ -12,6 +12,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from world import Ran, Stream, World, roles, user
@@ -79,6 +80,30 @@ async def test_an_approved_call_runs_and_a_denied_one_does_not(world: World, mod
     assert [each.name for each in told] == ["conversation_search", "memory_insert"]
     assert "User reason: You know it." in told[1].content
     assert (await world.block(agent, "human")).value.count("Likes rowing.") == 1
+
+
+async def test_an_approval_is_for_the_tool_as_it_was(world: World) -> None:
+    name = f"pay_{new_id('x')[-8:].replace('-', '')}"
+
+    async def put(text: str) -> None:
+        source = f'def {name}() -> str:\n    """Pays."""\n    return "{text}"\n'
+        request = tool_pb.UpsertToolRequest(source_code=source, default_requires_approval=True)
+        await world.tools.UpsertTool(request)
+
+    await put("paid")
+    agent = await world.make_agent(tools=[name])
+    world.model.script(call(name), say("Done."))
+    asked = asked_in(await world.send(agent, "Pay."))
+    await put("paid twice")
+    with pytest.raises(FailedPreconditionError) as raised:
+        await respond(world, asked, approve=True)
+    assert raised.value.reason is Reason.APPROVAL_OUTDATED
+    assert raised.value.metadata["name"] == name
+    await put("paid")
+    ran = await respond(world, asked, approve=True)
+    assert ran.text == "Done."
+    told = next(m for m in ran.messages if m.role == message_pb2.ROLE_TOOL)
+    assert '"paid"' in told.parts[0].tool_return.content
 
 
 async def test_nothing_that_happens_while_it_is_pending_holds_the_agent_up(world: World) -> None:
