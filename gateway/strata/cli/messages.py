@@ -40,7 +40,8 @@ def _texts(part: message_pb2.Part) -> Iterator[str]:
         case "tool_return":
             yield f"← {part.tool_return.name}: {result_of(part.tool_return.content)}"
         case "approval_request":
-            yield "[asks for approval]"
+            for call in part.approval_request.tool_calls:
+                yield f"[asks for approval of {call.name}({call.arguments})]"
         case "approval_response":
             yield "[answers a request for approval]"
         case _:

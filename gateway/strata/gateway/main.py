@@ -19,7 +19,7 @@ from strata.gateway.registry import (
     RUN_SERVICE,
     public_services,
 )
-from strata.gateway.runs.clients import AgentDirectory, GrpcTurnClient
+from strata.gateway.runs.clients import AgentDirectory, GrpcToolVersions, GrpcTurnClient
 from strata.gateway.runs.dispatcher import Dispatcher, DispatchTerms
 from strata.gateway.runs.follow import RunFollower
 from strata.gateway.runs.live import RunHub
@@ -107,7 +107,9 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         version=release(),
         on_revoked=authenticator.forget,
     )
-    runs = RunServicer(store, dispatcher, follower, agents)
+    runs = RunServicer(
+        store, dispatcher, follower, agents, GrpcToolVersions(wiring.channel("tool_execution"))
+    )
     return Room(
         NAME,
         services=(

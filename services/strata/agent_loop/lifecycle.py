@@ -54,7 +54,6 @@ from strata.shared.errors import (
     NotFoundError,
     Reason,
     StrataError,
-    UnimplementedError,
 )
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
@@ -183,7 +182,7 @@ class AgentLifecycle:
         """
         self._models.check(command.agent.model.handle)
         self.check_compaction(command.agent.compaction)
-        tools = await self._check_tools(command.agent.tools)
+        tools = await self._tools.resolve(command.agent.tools)
         await self._check_rules(command.agent)
         stored = await self._claim(command)
         agent = stored.agent
@@ -227,7 +226,7 @@ class AgentLifecycle:
         if command.patch.compaction is not None:
             self.check_compaction(command.patch.compaction)
         if command.patch.tools is not None:
-            await self._check_tools(command.patch.tools)
+            await self._tools.resolve(command.patch.tools)
         if changes_prompt(command.patch):
             return await self._limits.change(command, self._check_rules)
         return await self._store.update(command.patch, command.request)
@@ -354,16 +353,6 @@ class AgentLifecycle:
         if stored.state is AgentState.CREATING:
             budget.check()
         return budget.limit
-
-    async def _check_tools(self, names: Sequence[str]) -> ToolSet:
-        toolset = await self._tools.resolve(names)
-        gated = [tool.name for tool in toolset.tools if tool.requires_approval]
-        if gated:
-            raise UnimplementedError(
-                f"Approvals are not built in this release, and {', '.join(gated)} needs one.",
-                metadata={"what": "approvals"},
-            )
-        return toolset
 
     async def _check_rules(self, agent: Agent) -> None:
         """Refuses rules that do not go with the agent's tools.

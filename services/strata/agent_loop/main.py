@@ -79,6 +79,7 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
         models=provider,
         tokens=tokens,
         clock=wiring.clock,
+        approval_s=settings.approval_timeout_s,
     )
     lifecycle = AgentLifecycle(
         store, memory, recall, archival, tools, provider, tokens, wiring.clock

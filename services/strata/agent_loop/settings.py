@@ -74,6 +74,11 @@ class AgentLoopSettings(RoomSettings):
     journal_days: int = Field(
         default=2, gt=0, description="Days for which the journal of a run is kept."
     )
+    approval_timeout_s: int = Field(
+        default=24 * 3600,
+        gt=0,
+        description="Seconds until an unanswered request for approval counts as denied.",
+    )
     default_model: str = Field(
         default="", description='Handle of the model for agents that name none: "provider/model".'
     )

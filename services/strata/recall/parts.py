@@ -102,6 +102,17 @@ def _request_to_json(value: common.ApprovalRequestPart) -> Part:
     }
     if value.HasField("expire_time"):
         stored["expire_time"] = value.expire_time.ToJsonString()
+    if value.waiting_calls:
+        stored["waiting_calls"] = [_call_to_json(call) for call in value.waiting_calls]
+    if value.bindings:
+        stored["bindings"] = [
+            {
+                "tool_call_id": bound.tool_call_id,
+                "tool_version": bound.tool_version,
+                "arguments_hash": bound.arguments_hash,
+            }
+            for bound in value.bindings
+        ]
     return stored
 
 
@@ -109,6 +120,8 @@ def _request_from_json(part: Part) -> common.ApprovalRequestPart:
     request = common.ApprovalRequestPart(
         approval_id=part["approval_id"],
         tool_calls=[_call_from_json(call) for call in part["tool_calls"]],
+        waiting_calls=[_call_from_json(call) for call in part.get("waiting_calls", ())],
+        bindings=[common.ApprovalBinding(**bound) for bound in part.get("bindings", ())],
     )
     if "expire_time" in part:
         expires = Timestamp()
@@ -125,6 +138,10 @@ def _decision_to_json(value: common.ApprovalDecision) -> Part:
     }
     if value.HasField("client_return"):
         stored["client_return"] = value.client_return
+    if value.client_status:
+        stored["client_status"] = _STATUS.get(value.client_status, "")
+    if value.arguments_hash:
+        stored["arguments_hash"] = value.arguments_hash
     return stored
 
 
@@ -138,8 +155,14 @@ def _response_to_json(value: common.ApprovalResponsePart) -> Part:
 def _response_from_json(part: Part) -> common.ApprovalResponsePart:
     return common.ApprovalResponsePart(
         approval_id=part["approval_id"],
-        decisions=[common.ApprovalDecision(**decision) for decision in part["decisions"]],
+        decisions=[_decision_from_json(decision) for decision in part["decisions"]],
     )
+
+
+def _decision_from_json(part: Part) -> common.ApprovalDecision:
+    status = _STATUS_BACK[part.get("client_status", "")]
+    rest = {name: value for name, value in part.items() if name != "client_status"}
+    return common.ApprovalDecision(client_status=status, **rest)
 
 
 def _summary_to_json(value: common.SummaryPart) -> Part:

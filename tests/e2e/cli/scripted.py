@@ -72,12 +72,23 @@ class Runs(run_service_pb2_grpc.RunServiceServicer):
         self.cancel_asked = asyncio.Event()
         self.on_send: Script = reply("Hello!")
         self.on_stream: Script = reply("Hello!")
+        self.on_answer: Script = reply("Thank you.")
+        self.answered: list[run_service_pb2.RespondToApprovalRequest] = []
+        self.approvals: list[run_service_pb2.Approval] = []
         self.runs: list[run_service_pb2.Run] = []
 
     async def SendMessage(self, request: Any, context: Any) -> Any:
         self.sent.append(request)
         async for event in self.on_send(request):
             yield run_service_pb2.SendMessageResponse(event=event)
+
+    async def RespondToApproval(self, request: Any, context: Any) -> Any:
+        self.answered.append(request)
+        async for event in self.on_answer(request):
+            yield run_service_pb2.RespondToApprovalResponse(event=event)
+
+    async def ListApprovals(self, request: Any, context: Any) -> Any:
+        return run_service_pb2.ListApprovalsResponse(approvals=self.approvals)
 
     async def StreamRun(self, request: Any, context: Any) -> Any:
         self.streamed.append(request)
@@ -443,6 +454,16 @@ def finished(
             error=error,
         ),
     )
+
+
+def asks_approval(arguments: str, sequence: int = 3) -> run_event_pb2.RunEvent:
+    call = message_pb2.ToolCallPart(tool_call_id="c1", name="pay", arguments=arguments)
+    request = message_pb2.ApprovalRequestPart(
+        approval_id="approval-1",
+        tool_calls=[call],
+        bindings=[message_pb2.ApprovalBinding(tool_call_id="c1", arguments_hash="h")],
+    )
+    return event(sequence, approval_requested=run_event_pb2.ApprovalRequested(approval=request))
 
 
 def text_part(text: str) -> message_pb2.Part:

@@ -15,15 +15,19 @@ from e2e.cli.scripted import (
     KEY,
     RUN_ID,
     ScriptedGateway,
+    asks_approval,
     delta,
     finished,
     play,
+    reply,
     snapshot,
     started,
     step,
     stored,
 )
 from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2
+from strata.shared.errors import FailedPreconditionError, Reason
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 
@@ -52,6 +56,64 @@ async def test_a_conversation(gateway: ScriptedGateway, place: Mapping[str, str]
         assert await program.ends() == 0
     texts = [each.messages[0].parts[0].text.text for each in gateway.runs.sent]
     assert texts == ["Hi", "And again"]
+
+
+async def test_a_call_that_needs_approval_is_asked_about(
+    gateway: ScriptedGateway, place: Mapping[str, str]
+) -> None:
+    asked, waits = asks_approval('{"amount": 3}'), run_event_pb2.STOP_REASON_REQUIRES_APPROVAL
+    gateway.runs.on_send = play(started(), step(), delta("May I?"), asked, finished(4, waits))
+    gateway.runs.on_answer = play(started(), asked, finished(4, waits))
+    async with on_terminal("chat", "ann", environment=place) as program:
+        await program.shows("you>")
+        program.type("Pay him\r")
+        await program.shows("May I?\nNeeds approval: pay(amount=3)")
+        await program.shows('"amount": 3')
+        await program.shows("Approve? [y/n]")
+        program.type("y\r")
+        await program.shows("Approve? [y/n]", times=2)
+        gateway.runs.on_answer = reply("As you like.")
+        program.type("n\r")
+        await program.shows("Reason (for the agent, may be empty):")
+        program.type("Too dear\r")
+        await program.shows("As you like.")
+        await program.shows("you>", times=2)
+        program.type(CTRL_D)
+        assert await program.ends() == 0
+    first, second = (each.decisions[0] for each in gateway.runs.answered)
+    assert (first.approve, first.arguments_hash) == (True, "h")
+    assert (second.approve, second.reason) == (False, "Too dear")
+
+
+async def test_an_approval_that_was_left_open_is_asked_about_before_the_next_message(
+    gateway: ScriptedGateway, place: Mapping[str, str]
+) -> None:
+    request = asks_approval("{}").approval_requested.approval
+
+    async def refuse_once(_: Any) -> AsyncIterator[Any]:
+        if not gateway.runs.answered:
+            raise FailedPreconditionError(
+                "It waits.",
+                reason=Reason.APPROVAL_PENDING,
+                metadata={"approval_id": request.approval_id},
+            )
+        async for each in reply("Hello!")(None):
+            yield each
+
+    gateway.runs.on_send = refuse_once
+    gateway.runs.approvals = [run_service_pb2.Approval(request=request)]
+    async with on_terminal("chat", "ann", environment=place) as program:
+        await program.shows("you>")
+        program.type("Hi\r")
+        await program.shows("Approve? [y/n]")
+        program.type("n\r")
+        await program.shows("Reason")
+        program.type("\r")
+        await program.shows("Thank you.")
+        await program.shows("Hello!")
+        await program.shows("you>", times=2)
+        program.type(CTRL_D)
+        assert await program.ends() == 0
 
 
 async def test_an_agent_is_made_if_the_person_wants_it(

@@ -24,6 +24,11 @@ from strata.api.gateway.v1 import (
     run_service_pb2,
     run_service_pb2_grpc,
 )
+from strata.api.tool_execution.v1 import (
+    execution_service_pb2,
+    execution_service_pb2_grpc,
+    tool_service_pb2,
+)
 from strata.gateway.bootstrap import LocalProject, ensure_local_project
 from strata.gateway.main import build
 from strata.gateway.migrations import MIGRATIONS
@@ -103,6 +108,22 @@ class KnownAgents(agent_service_pb2_grpc.AgentServiceServicer):
             raise NotFoundError(
                 "No such agent.", reason=Reason.AGENT_NOT_FOUND, metadata={"id": agent_id}
             )
+
+
+class KnownTools(execution_service_pb2_grpc.ExecutionServiceServicer):
+    """An `ExecutionService` that knows versions of tools."""
+
+    def __init__(self) -> None:
+        self.versions: dict[str, str] = {}
+
+    async def ResolveTools(self, request: Any, context: Any) -> Any:
+        assert request.skip_missing
+        tools = [
+            tool_service_pb2.Tool(name=name, version=self.versions[name])
+            for name in request.names
+            if name in self.versions
+        ]
+        return execution_service_pb2.ResolveToolsResponse(tools=tools)
 
 
 class CountingPassages(passage_service_pb2_grpc.PassageServiceServicer):
@@ -257,6 +278,7 @@ class World:
     local: LocalProject | None = None
     turns: ScriptedTurns = field(default_factory=ScriptedTurns)
     agents: KnownAgents = field(default_factory=KnownAgents)
+    tools: KnownTools = field(default_factory=KnownTools)
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     targets: dict[str, str] = field(default_factory=dict)
 
@@ -304,6 +326,16 @@ class World:
                 ],
             ),
             Room(
+                "tool_execution",
+                [
+                    Service(
+                        "strata.api.tool_execution.v1.ExecutionService",
+                        execution_service_pb2_grpc.add_ExecutionServiceServicer_to_server,
+                        self.tools,
+                    )
+                ],
+            ),
+            Room(
                 "archival",
                 [
                     Service(
@@ -324,7 +356,7 @@ class World:
                 serving(_builder(room), self.room_settings())
             )
             self.targets[room.name] = server.address
-        for absent in ("core_memory", "recall", "tool_execution"):
+        for absent in ("core_memory", "recall"):
             self.targets[absent] = "127.0.0.1:1"
 
     def room_settings(self) -> RoomSettings:

@@ -66,7 +66,7 @@ returns = st.builds(
 )
 rules = st.builds(
     ToolRule,
-    st.sampled_from([kind for kind in ToolRuleType if kind != ToolRuleType.REQUIRES_APPROVAL]),
+    st.sampled_from(list(ToolRuleType)),
     text,
     st.lists(text, max_size=3).map(tuple),
     st.dictionaries(text, text, max_size=3),
@@ -175,17 +175,47 @@ def test_results_come_back_from_the_ledger(result: ToolResult) -> None:
     assert result_from_json(json.loads(json.dumps(result_to_json(result)))) == result
 
 
-def test_parts_of_later_releases_are_kept() -> None:
-    wire = message_pb2.Message(
-        id="m",
-        role=message_pb2.ROLE_APPROVAL,
-        parts=[
-            message_pb2.Part(
-                approval_request=message_pb2.ApprovalRequestPart(approval_id="approval-1")
-            )
+def test_requests_for_approval_and_answers_come_back_from_recall() -> None:
+    call = message_pb2.ToolCallPart(tool_call_id="c", name="n", arguments="{}")
+    asks = message_pb2.ApprovalRequestPart(
+        approval_id="approval-1",
+        tool_calls=[call],
+        waiting_calls=[call],
+        bindings=[
+            message_pb2.ApprovalBinding(tool_call_id="c", tool_version="v", arguments_hash="h")
         ],
     )
+    asks.expire_time.FromJsonString("2026-01-01T00:00:00.123456Z")
+    decisions = [
+        message_pb2.ApprovalDecision(tool_call_id="a", approve=True, arguments_hash="h"),
+        message_pb2.ApprovalDecision(tool_call_id="b", reason="r", client_return=""),
+        message_pb2.ApprovalDecision(
+            tool_call_id="c", client_return="x", client_status=message_pb2.TOOL_STATUS_FAILED
+        ),
+    ]
+    answers = message_pb2.ApprovalResponsePart(approval_id="approval-1", decisions=decisions)
+    parts = [
+        message_pb2.Part(approval_request=asks),
+        message_pb2.Part(approval_response=answers),
+    ]
+    wire = message_pb2.Message(id="m", role=message_pb2.ROLE_APPROVAL, parts=parts)
     assert message_to_proto(message_from_proto(wire)) == wire
+
+
+def test_parts_of_later_releases_are_kept() -> None:
+    # An empty oneof is what a part of an unknown kind looks like.
+    wire = message_pb2.Message(
+        id="m",
+        role=message_pb2.ROLE_USER,
+        parts=[message_pb2.Part.FromString(b"\xfa\x01\x02hi")],
+    )
+    assert message_to_proto(message_from_proto(wire)) == wire
+
+
+def test_tools_bring_their_version_and_whether_they_wait_for_a_person() -> None:
+    wire = tool_service_pb2.Tool(name="pay", version="v1", default_requires_approval=True)
+    [tool] = toolset_from_proto(execution_service_pb2.ResolveToolsResponse(tools=[wire])).tools
+    assert (tool.version, tool.requires_approval) == ("v1", True)
 
 
 @pytest.mark.parametrize("reason", list(StopReason))
@@ -214,7 +244,13 @@ def run_request(**fields: object) -> turn_pb.ExecuteRunRequest:
         ({"run_id": "agent-1"}, "run_id"),
         ({"attempt": 0}, "attempt"),
         ({"max_steps": -1}, "max_steps"),
-        ({"approval": {"approval_id": "a"}}, "approval"),
+        (
+            {
+                "approval": {"approval_id": "a"},
+                "messages": [{"parts": [{"text": {"text": "a"}}]}],
+            },
+            "approval",
+        ),
         ({"messages": [{"parts": []}]}, "messages[0].parts"),
         ({"messages": [{"parts": [{"text": {"text": "a\0"}}]}]}, "messages[0].parts[0]"),
         ({"messages": [{"parts": [{"image": {"url": "u"}}]}]}, "messages[0].parts[0]"),

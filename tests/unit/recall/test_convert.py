@@ -55,7 +55,12 @@ PARTS = st.one_of(
     ),
     st.builds(
         lambda i, calls: common.Part(
-            approval_request=common.ApprovalRequestPart(approval_id=i, tool_calls=calls)
+            approval_request=common.ApprovalRequestPart(
+                approval_id=i,
+                tool_calls=calls,
+                waiting_calls=calls,
+                bindings=[common.ApprovalBinding(tool_call_id=i, tool_version=i, arguments_hash=i)],
+            )
         ),
         TEXT,
         st.lists(CALL, max_size=3),
@@ -65,8 +70,12 @@ PARTS = st.one_of(
             approval_response=common.ApprovalResponsePart(
                 approval_id=i,
                 decisions=[
-                    common.ApprovalDecision(tool_call_id=i, approve=a, reason="r"),
-                    common.ApprovalDecision(tool_call_id=i, client_return=c),
+                    common.ApprovalDecision(
+                        tool_call_id=i, approve=a, reason="r", arguments_hash=i
+                    ),
+                    common.ApprovalDecision(
+                        tool_call_id=i, client_return=c, client_status=common.TOOL_STATUS_FAILED
+                    ),
                 ],
             )
         ),

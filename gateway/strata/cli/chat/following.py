@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.gateway.v1 import run_service_pb2 as pb
@@ -62,14 +63,14 @@ Update = RunEvent | ConnectionLost | ConnectionBack
 
 
 class RunFollower:
-    """Sends a message and follows the run that it starts.
+    """Sends a message, or the answer to an approval, and follows the run that it starts.
 
-    Until the run is known the message is sent again, which its ``request_id`` makes
+    Until the run is known the request is sent again, which its ``request_id`` makes
     safe; then the run is followed from the last event that arrived.
 
     Args:
         runs: The service.
-        request: The message; it must have a ``request_id``.
+        request: The message or the answer; it must have a ``request_id``.
         back_off: How a lost connection is taken up again.
         sleep: Waits.
 
@@ -81,7 +82,7 @@ class RunFollower:
     def __init__(
         self,
         runs: RunServiceStub,
-        request: pb.SendMessageRequest,
+        request: pb.SendMessageRequest | pb.RespondToApprovalRequest,
         back_off: BackOff | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -147,7 +148,7 @@ class RunFollower:
                 if self._is_new(followed.event):
                     yield followed.event
             return
-        call = self._runs.SendMessage(self._request)
+        call = self._call()
         for key, value in await call.initial_metadata():
             if key == RUN_ID_HEADER and isinstance(value, str):
                 self._learn(value)
@@ -155,8 +156,15 @@ class RunFollower:
             if self._is_new(sent.event):
                 yield sent.event
 
+    def _call(self) -> Any:
+        if isinstance(self._request, pb.RespondToApprovalRequest):
+            return self._runs.RespondToApproval(self._request)
+        return self._runs.SendMessage(self._request)
+
     @property
     def _wants_tokens(self) -> bool:
+        if isinstance(self._request, pb.RespondToApprovalRequest):
+            return True
         return not self._request.HasField("stream_tokens") or self._request.stream_tokens
 
     def _is_new(self, event: RunEvent) -> bool:

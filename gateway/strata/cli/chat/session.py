@@ -7,7 +7,7 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -19,11 +19,12 @@ from rich.text import Text
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.cli.chat.approving import AskPerson
 from strata.cli.chat.following import BackOff, RunFollower, Update
 from strata.cli.chat.screens import Screen
 from strata.cli.chat.turn_view import TurnView
 from strata.cli.client import Client, new_request_id
-from strata.shared.errors import StrataError
+from strata.shared.errors import FailedPreconditionError, Reason, StrataError
 
 _CANCEL_S = 10.0
 
@@ -39,6 +40,8 @@ class ChatOptions:
         reasoning: Show what the model thinks.
         usage: Show tokens and time.
         back_off: How a lost connection is taken up again.
+        ask: Asks the person about tool calls, and returns None if they do not decide now; None
+            if there is nobody to ask.
     """
 
     agent_id: str
@@ -47,6 +50,7 @@ class ChatOptions:
     reasoning: bool = True
     usage: bool = True
     back_off: BackOff = field(default_factory=BackOff)
+    ask: AskPerson | None = None
 
 
 class ChatSession:
@@ -70,19 +74,63 @@ class ChatSession:
     async def turn(self, text: str) -> bool:
         """Sends a message, shows its run to the end, and returns whether that went well.
 
+        If the agent needs approvals the person is asked, and the run that goes on is shown, too.
+
         The first Ctrl-C cancels the run, the second stops following it.
 
         Raises:
             UnreachableError: There was no contact for too long.
             StrataError: The gateway refused.
         """
+        try:
+            view = await self._show_run(self._follower(text))
+        except FailedPreconditionError as error:
+            if error.reason is not Reason.APPROVAL_PENDING or self._options.ask is None:
+                raise
+            if not await self._answer_open(str(error.metadata.get("approval_id", ""))):
+                raise
+            view = await self._show_run(self._follower(text))
+        return await self._answered(view)
+
+    async def _answered(self, view: TurnView) -> bool:
+        """Asks the person as long as the agent needs approvals; returns whether all went well."""
+        while view.asked is not None and self._options.ask is not None:
+            decisions = self._options.ask(view.asked)
+            if decisions is None:
+                self._tell("Not answered: the agent waits, and asks again with your next message.")
+                break
+            view = await self._show_run(self._answer(view.asked.approval_id, decisions))
+        return view.ending is not None and view.ending.ok
+
+    async def _answer_open(self, approval_id: str) -> bool:
+        """Asks about what an earlier run has left open; returns whether it was answered."""
+        request = pb.ListApprovalsRequest(agent_id=self._options.agent_id, page_size=500)
+        found = (await self._client.runs.ListApprovals(request)).approvals
+        asked = next((a.request for a in found if a.request.approval_id == approval_id), None)
+        ask = self._options.ask
+        decisions = ask(asked) if asked is not None and ask is not None else None
+        if asked is None or decisions is None:
+            return False
+        return await self._answered(await self._show_run(self._answer(approval_id, decisions)))
+
+    def _answer(
+        self, approval_id: str, decisions: Sequence[message_pb2.ApprovalDecision]
+    ) -> RunFollower:
+        request = pb.RespondToApprovalRequest(
+            request_id=new_request_id(),
+            approval_id=approval_id,
+            decisions=decisions,
+            max_steps=self._options.max_steps,
+        )
+        return RunFollower(self._client.runs, request, self._options.back_off)
+
+    async def _show_run(self, follower: RunFollower) -> TurnView:
         options = self._options
         view = TurnView(self._screen, reasoning=options.reasoning, usage=options.usage)
         clock = asyncio.get_running_loop().time
         began = clock()
         self._screen.waiting("sending")
         try:
-            follower = self._follower(text)
             left = await self._follow(
                 follower, lambda update: view.show(update, clock() - began), self._tell
             )
@@ -91,7 +139,7 @@ class ChatSession:
             self.last_run_id = follower.run_id or self.last_run_id
         if left:
             self._tell(_left(follower.run_id))
-        return view.ending is not None and view.ending.ok
+        return view
 
     async def stream_json(self, text: str) -> bool:
         """Sends a message and prints the events of its run, one JSON document a line."""

@@ -67,10 +67,15 @@ class TurnView:
         screen: Where.
         reasoning: Show what the model thinks.
         usage: Show tokens and time at the end.
+
+    Attributes:
+        ending: How the turn ended; None before its end.
+        asked: The approval that it waits for; None for none.
     """
 
     def __init__(self, screen: Screen, *, reasoning: bool = True, usage: bool = True) -> None:
         self.ending: Ending | None = None
+        self.asked: message_pb2.ApprovalRequestPart | None = None
         self._screen = screen
         self._with_reasoning = reasoning
         self._with_usage = usage
@@ -228,7 +233,12 @@ class TurnView:
         self._screen.waiting("going on")
 
     def _stored(self, message: message_pb2.Message) -> None:
-        if message.role != message_pb2.ROLE_ASSISTANT:
+        if message.role not in (message_pb2.ROLE_ASSISTANT, message_pb2.ROLE_APPROVAL):
+            return
+        calls = any(part.HasField("tool_call") for part in message.parts)
+        answers = any(part.HasField("approval_response") for part in message.parts)
+        if answers or (calls and not message.HasField("usage")):
+            # What a person was asked about was shown then.
             return
         text = "".join(part.text.text for part in message.parts if part.HasField("text"))
         thoughts = "".join(
@@ -242,6 +252,8 @@ class TurnView:
         self._text = self._thoughts = ""
 
     def _approval(self, asked: message_pb2.ApprovalRequestPart) -> None:
+        self._screen.settle()
+        self.asked = asked
         for call in asked.tool_calls:
             arguments = compact_arguments(call.arguments)
             self._say(f"Needs approval: {call.name}({arguments})", "yellow")

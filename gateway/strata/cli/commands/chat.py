@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.cli.chat.approving import AskPerson, ask_on_terminal
 from strata.cli.chat.prompt import interruptible, is_interactive, read_message
 from strata.cli.chat.screens import screen_for
 from strata.cli.chat.session import ChatOptions, ChatSession
@@ -82,7 +83,7 @@ def chat(
         if fork_at:
             chosen = (await fork(client, found, fork_at, conversation)).id
             note(f"A new conversation; to come back to it: --conversation {chosen}")
-        options = ChatOptions(found.id, chosen, max_steps, reasoning, usage)
+        options = ChatOptions(found.id, chosen, max_steps, reasoning, usage, ask=_asker())
         session = ChatSession(client, screen_for(console()), options)
         if message is None:
             return await converse(session, found.name, SlashCommands(client, found.id))
@@ -100,7 +101,7 @@ def open_chat(folder: Path, agent: str) -> int:
 
     async def talk(client: Client) -> bool:
         found = await find_or_create(client, agent, consent=Consent.GIVEN)
-        session = ChatSession(client, screen_for(console()), ChatOptions(found.id))
+        session = ChatSession(client, screen_for(console()), ChatOptions(found.id, ask=_asker()))
         return await converse(session, found.name, SlashCommands(client, found.id))
 
     try:
@@ -108,6 +109,10 @@ def open_chat(folder: Path, agent: str) -> int:
     except StrataError as error:
         show_error(error)
         return exit_code_of(error)
+
+
+def _asker() -> AskPerson | None:
+    return ask_on_terminal if is_interactive() else None
 
 
 async def find_or_create(client: Client, agent: str, *, consent: Consent) -> pb.Agent:

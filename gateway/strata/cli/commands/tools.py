@@ -75,6 +75,9 @@ def add(
     parallel: Annotated[
         bool, typer.Option("--parallel", help="Its calls may run at the same time.")
     ] = False,
+    approval: Annotated[
+        bool, typer.Option("--approval", help="Every call waits until a person has approved it.")
+    ] = False,
     return_limit: Annotated[
         int, typer.Option("--return-limit", min=1, help="Characters of a return at most.")
     ] = 50_000,
@@ -92,6 +95,7 @@ def add(
         pip_requirements=packages or [],
         effect=_EFFECTS[effect],
         enable_parallel_execution=parallel,
+        default_requires_approval=approval,
         return_char_limit=return_limit,
     )
 

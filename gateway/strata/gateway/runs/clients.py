@@ -1,9 +1,9 @@
-"""The agent loop as the gateway sees it: turns, and which agents there are."""
+"""Other rooms as the gateway sees them: turns, which agents there are, versions of tools."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Mapping
 
 import grpc.aio
 
@@ -12,6 +12,8 @@ from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
 from strata.api.common.v1 import run_event_pb2
+from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
+from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
 from strata.gateway.runs.convert import default_conversation
 from strata.shared.clock import Clock
 
@@ -32,6 +34,19 @@ class GrpcTurnClient:
                 yield response.event
         finally:
             call.cancel()
+
+
+class GrpcToolVersions:
+    """Tells which versions of tools a project has now, over a channel to tool_execution."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = execution_grpc.ExecutionServiceStub(channel)
+
+    async def versions(self, names: Iterable[str]) -> Mapping[str, str]:
+        """Returns the versions of tools by name, without those that are not there (any more)."""
+        request = execution_pb.ResolveToolsRequest(names=sorted(set(names)), skip_missing=True)
+        response = await self._stub.ResolveTools(request)
+        return {tool.name: tool.version for tool in response.tools}
 
 
 class AgentDirectory:

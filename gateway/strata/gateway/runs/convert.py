@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.gateway.runs.approvals import OnApproval
 from strata.gateway.runs.domain import (
     Dispatch,
     NewRun,
@@ -47,6 +48,11 @@ _ON_BUSY = {
     pb.ON_BUSY_REJECT: OnBusy.REJECT,
     pb.ON_BUSY_INTERRUPT: OnBusy.INTERRUPT,
 }
+_ON_APPROVAL = {
+    pb.ON_APPROVAL_UNSPECIFIED: OnApproval.REJECT,
+    pb.ON_APPROVAL_REJECT: OnApproval.REJECT,
+    pb.ON_APPROVAL_DENY: OnApproval.DENY,
+}
 
 
 def default_conversation(agent_id: str) -> str:
@@ -65,13 +71,12 @@ def new_run(
     check_id(request.agent_id, "agent", field="agent_id")
     if request.conversation_id:
         check_id(request.conversation_id, "conversation", field="conversation_id")
-    violations = [*_run_violations(request), *_message_violations(request.messages)]
-    if violations:
-        raise InvalidArgumentError(
-            f"The request has {len(violations)} wrong field(s): "
-            f"{violations[0].field} {violations[0].description}.",
-            violations=violations,
-        )
+    violations = [*run_violations(request), *_message_violations(request.messages)]
+    if request.on_busy not in _ON_BUSY:
+        violations.append(FieldViolation("on_busy", "is not a known policy"))
+    if request.on_approval not in _ON_APPROVAL:
+        violations.append(FieldViolation("on_approval", "is not a known policy"))
+    refuse(violations)
     conversation_id = request.conversation_id or default_conversation(request.agent_id)
     payload = turn_pb.ExecuteRunRequest(
         agent_id=request.agent_id,
@@ -81,9 +86,7 @@ def new_run(
     ).SerializeToString(deterministic=True)
     return NewRun(
         id=new_id("run"),
-        principal=Principal(
-            caller.organization_id, caller.project_id, caller.principal, caller.scopes
-        ),
+        principal=principal_of(caller),
         agent_id=request.agent_id,
         conversation_id=conversation_id,
         kind=kind,
@@ -92,18 +95,37 @@ def new_run(
         max_steps=request.max_steps,
         request_id=request.request_id or None,
         on_busy=_ON_BUSY[request.on_busy],
+        on_approval=_ON_APPROVAL[request.on_approval],
     )
 
 
-def _run_violations(
-    request: pb.SendMessageRequest | pb.StartRunRequest,
+def principal_of(caller: Caller) -> Principal:
+    """Returns on whose behalf a run acts that a caller starts."""
+    return Principal(caller.organization_id, caller.project_id, caller.principal, caller.scopes)
+
+
+def refuse(violations: Sequence[FieldViolation]) -> None:
+    """Refuses a request with violations.
+
+    Raises:
+        InvalidArgumentError: Naming every wrong field.
+    """
+    if violations:
+        raise InvalidArgumentError(
+            f"The request has {len(violations)} wrong field(s): "
+            f"{violations[0].field} {violations[0].description}.",
+            violations=violations,
+        )
+
+
+def run_violations(
+    request: pb.SendMessageRequest | pb.StartRunRequest | pb.RespondToApprovalRequest,
 ) -> Iterator[FieldViolation]:
+    """Says what is wrong with what all requests for a run have."""
     if request.request_id and _REQUEST_ID.fullmatch(request.request_id) is None:
         yield FieldViolation("request_id", "must be at most 128 printable ASCII characters")
     if not 0 <= request.max_steps <= MAX_STEPS:
         yield FieldViolation("max_steps", f"must be between 0 (the default) and {MAX_STEPS}")
-    if request.on_busy not in _ON_BUSY:
-        yield FieldViolation("on_busy", "is not a known policy")
 
 
 def _message_violations(messages: Sequence[message_pb2.MessageInput]) -> Iterator[FieldViolation]:

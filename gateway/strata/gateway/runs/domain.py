@@ -14,6 +14,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
+from strata.gateway.runs.approvals import ApprovalStore, AskedApproval, OnApproval
 from strata.shared.errors import FailedPreconditionError, Reason
 
 
@@ -218,6 +219,8 @@ class NewRun:
         max_steps: Most model calls, 0 for the default.
         request_id: The client's, None for none.
         on_busy: What to do when the conversation has an active run.
+        on_approval: What to do when the conversation waits for an approval.
+        approval_id: The request that the run answers; empty for none.
     """
 
     id: str
@@ -230,6 +233,8 @@ class NewRun:
     max_steps: int = 0
     request_id: str | None = None
     on_busy: OnBusy = OnBusy.ENQUEUE
+    on_approval: OnApproval = OnApproval.REJECT
+    approval_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +328,7 @@ class Ending:
     failure: RunFailure | None
     usage: Usage
     step_count: int
+    asked: AskedApproval | None = None
 
     @property
     def state(self) -> RunState:
@@ -371,7 +377,7 @@ class LeaseLostError(Exception):
     """The run is held by another gateway or attempt, or is over: stop writing to it."""
 
 
-class RunStore(Protocol):
+class RunStore(ApprovalStore, Protocol):
     """Where runs, their leases and their events are.
 
     Methods that take a `Fence` raise `LeaseLostError` if it does not hold any more.
@@ -385,6 +391,9 @@ class RunStore(Protocol):
 
         Raises:
             AbortedError: The conversation is busy and the policy is REJECT.
+            FailedPreconditionError: The conversation waits for an approval and the policy is
+                REJECT (``APPROVAL_PENDING``); or the request that the run answers is not open any
+                more (``APPROVAL_DECIDED``, ``APPROVAL_EXPIRED``).
             AlreadyExistsError: The request_id was used with another payload.
             ResourceExhaustedError: The project has too many open runs.
         """

@@ -20,14 +20,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from strata.api.common.v1 import run_event_pb2
-from strata.api.common.v1.message_pb2 import ROLE_ASSISTANT
+from strata.api.common.v1.message_pb2 import ROLE_APPROVAL, ROLE_ASSISTANT
+from strata.gateway.runs.approvals import AskedApproval
 from strata.gateway.runs.convert import stop_of, usage_of
+from strata.gateway.runs.convert_approvals import asked_approval
 from strata.gateway.runs.domain import (
     Dispatch,
     Ending,
     Fence,
     LeaseLostError,
     RunStore,
+    StopReason,
     StoredEvent,
     Usage,
 )
@@ -138,6 +141,7 @@ class _Progress:
     restarted_step: int = 0
     usage: Usage = field(default_factory=Usage)
     message_ids: set[str] = field(default_factory=set)
+    asked: AskedApproval | None = None
 
     def note(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
         match kind:
@@ -149,9 +153,12 @@ class _Progress:
             case "message_stored":
                 message = event.message_stored.message
                 self.message_ids.add(message.id)
-                if message.role == ROLE_ASSISTANT:
+                # A request for approval is the model's reply, too, and has its tokens.
+                if message.role in (ROLE_ASSISTANT, ROLE_APPROVAL):
                     self.usage += usage_of(message.usage)
                     self.open_step = 0
+            case "approval_requested":
+                self.asked = asked_approval(event.approval_requested.approval)
             case _:
                 pass
 
@@ -271,7 +278,14 @@ class LiveRun:
             self._stamp(event, self._sequence + 1)
             stored = StoredEvent(event.sequence, event.SerializeToString())
             stop_reason, failure = stop_of(finished)
-            ending = Ending(stop_reason, failure, usage_of(finished.usage), finished.step_count)
+            waits = stop_reason is StopReason.REQUIRES_APPROVAL
+            ending = Ending(
+                stop_reason,
+                failure,
+                usage_of(finished.usage),
+                finished.step_count,
+                self._progress.asked if waits else None,
+            )
             following = await self._store.finish(
                 self.fence, ending, [*self._unstored, stored], take_next=take_next
             )

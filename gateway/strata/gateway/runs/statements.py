@@ -35,10 +35,17 @@ _EVENTS = """INSERT INTO gateway.run_events (project_id, run_id, sequence, paylo
       FROM unnest(CAST(:sequences AS bigint[]), CAST(:payloads AS bytea[]))
            AS batch(sequence, payload)"""
 
+# Until then its conversation waits; afterwards its calls count as denied.
+_PENDING = "decide_time IS NULL AND expire_time > now()"
+
 ACCEPT: TextClause = text(f"""
 WITH known AS (
     SELECT {_DISPATCH}, payload_hash FROM gateway.runs
      WHERE project_id = :project_id AND request_id = CAST(:request_id AS text)
+), seen AS (
+    SELECT id FROM gateway.runs
+     WHERE project_id = :project_id AND conversation_id = :conversation_id
+       AND state IN ({_ACTIVE}) AND NOT EXISTS (SELECT FROM known)
 ), active AS (
     -- Locked, so that it either ends before this statement looks, or after it is done.
     SELECT id FROM gateway.runs
@@ -48,7 +55,14 @@ WITH known AS (
 ), waiting AS (
     SELECT id FROM gateway.runs
      WHERE project_id = :project_id AND conversation_id = :conversation_id AND state = 'QUEUED'
+       -- What waits behind a request for approval waits for its answer.
+       AND :on_approval <> 'ANSWER'
      ORDER BY id LIMIT 1
+), pending AS (
+    SELECT id, expire_time FROM gateway.approvals
+     WHERE project_id = :project_id AND conversation_id = :conversation_id AND {_PENDING}
+       AND NOT EXISTS (SELECT FROM known)
+       FOR UPDATE
 ), busy AS (
     SELECT id FROM active UNION ALL SELECT id FROM waiting
 ), open_runs AS (
@@ -60,6 +74,13 @@ WITH known AS (
     SELECT FROM open_runs
      WHERE n < :open_limit AND NOT EXISTS (SELECT FROM known)
        AND NOT (:on_busy = 'REJECT' AND EXISTS (SELECT FROM busy))
+       AND CASE :on_approval
+           WHEN 'ANSWER' THEN EXISTS (SELECT FROM pending WHERE id = :approval_id)
+           WHEN 'DENY' THEN true
+           ELSE NOT EXISTS (SELECT FROM pending) END
+       -- A run that ended while this statement waited for its row may have ended with a request
+       -- for approval, which only the next statement sees.
+       AND (EXISTS (SELECT FROM active) OR NOT EXISTS (SELECT FROM seen))
 ), interrupted AS (
     UPDATE gateway.runs SET state = 'CANCELLING'
      WHERE project_id = :project_id AND id IN (SELECT id FROM active)
@@ -82,12 +103,18 @@ WITH known AS (
       FROM (SELECT NOT EXISTS (SELECT FROM busy) AS free FROM allowed) conversation
         ON CONFLICT DO NOTHING
     RETURNING {_DISPATCH}, payload_hash
+), decided AS (
+    UPDATE gateway.approvals SET decide_time = now(), answer_run_id = :id
+     WHERE project_id = :project_id AND id IN (SELECT id FROM pending)
+       AND EXISTS (SELECT FROM inserted)
 ), found AS (
     SELECT true AS is_new, * FROM inserted UNION ALL SELECT false, * FROM known
 )
 SELECT open_runs.n AS open_count,
        (SELECT id FROM busy LIMIT 1) AS busy_id,
        (SELECT id FROM interrupted) AS interrupted_id,
+       (SELECT id FROM pending LIMIT 1) AS pending_id,
+       (SELECT expire_time FROM pending LIMIT 1) AS pending_until,
        found.*
   FROM open_runs LEFT JOIN found ON true
 """)
@@ -168,13 +195,20 @@ WITH ended AS (
            finish_time = now(), owner = NULL, lease_until = NULL
      WHERE project_id = :project_id AND id = :run_id AND attempt = :attempt
        AND owner = :owner AND state IN ({_ENDABLE})
-    RETURNING conversation_id
+    RETURNING agent_id, conversation_id
 ), written AS (
     {_EVENTS} WHERE EXISTS (SELECT FROM ended)
+), asked AS (
+    INSERT INTO gateway.approvals (
+        project_id, id, agent_id, conversation_id, run_id, request, expire_time)
+    SELECT :project_id, CAST(:approval_id AS text), agent_id, conversation_id, :run_id,
+           CAST(:approval_request AS bytea), CAST(:approval_until AS timestamptz)
+      FROM ended WHERE CAST(:approval_id AS text) IS NOT NULL
+        ON CONFLICT DO NOTHING
 ), next AS (
     SELECT run.id FROM gateway.runs run JOIN ended USING (conversation_id)
      WHERE run.project_id = :project_id AND run.state = 'QUEUED' AND run.run_at <= now()
-       AND :take_next
+       AND :take_next AND CAST(:approval_id AS text) IS NULL
      ORDER BY run.id LIMIT 1 FOR UPDATE OF run SKIP LOCKED
 ), woken AS (
     UPDATE gateway.runs SET {_TAKEN}
@@ -207,6 +241,33 @@ WITH target AS (
 )
 SELECT count(*) FROM target
 """)
+
+_APPROVAL = f"""id, agent_id, conversation_id, run_id, request, expire_time, create_time,
+    NOT ({_PENDING}) AS decided, answer_run_id"""
+
+APPROVAL = text(
+    f"SELECT {_APPROVAL} FROM gateway.approvals WHERE project_id = :project_id AND id = :id"
+)
+
+
+def approvals_statement(filters: Iterable[str]) -> TextClause:
+    """Returns the listing of approvals with just these conditions.
+
+    Args:
+        filters: Names out of agent_id, pending, after.
+    """
+    conditions = "".join(f" AND {_APPROVAL_FILTERS[name]}" for name in filters)
+    return text(
+        f"SELECT {_APPROVAL} FROM gateway.approvals WHERE project_id = :project_id{conditions}"
+        " ORDER BY id LIMIT :limit"
+    )
+
+
+_APPROVAL_FILTERS = {
+    "agent_id": "agent_id = :agent_id",
+    "pending": _PENDING,
+    "after": "id > :after",
+}
 
 USAGE = text("""
 SELECT count(*) AS run_count, coalesce(sum(step_count), 0) AS step_count,
@@ -243,6 +304,10 @@ WITH expired AS (
               AND earlier.conversation_id = run.conversation_id
               AND (earlier.state IN ({_ACTIVE})
                    OR earlier.state = 'QUEUED' AND earlier.id < run.id))
+       AND NOT EXISTS (
+           SELECT FROM gateway.approvals approval
+            WHERE approval.project_id = run.project_id
+              AND approval.conversation_id = run.conversation_id AND {_PENDING})
      ORDER BY run.run_at LIMIT :limit FOR UPDATE SKIP LOCKED
 ), chosen AS (
     SELECT project_id, id FROM expired UNION ALL SELECT project_id, id FROM ready LIMIT :limit

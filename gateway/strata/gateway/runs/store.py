@@ -12,6 +12,13 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.gateway.runs import statements as sql
+from strata.gateway.runs.approvals import (
+    Approval,
+    ApprovalFilter,
+    OnApproval,
+    approval_pending,
+    not_open,
+)
 from strata.gateway.runs.domain import (
     Accepted,
     Dispatch,
@@ -96,6 +103,8 @@ class PostgresRunStore:
             "payload_hash": new.payload_hash,
             "max_steps": new.max_steps,
             "on_busy": new.on_busy.value,
+            "on_approval": new.on_approval.value,
+            "approval_id": new.approval_id,
             "owner": terms.owner,
             "lease_s": terms.lease_s,
             "run_s": terms.run_s,
@@ -107,6 +116,8 @@ class PostgresRunStore:
             accepted = self._accepted(new, row)
             if accepted is not None:
                 return accepted
+            if new.on_approval is OnApproval.ANSWER and row["pending_id"] != new.approval_id:
+                raise not_open(await self.approval(principal.project_id, new.approval_id))
             # Another run of the conversation, or of the request_id, was committed in the
             # same moment: now it can be seen.
         raise UnavailableError("The conversation is too busy to take the message.", retry_after=0.1)
@@ -126,6 +137,8 @@ class PostgresRunStore:
                     reason=Reason.CONVERSATION_BUSY,
                     metadata={"active_run_id": row["busy_id"]},
                 )
+            if row["pending_id"] is not None and new.on_approval is OnApproval.REJECT:
+                raise approval_pending(row["pending_id"], row["pending_until"])
             return None
         run = _run(row)
         if not row["is_new"]:
@@ -221,6 +234,9 @@ class PostgresRunStore:
             "cache_write_tokens": usage.cache_write_tokens,
             "reasoning_tokens": usage.reasoning_tokens,
             "estimated": usage.estimated,
+            "approval_id": ending.asked.id if ending.asked else None,
+            "approval_request": ending.asked.request if ending.asked else None,
+            "approval_until": ending.asked.expire_time if ending.asked else None,
             "take_next": take_next,
             "lease_s": self._terms.lease_s,
             "run_s": self._terms.run_s,
@@ -237,6 +253,35 @@ class PostgresRunStore:
         async with self._transaction(project_id) as connection:
             await connection.execute(sql.CANCEL, values)
             return await _get(connection, project_id, run_id)
+
+    async def approval(self, project_id: str, approval_id: str) -> Approval:
+        """See `RunStore.approval`."""
+        values = {"project_id": project_id, "id": approval_id}
+        async with self._transaction(project_id, read_only=True) as connection:
+            row = (await connection.execute(sql.APPROVAL, values)).mappings().one_or_none()
+        if row is None:
+            raise NotFoundError(
+                f"There is no approval {approval_id}.",
+                reason=Reason.APPROVAL_NOT_FOUND,
+                metadata={"id": approval_id},
+            )
+        return _approval(row)
+
+    async def approvals(
+        self, project_id: str, which: ApprovalFilter, *, after: str | None, limit: int
+    ) -> Sequence[Approval]:
+        """See `RunStore.approvals`."""
+        given: dict[str, object] = {
+            "agent_id": which.agent_id,
+            "pending": not which.include_decided,
+            "after": after,
+        }
+        filters = {name: value for name, value in given.items() if value}
+        values = {**filters, "project_id": project_id, "limit": limit}
+        values.pop("pending", None)
+        async with self._transaction(project_id, read_only=True) as connection:
+            found = await connection.execute(sql.approvals_statement(filters), values)
+            return [_approval(row) for row in found.mappings()]
 
     async def usage(
         self, project_id: str, start: datetime, end: datetime, agent_id: str
@@ -350,6 +395,20 @@ def _run(row: Mapping[Any, Any]) -> Run:
         create_time=row["create_time"],
         start_time=row["start_time"],
         finish_time=row["finish_time"],
+    )
+
+
+def _approval(row: Mapping[Any, Any]) -> Approval:
+    return Approval(
+        id=row["id"],
+        agent_id=row["agent_id"],
+        conversation_id=row["conversation_id"],
+        run_id=row["run_id"],
+        request=bytes(row["request"]),
+        expire_time=row["expire_time"],
+        create_time=row["create_time"],
+        decided=row["decided"],
+        answer_run_id=row["answer_run_id"] or "",
     )
 
 

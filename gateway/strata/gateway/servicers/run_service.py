@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.api.gateway.v1 import run_service_pb2_grpc as pb_grpc
 from strata.gateway.runs import convert
-from strata.gateway.runs.clients import AgentDirectory
+from strata.gateway.runs import convert_approvals as approving
+from strata.gateway.runs.approvals import outdated
+from strata.gateway.runs.clients import AgentDirectory, GrpcToolVersions
 from strata.gateway.runs.dispatcher import Dispatcher
-from strata.gateway.runs.domain import Accepted, RunKind, RunState, RunStore, StopReason, Usage
+from strata.gateway.runs.domain import (
+    Accepted,
+    NewRun,
+    RunKind,
+    RunState,
+    RunStore,
+    StopReason,
+    Usage,
+)
 from strata.gateway.runs.follow import RunFollower
 from strata.shared.context import current_project, require_caller
 from strata.shared.db import Page, decode_page_token, page_limit
@@ -29,6 +39,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         dispatcher: Carries them out.
         follower: Streams their events.
         agents: Knows which agents there are.
+        tools: Knows which versions of tools there are.
     """
 
     def __init__(
@@ -37,11 +48,13 @@ class RunServicer(pb_grpc.RunServiceServicer):
         dispatcher: Dispatcher,
         follower: RunFollower,
         agents: AgentDirectory,
+        tools: GrpcToolVersions,
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher
         self._follower = follower
         self._agents = agents
+        self._tools = tools
 
     async def SendMessage(
         self, request: pb.SendMessageRequest, context: Any
@@ -59,6 +72,32 @@ class RunServicer(pb_grpc.RunServiceServicer):
         """Accepts a run."""
         accepted = await self._accept(request, RunKind.BACKGROUND)
         return pb.StartRunResponse(run=convert.run_to_pb(accepted.run))
+
+    async def RespondToApproval(
+        self, request: pb.RespondToApprovalRequest, context: Any
+    ) -> AsyncIterator[pb.RespondToApprovalResponse]:
+        """Accepts the run that goes on with an answer, and streams it."""
+        accepted = await self._answer(request)
+        await context.send_initial_metadata(((RUN_ID_HEADER, accepted.run.id),))
+        async for event in self._follower.follow(
+            accepted.run.project_id, accepted.run.id, 0, tokens=True
+        ):
+            yield pb.RespondToApprovalResponse(event=event)
+
+    async def ListApprovals(
+        self, request: pb.ListApprovalsRequest, context: Any
+    ) -> pb.ListApprovalsResponse:
+        """Lists requests for approval, oldest first."""
+        which = approving.approval_filter(request)
+        limit = page_limit(request.page_size, maximum=500)
+        key = decode_page_token(which.scope(), request.page_token, (str,))
+        after = str(key[0]) if key else None
+        found = await self._store.approvals(current_project(), which, after=after, limit=limit + 1)
+        page = Page.cut(found, limit, which.scope(), lambda approval: (approval.id,))
+        return pb.ListApprovalsResponse(
+            approvals=map(approving.approval_to_pb, page.rows),
+            next_page_token=page.next_page_token,
+        )
 
     async def StreamRun(
         self, request: pb.StreamRunRequest, context: Any
@@ -105,7 +144,26 @@ class RunServicer(pb_grpc.RunServiceServicer):
     async def _accept(
         self, request: pb.SendMessageRequest | pb.StartRunRequest, kind: RunKind
     ) -> Accepted:
-        new = convert.new_run(request, require_caller(), kind)
+        return await self._start(convert.new_run(request, require_caller(), kind))
+
+    async def _answer(self, request: pb.RespondToApprovalRequest) -> Accepted:
+        approving.check_answer(request)
+        approval = await self._store.approval(current_project(), request.approval_id)
+        new = approving.answer_run(request, approval, require_caller())
+        if not approval.decided:
+            # What was answered before is refused, or was answered by this very request.
+            await self._check_tools(approval.id, approving.approved_tools(request, approval))
+        return await self._start(new)
+
+    async def _check_tools(self, approval_id: str, approved: Mapping[str, tuple[str, str]]) -> None:
+        if not approved:
+            return
+        versions = await self._tools.versions(name for name, _ in approved.values())
+        for call_id, (name, version) in approved.items():
+            if versions.get(name) != version:
+                raise outdated(approval_id, call_id, name)
+
+    async def _start(self, new: NewRun) -> Accepted:
         await self._agents.check(new.principal.project_id, new.agent_id, new.conversation_id)
         accepted = await self._store.accept(new)
         if accepted.interrupted_run_id is not None:

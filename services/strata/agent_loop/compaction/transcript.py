@@ -86,7 +86,8 @@ def extract(
 
 
 def _entries(message: Message, timezone: str) -> list[dict[str, Any]]:
-    if message.hidden:
+    # What a request for approval holds is said again by the reply that its answer stores.
+    if message.hidden or message.role is MessageRole.APPROVAL:
         return []
     if message.role is MessageRole.TOOL:
         return [

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from strata.agent_loop.domain.approvals import (
+    ApprovalBinding,
+    ApprovalRequest,
+    ApprovalResponse,
+    Decision,
+)
 from strata.agent_loop.domain.messages import (
     ImagePart,
     Message,
@@ -124,10 +130,13 @@ def part_from_proto(wire: pb.Part) -> MessagePart:
         case "image":
             return ImagePart(wire.image.media_type, wire.image.url, wire.image.data)
         case "tool_call":
-            call = wire.tool_call
-            return ToolCall(call.tool_call_id, call.name, call.arguments)
+            return _call_from_proto(wire.tool_call)
         case "tool_return":
             return tool_return_from_proto(wire.tool_return)
+        case "approval_request":
+            return approval_request_from_proto(wire.approval_request)
+        case "approval_response":
+            return approval_response_from_proto(wire.approval_response)
         case "summary":
             told = wire.summary
             return SummaryPart(
@@ -160,10 +169,13 @@ def part_to_proto(part: MessagePart) -> pb.Part:
                 image.data = part.data
             return pb.Part(image=image)
         case ToolCall():
-            call = pb.ToolCallPart(tool_call_id=part.id, name=part.name, arguments=part.arguments)
-            return pb.Part(tool_call=call)
+            return pb.Part(tool_call=_call_to_proto(part))
         case ToolReturn():
             return pb.Part(tool_return=tool_return_to_proto(part))
+        case ApprovalRequest():
+            return pb.Part(approval_request=approval_request_to_proto(part))
+        case ApprovalResponse():
+            return pb.Part(approval_response=_response_to_proto(part))
         case SummaryPart():
             summary = pb.SummaryPart(
                 text=part.text,
@@ -176,6 +188,86 @@ def part_to_proto(part: MessagePart) -> pb.Part:
             return pb.Part(summary=summary)
         case OpaquePart():
             return pb.Part.FromString(part.data)
+
+
+def approval_request_from_proto(wire: pb.ApprovalRequestPart) -> ApprovalRequest:
+    """Returns the domain form of a request for approval."""
+    expires = wire.expire_time.ToDatetime(tzinfo=UTC) if wire.HasField("expire_time") else None
+    return ApprovalRequest(
+        wire.approval_id,
+        tuple(_call_from_proto(call) for call in wire.tool_calls),
+        tuple(_call_from_proto(call) for call in wire.waiting_calls),
+        tuple(
+            ApprovalBinding(bound.tool_call_id, bound.tool_version, bound.arguments_hash)
+            for bound in wire.bindings
+        ),
+        expires,
+    )
+
+
+def approval_request_to_proto(part: ApprovalRequest) -> pb.ApprovalRequestPart:
+    """Returns the contract's form of a request for approval."""
+    wire = pb.ApprovalRequestPart(
+        approval_id=part.approval_id,
+        tool_calls=[_call_to_proto(call) for call in part.tool_calls],
+        waiting_calls=[_call_to_proto(call) for call in part.waiting_calls],
+        bindings=[
+            pb.ApprovalBinding(
+                tool_call_id=bound.tool_call_id,
+                tool_version=bound.tool_version,
+                arguments_hash=bound.arguments_hash,
+            )
+            for bound in part.bindings
+        ],
+    )
+    if part.expire_time is not None:
+        wire.expire_time.FromDatetime(part.expire_time)
+    return wire
+
+
+def approval_response_from_proto(wire: pb.ApprovalResponsePart) -> ApprovalResponse:
+    """Returns the domain form of the answer to a request."""
+    return ApprovalResponse(
+        wire.approval_id,
+        tuple(
+            Decision(
+                each.tool_call_id,
+                each.approve,
+                each.reason,
+                each.client_return if each.HasField("client_return") else None,
+                each.client_status == pb.TOOL_STATUS_FAILED,
+                each.arguments_hash,
+            )
+            for each in wire.decisions
+        ),
+    )
+
+
+def _response_to_proto(part: ApprovalResponse) -> pb.ApprovalResponsePart:
+    return pb.ApprovalResponsePart(
+        approval_id=part.approval_id,
+        decisions=[
+            pb.ApprovalDecision(
+                tool_call_id=each.tool_call_id,
+                approve=each.approve,
+                reason=each.reason,
+                client_return=each.client_return,
+                client_status=(
+                    pb.TOOL_STATUS_FAILED if each.client_failed else pb.TOOL_STATUS_UNSPECIFIED
+                ),
+                arguments_hash=each.arguments_hash,
+            )
+            for each in part.decisions
+        ],
+    )
+
+
+def _call_from_proto(wire: pb.ToolCallPart) -> ToolCall:
+    return ToolCall(wire.tool_call_id, wire.name, wire.arguments)
+
+
+def _call_to_proto(call: ToolCall) -> pb.ToolCallPart:
+    return pb.ToolCallPart(tool_call_id=call.id, name=call.name, arguments=call.arguments)
 
 
 def tool_return_from_proto(wire: pb.ToolReturnPart) -> ToolReturn:

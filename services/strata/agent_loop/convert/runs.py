@@ -6,12 +6,15 @@ from datetime import UTC, datetime
 
 from strata.agent_loop.convert.checks import refuse, text_violations
 from strata.agent_loop.convert.messages import (
+    approval_request_to_proto,
+    approval_response_from_proto,
     message_to_proto,
     part_from_proto,
     tool_return_to_proto,
     usage_to_proto,
 )
 from strata.agent_loop.domain.events import (
+    ApprovalRequested,
     MessageStored,
     ReasoningPiece,
     RunEvent,
@@ -47,8 +50,8 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
     """Returns the run to execute.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field. Images and approvals are refused here
-            while they are not built.
+        InvalidArgumentError: Naming every wrong field. Images are refused here while they are
+            not built.
     """
     check_id(request.run_id, "run", field="run_id")
     check_id(request.agent_id, "agent", field="agent_id")
@@ -58,8 +61,8 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
         for name, value in (("attempt", request.attempt - 1), ("max_steps", request.max_steps))
         if value < 0
     ]
-    if request.HasField("approval"):
-        violations.append(FieldViolation("approval", "approvals are not built in this release"))
+    if request.HasField("approval") and request.messages:
+        violations.append(FieldViolation("approval", "must not be sent together with messages"))
     inputs = [
         input_from_proto(wire, f"messages[{index}]", violations)
         for index, wire in enumerate(request.messages)
@@ -71,6 +74,9 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
         agent_id=request.agent_id,
         conversation_id=request.conversation_id,
         inputs=inputs,
+        approval=(
+            approval_response_from_proto(request.approval) if request.HasField("approval") else None
+        ),
         max_steps=request.max_steps or DEFAULT_MAX_STEPS,
         stream_tokens=request.stream_tokens,
         deadline=_deadline(request),
@@ -108,20 +114,8 @@ def event_to_proto(event: RunEvent, run_id: str, now: datetime) -> pb.RunEvent:
     wire = pb.RunEvent(run_id=run_id)
     wire.create_time.FromDatetime(now)
     match event:
-        case TextPiece(message_id, text):
-            wire.text_delta.CopyFrom(pb.TextDelta(message_id=message_id, text=text))
-        case ReasoningPiece(message_id, text):
-            wire.reasoning_delta.CopyFrom(pb.ReasoningDelta(message_id=message_id, text=text))
-        case ToolCallPiece():
-            wire.tool_call_delta.CopyFrom(
-                pb.ToolCallDelta(
-                    message_id=event.message_id,
-                    index=event.index,
-                    tool_call_id=event.tool_call_id,
-                    name=event.name,
-                    arguments=event.arguments,
-                )
-            )
+        case TextPiece() | ReasoningPiece() | ToolCallPiece():
+            _write_piece(event, wire)
         case RunStarted():
             wire.run_started.CopyFrom(
                 pb.RunStarted(
@@ -145,6 +139,10 @@ def event_to_proto(event: RunEvent, run_id: str, now: datetime) -> pb.RunEvent:
             wire.tool_finished.CopyFrom(_finished(result))
         case MessageStored(message):
             wire.message_stored.CopyFrom(pb.MessageStored(message=message_to_proto(message)))
+        case ApprovalRequested(asked):
+            wire.approval_requested.CopyFrom(
+                pb.ApprovalRequested(approval=approval_request_to_proto(asked))
+            )
         case WindowCompacted(summary, before, after):
             wire.window_compacted.CopyFrom(
                 pb.WindowCompacted(
@@ -154,6 +152,24 @@ def event_to_proto(event: RunEvent, run_id: str, now: datetime) -> pb.RunEvent:
         case RunFinished(outcome):
             wire.run_finished.CopyFrom(_outcome(outcome))
     return wire
+
+
+def _write_piece(event: TextPiece | ReasoningPiece | ToolCallPiece, wire: pb.RunEvent) -> None:
+    match event:
+        case TextPiece(message_id, text):
+            wire.text_delta.CopyFrom(pb.TextDelta(message_id=message_id, text=text))
+        case ReasoningPiece(message_id, text):
+            wire.reasoning_delta.CopyFrom(pb.ReasoningDelta(message_id=message_id, text=text))
+        case ToolCallPiece():
+            wire.tool_call_delta.CopyFrom(
+                pb.ToolCallDelta(
+                    message_id=event.message_id,
+                    index=event.index,
+                    tool_call_id=event.tool_call_id,
+                    name=event.name,
+                    arguments=event.arguments,
+                )
+            )
 
 
 def _finished(result: ToolResult) -> pb.ToolFinished:

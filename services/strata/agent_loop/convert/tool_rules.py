@@ -18,17 +18,18 @@ def rules_from_proto(rules: Iterable[pb.ToolRule]) -> tuple[ToolRule, ...]:
     """Returns the domain form of rules that `rule_violations` finds nothing wrong with.
 
     Raises:
-        UnimplementedError: One of them waits for a person, which this release cannot.
+        UnimplementedError: One of them looks at where the context came from, which this release
+            cannot tell.
     """
-    found = tuple(_rule(wire) for wire in rules)
-    gated = [r.tool_name for r in found if r.type is ToolRuleType.REQUIRES_APPROVAL]
-    if gated:
+    rules = tuple(rules)
+    tainted = [wire.tool_name for wire in rules if wire.when_tainted]
+    if tainted:
         raise UnimplementedError(
-            "Approvals are not built in this release, so there can be no requires_approval rule"
-            f" for {', '.join(gated)}.",
-            metadata={"what": "approvals"},
+            "when_tainted is not built in this release; without it every call of"
+            f" {', '.join(tainted)} waits for a person.",
+            metadata={"what": "when_tainted"},
         )
-    return found
+    return tuple(_rule(wire) for wire in rules)
 
 
 def rule_violations(field: str, rules: Sequence[pb.ToolRule]) -> list[FieldViolation]:
@@ -57,6 +58,7 @@ def rules_to_proto(rules: Iterable[ToolRule]) -> list[pb.ToolRule]:
             require_output_mapping=rule.require_output_mapping,
             max_count_limit=rule.max_count,
             prefilled_arguments_json=rule.prefilled,
+            timeout_s=rule.timeout_s,
         )
         for rule in rules
     ]
@@ -86,4 +88,5 @@ def _rule(wire: pb.ToolRule) -> ToolRule:
         require_output_mapping=wire.require_output_mapping,
         max_count=wire.max_count_limit,
         prefilled=dict(wire.prefilled_arguments_json),
+        timeout_s=wire.timeout_s,
     )

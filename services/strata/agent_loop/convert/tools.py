@@ -51,6 +51,7 @@ def _tool(wire: tool_service_pb2.Tool) -> Tool:
         effect=_EFFECTS.get(wire.effect, ToolEffect.UNDECLARED),
         keyed=wire.type in _KEYED,
         requires_approval=wire.default_requires_approval,
+        version=wire.version,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from strata.agent_loop.domain.approvals import ApprovalRequest
 from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.domain.runs import Outcome
 from strata.agent_loop.domain.tools import ToolResult
@@ -89,6 +90,13 @@ class MessageStored:
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovalRequested:
+    """The run ends until somebody decides. Told again by a later attempt: the id is the same."""
+
+    request: ApprovalRequest
+
+
+@dataclass(frozen=True, slots=True)
 class WindowCompacted:
     """A summary took the place of older messages.
 
@@ -120,6 +128,7 @@ RunEvent: TypeAlias = (
     | ToolStarted
     | ToolFinished
     | MessageStored
+    | ApprovalRequested
     | WindowCompacted
     | RunFinished
 )

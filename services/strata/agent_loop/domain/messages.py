@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
 
+from strata.agent_loop.domain.approvals import ApprovalRequest, ApprovalResponse
 from strata.agent_loop.models.domain import ReasoningPart, TextPart, ToolCall, Usage
 
 SYNTHETIC_ID = "message-00000000-0000-0000-0000-000000000000"
@@ -105,7 +106,15 @@ class OpaquePart:
 
 
 MessagePart: TypeAlias = (
-    TextPart | ReasoningPart | ImagePart | ToolCall | ToolReturn | SummaryPart | OpaquePart
+    TextPart
+    | ReasoningPart
+    | ImagePart
+    | ToolCall
+    | ToolReturn
+    | ApprovalRequest
+    | ApprovalResponse
+    | SummaryPart
+    | OpaquePart
 )
 
 
@@ -144,6 +153,16 @@ class Message:
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The calls of an assistant message."""
         return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    @property
+    def approval_request(self) -> ApprovalRequest | None:
+        """The request for approval that the message makes."""
+        return next((part for part in self.parts if isinstance(part, ApprovalRequest)), None)
+
+    @property
+    def approval_response(self) -> ApprovalResponse | None:
+        """The answer to such a request."""
+        return next((part for part in self.parts if isinstance(part, ApprovalResponse)), None)
 
     @property
     def tool_returns(self) -> tuple[ToolReturn, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from strata.agent_loop.domain.approvals import ApprovalResponse
 from strata.agent_loop.domain.messages import MessageInput
 from strata.agent_loop.models.domain import Usage
 from strata.shared.errors import Reason
@@ -41,6 +42,7 @@ class RunRequest:
         agent_id: The agent.
         conversation_id: The conversation.
         inputs: What to say to the agent.
+        approval: The answer to a request for approval, in place of inputs.
         max_steps: Most model calls.
         stream_tokens: Relay the pieces of the reply as they come.
         deadline: When the run must be over; None for no limit of its own.
@@ -51,6 +53,7 @@ class RunRequest:
     agent_id: str
     conversation_id: str
     inputs: Sequence[MessageInput] = ()
+    approval: ApprovalResponse | None = None
     max_steps: int = DEFAULT_MAX_STEPS
     stream_tokens: bool = False
     deadline: datetime | None = None

@@ -24,6 +24,8 @@ class ToolRule:
         max_count: Calls that a run may make (``max_count_per_step``).
         prefilled: Arguments that override the model's, JSON objects as text, by tool name
             (``run_first``, ``constrain_child_tools``).
+        timeout_s: Seconds until a request for approval counts as denied (``requires_approval``);
+            0 for the default.
     """
 
     type: ToolRuleType
@@ -34,6 +36,7 @@ class ToolRule:
     require_output_mapping: bool = False
     max_count: int = 0
     prefilled: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: int = 0
 
     @property
     def sentence(self) -> str | None:
@@ -101,6 +104,7 @@ def rule_to_json(rule: ToolRule) -> dict[str, Any]:
         "require_output_mapping": rule.require_output_mapping,
         "max_count": rule.max_count,
         "prefilled": dict(rule.prefilled),
+        "timeout_s": rule.timeout_s,
     }
     given = {name: value for name, value in settings.items() if value}
     return {"type": rule.type.value, "tool_name": rule.tool_name, **given}

@@ -40,12 +40,14 @@ class Tool:
         effect: What it does to the world.
         keyed: It is one of the tiers' own tools, whose writes are done once per idempotency key.
         requires_approval: Every call waits for a person.
+        version: Names exactly this definition.
     """
 
     schema: ToolSchema
     effect: ToolEffect = ToolEffect.UNDECLARED
     keyed: bool = False
     requires_approval: bool = False
+    version: str = ""
 
     @property
     def name(self) -> str:

@@ -14,7 +14,7 @@ from strata.agent_loop.models.domain import (
     TextPart,
     ToolCall,
 )
-from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_AN_OBJECT, NOT_APPROVED, NOT_JSON
+from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_AN_OBJECT, NOT_JSON
 
 _MAX_SHOWN = 200
 
@@ -59,8 +59,6 @@ def refusal(call: ToolCall, tools: ToolSet, finish: FinishReason, *, last: bool)
     tool = tools.find(call.name)
     if tool is None:
         return f"{CONSTRAINT} Cannot call {call.name}, valid tools include: {tools.names}."
-    if tool.requires_approval:
-        return f"{NOT_APPROVED}, which this release cannot ask for; it was not run."
     problem = _argument_problem(call.arguments)
     if problem and last and finish is FinishReason.LENGTH:
         return (

@@ -103,6 +103,17 @@ def system_prompt_too_large(size: int, window: int) -> StepFailedError:
     )
 
 
+def nothing_to_answer(approval_id: str) -> StepFailedError:
+    """Returns how an answer ends the run that answers nothing."""
+    return StepFailedError(
+        StopReason.ERROR,
+        RunFailure(
+            Reason.APPROVAL_NOT_FOUND,
+            f"The conversation does not wait for an answer to {approval_id} (any more).",
+        ),
+    )
+
+
 def out_of_time() -> StepFailedError:
     """Returns how a run ends whose deadline has passed."""
     return StepFailedError(

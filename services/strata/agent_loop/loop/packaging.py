@@ -11,6 +11,7 @@ from strata.agent_loop.domain.messages import Provenance, ToolReturn, ToolStatus
 from strata.agent_loop.domain.tools import ToolResult
 from strata.agent_loop.models.domain import ToolCall
 from strata.agent_loop.prompts.system_message import format_time
+from strata.agent_loop.rules.refusals import DENIED, NOT_STARTED_WITH
 
 MIN_RETURN_CHARS = 5000
 _WINDOW_SHARE = 0.2
@@ -32,6 +33,15 @@ OUTCOME_UNKNOWN = (
     "The process that ran this call stopped before it could report. Whether the call had its"
     " effect is unknown; it was not repeated. Find out before you call it again."
 )
+
+EXPIRED = f"{DENIED} Nobody answered before the deadline of the request."
+UNANSWERED = f"{DENIED} The user did not answer the request and went on with another message."
+DEPENDED = f"{NOT_STARTED_WITH} it waited for the approval of other calls of the same reply."
+
+
+def denied(reason: str) -> str:
+    """Returns what the model is told of a call that a person has denied (observed §9)."""
+    return f"{DENIED} User reason: {reason}" if reason else DENIED
 
 
 def package(status: ToolStatus, message: str | Mapping[str, Any], now: datetime, zone: str) -> str:

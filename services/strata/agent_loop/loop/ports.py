@@ -21,6 +21,8 @@ from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.shared.clock import Clock
 
+DEFAULT_APPROVAL_S = 24 * 3600
+
 
 class Agents(Protocol):
     """Where agents are kept."""
@@ -279,7 +281,11 @@ class EventSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Everything that a turn is wired to."""
+    """Everything that a turn is wired to.
+
+    Attributes:
+        approval_s: Seconds until a request for approval counts as denied, by default.
+    """
 
     agents: Agents
     memory: Memory
@@ -290,3 +296,4 @@ class Ports:
     models: Models
     tokens: TokenEstimator
     clock: Clock
+    approval_s: int = DEFAULT_APPROVAL_S

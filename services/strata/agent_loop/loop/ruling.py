@@ -6,8 +6,8 @@ dispatch of the run comes to the same decisions (architecture §5).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.journal import StepRecord
@@ -17,10 +17,10 @@ from strata.agent_loop.domain.tool_rules import rules_in_force
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.calls import refusal
 from strata.agent_loop.loop.requests import Offer
-from strata.agent_loop.models.domain import FinishReason, ToolCall, ToolChoice
+from strata.agent_loop.models.domain import FinishReason, ModelReply, ToolCall, ToolChoice
 from strata.agent_loop.rules.history import Called, called_by, calls_of
 from strata.agent_loop.rules.prefilled import merged
-from strata.agent_loop.rules.refusals import INVALID_PREFILLED
+from strata.agent_loop.rules.refusals import INVALID_PREFILLED, NOT_APPROVED
 from strata.agent_loop.rules.solver import ToolRulesSolver
 from strata.shared.tool_rules import rule_element
 
@@ -51,7 +51,8 @@ class TurnRules:
 
     Args:
         agent: Whose turn.
-        committed: What the run has stored already.
+        committed: What the run has stored already; before it, what the run has that it goes on
+            with, where a person was asked in between.
     """
 
     def __init__(self, agent: Agent, committed: Iterable[Message]) -> None:
@@ -74,11 +75,20 @@ class TurnRules:
             choice = ToolChoice.named(only) if only else ToolChoice.required()
         return Offer(toolset.only(allowance.names), choice, self._parallel)
 
-    def of(self, record: StepRecord) -> StepRules:
-        """Returns the rules by which the calls of a reply are judged: those it was made under."""
+    def of(self, record: StepRecord, granted: Mapping[str, str] | None = None) -> StepRules:
+        """Returns the rules by which the calls of a reply are judged: those it was made under.
+
+        Args:
+            record: The reply.
+            granted: See `StepRules`.
+        """
         # A release that did not write them down had none but the default ones.
         rules = self._default if record.rules is None else record.rules
-        return StepRules(ToolRulesSolver(rules), tuple(self._history))
+        return StepRules(ToolRulesSolver(rules), tuple(self._history), granted or {})
+
+    def timeouts(self, names: Collection[str]) -> list[int]:
+        """Returns the seconds that rules give a person to decide about calls of these tools."""
+        return self._solver.timeouts(names)
 
     def take(self, messages: Iterable[Message]) -> None:
         """Takes in what a step stored."""
@@ -93,6 +103,8 @@ class TurnRules:
         """
         if not committed:
             return None
+        if committed[-1].approval_request is not None:
+            return StopReason.REQUIRES_APPROVAL
         last, now = committed[-1], StepRules(self._solver, tuple(self._history))
         if last.role is MessageRole.ASSISTANT and not last.tool_calls:
             # Where a tool was still to be called, only the last step goes without a heartbeat.
@@ -112,10 +124,33 @@ class StepRules:
     Attributes:
         solver: The rules.
         history: The calls of the run before the reply.
+        granted: Calls that a person has approved, with the version of the tool asked about.
     """
 
     solver: ToolRulesSolver
     history: tuple[Called, ...]
+    granted: Mapping[str, str] = field(default_factory=dict)
+
+    def asks(self, reply: ModelReply, toolset: ToolSet) -> list[ToolCall]:
+        """Returns the calls of a reply that a person must decide about, as they would be run.
+
+        What would be refused anyway is none of them. Where calls are judged in turn, nobody knows
+        what a later one will be allowed; a person may be asked in vain.
+        """
+        before, found = list(self.history), []
+        for number, call in enumerate(reply.tool_calls):
+            last = number == len(reply.tool_calls) - 1
+            if self.in_turn and number:
+                problem = refusal(call, toolset, reply.finish_reason, last=last)
+                verdict = Verdict(call.arguments, problem)
+            else:
+                verdict = self._by_rules(call, before, toolset, reply.finish_reason, last=last)
+            if verdict.refusal is not None:
+                continue
+            before.append(Called(call.name))
+            if self._gated(call.name, toolset):
+                found.append(replace(call, arguments=verdict.arguments))
+        return found
 
     @property
     def in_turn(self) -> bool:
@@ -140,6 +175,36 @@ class StepRules:
             finish: How the reply ended.
             last: Whether this is its last call.
         """
+        if call.id in self.granted:
+            # What a person has approved is not judged by the rules (observed §9).
+            problem = refusal(call, toolset, finish, last=last) or self._changed(call, toolset)
+            return Verdict(call.arguments, problem)
+        verdict = self._by_rules(call, before, toolset, finish, last=last)
+        if verdict.refusal is None and self._gated(call.name, toolset):
+            # It could not be foreseen when the others of the reply were asked for.
+            return Verdict(call.arguments, f"{NOT_APPROVED}; it was not run. Call it alone.")
+        return verdict
+
+    def _gated(self, name: str, toolset: ToolSet) -> bool:
+        tool = toolset.find(name)
+        return tool is not None and (tool.requires_approval or self.solver.gates(name))
+
+    def _changed(self, call: ToolCall, toolset: ToolSet) -> str | None:
+        tool = toolset.find(call.name)
+        assert tool is not None
+        if tool.version == self.granted[call.id]:
+            return None
+        return f"{NOT_APPROVED}: {call.name} was changed since it was asked for. It was not run."
+
+    def _by_rules(
+        self,
+        call: ToolCall,
+        before: Sequence[Called],
+        toolset: ToolSet,
+        finish: FinishReason,
+        *,
+        last: bool,
+    ) -> Verdict:
         allowance = self.solver.allowed(before, toolset.names)
         problem = refusal(call, toolset.only(allowance.names), finish, last=last)
         if problem is not None:

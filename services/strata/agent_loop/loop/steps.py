@@ -14,13 +14,25 @@ from dataclasses import replace
 from strata.agent_loop.compaction.compactor import Compactor
 from strata.agent_loop.compaction.summarizing import Summarizer
 from strata.agent_loop.domain.agents import LINE_NUMBERED_TYPES, Agent
-from strata.agent_loop.domain.events import MessageStored, StepStarted
+from strata.agent_loop.domain.events import (
+    ApprovalRequested,
+    MessageStored,
+    StepStarted,
+    ToolFinished,
+)
 from strata.agent_loop.domain.journal import JournalKey, StepRecord
 from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
 from strata.agent_loop.domain.runs import RunRequest, StopReason
 from strata.agent_loop.domain.tools import Seen, ToolResult, ToolSet
+from strata.agent_loop.loop.approvals import (
+    OpenRequest,
+    open_requests,
+    request_for,
+    settled_steps,
+)
 from strata.agent_loop.loop.asking import Asker, StepName
 from strata.agent_loop.loop.calls import tidy
+from strata.agent_loop.loop.failures import nothing_to_answer
 from strata.agent_loop.loop.gauge import Gauge
 from strata.agent_loop.loop.packaging import pack_heartbeat, return_limit
 from strata.agent_loop.loop.ports import (
@@ -36,7 +48,13 @@ from strata.agent_loop.loop.requests import View
 from strata.agent_loop.loop.ruling import StepRules, TurnRules
 from strata.agent_loop.loop.tooling import StepCalls, ToolBench, effects
 from strata.agent_loop.loop.uninterrupted import uninterrupted
-from strata.agent_loop.models.domain import EndpointType, FinishReason, TextPart, Usage
+from strata.agent_loop.models.domain import (
+    EndpointType,
+    FinishReason,
+    TextPart,
+    ToolCall,
+    Usage,
+)
 from strata.agent_loop.rules.history import calls_of
 from strata.shared.errors import StrataError
 from strata.shared.ids import new_id
@@ -63,6 +81,7 @@ class Steps:
 
     Attributes:
         step: Number of the step under way, or of the last one; 0 before the first.
+        settled: Steps of the run in which no model was asked: they ended what waited for a person.
     """
 
     def __init__(
@@ -77,6 +96,9 @@ class Steps:
         rules: TurnRules,
     ) -> None:
         self.step = 0
+        self.settled = settled_steps(begun.committed_messages)
+        self._settling = False
+        self._waiting = open_requests(begun.window.messages)
         self._ports = ports
         self._request = request
         self._key = key_of(request)
@@ -113,18 +135,67 @@ class Steps:
             StepFailedError: A step cannot be made.
             StrataError: A room cannot be reached, or refused.
         """
-        first = self._committed_steps + 1
+        self._expect_answered()
+        self.step = self._committed_steps
         resumed: StepRecord | None = None
         if self._key.attempt > 1:
-            resumed = await self._ports.journal.resume(self._key, first)
+            resumed = await self._ports.journal.resume(self._key, self.step + 1)
         await self._see(section)
-        for step in range(first, self._request.max_steps + 1):
-            self.step = step
-            stop = await self._step(step, resumed)
+        for asked in self._waiting:
+            self.step += 1
+            self.settled += 1
+            stop = await self._settle(asked, resumed)
+            if stop is not None:
+                return stop
+            resumed = None
+        while self.step < self._last_step:
+            self.step += 1
+            stop = await self._step(self.step, resumed)
             if stop is not None:
                 return stop
             resumed = None
         return StopReason.MAX_STEPS
+
+    @property
+    def _last_step(self) -> int:
+        return self._request.max_steps + self.settled
+
+    def _expect_answered(self) -> None:
+        """Makes sure that the answer that the run came with is one to an open request."""
+        answer = self._request.approval
+        if answer is None or self.settled:
+            return
+        mine = (a for a in self._waiting if a.answered_by == self._key.run_id)
+        if not any(asked.request.approval_id == answer.approval_id for asked in mine):
+            raise nothing_to_answer(answer.approval_id)
+
+    async def _settle(self, asked: OpenRequest, resumed: StepRecord | None) -> StopReason | None:
+        """Brings a request for approval to its end: what the person approved is run."""
+        now, zone = self._ports.clock.now(), self._agent.timezone
+        record = resumed or StepRecord(
+            self.step,
+            asked.message.step_id or new_id("step"),
+            new_id("message"),
+            asked.message.model,
+            asked.reply,
+            effects(asked.reply, self._toolset),
+            {},
+            Seen(max_files_open=self._agent.max_files_open),
+            self._rules.rules,
+        )
+        rules = self._rules.of(record, asked.granted(self._key.run_id))
+        given = asked.given(self._key.run_id, now, zone)
+        for result in given.values():
+            await self._sink.emit(ToolFinished(result))
+        self._settling = True
+        results, stop = await self._run_calls(
+            record, rules, resumed=resumed is not None, given=given
+        )
+        self._settling = False
+        if stop is None and any(self._outdates(result) for result in results):
+            section = await self._ports.memory.compile(self._agent, line_numbers=self._numbered)
+            await self._see(section)
+        return stop
 
     async def _step(self, step: int, resumed: StepRecord | None) -> StopReason | None:
         record = resumed or await self._ask(step)
@@ -139,6 +210,10 @@ class Steps:
             if reminder is not None:
                 return None
             return StopReason.MAX_TOKENS_EXCEEDED if cut else StopReason.END_TURN
+        if resumed is None:
+            gated = rules.asks(record.reply, self._toolset)
+            if gated:
+                return await self._ask_person(record, gated)
         results, stop = await self._run_calls(record, rules, resumed=resumed is not None)
         if stop is not None:
             return stop
@@ -188,10 +263,34 @@ class Steps:
     async def _tell_started(self, step: int, step_id: str) -> None:
         await self._sink.emit(StepStarted(step_id, step, self._model))
 
+    async def _ask_person(self, record: StepRecord, gated: Sequence[ToolCall]) -> StopReason:
+        """Stores the reply as a request for approval; none of its calls is run before an answer."""
+        request = request_for(
+            record.reply.tool_calls,
+            gated,
+            self._toolset,
+            self._rules.timeouts({call.name for call in gated}),
+            self._ports.clock.now(),
+            self._ports.approval_s,
+        )
+        message = replace(
+            self._assistant(record, {}),
+            role=MessageRole.APPROVAL,
+            parts=(*record.reply.content, request),
+        )
+        await self._commit(record, [message])
+        await self._sink.emit(ApprovalRequested(request))
+        return StopReason.REQUIRES_APPROVAL
+
     async def _run_calls(
-        self, record: StepRecord, rules: StepRules, *, resumed: bool
+        self,
+        record: StepRecord,
+        rules: StepRules,
+        *,
+        resumed: bool,
+        given: Mapping[str, ToolResult] | None = None,
     ) -> tuple[list[ToolResult], StopReason | None]:
-        calls = StepCalls(self._bench(record, rules), record, resumed=resumed)
+        calls = StepCalls(self._bench(record, rules), record, resumed=resumed, given=given)
         await calls.journal()
         try:
             await calls.run()
@@ -273,7 +372,7 @@ class Steps:
         if calls is not None:
             messages.append(self._returns(record, calls.results))
         # After the last step nobody would read it.
-        if reminder is not None and record.step < self._request.max_steps:
+        if reminder is not None and record.step < self._last_step:
             messages.append(self._heartbeat(record, reminder))
         return messages
 
@@ -287,7 +386,8 @@ class Steps:
             id=record.message_id,
             parts=(*record.reply.content, *calls),
             model=record.model,
-            usage=record.reply.usage,
+            # What a person was asked about was counted with the request.
+            usage=None if self._settling else record.reply.usage,
             provenance=(Provenance.MODEL,),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -54,13 +54,21 @@ class StepCalls:
         bench: What they are run with.
         record: The reply; with the results of an earlier dispatch, if it was resumed.
         resumed: Whether an earlier dispatch may have started the calls.
+        given: Results of calls that are not run, by call id.
     """
 
-    def __init__(self, bench: ToolBench, record: StepRecord, *, resumed: bool) -> None:
+    def __init__(
+        self,
+        bench: ToolBench,
+        record: StepRecord,
+        *,
+        resumed: bool,
+        given: Mapping[str, ToolResult] | None = None,
+    ) -> None:
         self._bench = bench
         self._record = record
         self._resumed = resumed
-        self._results: dict[str, ToolResult] = dict(record.results)
+        self._results: dict[str, ToolResult] = {**(given or {}), **record.results}
         self._unrecorded: list[ToolResult] = []
         self._started: set[str] = set()
         self._in_turn = bench.rules.in_turn and len(record.reply.tool_calls) > 1
@@ -87,7 +95,7 @@ class StepCalls:
     async def journal(self) -> None:
         """Writes the reply down before any of its calls runs; not if none can be run."""
         # What is refused does not count, so the first that runs is judged by the history before.
-        before, calls = self._bench.rules.history, self._record.reply.tool_calls
+        before, calls = self._bench.rules.history, self._waiting()
         verdicts = (self._verdicts.get(call.id) or self._judge(call, before) for call in calls)
         if any(verdict.refusal is None for verdict in verdicts) and not self._resumed:
             await self._bench.journal.open_step(self._bench.key, self._record)
@@ -135,7 +143,7 @@ class StepCalls:
 
     async def _run_in_turn(self) -> None:
         before = list(self._bench.rules.history)
-        maybe_ran = self._resumed
+        maybe_ran, known = self._resumed, set(self._results)
         for call in self._record.reply.tool_calls:
             self._verdicts[call.id] = self._judge(call, before)
             runs = self._verdicts[call.id].refusal is None
@@ -147,7 +155,7 @@ class StepCalls:
                     await self._flush()
                 await self._execute([call])
             # An earlier dispatch did not start what comes after a call that it did not end.
-            maybe_ran = maybe_ran and not (runs and call.id not in self._record.results)
+            maybe_ran = maybe_ran and not (runs and call.id not in known)
             told = self._results[call.id].tool_return
             if was_run(told):
                 before.append(called_by(told))

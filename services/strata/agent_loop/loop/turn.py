@@ -9,10 +9,16 @@ from __future__ import annotations
 import asyncio
 
 from strata.agent_loop.domain.agents import Agent, merge_tools
-from strata.agent_loop.domain.events import MessageStored, RunFinished, RunStarted
+from strata.agent_loop.domain.events import (
+    ApprovalRequested,
+    MessageStored,
+    RunFinished,
+    RunStarted,
+)
 from strata.agent_loop.domain.messages import Message, MessageRole, Provenance
 from strata.agent_loop.domain.runs import Outcome, RunRequest, StopReason
 from strata.agent_loop.domain.tools import FILE_TOOLS, ToolSet
+from strata.agent_loop.loop.approvals import continued_run, settled_steps
 from strata.agent_loop.loop.failures import (
     StepFailedError,
     ends_run,
@@ -78,8 +84,10 @@ class Turn:
                 raise
             stop, failure = out_of_time().stop_reason, out_of_time().failure
         usage, count = self._earlier_usage, begun.committed_steps
+        count -= settled_steps(begun.committed_messages)
         if self._steps is not None:
-            usage, count = usage + self._steps.usage, max(count, self._steps.step)
+            usage = usage + self._steps.usage
+            count = max(count, self._steps.step - self._steps.settled)
         await self._sink.emit(RunFinished(Outcome(stop, usage, count, failure)))
 
     async def _bind(self, agent: Agent) -> BoundModel | ModelError:
@@ -131,9 +139,15 @@ class Turn:
                 raise found
         assert isinstance(section, MemorySection)
         assert isinstance(toolset, ToolSet)
-        rules = TurnRules(agent, begun.committed_messages)
+        earlier = continued_run(begun.window.messages, self._request.approval)
+        before = [m for m in begun.window.messages if earlier and m.run_id == earlier]
+        rules = TurnRules(agent, (*before, *begun.committed_messages))
         offered = toolset.offered(agent.tools, folders=section.has_folders)
         finished = rules.finished(begun.committed_messages, offered)
+        if finished is StopReason.REQUIRES_APPROVAL:
+            asked = begun.committed_messages[-1].approval_request
+            assert asked is not None
+            await self._sink.emit(ApprovalRequested(asked))
         if finished is not None:
             return finished
         if isinstance(bound, ModelError):
@@ -149,7 +163,20 @@ class Turn:
         return (self._request.deadline - self._ports.clock.now()).total_seconds()
 
     def _inputs(self) -> list[Message]:
-        return [
+        answer = [
+            Message(
+                id=new_id("message"),
+                role=MessageRole.APPROVAL,
+                parts=(given,),
+                conversation_id=self._key.conversation_id,
+                agent_id=self._key.agent_id,
+                run_id=self._key.run_id,
+                provenance=(Provenance.USER,),
+            )
+            for given in (self._request.approval,)
+            if given is not None
+        ]
+        return answer + [
             Message(
                 id=new_id("message"),
                 role=given.role,

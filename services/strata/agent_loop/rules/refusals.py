@@ -9,8 +9,21 @@ INVALID_PREFILLED = "Invalid prefilled tool arguments from tool rules"
 """For arguments that a rule has wrong (observed §8)."""
 NOT_RUN = "The tool could not be run:"
 NOT_APPROVED = "The call needs the approval of a person"
+DENIED = "Error: request to call tool denied."
+"""For calls that a person, or the deadline, has denied (observed §9)."""
+NOT_STARTED_WITH = "The call was not started:"
+"""For calls that waited together with such calls."""
 
-_ALL = (CONSTRAINT, NOT_JSON, NOT_AN_OBJECT, INVALID_PREFILLED, NOT_RUN, NOT_APPROVED)
+_ALL = (
+    CONSTRAINT,
+    NOT_JSON,
+    NOT_AN_OBJECT,
+    INVALID_PREFILLED,
+    NOT_RUN,
+    NOT_APPROVED,
+    DENIED,
+    NOT_STARTED_WITH,
+)
 
 
 def is_refusal(text: object) -> bool:

@@ -6,8 +6,8 @@ is resumed elsewhere comes to the same answers. In order:
 1. Before the first call only the tools of ``run_first`` rules may be called, if there are any.
 2. Then what every ``constrain_child_tools``, ``parent_last_tool``, ``conditional`` and
    ``max_count_per_step`` rule leaves.
-3. ``exit_loop``, ``continue_loop`` and ``required_before_exit`` take no tool away; the loop asks
-   `ends` and `missing`.
+3. ``exit_loop``, ``continue_loop``, ``required_before_exit`` and ``requires_approval`` take no
+   tool away; the loop asks `ends`, `missing` and `gates`.
 """
 
 from __future__ import annotations
@@ -101,6 +101,15 @@ class ToolRulesSolver:
     def ends(self, name: str) -> bool:
         """Says whether a call of the tool ends the run (``exit_loop``)."""
         return any(rule.tool_name == name for rule in self._of(ToolRuleType.EXIT_LOOP))
+
+    def gates(self, name: str) -> bool:
+        """Says whether calls of the tool wait for a person (``requires_approval``)."""
+        return any(rule.tool_name == name for rule in self._of(ToolRuleType.REQUIRES_APPROVAL))
+
+    def timeouts(self, names: Collection[str]) -> list[int]:
+        """Returns the seconds that rules give a person to decide about calls of these tools."""
+        gates = self._of(ToolRuleType.REQUIRES_APPROVAL)
+        return [rule.timeout_s for rule in gates if rule.tool_name in names and rule.timeout_s]
 
     def missing(self, history: Sequence[Called], available: Collection[str]) -> list[str]:
         """Returns tools that must have been called before the run ends and were not.

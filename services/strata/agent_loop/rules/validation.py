@@ -12,6 +12,7 @@ from strata.shared.errors import FieldViolation
 from strata.shared.tool_rules import ToolRuleType
 
 MAX_RULES = 256
+MAX_TIMEOUT_S = 30 * 24 * 3600
 _MAX_CHILDREN = 128
 _MAX_TEXT = 10_000
 
@@ -98,6 +99,11 @@ def _count_problems(rule: ToolRule) -> Iterator[tuple[str, str]]:
             yield "max_count_limit", "must be at least 1"
     elif rule.max_count:
         yield "max_count_limit", f"does not belong to a {rule.type} rule"
+    if rule.type is ToolRuleType.REQUIRES_APPROVAL:
+        if not 0 <= rule.timeout_s <= MAX_TIMEOUT_S:
+            yield "timeout_s", f"must be between 0 (the default) and {MAX_TIMEOUT_S}"
+    elif rule.timeout_s:
+        yield "timeout_s", f"does not belong to a {rule.type} rule"
 
 
 def _argument_problems(rule: ToolRule) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,8 @@ and looks into few of them:
 ``tool_call``          ``tool_call_id``, ``name``, ``arguments``
 ``tool_return``        ``tool_call_id``, ``name``, ``status``, ``content``, ``stdout``,
                        ``stderr``, ``provenance``
-``approval_request``   ``approval_id``, ``tool_calls``, ``expire_time``
+``approval_request``   ``approval_id``, ``tool_calls``, ``waiting_calls``, ``bindings``,
+                       ``expire_time``
 ``approval_response``  ``approval_id``, ``decisions``
 ``summary``            ``text``, ``first_sequence``, ``last_sequence``, ``message_count``,
                        ``first_message_id``, ``last_message_id``

@@ -101,20 +101,6 @@ async def test_refusal_names_what_may_be_called_and_the_rules() -> None:
     assert world.recall.messages[5].tool_returns[0].status is ToolStatus.FAILED
 
 
-async def test_a_tool_that_has_come_to_need_approval_is_not_run_and_does_not_count() -> None:
-    world = world_with(most("acts", 1))
-    tools = world.tools.toolset.tools
-    world.tools.toolset = ToolSet(
-        tuple(replace(tool, requires_approval=tool.name == "acts") for tool in tools)
-    )
-    await world.run(None, world.calls("acts", "keyed"), world.calls("acts"), reply("x"))
-
-    assert ran(world) == [["keyed"]]
-    first, _, again = told(world)
-    assert first == again
-    assert first.startswith("The call needs the approval of a person")
-
-
 async def test_calls_that_were_refused_are_no_part_of_the_history() -> None:
     world = world_with(most("keyed", 1), first("keyed"))
     world.model.replies = [

@@ -28,7 +28,7 @@ arguments = st.sampled_from(['{"x": 1}', '{"x": 2, "y": "z"}', "{}"])
 
 @st.composite
 def rules(draw: st.DrawFn) -> ToolRule:
-    kind = draw(st.sampled_from([k for k in ToolRuleType if k != ToolRuleType.REQUIRES_APPROVAL]))
+    kind = draw(st.sampled_from(list(ToolRuleType)))
     name = draw(one)
     match kind:
         case ToolRuleType.CONDITIONAL:

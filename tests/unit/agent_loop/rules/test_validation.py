@@ -33,7 +33,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "max_count_per_step": {"max_count_limit": 1},
     "parent_last_tool": {"children": ["open_files"]},
     "required_before_exit": {},
-    "requires_approval": {},
+    "requires_approval": {"timeout_s": 60},
 }
 
 
@@ -46,12 +46,12 @@ def wrong(*rules: pb.ToolRule, own: tuple[str, ...] = OWN) -> list[str]:
 
 @pytest.mark.parametrize("kind", [kind.value for kind in ToolRuleType])
 def test_every_type_can_be_right(kind: str) -> None:
-    if kind == "requires_approval":
-        assert rule_violations("tool_rules", [rule(kind)]) == []
-        with pytest.raises(UnimplementedError, match="requires_approval rule for a"):
-            wrong(rule(kind))
-    else:
-        assert wrong(rule(kind, **GOOD[kind])) == []
+    assert wrong(rule(kind, **GOOD[kind])) == []
+
+
+def test_what_depends_on_where_text_came_from_is_refused() -> None:
+    with pytest.raises(UnimplementedError, match="every call of a waits"):
+        wrong(rule("requires_approval", when_tainted=True))
 
 
 @pytest.mark.parametrize("kind", [kind.value for kind in ToolRuleType])
@@ -65,6 +65,7 @@ def test_every_type_can_be_right(kind: str) -> None:
         ("max_count_limit", 2),
         ("prefilled_arguments_json", {"a": "{}"}),
         ("when_tainted", True),
+        ("timeout_s", 60),
     ],
 )
 def test_settings_that_a_type_ignores_are_refused(kind: str, field: str, value: Any) -> None:
@@ -76,6 +77,7 @@ def test_settings_that_a_type_ignores_are_refused(kind: str, field: str, value: 
         "max_count_limit": {"max_count_per_step"},
         "prefilled_arguments_json": {"run_first", "constrain_child_tools"},
         "when_tainted": {"requires_approval"},
+        "timeout_s": {"requires_approval"},
     }
     if kind not in used[field]:
         found = rule_violations("tool_rules", [rule(kind, **{**GOOD[kind], field: value})])
@@ -88,6 +90,8 @@ def test_settings_that_a_type_ignores_are_refused(kind: str, field: str, value: 
         (pb.ToolRule(tool_name="a"), ["[0].type"]),
         (pb.ToolRule(type=99, tool_name="a"), ["[0].type"]),  # type: ignore[arg-type]
         (rule("exit_loop", ""), ["[0].tool_name"]),
+        (rule("requires_approval", timeout_s=-1), ["[0].timeout_s"]),
+        (rule("requires_approval", timeout_s=31 * 24 * 3600), ["[0].timeout_s"]),
         (rule("exit_loop", "gone"), ["[0].tool_name"]),
         (rule("constrain_child_tools"), ["[0].children"]),
         (rule("parent_last_tool"), ["[0].children"]),

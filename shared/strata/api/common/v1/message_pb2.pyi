@@ -306,6 +306,8 @@ class ApprovalRequestPart(_message.Message):
     APPROVAL_ID_FIELD_NUMBER: _builtins.int
     TOOL_CALLS_FIELD_NUMBER: _builtins.int
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    WAITING_CALLS_FIELD_NUMBER: _builtins.int
+    BINDINGS_FIELD_NUMBER: _builtins.int
     approval_id: _builtins.str
     """Id of the approval request."""
     @_builtins.property
@@ -314,7 +316,17 @@ class ApprovalRequestPart(_message.Message):
 
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
-        """When the default decision is taken."""
+        """When the calls are denied if nobody has answered."""
+
+    @_builtins.property
+    def waiting_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallPart]:
+        """Calls of the same reply that need no approval: they run after the answer."""
+
+    @_builtins.property
+    def bindings(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApprovalBinding]:
+        """What exactly is asked for: one per call, those that only wait included, in
+        the order of the reply.
+        """
 
     def __init__(
         self,
@@ -322,14 +334,46 @@ class ApprovalRequestPart(_message.Message):
         approval_id: _builtins.str = ...,
         tool_calls: _abc.Iterable[Global___ToolCallPart] | None = ...,
         expire_time: _timestamp_pb2.Timestamp | None = ...,
+        waiting_calls: _abc.Iterable[Global___ToolCallPart] | None = ...,
+        bindings: _abc.Iterable[Global___ApprovalBinding] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "expire_time", b"expire_time", "tool_calls", b"tool_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "bindings", b"bindings", "expire_time", b"expire_time", "tool_calls", b"tool_calls", "waiting_calls", b"waiting_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApprovalRequestPart: _TypeAlias = ApprovalRequestPart  # noqa: Y015
+
+@_typing.final
+class ApprovalBinding(_message.Message):
+    """What a decision about a call is bound to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
+    TOOL_VERSION_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_HASH_FIELD_NUMBER: _builtins.int
+    tool_call_id: _builtins.str
+    """The call."""
+    tool_version: _builtins.str
+    """Version of the tool when it was asked for; a changed tool is not run."""
+    arguments_hash: _builtins.str
+    """SHA-256 of the arguments as text, in hexadecimal digits."""
+    def __init__(
+        self,
+        *,
+        tool_call_id: _builtins.str = ...,
+        tool_version: _builtins.str = ...,
+        arguments_hash: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_hash", b"arguments_hash", "tool_call_id", b"tool_call_id", "tool_version", b"tool_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApprovalBinding: _TypeAlias = ApprovalBinding  # noqa: Y015
 
 @_typing.final
 class ApprovalDecision(_message.Message):
@@ -341,6 +385,8 @@ class ApprovalDecision(_message.Message):
     APPROVE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     CLIENT_RETURN_FIELD_NUMBER: _builtins.int
+    CLIENT_STATUS_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_HASH_FIELD_NUMBER: _builtins.int
     tool_call_id: _builtins.str
     """The call decided about."""
     approve: _builtins.bool
@@ -349,6 +395,12 @@ class ApprovalDecision(_message.Message):
     """Why, shown to the model when denied."""
     client_return: _builtins.str
     """Set when the client ran the tool itself: what it returned."""
+    client_status: Global___ToolStatus.ValueType
+    """TOOL_STATUS_FAILED if the client's tool failed; unset means that it did not."""
+    arguments_hash: _builtins.str
+    """The arguments_hash of what was shown to the person; refused if it is not that
+    of the call. Empty to decide about the call by its id alone.
+    """
     def __init__(
         self,
         *,
@@ -356,10 +408,12 @@ class ApprovalDecision(_message.Message):
         approve: _builtins.bool = ...,
         reason: _builtins.str = ...,
         client_return: _builtins.str | None = ...,
+        client_status: Global___ToolStatus.ValueType = ...,
+        arguments_hash: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_client_return", b"_client_return", "client_return", b"client_return"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_return", b"_client_return", "approve", b"approve", "client_return", b"client_return", "reason", b"reason", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_return", b"_client_return", "approve", b"approve", "arguments_hash", b"arguments_hash", "client_return", b"client_return", "client_status", b"client_status", "reason", b"reason", "tool_call_id", b"tool_call_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__client_return: _TypeAlias = _typing.Literal["client_return"]  # noqa: Y015
     _WhichOneofArgType__client_return: _TypeAlias = _typing.Literal["_client_return", b"_client_return"]  # noqa: Y015

@@ -215,6 +215,7 @@ class ToolRule(_message.Message):
     MAX_COUNT_LIMIT_FIELD_NUMBER: _builtins.int
     PREFILLED_ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
     WHEN_TAINTED_FIELD_NUMBER: _builtins.int
+    TIMEOUT_S_FIELD_NUMBER: _builtins.int
     type: Global___ToolRuleType.ValueType
     """Which rule."""
     tool_name: _builtins.str
@@ -229,6 +230,10 @@ class ToolRule(_message.Message):
     """How many calls a run may make (max_count_per_step); at least 1."""
     when_tainted: _builtins.bool
     """Only ask for approval when the context holds web or MCP content (requires_approval)."""
+    timeout_s: _builtins.int
+    """Seconds until an unanswered request counts as denied (requires_approval); 0
+    means the server's default, at most 30 days. Of several calls the shortest.
+    """
     @_builtins.property
     def children(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Tools that come after it (constrain_child_tools, parent_last_tool)."""
@@ -257,10 +262,11 @@ class ToolRule(_message.Message):
         max_count_limit: _builtins.int = ...,
         prefilled_arguments_json: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         when_tainted: _builtins.bool = ...,
+        timeout_s: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_output_mapping", b"child_output_mapping", "children", b"children", "default_child", b"default_child", "max_count_limit", b"max_count_limit", "prefilled_arguments_json", b"prefilled_arguments_json", "require_output_mapping", b"require_output_mapping", "tool_name", b"tool_name", "type", b"type", "when_tainted", b"when_tainted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_output_mapping", b"child_output_mapping", "children", b"children", "default_child", b"default_child", "max_count_limit", b"max_count_limit", "prefilled_arguments_json", b"prefilled_arguments_json", "require_output_mapping", b"require_output_mapping", "timeout_s", b"timeout_s", "tool_name", b"tool_name", "type", b"type", "when_tainted", b"when_tainted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -101,7 +101,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_RUN_FINISHED: _ErrorReason.ValueType  # 65
     """FAILED_PRECONDITION: the run is over already. Metadata: "state"."""
     ERROR_REASON_APPROVAL_PENDING: _ErrorReason.ValueType  # 66
-    """FAILED_PRECONDITION: an approval is pending and the policy refuses new input. Metadata: "approval_id"."""
+    """FAILED_PRECONDITION: an approval is pending and the policy refuses new input.
+    Metadata: "approval_id", "expire_time".
+    """
     ERROR_REASON_IN_USE: _ErrorReason.ValueType  # 67
     """FAILED_PRECONDITION: the object is still in use. Metadata: "used_by"."""
     ERROR_REASON_TOKEN_LIMIT_EXCEEDED: _ErrorReason.ValueType  # 68
@@ -110,6 +112,16 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION: system prompt and memory alone exceed the context window.
     Metadata: "agent_id", and in bytes "size" and "limit", of the memory or, with
     "context_window", of all that the agent sends with every request.
+    """
+    ERROR_REASON_APPROVAL_DECIDED: _ErrorReason.ValueType  # 70
+    """FAILED_PRECONDITION: the approval was answered before. Metadata: "approval_id", "answer_run_id"."""
+    ERROR_REASON_APPROVAL_EXPIRED: _ErrorReason.ValueType  # 71
+    """FAILED_PRECONDITION: the deadline of the approval has passed, its calls count as denied.
+    Metadata: "approval_id".
+    """
+    ERROR_REASON_APPROVAL_OUTDATED: _ErrorReason.ValueType  # 72
+    """FAILED_PRECONDITION: a tool was changed or deleted since its call was asked for; it can
+    still be denied. Metadata: "approval_id", "tool_call_id", "name".
     """
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 80
     """RESOURCE_EXHAUSTED: the server sheds load; retry after the time in RetryInfo."""
@@ -226,7 +238,9 @@ ERROR_REASON_MODEL_NOT_CONFIGURED: ErrorReason.ValueType  # 64
 ERROR_REASON_RUN_FINISHED: ErrorReason.ValueType  # 65
 """FAILED_PRECONDITION: the run is over already. Metadata: "state"."""
 ERROR_REASON_APPROVAL_PENDING: ErrorReason.ValueType  # 66
-"""FAILED_PRECONDITION: an approval is pending and the policy refuses new input. Metadata: "approval_id"."""
+"""FAILED_PRECONDITION: an approval is pending and the policy refuses new input.
+Metadata: "approval_id", "expire_time".
+"""
 ERROR_REASON_IN_USE: ErrorReason.ValueType  # 67
 """FAILED_PRECONDITION: the object is still in use. Metadata: "used_by"."""
 ERROR_REASON_TOKEN_LIMIT_EXCEEDED: ErrorReason.ValueType  # 68
@@ -235,6 +249,16 @@ ERROR_REASON_CONTEXT_WINDOW_EXCEEDED: ErrorReason.ValueType  # 69
 """FAILED_PRECONDITION: system prompt and memory alone exceed the context window.
 Metadata: "agent_id", and in bytes "size" and "limit", of the memory or, with
 "context_window", of all that the agent sends with every request.
+"""
+ERROR_REASON_APPROVAL_DECIDED: ErrorReason.ValueType  # 70
+"""FAILED_PRECONDITION: the approval was answered before. Metadata: "approval_id", "answer_run_id"."""
+ERROR_REASON_APPROVAL_EXPIRED: ErrorReason.ValueType  # 71
+"""FAILED_PRECONDITION: the deadline of the approval has passed, its calls count as denied.
+Metadata: "approval_id".
+"""
+ERROR_REASON_APPROVAL_OUTDATED: ErrorReason.ValueType  # 72
+"""FAILED_PRECONDITION: a tool was changed or deleted since its call was asked for; it can
+still be denied. Metadata: "approval_id", "tool_call_id", "name".
 """
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 80
 """RESOURCE_EXHAUSTED: the server sheds load; retry after the time in RetryInfo."""

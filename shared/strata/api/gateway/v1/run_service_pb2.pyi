@@ -119,6 +119,30 @@ ON_BUSY_INTERRUPT: OnBusy.ValueType  # 3
 """Cancel it, then run."""
 Global___OnBusy: _TypeAlias = OnBusy  # noqa: Y015
 
+class _OnApproval:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OnApprovalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OnApproval.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ON_APPROVAL_UNSPECIFIED: _OnApproval.ValueType  # 0
+    """Refuse with FAILED_PRECONDITION (APPROVAL_PENDING)."""
+    ON_APPROVAL_REJECT: _OnApproval.ValueType  # 1
+    """Refuse with FAILED_PRECONDITION (APPROVAL_PENDING)."""
+    ON_APPROVAL_DENY: _OnApproval.ValueType  # 2
+    """Deny what is asked for, then run."""
+
+class OnApproval(_OnApproval, metaclass=_OnApprovalEnumTypeWrapper):
+    """What to do with a message while the conversation waits for an approval."""
+
+ON_APPROVAL_UNSPECIFIED: OnApproval.ValueType  # 0
+"""Refuse with FAILED_PRECONDITION (APPROVAL_PENDING)."""
+ON_APPROVAL_REJECT: OnApproval.ValueType  # 1
+"""Refuse with FAILED_PRECONDITION (APPROVAL_PENDING)."""
+ON_APPROVAL_DENY: OnApproval.ValueType  # 2
+"""Deny what is asked for, then run."""
+Global___OnApproval: _TypeAlias = OnApproval  # noqa: Y015
+
 @_typing.final
 class Run(_message.Message):
     """A run."""
@@ -220,6 +244,7 @@ class SendMessageRequest(_message.Message):
     MAX_STEPS_FIELD_NUMBER: _builtins.int
     ON_BUSY_FIELD_NUMBER: _builtins.int
     STREAM_TOKENS_FIELD_NUMBER: _builtins.int
+    ON_APPROVAL_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same run; empty means a new run each time."""
     agent_id: _builtins.str
@@ -232,6 +257,8 @@ class SendMessageRequest(_message.Message):
     """What to do when the conversation is busy."""
     stream_tokens: _builtins.bool
     """False to get no token deltas; unset means true."""
+    on_approval: Global___OnApproval.ValueType
+    """What to do when the conversation waits for an approval."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
         """The messages, at least one."""
@@ -246,10 +273,11 @@ class SendMessageRequest(_message.Message):
         max_steps: _builtins.int = ...,
         on_busy: Global___OnBusy.ValueType = ...,
         stream_tokens: _builtins.bool | None = ...,
+        on_approval: Global___OnApproval.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens", "stream_tokens", b"stream_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "max_steps", b"max_steps", "messages", b"messages", "on_busy", b"on_busy", "request_id", b"request_id", "stream_tokens", b"stream_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "max_steps", b"max_steps", "messages", b"messages", "on_approval", b"on_approval", "on_busy", b"on_busy", "request_id", b"request_id", "stream_tokens", b"stream_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stream_tokens: _TypeAlias = _typing.Literal["stream_tokens"]  # noqa: Y015
     _WhichOneofArgType__stream_tokens: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens"]  # noqa: Y015
@@ -293,6 +321,7 @@ class StartRunRequest(_message.Message):
     MESSAGES_FIELD_NUMBER: _builtins.int
     MAX_STEPS_FIELD_NUMBER: _builtins.int
     ON_BUSY_FIELD_NUMBER: _builtins.int
+    ON_APPROVAL_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same run; empty means a new run each time."""
     agent_id: _builtins.str
@@ -303,6 +332,8 @@ class StartRunRequest(_message.Message):
     """Most model calls; 0 means 50, at most 200."""
     on_busy: Global___OnBusy.ValueType
     """What to do when the conversation is busy."""
+    on_approval: Global___OnApproval.ValueType
+    """What to do when the conversation waits for an approval."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
         """The messages, at least one."""
@@ -316,10 +347,11 @@ class StartRunRequest(_message.Message):
         messages: _abc.Iterable[_message_pb2.MessageInput] | None = ...,
         max_steps: _builtins.int = ...,
         on_busy: Global___OnBusy.ValueType = ...,
+        on_approval: Global___OnApproval.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "max_steps", b"max_steps", "messages", b"messages", "on_busy", b"on_busy", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "max_steps", b"max_steps", "messages", b"messages", "on_approval", b"on_approval", "on_busy", b"on_busy", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -574,13 +606,16 @@ class RespondToApprovalRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     APPROVAL_ID_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
+    MAX_STEPS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same run."""
     approval_id: _builtins.str
     """The request."""
+    max_steps: _builtins.int
+    """Most model calls; 0 means 50, at most 200."""
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.ApprovalDecision]:
-        """One decision per call."""
+        """One decision per call that needs one; not about calls that only wait."""
 
     def __init__(
         self,
@@ -588,10 +623,11 @@ class RespondToApprovalRequest(_message.Message):
         request_id: _builtins.str = ...,
         approval_id: _builtins.str = ...,
         decisions: _abc.Iterable[_message_pb2.ApprovalDecision] | None = ...,
+        max_steps: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "decisions", b"decisions", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "decisions", b"decisions", "max_steps", b"max_steps", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -633,6 +669,7 @@ class Approval(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     DECIDED_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    ANSWER_RUN_ID_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent."""
     conversation_id: _builtins.str
@@ -641,6 +678,10 @@ class Approval(_message.Message):
     """The run that waits."""
     decided: _builtins.bool
     """True once somebody, or the deadline, has decided."""
+    answer_run_id: _builtins.str
+    """The run that went on with the answer, or with a message in its place; empty
+    if there was none, as after the deadline.
+    """
     @_builtins.property
     def request(self) -> _message_pb2.ApprovalRequestPart:
         """The request."""
@@ -658,10 +699,11 @@ class Approval(_message.Message):
         run_id: _builtins.str = ...,
         decided: _builtins.bool = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        answer_run_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "request", b"request"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "create_time", b"create_time", "decided", b"decided", "request", b"request", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "answer_run_id", b"answer_run_id", "conversation_id", b"conversation_id", "create_time", b"create_time", "decided", b"decided", "request", b"request", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

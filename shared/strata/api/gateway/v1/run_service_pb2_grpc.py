@@ -147,15 +147,21 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RespondToApproval(self, request, context):
-        """Answers an approval request and streams the run that goes on. NOT_FOUND
-        (APPROVAL_NOT_FOUND), INVALID_ARGUMENT (other tool call ids).
+        """Answers an approval request and streams the run that goes on: approved calls
+        run, each at most once; denied ones are told to the model with the reason. An
+        answer counts once; a repeated request_id gives the events of the first run.
+        Denying is possible whatever has become of the tools. NOT_FOUND
+        (APPROVAL_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
+        INVALID_ARGUMENT (other tool call ids, other arguments), FAILED_PRECONDITION
+        (APPROVAL_DECIDED, APPROVAL_EXPIRED, APPROVAL_OUTDATED), ALREADY_EXISTS
+        (REQUEST_ID_REUSED). What is refused changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListApprovals(self, request, context):
-        """Lists approval requests, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """Lists approval requests of all agents of the project, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -46,11 +46,17 @@ class RunServiceStub:
     committed stays. Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
     """
     RespondToApproval: _aio.UnaryStreamMultiCallable[_run_service_pb2.RespondToApprovalRequest, _run_service_pb2.RespondToApprovalResponse]
-    """Answers an approval request and streams the run that goes on. NOT_FOUND
-    (APPROVAL_NOT_FOUND), INVALID_ARGUMENT (other tool call ids).
+    """Answers an approval request and streams the run that goes on: approved calls
+    run, each at most once; denied ones are told to the model with the reason. An
+    answer counts once; a repeated request_id gives the events of the first run.
+    Denying is possible whatever has become of the tools. NOT_FOUND
+    (APPROVAL_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
+    INVALID_ARGUMENT (other tool call ids, other arguments), FAILED_PRECONDITION
+    (APPROVAL_DECIDED, APPROVAL_EXPIRED, APPROVAL_OUTDATED), ALREADY_EXISTS
+    (REQUEST_ID_REUSED). What is refused changes nothing.
     """
     ListApprovals: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ListApprovalsRequest, _run_service_pb2.ListApprovalsResponse]
-    """Lists approval requests, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+    """Lists approval requests of all agents of the project, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     ExplainRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ExplainRunRequest, _run_service_pb2.ExplainRunResponse]
     """Tells what a run did and where its time and tokens went. NOT_FOUND (RUN_NOT_FOUND)."""
 
@@ -122,8 +128,14 @@ class RunServiceServicer:
         request: _run_service_pb2.RespondToApprovalRequest,
         context: _aio.ServicerContext[_run_service_pb2.RespondToApprovalRequest, _abc.AsyncIterator[_run_service_pb2.RespondToApprovalResponse]],
     ) -> _abc.AsyncIterator[_run_service_pb2.RespondToApprovalResponse]:
-        """Answers an approval request and streams the run that goes on. NOT_FOUND
-        (APPROVAL_NOT_FOUND), INVALID_ARGUMENT (other tool call ids).
+        """Answers an approval request and streams the run that goes on: approved calls
+        run, each at most once; denied ones are told to the model with the reason. An
+        answer counts once; a repeated request_id gives the events of the first run.
+        Denying is possible whatever has become of the tools. NOT_FOUND
+        (APPROVAL_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
+        INVALID_ARGUMENT (other tool call ids, other arguments), FAILED_PRECONDITION
+        (APPROVAL_DECIDED, APPROVAL_EXPIRED, APPROVAL_OUTDATED), ALREADY_EXISTS
+        (REQUEST_ID_REUSED). What is refused changes nothing.
         """
 
     def ListApprovals(
@@ -131,7 +143,7 @@ class RunServiceServicer:
         request: _run_service_pb2.ListApprovalsRequest,
         context: _aio.ServicerContext[_run_service_pb2.ListApprovalsRequest, _abc.Awaitable[_run_service_pb2.ListApprovalsResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.ListApprovalsResponse]:
-        """Lists approval requests, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+        """Lists approval requests of all agents of the project, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
 
     def ExplainRun(
         self,

@@ -1,0 +1,63 @@
+"""Asks the person whether an agent may call its tools."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from strata.api.common.v1 import message_pb2
+from strata.cli.chat.prompt import interruptible
+from strata.cli.output import safe
+
+AskPerson: TypeAlias = Callable[
+    [message_pb2.ApprovalRequestPart], Sequence[message_pb2.ApprovalDecision] | None
+]
+
+
+def ask_on_terminal(
+    request: message_pb2.ApprovalRequestPart, read: Callable[[str], str] = input
+) -> list[message_pb2.ApprovalDecision] | None:
+    """Asks about each call, with all of its arguments.
+
+    It blocks: nothing is under way while the person decides.
+
+    Args:
+        request: What the agent asks for.
+        read: Shows a text and returns a line.
+
+    Returns:
+        A decision per call; None if the person does not decide now (Ctrl-C, Ctrl-D).
+    """
+    hashes = {bound.tool_call_id: bound.arguments_hash for bound in request.bindings}
+    try:
+        with interruptible():
+            return [_decide(call, hashes, read) for call in request.tool_calls]
+    except (EOFError, KeyboardInterrupt):
+        sys.stdout.write("\n")
+        return None
+
+
+def _decide(
+    call: message_pb2.ToolCallPart, hashes: dict[str, str], read: Callable[[str], str]
+) -> message_pb2.ApprovalDecision:
+    decision = message_pb2.ApprovalDecision(
+        tool_call_id=call.tool_call_id, arguments_hash=hashes.get(call.tool_call_id, "")
+    )
+    sys.stdout.write(f"{safe(call.name)}\n{safe(_whole(call.arguments))}\n")
+    while (answer := read("Approve? [y/n] ").strip().lower()) not in {"y", "yes", "n", "no"}:
+        pass
+    if answer.startswith("y"):
+        decision.approve = True
+    else:
+        decision.reason = read("Reason (for the agent, may be empty): ").strip()
+    return decision
+
+
+def _whole(arguments: str) -> str:
+    try:
+        value = json.loads(arguments or "{}")
+    except ValueError:
+        return arguments
+    return json.dumps(value, ensure_ascii=False, indent=2)

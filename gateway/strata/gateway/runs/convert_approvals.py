@@ -1,0 +1,158 @@
+"""Approvals between the wire and the domain; answers are checked here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from datetime import UTC
+
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.common.v1 import message_pb2
+from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.gateway.runs.approvals import Approval, ApprovalFilter, AskedApproval, OnApproval
+from strata.gateway.runs.convert import (
+    MAX_CHARACTERS,
+    principal_of,
+    refuse,
+    run_violations,
+)
+from strata.gateway.runs.domain import NewRun, RunKind
+from strata.shared.context import Caller
+from strata.shared.errors import FieldViolation
+from strata.shared.ids import check_id, new_id
+
+MAX_REASON = 10_000
+
+_STATUSES = (
+    message_pb2.TOOL_STATUS_UNSPECIFIED,
+    message_pb2.TOOL_STATUS_OK,
+    message_pb2.TOOL_STATUS_FAILED,
+)
+
+
+def asked_approval(request: message_pb2.ApprovalRequestPart) -> AskedApproval:
+    """Returns what a run asks for, from its event."""
+    return AskedApproval(
+        request.approval_id,
+        request.SerializeToString(deterministic=True),
+        request.expire_time.ToDatetime(tzinfo=UTC),
+    )
+
+
+def request_of(approval: Approval) -> message_pb2.ApprovalRequestPart:
+    """Returns the request as the wire has it."""
+    return message_pb2.ApprovalRequestPart.FromString(approval.request)
+
+
+def check_answer(request: pb.RespondToApprovalRequest) -> None:
+    """Checks what can be told without the request that is answered.
+
+    Raises:
+        InvalidArgumentError: Naming every wrong field.
+    """
+    check_id(request.approval_id, "approval", field="approval_id")
+    refuse([*run_violations(request), *_shape(request)])
+
+
+def answer_run(request: pb.RespondToApprovalRequest, approval: Approval, caller: Caller) -> NewRun:
+    """Returns the run that an answer asks for.
+
+    Raises:
+        InvalidArgumentError: The decisions are not those that are asked for.
+    """
+    refuse(list(_mismatches(request, request_of(approval))))
+    payload = turn_pb.ExecuteRunRequest(
+        agent_id=approval.agent_id,
+        conversation_id=approval.conversation_id,
+        approval=message_pb2.ApprovalResponsePart(
+            approval_id=approval.id, decisions=request.decisions
+        ),
+        max_steps=request.max_steps,
+    ).SerializeToString(deterministic=True)
+    return NewRun(
+        id=new_id("run"),
+        principal=principal_of(caller),
+        agent_id=approval.agent_id,
+        conversation_id=approval.conversation_id,
+        kind=RunKind.FOREGROUND,
+        payload=payload,
+        payload_hash=hashlib.sha256(payload).digest(),
+        max_steps=request.max_steps,
+        request_id=request.request_id or None,
+        on_approval=OnApproval.ANSWER,
+        approval_id=approval.id,
+    )
+
+
+def approved_tools(
+    request: pb.RespondToApprovalRequest, approval: Approval
+) -> Mapping[str, tuple[str, str]]:
+    """Returns name and version of the tools whose calls shall run, by id of the call."""
+    asked = request_of(approval)
+    names = {call.tool_call_id: call.name for call in asked.tool_calls}
+    versions = {bound.tool_call_id: bound.tool_version for bound in asked.bindings}
+    return {
+        each.tool_call_id: (names[each.tool_call_id], versions.get(each.tool_call_id, ""))
+        for each in request.decisions
+        if each.approve and not each.HasField("client_return")
+    }
+
+
+def approval_filter(request: pb.ListApprovalsRequest) -> ApprovalFilter:
+    """Returns which approvals a listing asks for.
+
+    Raises:
+        InvalidArgumentError: A malformed id.
+    """
+    if request.agent_id:
+        check_id(request.agent_id, "agent", field="agent_id")
+    return ApprovalFilter(request.agent_id, request.include_decided)
+
+
+def approval_to_pb(approval: Approval) -> pb.Approval:
+    """Returns an approval as the wire has it."""
+    out = pb.Approval(
+        request=request_of(approval),
+        agent_id=approval.agent_id,
+        conversation_id=approval.conversation_id,
+        run_id=approval.run_id,
+        decided=approval.decided,
+        answer_run_id=approval.answer_run_id,
+    )
+    out.create_time.FromDatetime(approval.create_time)
+    return out
+
+
+def _shape(request: pb.RespondToApprovalRequest) -> Iterator[FieldViolation]:
+    for index, each in enumerate(request.decisions):
+        field = f"decisions[{index}]"
+        for name, text, limit in (
+            ("reason", each.reason, MAX_REASON),
+            ("client_return", each.client_return, MAX_CHARACTERS),
+        ):
+            if "\0" in text or len(text) > limit:
+                yield FieldViolation(
+                    f"{field}.{name}", f"must have at most {limit} characters and no NUL"
+                )
+        if each.client_status not in _STATUSES:
+            yield FieldViolation(f"{field}.client_status", "must be OK or FAILED")
+        elif each.client_status and not each.HasField("client_return"):
+            yield FieldViolation(f"{field}.client_status", "belongs to a client_return")
+
+
+def _mismatches(
+    request: pb.RespondToApprovalRequest, asked: message_pb2.ApprovalRequestPart
+) -> Iterator[FieldViolation]:
+    expected = [call.tool_call_id for call in asked.tool_calls]
+    given = [each.tool_call_id for each in request.decisions]
+    if sorted(given) != sorted(expected):
+        yield FieldViolation(
+            "decisions", f"must be about each of {', '.join(expected)}, once, and no other call"
+        )
+        return
+    hashes = {bound.tool_call_id: bound.arguments_hash for bound in asked.bindings}
+    for index, each in enumerate(request.decisions):
+        if each.arguments_hash and each.arguments_hash != hashes.get(each.tool_call_id):
+            yield FieldViolation(
+                f"decisions[{index}].arguments_hash", "is not that of the call's arguments"
+            )

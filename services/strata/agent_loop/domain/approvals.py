@@ -1,0 +1,107 @@
+"""Requests for the approval of tool calls, and answers to them.
+
+A request is stored as one message that holds all of the reply: its text, the calls that wait for a
+person and those that wait with them. The calls become calls of an assistant message only together
+with their returns, so that no window ever holds a call without a return.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from strata.agent_loop.models.domain import ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalBinding:
+    """What exactly a decision about a call is about.
+
+    Attributes:
+        tool_call_id: The call.
+        tool_version: Names the definition of the tool that was asked for; empty if not known.
+        arguments_hash: See `arguments_hash`.
+    """
+
+    tool_call_id: str
+    tool_version: str
+    arguments_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRequest:
+    """A reply that waits for a person.
+
+    Attributes:
+        approval_id: Its id.
+        tool_calls: Calls that need a decision, with the arguments that they would run with.
+        waiting_calls: Calls of the reply that need none; they run after the answer.
+        bindings: One per call, in the order of the reply.
+        expire_time: From then on the calls count as denied.
+    """
+
+    approval_id: str
+    tool_calls: tuple[ToolCall, ...]
+    waiting_calls: tuple[ToolCall, ...] = ()
+    bindings: tuple[ApprovalBinding, ...] = ()
+    expire_time: datetime | None = None
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """All calls, in the order of the reply."""
+        order = {bound.tool_call_id: place for place, bound in enumerate(self.bindings)}
+        found = (*self.tool_calls, *self.waiting_calls)
+        return tuple(sorted(found, key=lambda call: order.get(call.id, len(order))))
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decision about one call.
+
+    Attributes:
+        approve: Run it.
+        reason: Why not, for the model.
+        client_return: What the client's own tool returned in its place; None if it ran none.
+        client_failed: That tool failed.
+        arguments_hash: What the decision says that the arguments were; empty for nothing.
+    """
+
+    tool_call_id: str
+    approve: bool = False
+    reason: str = ""
+    client_return: str | None = None
+    client_failed: bool = False
+    arguments_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalResponse:
+    """The answer to a request."""
+
+    approval_id: str
+    decisions: tuple[Decision, ...]
+
+    def of(self, tool_call_id: str) -> Decision:
+        """Returns the decision about a call; what nobody decided about is denied."""
+        found = (each for each in self.decisions if each.tool_call_id == tool_call_id)
+        return next(found, Decision(tool_call_id))
+
+
+def arguments_hash(arguments: str) -> str:
+    """Returns the SHA-256 of arguments as they are written, in hexadecimal digits."""
+    return hashlib.sha256(arguments.encode("utf-8", "replace")).hexdigest()
+
+
+def bindings_of(calls: Iterable[ToolCall], versions: dict[str, str]) -> tuple[ApprovalBinding, ...]:
+    """Returns what decisions about calls are bound to.
+
+    Args:
+        calls: The calls of a reply, in its order.
+        versions: Versions of tools, by name.
+    """
+    return tuple(
+        ApprovalBinding(call.id, versions.get(call.name, ""), arguments_hash(call.arguments))
+        for call in calls
+    )

@@ -1,0 +1,187 @@
+"""What waits for a person in a window, and what becomes of it.
+
+Everything follows from the window: a request is open until its calls have returns behind it, and
+the first answer behind it is the one that counts. A run that finds an open request brings it to an
+end before it asks the model: the run that has the answer runs what was approved, any other run
+nothing at all. Thus no call runs on two answers, and no request can hold a conversation up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from strata.agent_loop.domain.approvals import (
+    ApprovalRequest,
+    ApprovalResponse,
+    Decision,
+    bindings_of,
+)
+from strata.agent_loop.domain.messages import Message, Provenance, ToolStatus
+from strata.agent_loop.domain.tools import ToolResult, ToolSet
+from strata.agent_loop.loop.packaging import (
+    DEPENDED,
+    EXPIRED,
+    OUTCOME_UNKNOWN,
+    UNANSWERED,
+    denied,
+    own_result,
+)
+from strata.agent_loop.models.domain import (
+    FinishReason,
+    ModelReply,
+    ReasoningPart,
+    TextPart,
+    ToolCall,
+    Usage,
+)
+from strata.shared.ids import new_id
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """A request for approval whose calls have no returns yet.
+
+    Attributes:
+        message: The message that makes it.
+        request: The request.
+        answer: The first answer to it; None if there is none.
+        answered_by: The run that the answer came with.
+    """
+
+    message: Message
+    request: ApprovalRequest
+    answer: ApprovalResponse | None = None
+    answered_by: str = ""
+
+    @property
+    def reply(self) -> ModelReply:
+        """The model's reply, with the calls as they would be run. Its tokens are counted."""
+        content = (p for p in self.message.parts if isinstance(p, TextPart | ReasoningPart))
+        return ModelReply(tuple(content), self.request.calls, FinishReason.TOOL_CALLS, Usage())
+
+    def granted(self, run_id: str) -> Mapping[str, str]:
+        """Returns which calls a run is to make because they were approved, and of what version."""
+        answer = self.answer
+        if answer is None or self.answered_by != run_id:
+            return {}
+        versions = {bound.tool_call_id: bound.tool_version for bound in self.request.bindings}
+        return {
+            call.id: versions.get(call.id, "")
+            for call in self.request.tool_calls
+            if answer.of(call.id).approve and answer.of(call.id).client_return is None
+        }
+
+    def given(self, run_id: str, now: datetime, zone: str) -> dict[str, ToolResult]:
+        """Returns the results of the calls that the run does not make, by call id.
+
+        Args:
+            run_id: The run. If the answer came with it, these are the calls that were denied or
+                that the client made; otherwise all calls.
+            now: The time.
+            zone: The agent's.
+        """
+        mine = self.answer is not None and self.answered_by == run_id
+        told = {call.id: self._told(call, now, zone, mine) for call in self.request.tool_calls}
+        if not mine:
+            for call in self.request.waiting_calls:
+                told[call.id] = self._left(call, now, zone)
+        return {call_id: result for call_id, result in told.items() if result is not None}
+
+    def _told(self, call: ToolCall, now: datetime, zone: str, mine: bool) -> ToolResult | None:
+        if self.answer is None:
+            expires = self.request.expire_time
+            text = EXPIRED if expires is not None and expires <= now else UNANSWERED
+            return own_result(call, ToolStatus.FAILED, text, now, zone)
+        decision = self.answer.of(call.id)
+        if decision.client_return is not None:
+            return _by_client(call, decision, now, zone)
+        if not decision.approve:
+            return own_result(call, ToolStatus.FAILED, denied(decision.reason), now, zone)
+        if mine:
+            return None
+        return own_result(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN, now, zone)
+
+    def _left(self, call: ToolCall, now: datetime, zone: str) -> ToolResult:
+        if self.answer is None:
+            return own_result(call, ToolStatus.FAILED, DEPENDED, now, zone)
+        # The run that got the answer ended before it could say whether it had come to this call.
+        return own_result(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN, now, zone)
+
+
+def open_requests(messages: Sequence[Message]) -> list[OpenRequest]:
+    """Returns the requests in a window that are not brought to an end, oldest first."""
+    found: dict[str, OpenRequest] = {}
+    for message in messages:
+        request, answer = message.approval_request, message.approval_response
+        if request is not None:
+            found[request.approval_id] = OpenRequest(message, request)
+        elif answer is not None:
+            asked = found.get(answer.approval_id)
+            if asked is not None and asked.answer is None:
+                found[answer.approval_id] = OpenRequest(
+                    asked.message, asked.request, answer, message.run_id
+                )
+        elif found and message.tool_returns:
+            returned = {told.tool_call_id for told in message.tool_returns}
+            ended = [key for key, asked in found.items() if _ids(asked.request) & returned]
+            for key in ended:
+                del found[key]
+    return list(found.values())
+
+
+def continued_run(messages: Sequence[Message], answer: ApprovalResponse | None) -> str:
+    """Returns the run that a request was made in, for its answer; empty for none."""
+    if answer is None:
+        return ""
+    for message in messages:
+        request = message.approval_request
+        if request is not None and request.approval_id == answer.approval_id:
+            return message.run_id
+    return ""
+
+
+def settled_steps(committed: Iterable[Message]) -> int:
+    """Returns how many of a run's steps brought a request to an end: no model wrote those."""
+    return sum(bool(message.tool_calls) and message.usage is None for message in committed)
+
+
+def request_for(
+    calls: Sequence[ToolCall],
+    gated: Sequence[ToolCall],
+    toolset: ToolSet,
+    timeouts: Collection[int],
+    now: datetime,
+    default_s: int,
+) -> ApprovalRequest:
+    """Returns the request for a reply.
+
+    Args:
+        calls: All calls of the reply.
+        gated: Those that need a decision, as they would be run.
+        toolset: What is known of the tools.
+        timeouts: Seconds that rules give the person; the shortest counts.
+        now: The time.
+        default_s: Seconds if no rule says anything.
+    """
+    asked = {call.id: call for call in gated}
+    shown = [asked.get(call.id, call) for call in calls]
+    return ApprovalRequest(
+        approval_id=new_id("approval"),
+        tool_calls=tuple(call for call in shown if call.id in asked),
+        waiting_calls=tuple(call for call in shown if call.id not in asked),
+        bindings=bindings_of(shown, {tool.name: tool.version for tool in toolset.tools}),
+        expire_time=now + timedelta(seconds=min(timeouts, default=default_s)),
+    )
+
+
+def _by_client(call: ToolCall, decision: Decision, now: datetime, zone: str) -> ToolResult:
+    status = ToolStatus.FAILED if decision.client_failed else ToolStatus.OK
+    result = own_result(call, status, decision.client_return or "", now, zone)
+    # Not the system's own words: what clients return is what a tool said.
+    return replace(result, tool_return=replace(result.tool_return, provenance=Provenance.TOOL))
+
+
+def _ids(request: ApprovalRequest) -> set[str]:
+    return {call.id for call in (*request.tool_calls, *request.waiting_calls)}

@@ -1,0 +1,141 @@
+"""Requests for approval on the real store: who may go on with a conversation, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from contract.gateway.stores import Gateways
+from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
+from strata.gateway.runs.approvals import ApprovalFilter, AskedApproval, OnApproval
+from strata.gateway.runs.domain import Ending, NewRun, RunState, StopReason
+from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
+from strata.shared.ids import new_id
+
+ALL = ApprovalFilter()
+
+
+def asking(seconds: float = 600) -> tuple[str, Ending]:
+    """A new request, and the end of a run with it."""
+    expires = datetime.now(UTC) + timedelta(seconds=seconds)
+    asked = AskedApproval(new_id("approval"), b"what", expires)
+    return asked.id, replace(WELL, stop_reason=StopReason.REQUIRES_APPROVAL, asked=asked)
+
+
+def answering(approval_id: str, request_id: str | None = None) -> NewRun:
+    return new_run(on_approval=OnApproval.ANSWER, approval_id=approval_id, request_id=request_id)
+
+
+async def refused(gateways: Gateways, new: NewRun) -> FailedPreconditionError:
+    with pytest.raises(FailedPreconditionError) as raised:
+        await gateways.first.accept(new)
+    return raised.value
+
+
+async def test_a_conversation_waits_for_the_one_answer(gateways: Gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    queued = await gateways.first.accept(new_run())
+    assert queued.run.state is RunState.QUEUED
+    approval_id, ending = asking()
+    assert await gateways.first.finish(fence, ending, events(1), take_next=True) is None
+    assert await gateways.second.claim(10) == []
+
+    error = await refused(gateways, new_run())
+    assert error.reason is Reason.APPROVAL_PENDING
+    assert error.metadata["approval_id"] == approval_id
+    with pytest.raises(NotFoundError):
+        await gateways.first.accept(answering(new_id("approval")))
+    [listed] = await gateways.first.approvals(PROJECT, ALL, after=None, limit=10)
+    assert (listed.id, listed.run_id, listed.decided) == (approval_id, fence.run_id, False)
+    assert await gateways.first.approvals("project-2", ALL, after=None, limit=10) == []
+
+    new = answering(approval_id, request_id="once")
+    accepted = await gateways.first.accept(new)
+    assert accepted.dispatch is not None
+    again = await gateways.second.accept(replace(new, id=new_id("run")))
+    assert (again.run.id, again.dispatch) == (new.id, None)
+    error = await refused(gateways, answering(approval_id))
+    assert error.reason is Reason.APPROVAL_DECIDED
+    assert error.metadata["answer_run_id"] == new.id
+    assert await gateways.first.approvals(PROJECT, ALL, after=None, limit=10) == []
+    with_decided = ApprovalFilter(include_decided=True)
+    [listed] = await gateways.first.approvals(PROJECT, with_decided, after=None, limit=10)
+    assert (listed.decided, listed.answer_run_id) == (True, new.id)
+
+    fence = fence_of(accepted.dispatch, "gateway-1")
+    following = await gateways.first.finish(fence, WELL, events(1), take_next=True)
+    assert following is not None
+    assert following.run.id == queued.run.id
+
+
+async def test_after_the_deadline_messages_go_on_and_answers_do_not(gateways: Gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    queued = await gateways.first.accept(new_run())
+    approval_id, ending = asking(seconds=-1)
+    await gateways.first.finish(fence, ending, events(1), take_next=True)
+    error = await refused(gateways, answering(approval_id))
+    assert error.reason is Reason.APPROVAL_EXPIRED
+    [listed] = await gateways.first.approvals(
+        PROJECT, ApprovalFilter(include_decided=True), after=None, limit=10
+    )
+    assert (listed.decided, listed.answer_run_id) == (True, "")
+    assert await gateways.second.claim(10) == [(PROJECT, queued.run.id)]
+
+
+async def test_a_message_may_deny_what_is_asked_for(gateways: Gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    approval_id, ending = asking()
+    await gateways.first.finish(fence, ending, events(1), take_next=True)
+    new = new_run(on_approval=OnApproval.DENY)
+    assert (await gateways.first.accept(new)).dispatch is not None
+    found = await gateways.first.approval(PROJECT, approval_id)
+    assert (found.decided, found.answer_run_id) == (True, new.id)
+
+
+async def test_of_many_answers_one_is_taken(gateways: Gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    approval_id, ending = asking()
+    await gateways.first.finish(fence, ending, events(1), take_next=True)
+    stores = (gateways.first, gateways.second) * 4
+    answers = await asyncio.gather(
+        *(store.accept(answering(approval_id)) for store in stores), return_exceptions=True
+    )
+    assert sum(not isinstance(each, BaseException) for each in answers) == 1
+    reasons = {getattr(each, "reason", None) for each in answers if isinstance(each, Exception)}
+    assert reasons == {Reason.APPROVAL_DECIDED}
+
+
+async def test_no_message_slips_in_while_a_run_ends_with_a_request(gateways: Gateways) -> None:
+    for number in range(12):
+        conversation = f"conversation-{number}"
+        fence = await taken(gateways.first, "gateway-1", conversation)
+        approval_id, ending = asking()
+        _, accepted = await asyncio.gather(
+            gateways.first.finish(fence, ending, events(1), take_next=True),
+            gateways.second.accept(new_run(conversation)),
+            return_exceptions=True,
+        )
+        found = await gateways.first.approval(PROJECT, approval_id)
+        assert not found.decided
+        if isinstance(accepted, BaseException):
+            assert isinstance(accepted, FailedPreconditionError)
+            assert accepted.reason is Reason.APPROVAL_PENDING
+        else:
+            assert accepted.run.state is RunState.QUEUED
+
+
+async def test_pages_of_approvals_are_in_the_order_of_time(gateways: Gateways) -> None:
+    made = []
+    for number in range(3):
+        fence = await taken(gateways.first, "gateway-1", f"conversation-{number}")
+        approval_id, ending = asking()
+        made.append(approval_id)
+        await gateways.first.finish(fence, ending, events(1), take_next=True)
+    of_agent = ApprovalFilter("agent-1")
+    first = await gateways.first.approvals(PROJECT, of_agent, after=None, limit=2)
+    rest = await gateways.first.approvals(PROJECT, of_agent, after=first[-1].id, limit=2)
+    assert [each.id for each in (*first, *rest)] == made
+    assert await gateways.first.approvals(PROJECT, ApprovalFilter("x"), after=None, limit=2) == []

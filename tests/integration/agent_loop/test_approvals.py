@@ -1,0 +1,71 @@
+"""Approved calls on the real rooms, the real journal and the real ledger, where processes die."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from doubles.script import Reply, say
+from integration.agent_loop.test_recovery import Died, Mortal, human, mortal, remember
+from integration.agent_loop.world import World, roles
+from strata.agent_loop.domain.approvals import ApprovalResponse, Decision
+from strata.agent_loop.domain.events import ApprovalRequested
+from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.domain.tools import CallFinished, ToolEvent
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import tool_pb2
+from strata.shared.ids import new_id
+
+__all__ = ["mortal"]
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+GATE = tool_pb2.ToolRule(type=tool_pb2.TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_name="memory_insert")
+
+
+async def asked(world: World, mortal: Mortal, agent: agent_pb.Agent) -> RunRequest:
+    """Lets the agent ask for two calls; returns the run that approves one and denies the other."""
+    world.model.script(Reply(calls=(remember("one"), remember("two"))), say("Noted."))
+    mortal.tools.at = lambda _event: None
+    request = mortal.request(agent, "Remember both.")
+    first, again = [await mortal.run(replace(request, attempt=n)) for n in (1, 2)]
+    requests = [e.request for e in first.events if isinstance(e, ApprovalRequested)]
+    # A dispatch that came too late tells the same, and asks no model.
+    assert requests == [e.request for e in again.events if isinstance(e, ApprovalRequested)]
+    assert len(world.model.requests) == 1
+    assert again.stop_reason is StopReason.REQUIRES_APPROVAL
+    assert roles((await world.window(agent)).messages) == ["system", "user", "approval"]
+    yes, no = requests[0].tool_calls
+    decisions = (Decision(yes.id, approve=True), Decision(no.id, reason="No."))
+    answer = ApprovalResponse(requests[0].approval_id, decisions)
+    return replace(request, run_id=new_id("run"), inputs=(), approval=answer)
+
+
+@pytest.mark.parametrize("at", ["start", "end", "both"])
+async def test_an_approved_call_has_its_effect_once_whenever_the_process_dies(
+    world: World, mortal: Mortal, at: str
+) -> None:
+    agent = await world.make_agent(tool_rules=[GATE])
+    request = await asked(world, mortal, agent)
+    deaths = {"start": [False], "end": [True], "both": [False, True]}[at]
+    for attempt, ended in enumerate(deaths, 1):
+
+        def die(event: ToolEvent, ended: bool = ended) -> None:
+            if isinstance(event, CallFinished) is ended:
+                raise Died
+
+        mortal.tools.at = die
+        with pytest.raises(Died):
+            await mortal.run(replace(request, attempt=attempt))
+    mortal.tools.at = lambda _event: None
+    sink = await mortal.run(replace(request, attempt=len(deaths) + 1))
+
+    assert sink.stop_reason is StopReason.END_TURN
+    assert await human(world, agent) == "one"
+    messages = (await world.window(agent)).messages
+    turn = ["user", "approval", "approval", "assistant", "tool", "assistant"]
+    assert roles(messages) == ["system", *turn]
+    told = [part.tool_return.content for part in messages[5].parts]
+    assert "User reason: No." in told[1]
+    assert len(world.model.requests) == 2

@@ -1,0 +1,140 @@
+"""Approvals through the gateway, in front of a scripted agent loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import grpc
+import pytest
+
+from integration.gateway.test_proxy import reason
+from integration.gateway.world import (
+    Gateway,
+    World,
+    collect,
+    event,
+    finished,
+    kinds,
+    reply,
+    started,
+    step,
+)
+from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.shared.ids import new_id
+
+
+def asks(approval_id: str, version: str = "v1") -> Any:
+    """A turn that ends with a request."""
+    request = message_pb2.ApprovalRequestPart(
+        approval_id=approval_id,
+        tool_calls=[message_pb2.ToolCallPart(tool_call_id="c1", name="pay", arguments="{}")],
+        bindings=[
+            message_pb2.ApprovalBinding(
+                tool_call_id="c1", tool_version=version, arguments_hash="abc"
+            )
+        ],
+    )
+    request.expire_time.FromDatetime(datetime.now(UTC) + timedelta(hours=1))
+
+    async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        yield started()
+        yield step()
+        yield event(approval_requested=run_event_pb2.ApprovalRequested(approval=request))
+        yield finished(run_event_pb2.STOP_REASON_REQUIRES_APPROVAL)
+
+    return turn
+
+
+def respond(gateway: Gateway, approval_id: str, **decision: Any) -> Any:
+    decision.setdefault("tool_call_id", "c1")
+    return gateway.runs.RespondToApproval(
+        pb.RespondToApprovalRequest(
+            approval_id=approval_id, decisions=[message_pb2.ApprovalDecision(**decision)]
+        ),
+        metadata=gateway.metadata,
+        timeout=60,
+    )
+
+
+async def open_approval(world: World, gateway: Gateway) -> tuple[str, str]:
+    """An agent, and the approval that it waits for."""
+    agent, approval_id = world.new_agent(), new_id("approval")
+    world.turns.script = asks(approval_id)
+    events = await collect(gateway.send(agent))
+    assert kinds(events)[-2:] == ["approval_requested", "run_finished"]
+    world.turns.script = reply("Done.")
+    return agent, approval_id
+
+
+async def refusal(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await collect(call)
+    return raised.value.code(), reason(raised.value)
+
+
+async def test_an_answer_goes_on_with_the_conversation(world: World) -> None:
+    gateway = await world.gateway()
+    world.tools.versions["pay"] = "v1"
+    agent, approval_id = await open_approval(world, gateway)
+    assert await refusal(gateway.send(agent)) == (
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "APPROVAL_PENDING",
+    )
+    request = pb.ListApprovalsRequest(agent_id=agent)
+    [listed] = (await gateway.runs.ListApprovals(request, metadata=gateway.metadata)).approvals
+    assert listed.request.approval_id == approval_id
+    assert (listed.agent_id, listed.decided) == (agent, False)
+    assert listed.conversation_id == agent.replace("agent-", "conversation-")
+
+    call = respond(gateway, approval_id, approve=True, arguments_hash="abc")
+    events = await collect(call)
+    assert kinds(events)[-1] == "run_finished"
+    assert dict(await call.initial_metadata())["x-run-id"] == events[0].run_id
+    turn = world.turns.requests[-1]
+    assert turn.approval.approval_id == approval_id
+    assert turn.approval.decisions[0].approve
+    assert not turn.messages
+    assert await refusal(respond(gateway, approval_id, approve=True)) == (
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "APPROVAL_DECIDED",
+    )
+    assert kinds(await collect(gateway.send(agent)))[-1] == "run_finished"
+
+
+async def test_a_changed_tool_can_only_be_denied_and_what_is_refused_loses_nothing(
+    world: World,
+) -> None:
+    gateway = await world.gateway()
+    _, approval_id = await open_approval(world, gateway)
+    asked = len(world.turns.requests)
+    world.tools.versions["pay"] = "v2"
+    outdated = (grpc.StatusCode.FAILED_PRECONDITION, "APPROVAL_OUTDATED")
+    wrong = (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD")
+    assert await refusal(respond(gateway, approval_id, approve=True)) == outdated
+    del world.tools.versions["pay"]
+    assert await refusal(respond(gateway, approval_id, approve=True)) == outdated
+    other = respond(gateway, approval_id, approve=True, arguments_hash="other")
+    assert await refusal(other) == wrong
+    assert await refusal(respond(gateway, approval_id, tool_call_id="c2")) == wrong
+    assert await refusal(respond(gateway, approval_id, client_status=2)) == wrong
+    assert await refusal(respond(gateway, new_id("approval"), approve=True)) == (
+        grpc.StatusCode.NOT_FOUND,
+        "APPROVAL_NOT_FOUND",
+    )
+    assert len(world.turns.requests) == asked
+    assert kinds(await collect(respond(gateway, approval_id, reason="No.")))[-1] == "run_finished"
+    assert world.turns.requests[-1].approval.decisions[0].reason == "No."
+
+
+async def test_a_message_can_take_the_place_of_an_answer(world: World) -> None:
+    gateway = await world.gateway()
+    agent, approval_id = await open_approval(world, gateway)
+    events = await collect(gateway.send(agent, "Forget it.", on_approval=pb.ON_APPROVAL_DENY))
+    assert kinds(events)[-1] == "run_finished"
+    assert await refusal(respond(gateway, approval_id, reason="No.")) == (
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "APPROVAL_DECIDED",
+    )

@@ -1,0 +1,168 @@
+"""Approvals through the whole system: asked, answered, left alone, and never in the way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from doubles.script import Call, Reply, call, say
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import message_pb2, tool_pb2
+from strata.api.common.v1 import run_event_pb2 as event_pb
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
+from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
+from strata.shared.ids import new_id
+from world import Ran, Stream, World, roles, user
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+GATE = tool_pb2.ToolRule(
+    type=tool_pb2.TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_name="memory_insert", timeout_s=600
+)
+INSERT = {"label": "human", "new_str": "Likes rowing."}
+
+
+def asks(text: str = "May I?") -> Reply:
+    """A reply with a call that needs approval and one that does not."""
+    calls = (Call("conversation_search", {"query": "row"}), Call("memory_insert", INSERT))
+    return Reply(text=text, reasoning="hm", calls=calls)
+
+
+async def respond(world: World, asked: message_pb2.ApprovalRequestPart, **fields: Any) -> Ran:
+    [gated] = asked.tool_calls
+    decision = message_pb2.ApprovalDecision(tool_call_id=gated.tool_call_id, **fields)
+    request = run_pb.RespondToApprovalRequest(approval_id=asked.approval_id, decisions=[decision])
+    return await Stream(world.runs.RespondToApproval(request)).rest()
+
+
+def asked_in(ran: Ran) -> message_pb2.ApprovalRequestPart:
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_REQUIRES_APPROVAL
+    [asked] = [
+        e.approval_requested.approval for e in ran.events if e.HasField("approval_requested")
+    ]
+    return asked
+
+
+@pytest.mark.parametrize("model", ["openai/test-model", "anthropic/test-model"])
+async def test_an_approved_call_runs_and_a_denied_one_does_not(world: World, model: str) -> None:
+    agent = await world.make_agent(model, tool_rules=[GATE])
+    world.model.script(asks(), say("Noted."), asks("Again?"), say("As you like."))
+    ran = await world.send(agent, "I like rowing.")
+    asked = asked_in(ran)
+    assert [each.name for each in asked.tool_calls] == ["memory_insert"]
+    assert [each.name for each in asked.waiting_calls] == ["conversation_search"]
+    assert all(bound.tool_version and bound.arguments_hash for bound in asked.bindings)
+    assert ran.finished.usage.total_tokens == (await world.run(ran.run_id)).usage.total_tokens > 0
+    assert roles(await world.log(agent)) == ["system", "user", "approval"]
+
+    with pytest.raises(FailedPreconditionError) as raised:
+        await world.send(agent, "Well?")
+    assert raised.value.reason is Reason.APPROVAL_PENDING
+    assert raised.value.metadata["approval_id"] == asked.approval_id
+
+    assert (await respond(world, asked, approve=True)).text == "Noted."
+    assert "Likes rowing." in (await world.block(agent, "human")).value
+    listing = run_pb.ListApprovalsRequest(agent_id=agent.id)
+    assert not (await world.runs.ListApprovals(listing)).approvals
+    asked = asked_in(await world.send(agent, "I still do."))
+    [listed] = (await world.runs.ListApprovals(listing)).approvals
+    assert listed.request == asked
+    denied = await respond(world, asked, reason="You know it.")
+    assert denied.text == "As you like."
+
+    log = await world.log(agent)
+    turn = ["user", "approval", "approval", "assistant", "tool", "assistant"]
+    assert roles(log) == ["system", *turn, *turn]
+    told = [part.tool_return for part in log[-2].parts]
+    assert [each.name for each in told] == ["conversation_search", "memory_insert"]
+    assert "User reason: You know it." in told[1].content
+    assert (await world.block(agent, "human")).value.count("Likes rowing.") == 1
+
+
+async def test_an_approval_is_for_the_tool_as_it_was(world: World) -> None:
+    name = f"pay_{new_id('x')[-8:].replace('-', '')}"
+
+    async def put(text: str) -> None:
+        source = f'def {name}() -> str:\n    """Pays."""\n    return "{text}"\n'
+        request = tool_pb.UpsertToolRequest(source_code=source, default_requires_approval=True)
+        await world.tools.UpsertTool(request)
+
+    await put("paid")
+    agent = await world.make_agent(tools=[name])
+    world.model.script(call(name), say("Done."))
+    asked = asked_in(await world.send(agent, "Pay."))
+    await put("paid twice")
+    with pytest.raises(FailedPreconditionError) as raised:
+        await respond(world, asked, approve=True)
+    assert raised.value.reason is Reason.APPROVAL_OUTDATED
+    assert raised.value.metadata["name"] == name
+    await put("paid")
+    ran = await respond(world, asked, approve=True)
+    assert ran.text == "Done."
+    told = next(m for m in ran.messages if m.role == message_pb2.ROLE_TOOL)
+    assert '"paid"' in told.parts[0].tool_return.content
+
+
+async def test_nothing_that_happens_while_it_is_pending_holds_the_agent_up(world: World) -> None:
+    agent = await world.make_agent(tool_rules=[GATE])
+    replies = iter([asks()])
+    world.model.respond(lambda _: next(replies, say("Hello.")))
+    asked = asked_in(await world.send(agent, "I like rowing."))
+
+    fork = await world.agents.ForkConversation(
+        agent_pb.ForkConversationRequest(conversation_id=agent.default_conversation_id)
+    )
+    ran = await world.send(agent, "Here?", conversation_id=fork.conversation.id)
+    assert ran.text == "Hello."
+    compacting = agent_pb.CompactConversationRequest(agent_id=agent.id)
+    await world.agents.CompactConversation(compacting)
+    await world.agents.UpdateAgent(
+        agent_pb.UpdateAgentRequest(
+            agent_id=agent.id,
+            tools=agent_pb.NameList(names=["conversation_search"]),
+            set_tool_rules=True,
+        )
+    )
+    ran = await respond(world, asked, approve=True)
+    assert ran.text == "Hello."
+    assert (await world.block(agent, "human")).value == ""
+    assert (await world.send(agent, "And here?")).text == "Hello."
+
+
+async def test_messages_wait_behind_a_request_and_may_take_its_place(world: World) -> None:
+    agent = await world.make_agent(tool_rules=[GATE])
+    go_on = asyncio.Event()
+    world.model.script(
+        Reply(text="May I? " * 20, calls=asks().calls, held=go_on),
+        say("Fine."),
+        say("Third."),
+    )
+    first = world.begin(agent, "I like rowing.")
+    await first.until("text_delta")
+    queued = await world.runs.StartRun(
+        run_pb.StartRunRequest(agent_id=agent.id, messages=[user("Third?")])
+    )
+    go_on.set()
+    asked_in(await first.rest())
+    assert (await world.run(queued.run.id)).state == run_pb.RUN_STATE_QUEUED
+    second = world.begin(agent, "Never mind.", on_approval=run_pb.ON_APPROVAL_DENY)
+    texts = {(await second.rest()).text, (await world.follow(queued.run.id)).text}
+    assert texts == {"Fine.", "Third."}
+    assert (await world.block(agent, "human")).value == ""
+
+
+async def test_an_answer_for_an_agent_that_is_gone_says_so(world: World) -> None:
+    agent = await world.make_agent(tool_rules=[GATE])
+    world.model.script(call("memory_insert", INSERT))
+    asked = asked_in(await world.send(agent, "I like rowing."))
+    await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
+    with pytest.raises(NotFoundError) as raised:
+        await respond(world, asked, approve=True)
+    assert raised.value.reason is Reason.AGENT_NOT_FOUND
+    asked.approval_id = new_id("approval")
+    with pytest.raises(NotFoundError) as raised:
+        await respond(world, asked)
+    assert raised.value.reason is Reason.APPROVAL_NOT_FOUND

@@ -1,0 +1,95 @@
+"""Turns in which a person is asked, and what people answer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from strata.agent_loop.domain.approvals import ApprovalRequest, ApprovalResponse, Decision
+from strata.agent_loop.domain.messages import ToolReturn
+from strata.agent_loop.domain.runs import RunRequest
+from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.loop.approvals import open_requests
+from strata.agent_loop.loop.requests import View
+from strata.agent_loop.models.domain import Role
+from unit.agent_loop.loop.world import Died, LoopWorld, Sink
+
+
+def gated_world(*names: str, **fields: Any) -> LoopWorld:
+    """A world in which calls of these tools wait for a person."""
+    world = LoopWorld(**fields)
+    change_tools(world, *names)
+    return world
+
+
+def change_tools(world: LoopWorld, *names: str, version: str = "1") -> None:
+    """Sets which tools wait for a person, and the version of all tools."""
+    world.tools.toolset = ToolSet(
+        tuple(
+            replace(tool, requires_approval=tool.name in names, version=version)
+            for tool in world.tools.toolset.tools
+        )
+    )
+
+
+def asked(world: LoopWorld) -> ApprovalRequest:
+    """The one request that is open."""
+    [found] = open_requests(world.recall.messages)
+    return found.request
+
+
+def yes(request: ApprovalRequest) -> ApprovalResponse:
+    return answer(request, *(Decision(call.id, approve=True) for call in request.tool_calls))
+
+
+def no(request: ApprovalRequest, reason: str = "") -> ApprovalResponse:
+    return answer(request, *(Decision(call.id, reason=reason) for call in request.tool_calls))
+
+
+def answer(request: ApprovalRequest, *decisions: Decision) -> ApprovalResponse:
+    return ApprovalResponse(request.approval_id, decisions)
+
+
+def with_answer(world: LoopWorld, response: ApprovalResponse, **fields: Any) -> RunRequest:
+    """The run that brings an answer."""
+    return world.request("", approval=response, **fields)
+
+
+def returns(world: LoopWorld) -> list[ToolReturn]:
+    """All returns in the window."""
+    return [told for message in world.recall.messages for told in message.tool_returns]
+
+
+def acts(world: LoopWorld) -> Counter[str]:
+    """How often each call of `acts` had its effect, over all runs."""
+    found: Counter[str] = Counter()
+    for key, times in world.tools.acted.items():
+        found[key.rpartition("/")[2]] += times
+    return found
+
+
+async def until_done(world: LoopWorld, request: RunRequest, replies: Sequence[Any]) -> Sink:
+    """Dispatches a run again until no process dies."""
+    attempt = request.attempt
+    while True:
+        try:
+            return await world.run(replace(request, attempt=attempt), *replies)
+        except Died:
+            world.fate.last = None
+            replies = ()
+            attempt += 1
+
+
+def assert_a_provider_takes_it(world: LoopWorld) -> None:
+    """What the model is shown has each call answered at once, and no return without its call."""
+    waiting: list[str] = []
+    for chat in View(5000).chats(world.recall.messages):
+        if chat.role is Role.TOOL:
+            assert chat.tool_call_id in waiting
+            waiting.remove(chat.tool_call_id)
+            continue
+        assert not waiting
+        waiting = [call.id for call in chat.tool_calls]
+    assert not waiting

@@ -1,0 +1,329 @@
+"""Calls that wait for a person: asked once, run at most once, and never in anybody's way."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from strata.agent_loop.domain.approvals import Decision, arguments_hash
+from strata.agent_loop.domain.events import ApprovalRequested, MessageStored
+from strata.agent_loop.domain.messages import MessageRole, Provenance, ToolStatus
+from strata.agent_loop.domain.runs import StopReason
+from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.loop.approvals import open_requests
+from strata.agent_loop.models.domain import ReasoningPart, TextPart, ToolCall
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.shared.errors import Reason
+from strata.shared.tool_rules import ToolRuleType
+from unit.agent_loop.loop.gated import (
+    acts,
+    answer,
+    asked,
+    assert_a_provider_takes_it,
+    change_tools,
+    gated_world,
+    no,
+    returns,
+    until_done,
+    with_answer,
+    yes,
+)
+from unit.agent_loop.loop.ruled import most, rule, told
+from unit.agent_loop.loop.world import USAGE, Died, LoopWorld, assert_pairs_are_whole, reply
+
+GATE = ToolRuleType.REQUIRES_APPROVAL
+
+
+def roles(world: LoopWorld) -> list[str]:
+    return [message.role.value for message in world.recall.messages[1:]]
+
+
+async def test_a_call_that_needs_approval_ends_the_run_with_a_request() -> None:
+    world = gated_world("acts")
+    calls = world.calls("reads", "acts")
+    said = replace(calls, content=(ReasoningPart("hm", "signed"), TextPart("Shall I?")))
+    sink = await world.run(None, said)
+
+    assert sink.outcome.stop_reason is StopReason.REQUIRES_APPROVAL
+    assert (sink.outcome.step_count, sink.outcome.usage) == (1, USAGE)
+    assert roles(world) == ["user", "approval"]
+    assert world.tools.batches == []
+    request = asked(world)
+    reads, gated = said.tool_calls
+    assert (request.tool_calls, request.waiting_calls) == ((gated,), (reads,))
+    assert request.calls == said.tool_calls
+    assert [bound.tool_call_id for bound in request.bindings] == [reads.id, gated.id]
+    assert {bound.tool_version for bound in request.bindings} == {"1"}
+    assert request.bindings[1].arguments_hash == arguments_hash("{}")
+    assert request.expire_time is not None
+    assert (request.expire_time - world.clock.now()).total_seconds() == world.ports.approval_s
+    assert [event.request for event in sink.of(ApprovalRequested)] == [request]
+    assert sink.kinds[-2:] == ["ApprovalRequested", "RunFinished"]
+
+
+async def test_an_approved_call_runs_once_and_the_reply_is_stored_whole() -> None:
+    world = gated_world("acts")
+    calls = world.calls("reads", "acts")
+    said = replace(calls, content=(ReasoningPart("hm", "signed"), TextPart("Shall I?")))
+    await world.run(None, said)
+    sink = await world.run(with_answer(world, yes(asked(world))), reply("Done."))
+
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert (sink.outcome.step_count, sink.outcome.usage) == (1, USAGE)
+    assert roles(world) == ["user", "approval", "approval", "assistant", "tool", "assistant"]
+    whole = world.recall.messages[4]
+    assert whole.parts == (*said.content, *said.tool_calls)
+    assert whole.usage is None
+    assert whole.step_id == world.recall.messages[2].step_id
+    assert told(world) == ["did reads", "did acts"]
+    assert acts(world) == {said.tool_calls[1].id: 1}
+    assert_a_provider_takes_it(world)
+    [shown] = world.model.requests[1:]
+    assert [chat.role.value for chat in shown.messages[1:]] == ["user", "assistant", "tool", "tool"]
+
+
+async def test_a_denied_call_tells_the_reason_and_does_not_run() -> None:
+    world = gated_world("acts")
+    await world.run(None, world.calls("reads", "acts"))
+    await world.run(with_answer(world, no(asked(world), "Too dear.")), reply("I see."))
+
+    assert told(world) == [
+        "did reads",
+        "Error: request to call tool denied. User reason: Too dear.",
+    ]
+    assert returns(world)[1].status is ToolStatus.FAILED
+    assert not acts(world)
+
+
+async def test_what_the_client_returns_stands_in_place_of_the_call() -> None:
+    world = gated_world("acts", "edits")
+    await world.run(None, world.calls("acts", "edits"))
+    first, second = asked(world).tool_calls
+    given = answer(
+        asked(world),
+        Decision(first.id, client_return="42"),
+        Decision(second.id, client_return="no disk", client_failed=True),
+    )
+    await world.run(with_answer(world, given), reply("Good."))
+
+    assert told(world) == ["42", "no disk"]
+    assert [told.status for told in returns(world)] == [ToolStatus.OK, ToolStatus.FAILED]
+    assert {told.provenance for told in returns(world)} == {Provenance.TOOL}
+    assert world.tools.batches == []
+    assert world.journal.opened == 0
+
+
+async def test_a_rule_can_ask_for_approval_and_say_how_long_it_waits() -> None:
+    world = LoopWorld()
+    rule(world, ToolRule(GATE, "acts", timeout_s=60), tools=("acts", "reads"))
+    await world.run(None, world.calls("acts"))
+    expires = asked(world).expire_time
+    assert expires is not None
+    assert (expires - world.clock.now()).total_seconds() == 60
+
+
+async def test_nobody_is_asked_about_what_would_be_refused_anyway() -> None:
+    world = gated_world("acts")
+    broken = replace(world.calls(), tool_calls=(ToolCall("broken", "acts", "{"),))
+    sink = await world.run(None, broken, reply("Oh."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert roles(world) == ["user", "assistant", "tool", "assistant"]
+
+
+async def test_people_see_the_arguments_that_rules_give() -> None:
+    world = gated_world("acts")
+    given = ToolRule(ToolRuleType.RUN_FIRST, "acts", prefilled={"acts": '{"x": 1}'})
+    rule(world, given, tools=("acts",))
+    toolset = world.tools.toolset
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    tools = (replace(t, schema=replace(t.schema, parameters=schema)) for t in toolset.tools)
+    world.tools.toolset = replace(toolset, tools=tuple(tools))
+    await world.run(None, world.calls("acts"))
+    [call] = asked(world).tool_calls
+    assert json.loads(call.arguments) == {"x": 1}
+    await world.run(with_answer(world, yes(asked(world))), reply("Done."))
+    [batch] = world.tools.batches
+    assert batch.calls == [call]
+
+
+async def test_an_approved_call_is_not_judged_by_the_rules_and_counts() -> None:
+    world = gated_world("acts")
+    rule(world, most("acts", 1), tools=("acts", "reads"))
+    await world.run(None, world.calls("acts"))
+    await world.run(with_answer(world, yes(asked(world))), world.calls("acts"), reply("x"))
+    first, second = told(world)
+    assert first == "did acts"
+    assert second.startswith("[ToolConstraintError]")
+
+
+async def test_a_message_in_place_of_an_answer_denies_and_goes_on() -> None:
+    world = gated_world("acts")
+    await world.run(None, world.calls("reads", "acts"))
+    sink = await world.run(world.request("Never mind."), reply("Fine."))
+
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert roles(world) == ["user", "approval", "user", "assistant", "tool", "assistant"]
+    waited, denied = told(world)
+    assert denied.startswith("Error: request to call tool denied. The user did not answer")
+    assert waited.startswith("The call was not started:")
+    assert world.tools.batches == []
+    assert open_requests(world.recall.messages) == []
+    assert_a_provider_takes_it(world)
+
+
+async def test_after_the_deadline_the_agent_is_told_that_nobody_answered() -> None:
+    world = gated_world("acts")
+    await world.run(None, world.calls("acts"))
+    world.clock.advance(world.ports.approval_s)
+    await world.run(world.request("Hello?"), reply("Hello."))
+    assert told(world) == [
+        "Error: request to call tool denied. Nobody answered before the deadline of the request."
+    ]
+
+
+async def test_the_first_answer_counts() -> None:
+    world = gated_world("acts")
+    await world.run(None, world.calls("acts"))
+    request = asked(world)
+    await world.run(with_answer(world, yes(request)), reply("Done."))
+    before = roles(world)
+    for late in (yes(request), no(request)):
+        sink = await world.run(with_answer(world, late))
+        failure = sink.outcome.failure
+        assert failure is not None
+        assert failure.reason is Reason.APPROVAL_NOT_FOUND
+    assert sum(acts(world).values()) == 1
+    assert roles(world) == [*before, "approval", "approval"]
+    assert_a_provider_takes_it(world)
+
+
+@pytest.mark.parametrize("change", ["changed", "deleted"])
+async def test_a_tool_that_is_another_one_now_does_not_run(change: str) -> None:
+    world = gated_world("acts")
+    await world.run(None, world.calls("acts", "reads"))
+    request = asked(world)
+    if change == "changed":
+        change_tools(world, "acts", version="2")
+    else:
+        world.tools.toolset = world.tools.toolset.only({"reads"})
+    sink = await world.run(with_answer(world, yes(request)), reply("Oh."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    refused, free = told(world)
+    starts = {
+        "changed": "The call needs the approval of a person: acts was changed",
+        "deleted": "[ToolConstraintError] Cannot call acts",
+    }
+    assert refused.startswith(starts[change])
+    assert free == "did reads"
+    assert not acts(world)
+
+
+async def test_an_answer_that_a_dead_run_took_along_is_not_acted_on_by_another() -> None:
+    world = gated_world("acts")
+    await world.run(None, world.calls("reads", "acts"))
+    world.models.error = ModelError(ModelErrorKind.NOT_CONFIGURED, "no model")
+    sink = await world.run(with_answer(world, yes(asked(world))))
+    assert sink.outcome.failure is not None
+    world.models.error = None
+    await world.run(world.request("And?"), reply("I do not know."))
+    assert {told.status for told in returns(world)} == {ToolStatus.UNKNOWN}
+    assert world.tools.batches == []
+    assert_a_provider_takes_it(world)
+
+
+async def test_a_second_answer_to_a_request_that_a_dead_run_had_answered_changes_nothing() -> None:
+    world = gated_world("acts")
+    await world.run(None, world.calls("acts"))
+    request = asked(world)
+    world.models.error = ModelError(ModelErrorKind.NOT_CONFIGURED, "no model")
+    await world.run(with_answer(world, no(request, "Mine.")))
+    world.models.error = None
+    sink = await world.run(with_answer(world, yes(request)))
+    assert sink.outcome.failure is not None
+    assert sink.outcome.failure.reason is Reason.APPROVAL_NOT_FOUND
+    await world.run(world.request("And?"), reply("It was denied."))
+    assert told(world) == ["Error: request to call tool denied. User reason: Mine."]
+    assert not acts(world)
+
+
+async def test_a_dispatch_after_the_request_was_stored_tells_it_again_and_asks_no_model() -> None:
+    world = gated_world("acts")
+    request = world.request()
+    first = await world.run(request, world.calls("acts"))
+    again = await world.run(replace(request, attempt=2))
+    assert again.outcome == first.outcome
+    assert again.of(ApprovalRequested) == first.of(ApprovalRequested)
+    assert len(world.model.requests) == 1
+
+
+async def test_the_last_step_is_left_to_the_model() -> None:
+    world = gated_world("acts")
+    await world.run(world.request(max_steps=1), world.calls("acts"))
+    sink = await world.run(with_answer(world, yes(asked(world)), max_steps=1), reply("Done."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert sink.outcome.step_count == 1
+
+
+async def test_a_tool_that_ends_the_turn_ends_it_after_approval() -> None:
+    world = gated_world("acts")
+    rule(world, ToolRule(ToolRuleType.EXIT_LOOP, "acts"), tools=("acts",))
+    await world.run(None, world.calls("acts"))
+    sink = await world.run(with_answer(world, yes(asked(world))))
+    assert sink.outcome.stop_reason is StopReason.TOOL_RULE
+
+
+async def test_a_call_whose_turn_nobody_could_foresee_is_not_run_unasked() -> None:
+    world = gated_world("acts")
+    # Only after `reads` has returned it is known that `acts` may be called; it is gated from then.
+    rule(world, ToolRule(ToolRuleType.RUN_FIRST, "reads"), tools=("acts", "reads"))
+    await world.run(None, world.calls("reads", "acts"))
+    assert [call.name for call in asked(world).tool_calls] == ["acts"]
+    assert not acts(world)
+
+
+async def test_a_reply_whose_tool_has_come_to_need_approval_meanwhile_is_not_run() -> None:
+    world = gated_world()
+    request = world.request()
+
+    def die() -> None:
+        raise Died
+
+    world.tools.on_call = die
+    with pytest.raises(Died):
+        await world.run(request, world.calls("reads", "acts"))
+    world.tools.on_call = lambda: None
+    change_tools(world, "acts")
+    sink = await world.run(replace(request, attempt=2), reply("Oh."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    free, refused = told(world)
+    assert free == "did reads"
+    assert refused.startswith("The call needs the approval of a person")
+    assert not acts(world)
+
+
+async def test_every_death_on_the_way_asks_once_and_acts_once() -> None:
+    for last in range(60):
+        world = gated_world("acts")
+        world.fate.last = last
+        request = world.request()
+        await until_done(world, request, [world.calls("acts"), reply("x")])
+        world.fate.last = None
+        if not open_requests(world.recall.messages):
+            # The reply was lost before it was stored, and the model said something else.
+            continue
+        world.fate.calls = 0
+        world.fate.last = last
+        world.model.replies.clear()
+        sink = await until_done(
+            world, with_answer(world, yes(asked(world))), [reply("Done."), reply("Done.")]
+        )
+        assert sink.outcome.stop_reason is StopReason.END_TURN
+        [only] = returns(world)
+        assert max(acts(world).values(), default=0) <= 1
+        assert (only.status is ToolStatus.OK) <= (sum(acts(world).values()) == 1)
+        assert [m.role for m in world.recall.messages].count(MessageRole.APPROVAL) == 2
+        assert_pairs_are_whole(world.recall.messages)
+        stored = [event.message.id for event in sink.of(MessageStored)]
+        assert len(stored) == len(set(stored))

@@ -1,0 +1,139 @@
+"""Whatever people, deadlines and deaths do: at most once, only if approved, never stuck."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata.agent_loop.domain.approvals import ApprovalRequest, Decision
+from strata.agent_loop.domain.messages import ToolStatus
+from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.loop.approvals import open_requests
+from unit.agent_loop.loop.gated import (
+    acts,
+    answer,
+    assert_a_provider_takes_it,
+    change_tools,
+    gated_world,
+    returns,
+    with_answer,
+)
+from unit.agent_loop.loop.world import Died, LoopWorld, assert_pairs_are_whole, reply
+
+VERDICTS = ("approve", "deny", "client", "forget")
+# The process dies at this call to the outside; the run is dispatched again, or given up.
+deaths = st.none() | st.tuples(st.integers(0, 25), st.booleans())
+operations = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("say"),
+            st.lists(st.sampled_from(["acts", "reads", "edits"]), max_size=3),
+            deaths,
+        ),
+        st.tuples(st.just("answer"), st.lists(st.sampled_from(VERDICTS), max_size=3), deaths),
+        st.tuples(st.just("again"), st.just([]), st.none()),
+        st.tuples(st.just("change"), st.just([]), st.none()),
+        st.tuples(st.just("wait"), st.just([]), st.none()),
+    ),
+    max_size=9,
+)
+
+
+class Story:
+    """A conversation, and what people have approved in it."""
+
+    def __init__(self) -> None:
+        self.world: LoopWorld = gated_world("acts")
+        self.approved: set[str] = set()
+        self.answered: list[tuple[ApprovalRequest, str]] = []
+        self.version = 1
+
+    async def tell(self, kind: str, words: list[str], death: tuple[int, bool] | None) -> None:
+        world = self.world
+        open_now = [each for each in open_requests(world.recall.messages) if each.answer is None]
+        if kind == "change":
+            self.version += 1
+            change_tools(world, "acts", version=str(self.version))
+        elif kind == "wait":
+            world.clock.advance(world.ports.approval_s)
+        elif kind == "say":
+            await self._run(world.request("Hi."), words, death)
+        elif kind == "answer" and open_now:
+            await self._answer(open_now[0].request, words, death)
+        elif kind == "again" and self.answered:
+            request, _ = self.answered[-1]
+            everything = [Decision(call.id, approve=True) for call in request.tool_calls]
+            await self._run(with_answer(world, answer(request, *everything)), [], None)
+
+    async def _answer(
+        self, request: ApprovalRequest, words: list[str], death: tuple[int, bool] | None
+    ) -> None:
+        decisions = []
+        for index, call in enumerate(request.tool_calls):
+            verdict = words[index] if index < len(words) else "approve"
+            if verdict == "approve":
+                self.approved.add(call.id)
+                decisions.append(Decision(call.id, approve=True))
+            elif verdict == "deny":
+                decisions.append(Decision(call.id, reason="no"))
+            elif verdict == "client":
+                decisions.append(Decision(call.id, client_return="mine"))
+        run = with_answer(self.world, answer(request, *decisions))
+        self.answered.append((request, run.run_id))
+        await self._run(run, [], death)
+
+    async def _run(
+        self, request: RunRequest, names: list[str], death: tuple[int, bool] | None
+    ) -> None:
+        world = self.world
+        world.model.replies = [world.calls(*names)] if names else []
+        world.model.replies += [reply("x") for _ in range(4)]
+        world.fate.calls, world.fate.last = 0, death[0] if death else None
+        attempt = 1
+        while True:
+            try:
+                await world.run(replace(request, attempt=attempt))
+            except Died:
+                world.fate.last = None
+                if death is not None and death[1]:
+                    return
+                attempt += 1
+            else:
+                world.fate.last = None
+                return
+
+    def check(self) -> None:
+        world = self.world
+        assert_pairs_are_whole(world.recall.messages)
+        assert_a_provider_takes_it(world)
+        ran = acts(world)
+        assert max(ran.values(), default=0) <= 1
+        assert set(ran) <= self.approved
+        told = [each.tool_call_id for each in returns(world)]
+        assert len(told) == len(set(told))
+        for each in returns(world):
+            if each.name == "acts" and each.tool_call_id in ran:
+                assert each.status is not ToolStatus.FAILED
+
+
+@settings(max_examples=120, deadline=None)
+@given(operations)
+def test_calls_run_at_most_once_and_only_if_approved(
+    story: list[tuple[str, list[str], tuple[int, bool] | None]],
+) -> None:
+    async def play() -> None:
+        told = Story()
+        for kind, words, death in story:
+            await told.tell(kind, words, death)
+            told.check()
+        world = told.world
+        world.model.replies = [reply("Still here.")]
+        sink = await world.run(world.request("Are you there?"))
+        assert sink.outcome.stop_reason is StopReason.END_TURN
+        assert open_requests(world.recall.messages) == []
+        told.check()
+
+    asyncio.run(play())

@@ -1,0 +1,47 @@
+"""The person is shown all of a call, and decides about each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from strata.api.common.v1 import message_pb2
+from strata.cli.chat.approving import ask_on_terminal
+
+REQUEST = message_pb2.ApprovalRequestPart(
+    approval_id="approval-1",
+    tool_calls=[
+        message_pb2.ToolCallPart(tool_call_id="a", name="pay", arguments='{"to": "\\u001b[2Jx"}'),
+        message_pb2.ToolCallPart(tool_call_id="b", name="send", arguments="not json \x1b[2J"),
+    ],
+    bindings=[message_pb2.ApprovalBinding(tool_call_id="a", arguments_hash="h")],
+)
+
+
+def typing(lines: Sequence[str]) -> Callable[[str], str]:
+    left = list(lines)
+
+    def read(_: str) -> str:
+        if not left:
+            raise EOFError
+        return left.pop(0)
+
+    return read
+
+
+def test_each_call_is_decided_about(capsys: pytest.CaptureFixture[str]) -> None:
+    decisions = ask_on_terminal(REQUEST, typing(["perhaps", " Y ", "no", " Too late. "]))
+    assert decisions == [
+        message_pb2.ApprovalDecision(tool_call_id="a", approve=True, arguments_hash="h"),
+        message_pb2.ApprovalDecision(tool_call_id="b", reason="Too late."),
+    ]
+    shown = capsys.readouterr().out
+    assert "pay" in shown
+    assert '"to"' in shown
+    assert "\x1b" not in shown
+
+
+@pytest.mark.parametrize("lines", [[], ["y"], ["y", "n"]])
+def test_who_leaves_decides_nothing(lines: list[str]) -> None:
+    assert ask_on_terminal(REQUEST, typing(lines)) is None
