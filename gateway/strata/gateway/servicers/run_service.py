@@ -89,7 +89,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
     ) -> pb.ListApprovalsResponse:
         """Lists requests for approval, oldest first."""
         which = approving.approval_filter(request)
-        limit = page_limit(request.page_size, maximum=500)
+        limit = page_limit(request.page_size, maximum=100)
         key = decode_page_token(which.scope(), request.page_token, (str,))
         after = str(key[0]) if key else None
         found = await self._store.approvals(current_project(), which, after=after, limit=limit + 1)

@@ -724,7 +724,7 @@ class ListApprovalsRequest(_message.Message):
     include_decided: _builtins.bool
     """True to list decided ones too."""
     page_size: _builtins.int
-    """Approvals to return: 0 means 50, at most 500."""
+    """Approvals to return: 0 means 50, at most 100: each holds all arguments of its calls."""
     page_token: _builtins.str
     """The next_page_token of the page before."""
     def __init__(
