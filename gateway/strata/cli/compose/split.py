@@ -153,8 +153,8 @@ def environment_of(room: str, values: dict[str, object]) -> dict[str, str]:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
+    if isinstance(value, str | Path):
+        return str(value)
     return json.dumps(value, default=_plain)
 
 
