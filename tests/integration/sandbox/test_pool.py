@@ -57,7 +57,7 @@ def descendants(besides: AbstractSet[int]) -> set[int]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(5):
         while not holds():
             await asyncio.sleep(0.02)
 
