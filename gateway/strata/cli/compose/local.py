@@ -92,6 +92,9 @@ class Local:
             values["qdrant_api_key"] = self.storage.vectors.api_key
         if room in {"agent_loop", "tool_execution"}:
             values["master_keys"] = tuple(self.master_keys.split())
+        if room == "tool_execution":
+            # Whoever starts Strata on a machine of their own may start programs there anyway.
+            values["mcp_local"] = True
         if room == "agent_loop":
             if self.model.endpoints:
                 values["model_endpoints"] = self.model.endpoints

@@ -111,6 +111,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     Metadata: "agent_id", and in bytes "size" and "limit", of the memory or, with
     "context_window", of all that the agent sends with every request.
     """
+    ERROR_REASON_MCP_STDIO_DISABLED: _ErrorReason.ValueType  # 70
+    """FAILED_PRECONDITION: the operator does not let MCP servers be started as programs."""
+    ERROR_REASON_MCP_TOOL_UNUSABLE: _ErrorReason.ValueType  # 71
+    """FAILED_PRECONDITION: the tool of an MCP server cannot be used. Metadata: "name", "state"."""
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 80
     """RESOURCE_EXHAUSTED: the server sheds load; retry after the time in RetryInfo."""
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 81
@@ -236,6 +240,10 @@ ERROR_REASON_CONTEXT_WINDOW_EXCEEDED: ErrorReason.ValueType  # 69
 Metadata: "agent_id", and in bytes "size" and "limit", of the memory or, with
 "context_window", of all that the agent sends with every request.
 """
+ERROR_REASON_MCP_STDIO_DISABLED: ErrorReason.ValueType  # 70
+"""FAILED_PRECONDITION: the operator does not let MCP servers be started as programs."""
+ERROR_REASON_MCP_TOOL_UNUSABLE: ErrorReason.ValueType  # 71
+"""FAILED_PRECONDITION: the tool of an MCP server cannot be used. Metadata: "name", "state"."""
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 80
 """RESOURCE_EXHAUSTED: the server sheds load; retry after the time in RetryInfo."""
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 81
