@@ -220,7 +220,9 @@ async def open_world(
             (core_memory.build, CoreMemorySettings(**of("core_memory"))),
             (
                 tool_execution.build,
-                ToolExecutionSettings(master_keys=(generate_master_key(),), **of("tool_execution")),
+                ToolExecutionSettings(
+                    master_keys=(generate_master_key(),), mcp_local=True, **of("tool_execution")
+                ),
             ),
             (agent_loop.build, AgentLoopSettings(model_endpoints=endpoints, **of("agent_loop"))),
         ]

@@ -137,9 +137,7 @@ def test_a_search_finds_what_a_plain_one_finds(
         with closing(new_shard(folder)) as shard:
             put(shard, points)
             known = Narrowing(shard)
-            messages = [
-                (dense if close else sparse)(limit, *must) for close, limit, must in asked
-            ]
+            messages = [(dense if close else sparse)(limit, *must) for close, limit, must in asked]
             if threshold is not None:
                 messages[0].score_threshold = threshold
             for _ in range(2):  # what was learned must not change what is found

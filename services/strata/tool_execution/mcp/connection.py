@@ -152,7 +152,9 @@ class Connection:
     async def close(self) -> None:
         """Ends the session, and the program if it is one; bounded."""
         self._ending.set()
-        done, _ = await asyncio.wait([self._task], timeout=_CLOSE_S)
+        # One that was never begun is waiting for the server.
+        patience = _CLOSE_S if self._is_ready else 0.0
+        done, _ = await asyncio.wait([self._task], timeout=patience)
         if not done:
             self._task.cancel()
             await asyncio.wait([self._task], timeout=_CLOSE_S)

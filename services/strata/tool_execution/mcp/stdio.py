@@ -26,6 +26,7 @@ from strata.tool_execution.mcp.errors import ConnectError
 _CHUNK = 64 * 1024
 _LAST_WORDS = 2_000
 _GRACE_S = 1.0
+_POLL_S = 0.01
 # Runs the program in its own place after asking the kernel to end it with us.
 _START = """
 import ctypes, os, signal, sys
@@ -101,19 +102,27 @@ class Program:
         try:
             if process.stdin is not None:
                 process.stdin.close()
-            for signal_number in (None, signal.SIGTERM):
-                if signal_number is not None:
-                    self._signal(signal_number)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_GRACE_S):
-                        await process.wait()
-                        break
+            if not await self._gone():
+                self._signal(signal.SIGTERM)
+                await self._gone()
         finally:
             # Also when it is gone itself: what it started may not be.
             self._signal(signal.SIGKILL)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GRACE_S):
-                await process.wait()
+        await self._gone()
+        # A survivor of another session may hold the pipes; nothing public closes them.
+        transport = getattr(process, "_transport", None)
+        if transport is not None:
+            transport.close()
+
+    async def _gone(self) -> bool:
+        """Whether it ends within the time of grace; `wait` would wait for its children, too."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _GRACE_S
+        while self._process.returncode is None:
+            if loop.time() > until:
+                return False
+            await asyncio.sleep(_POLL_S)
+        return True
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
