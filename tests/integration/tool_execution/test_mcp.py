@@ -353,7 +353,9 @@ async def test_where_nobody_may_go_no_server_can_be(mcp: Mcp) -> None:
 
 
 async def test_a_request_is_done_once_and_a_name_is_taken_once(mcp: Mcp) -> None:
-    server = pb.McpServer(name="fine", transport=1, command=["/no/such/program"])
+    server = pb.McpServer(
+        name="fine", transport=pb.MCP_TRANSPORT_STDIO, command=["/no/such/program"]
+    )
     request = pb.AddMcpServerRequest(request_id="r1", server=server)
     first = (await mcp.servers.AddMcpServer(request)).server
     assert "not found" in first.error
