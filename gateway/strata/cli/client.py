@@ -41,7 +41,12 @@ from strata.api.recall.v1 import (
     message_service_pb2,
     message_service_pb2_grpc,
 )
-from strata.api.tool_execution.v1 import tool_service_pb2, tool_service_pb2_grpc
+from strata.api.tool_execution.v1 import (
+    mcp_service_pb2,
+    mcp_service_pb2_grpc,
+    tool_service_pb2,
+    tool_service_pb2_grpc,
+)
 from strata.cli.connection import Target
 from strata.cli.failures import UnreachableError
 from strata.shared.channels import ChannelFactory, ChannelOptions
@@ -66,6 +71,7 @@ _FILES = (
     passage_index_service_pb2,
     message_index_service_pb2,
     tool_service_pb2,
+    mcp_service_pb2,
     run_service_pb2,
     admin_service_pb2,
 )
@@ -122,6 +128,11 @@ class Client:
     def tools(self) -> tool_service_pb2_grpc.ToolServiceStub:
         """Tools."""
         return tool_service_pb2_grpc.ToolServiceStub(self.channel)
+
+    @cached_property
+    def mcp(self) -> mcp_service_pb2_grpc.McpServiceStub:
+        """MCP servers."""
+        return mcp_service_pb2_grpc.McpServiceStub(self.channel)
 
     @cached_property
     def runs(self) -> run_service_pb2_grpc.RunServiceStub:

@@ -23,6 +23,7 @@ _TYPES = {
     ToolType.BUILTIN: tool_pb2.TOOL_TYPE_BUILTIN,
     ToolType.CUSTOM: tool_pb2.TOOL_TYPE_CUSTOM,
     ToolType.CLIENT: tool_pb2.TOOL_TYPE_CLIENT,
+    ToolType.MCP: tool_pb2.TOOL_TYPE_MCP,
 }
 EFFECTS = {
     Effect.UNDECLARED: tool_pb2.TOOL_EFFECT_UNSPECIFIED,
@@ -52,6 +53,7 @@ def tool_to_proto(tool: Tool) -> tool_pb.Tool:
         wire.default_requires_approval = own.requires_approval
         wire.pip_requirements.extend(own.pip_requirements)
         wire.secret_names.extend(own.secret_names)
+        wire.mcp_server_id = own.mcp.server_id if own.mcp is not None else ""
         if own.create_time is not None and own.update_time is not None:
             wire.create_time.FromDatetime(own.create_time)
             wire.update_time.FromDatetime(own.update_time)
@@ -154,6 +156,8 @@ def _provenance(outcome: Outcome, tools: Mapping[str, Tool]) -> common.Provenanc
         return common.PROVENANCE_SYSTEM
     if tool.from_web:
         return common.PROVENANCE_WEB if outcome.ok else common.PROVENANCE_SYSTEM
+    if tool.type is ToolType.MCP:
+        return common.PROVENANCE_MCP
     if tool.own is not None:
         # Also when it failed: what it raised are its own words.
         return common.PROVENANCE_TOOL

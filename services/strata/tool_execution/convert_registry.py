@@ -33,7 +33,7 @@ _NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_\-]{{0,{MAX_NAME - 1}}}")
 _SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 # What decides how a program starts, and what is ours.
 _RESERVED = re.compile(r"(LD_|PYTHON|STRATA_|PATH$|HOME$|IFS$|SHELL$)", re.IGNORECASE)
-_REQUEST_ID = re.compile(r"[!-~]{0,128}")
+REQUEST_ID = re.compile(r"[!-~]{0,128}")
 _TYPES = {
     tool_pb2.TOOL_TYPE_UNSPECIFIED: ToolType.CUSTOM,
     tool_pb2.TOOL_TYPE_CUSTOM: ToolType.CUSTOM,
@@ -49,12 +49,12 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, Request]:
         InvalidArgumentError: Naming every wrong field; of source, its lines too.
         UnimplementedError: NOT_BUILT; it needs what this release does not have.
     """
-    found = _Violations()
+    found = Violations()
     kind = _TYPES.get(request.type)
     found.unless(kind is not None, "type", "must be CUSTOM or CLIENT")
     found.unless(request.effect in _EFFECTS, "effect", "is no known effect")
     found.unless(
-        bool(_REQUEST_ID.fullmatch(request.request_id)),
+        bool(REQUEST_ID.fullmatch(request.request_id)),
         "request_id",
         "must be at most 128 printable ASCII characters",
     )
@@ -118,7 +118,7 @@ def to_dry_run(source: str) -> Tool:
         InvalidArgumentError: Naming what is wrong with the source.
         UnimplementedError: NOT_BUILT; it needs what this release does not have.
     """
-    found = _Violations()
+    found = Violations()
     derived = _custom(source, "", "", found)
     found.refuse()
     _refuse_unbuilt(derived)
@@ -138,7 +138,7 @@ def check_secret(request: pb.PutSecretRequest) -> None:
     Raises:
         InvalidArgumentError: Naming the field.
     """
-    found = _Violations()
+    found = Violations()
     problem = secret_name_problem(request.name)
     found.unless(not problem, "name", problem)
     found.unless("\0" not in request.value, "value", "must not contain NUL")
@@ -158,7 +158,7 @@ def secret_name_problem(name: str) -> str:
     return "is a name that the sandbox keeps for itself" if _RESERVED.match(name) else ""
 
 
-def _custom(source: str, name: str, parameters: str, found: _Violations) -> DerivedTool:
+def _custom(source: str, name: str, parameters: str, found: Violations) -> DerivedTool:
     nothing = DerivedTool(name or "_", "_", {})
     if not source.strip() or "\0" in source:
         found.add("source_code", "must be Python source with one public function")
@@ -185,7 +185,7 @@ def _custom(source: str, name: str, parameters: str, found: _Violations) -> Deri
     return derived
 
 
-def _client(request: pb.UpsertToolRequest, found: _Violations) -> DerivedTool:
+def _client(request: pb.UpsertToolRequest, found: Violations) -> DerivedTool:
     for field in ("source_code", "secret_names", "pip_requirements"):
         found.unless(not getattr(request, field), field, "is not for a tool that the client runs")
     found.unless(bool(request.name), "name", "must be set for a tool that the client runs")
@@ -196,7 +196,7 @@ def _client(request: pb.UpsertToolRequest, found: _Violations) -> DerivedTool:
     return DerivedTool("", "", schema or {})
 
 
-def _given(text: str, found: _Violations) -> dict[str, Any] | None:
+def _given(text: str, found: Violations) -> dict[str, Any] | None:
     try:
         return read_schema(text)
     except GivenSchemaError as error:
@@ -219,22 +219,25 @@ def _tag_problem(tag: str) -> str:
     return ""
 
 
-class _Violations:
+class Violations:
     """Collects what is wrong with a request."""
 
     def __init__(self) -> None:
         self._found: list[FieldViolation] = []
 
     def add(self, field: str, description: str) -> None:
+        """Notes a wrong field."""
         self._found.append(FieldViolation(field, description))
 
     def unless(self, right: bool, field: str, description: str) -> None:
+        """Notes a field unless it is right."""
         if not right:
             self.add(field, description)
 
     def texts(
         self, field: str, texts: Iterable[str], problem_of: Callable[[str], str]
     ) -> list[str]:
+        """Returns the texts of a list, noting those that are wrong."""
         given = list(texts)
         self.unless(len(given) <= MAX_LIST, field, f"has {len(given)}, at most {MAX_LIST}")
         for index, text in enumerate(given[:MAX_LIST]):
@@ -243,6 +246,11 @@ class _Violations:
         return given
 
     def refuse(self) -> None:
+        """Raises if anything was noted.
+
+        Raises:
+            InvalidArgumentError: Naming every noted field.
+        """
         if self._found:
             first = self._found[0]
             raise InvalidArgumentError(

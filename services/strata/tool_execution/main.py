@@ -33,14 +33,15 @@ from strata.tool_execution.builtin.web_wiring import open_web_tools
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.engine import Engine
+from strata.tool_execution.mcp.wiring import open_mcp
 from strata.tool_execution.migrations import MIGRATIONS
 from strata.tool_execution.packages.wiring import open_packages
 from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
 from strata.tool_execution.sandbox.on_demand import SandboxOnDemand
 from strata.tool_execution.search import ToolSearch
-from strata.tool_execution.servicers import ExecutionServicer, ToolServicer
+from strata.tool_execution.servicers import ExecutionServicer, McpServicer, ToolServicer
 from strata.tool_execution.settings import ToolExecutionSettings
-from strata.tool_execution.store import PostgresSecretStore, PostgresToolStore
+from strata.tool_execution.store import PostgresMcpStore, PostgresSecretStore, PostgresToolStore
 
 NAME = "tool_execution"
 
@@ -95,6 +96,8 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
         timeout=settings.tool_timeout_s,
         max_parallel=settings.max_parallel_calls,
     )
+    servers = PostgresMcpStore(database)
+    mcp, way = await open_mcp(settings, servers, box, stack)
     tools = ToolServicer(
         BUILTIN_TOOLS,
         store,
@@ -115,15 +118,15 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
             Service(
                 execution_pb.DESCRIPTOR.services_by_name["ExecutionService"].full_name,
                 execution_grpc.add_ExecutionServiceServicer_to_server,
-                ExecutionServicer(BUILTIN_TOOLS, engine, store, runner, sandbox.prepare),
+                ExecutionServicer(BUILTIN_TOOLS, engine, store, runner, mcp, sandbox.prepare),
             ),
             Service(
                 mcp_pb.DESCRIPTOR.services_by_name["McpService"].full_name,
                 mcp_grpc.add_McpServiceServicer_to_server,
-                mcp_grpc.McpServiceServicer(),
+                McpServicer(servers, mcp, way),
             ),
         ],
-        background=_background(settings, stack),
+        background=[mcp.keep_tidy, *_background(settings, stack)],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Self
 
@@ -79,6 +80,39 @@ class ToolExecutionSettings(RoomSettings):
         default=30, gt=0, description="Days after which packages that no tool used are removed."
     )
 
+    mcp_local: bool = Field(
+        default=False,
+        description="Defaults of MCP servers for the machine of one person: programs may be"
+        " started, this machine and all ports reached. `strata up` and `strata run` set it.",
+    )
+    mcp_stdio: bool | None = Field(
+        default=None,
+        description="Whether MCP servers may be programs that are started on this host (stdio),"
+        " with all rights of this process; unset means as mcp_local says.",
+    )
+    mcp_private_networks: tuple[str, ...] | None = Field(
+        default=None,
+        description="Private networks in which MCP servers may be, as a JSON list:"
+        ' ["10.1.0.0/16"]. Unset means none, or this machine with mcp_local.',
+    )
+    mcp_ports: tuple[int, ...] | None = Field(
+        default=None,
+        description="Ports that MCP servers may be reached at, as a JSON list. Unset means 80 and"
+        " 443, or all with mcp_local.",
+    )
+    mcp_connect_timeout_s: float = Field(
+        default=15.0, gt=0, description="Time to reach an MCP server and read its tools, seconds."
+    )
+    mcp_idle_s: float = Field(
+        default=600.0, gt=0, description="Seconds without a call after which an MCP server is left."
+    )
+    mcp_max_connections: int = Field(
+        default=64, gt=0, description="MCP servers that this process talks to at once at most."
+    )
+    mcp_message_bytes: int = Field(
+        default=4 * MIB, gt=0, description="Bytes of the longest message of an MCP server."
+    )
+
     pool_size: int = Field(default=10, gt=0, description="Database connections at most.")
     request_days: int = Field(
         default=7, gt=0, description="Days for which a repeated request_id is recognised."
@@ -107,10 +141,29 @@ class ToolExecutionSettings(RoomSettings):
         keys = [key.get_secret_value() for key in self.master_keys]
         return open_envelope(keys, self.master_keys_file)
 
-    @field_validator("web_private_networks")
+    @property
+    def mcp_starts_programs(self) -> bool:
+        """Whether MCP servers may be started as programs."""
+        return self.mcp_local if self.mcp_stdio is None else self.mcp_stdio
+
+    @property
+    def mcp_networks(self) -> tuple[str, ...]:
+        """The private networks in which MCP servers may be."""
+        if self.mcp_private_networks is not None:
+            return self.mcp_private_networks
+        return ("127.0.0.0/8", "::1/128") if self.mcp_local else ()
+
+    @property
+    def mcp_open_ports(self) -> Collection[int]:
+        """The ports that MCP servers may be reached at."""
+        if self.mcp_ports is not None:
+            return self.mcp_ports
+        return range(1, 65_536) if self.mcp_local else (80, 443)
+
+    @field_validator("web_private_networks", "mcp_private_networks")
     @classmethod
-    def _check_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
-        read_networks(networks)
+    def _check_networks(cls, networks: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        read_networks(networks or ())
         return networks
 
     @model_validator(mode="after")

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from e2e.cli.scripted_mcp import McpServers
 from strata.api.agent_loop.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
@@ -28,7 +29,12 @@ from strata.api.gateway.v1 import (
     run_service_pb2_grpc,
 )
 from strata.api.recall.v1 import message_service_pb2, message_service_pb2_grpc
-from strata.api.tool_execution.v1 import tool_service_pb2, tool_service_pb2_grpc
+from strata.api.tool_execution.v1 import (
+    mcp_service_pb2,
+    mcp_service_pb2_grpc,
+    tool_service_pb2,
+    tool_service_pb2_grpc,
+)
 from strata.embedded.ports import ReservedPort
 from strata.shared.context import Caller
 from strata.shared.errors import (
@@ -308,6 +314,7 @@ class ScriptedGateway:
     passages: Passages = field(default_factory=Passages)
     models: Models = field(default_factory=Models)
     tools: Tools = field(default_factory=Tools)
+    mcp: McpServers = field(default_factory=McpServers)
     port: ReservedPort = field(default_factory=ReservedPort)
     server: GrpcServer | None = None
 
@@ -374,6 +381,11 @@ class ScriptedGateway:
                 tool_service_pb2,
                 tool_service_pb2_grpc.add_ToolServiceServicer_to_server,
                 self.tools,
+            ),
+            _service(
+                mcp_service_pb2,
+                mcp_service_pb2_grpc.add_McpServiceServicer_to_server,
+                self.mcp,
             ),
         ]
 

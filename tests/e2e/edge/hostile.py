@@ -29,7 +29,7 @@ KINDS: Mapping[str, str] = {
     "file_id": "file",
     "group_id": "group",
     "tool_id": "tool",
-    "mcp_server_id": "mcp-server",
+    "mcp_server_id": "mcp_server",
     "project_id": "project",
     "api_key_id": "key",
 }
@@ -71,6 +71,13 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "ListTagsRequest": frozenset({"archive_id"}),
     "ListFilesRequest": frozenset({"agent_id"}),
     "CreateApiKeyRequest": frozenset({"scopes"}),
+    # What only the server fills in; and one way to reach it.
+    "McpServer": frozenset(
+        {
+            *("tools", "quarantined_tools", "url", "headers", "header_secrets", "bearer_secret"),
+            *("environment_secrets", "oauth"),
+        }
+    ),
 }
 _NEVER = frozenset({"page_token", "expected_revision", "time_to_live_seconds", "embedding_model"})
 _TEXTS: Mapping[str, str] = {

@@ -32,8 +32,6 @@ UNBUILT = frozenset(
         *("AgentService.ExportAgent", "AgentService.ImportAgent"),
         *(f"GroupService.{verb}Group" for verb in ("Create", "Get", "Update", "Delete")),
         "GroupService.ListGroups",
-        *(f"McpService.{verb}McpServer" for verb in ("Add", "Refresh", "Remove")),
-        "McpService.ListMcpServers",
     }
 )
 METHODS = sorted(public_methods())

@@ -221,7 +221,10 @@ async def open_world(
             (
                 tool_execution.build,
                 ToolExecutionSettings(
-                    master_keys=(generate_master_key(),), **of("tool_execution"), **tool_settings
+                    master_keys=(generate_master_key(),),
+                    mcp_local=True,
+                    **of("tool_execution"),
+                    **tool_settings,
                 ),
             ),
             (agent_loop.build, AgentLoopSettings(model_endpoints=endpoints, **of("agent_loop"))),

@@ -94,6 +94,8 @@ class Local:
             values["master_keys"] = tuple(self.master_keys.split())
         if room == "tool_execution":
             values["packages_path"] = self.folder.path / "packages"
+            # Whoever starts Strata on a machine of their own may start programs there anyway.
+            values["mcp_local"] = True
         if room == "agent_loop":
             if self.model.endpoints:
                 values["model_endpoints"] = self.model.endpoints

@@ -35,6 +35,11 @@ _EXCEPTIONS: dict[str, frozenset[Scope]] = {
     # Secrets of a provider or of tools reach beyond the data of the project.
     "strata.api.agent_loop.v1.ModelService.PutModelKey": frozenset({Scope.ADMIN}),
     "strata.api.tool_execution.v1.ToolService.PutSecret": frozenset({Scope.ADMIN}),
+    # They name secrets, send them where they say, and may start programs.
+    "strata.api.tool_execution.v1.McpService.AddMcpServer": frozenset({Scope.ADMIN}),
+    "strata.api.tool_execution.v1.McpService.UpdateMcpServer": frozenset({Scope.ADMIN}),
+    # What is approved here reaches the models of all agents.
+    "strata.api.tool_execution.v1.McpService.ApproveMcpTool": frozenset({Scope.ADMIN}),
     # It deletes what all agents of the project have said.
     "strata.api.recall.v1.MessageService.SetRetention": frozenset({Scope.ADMIN}),
 }

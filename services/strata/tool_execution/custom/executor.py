@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Protocol
 
 from strata.shared.errors import (
     DataLossError,
@@ -166,17 +166,31 @@ class SandboxRunner:
             raise ToolError(f"{tool.name} cannot be run: {error.message}") from None
 
 
+class McpRunner(Protocol):
+    """Runs tools of MCP servers."""
+
+    async def run(self, tool: Tool, arguments: Mapping[str, Any]) -> Output:
+        """Runs a tool with valid arguments.
+
+        Raises:
+            ToolError: It failed or may not be run, in words for the model.
+        """
+        ...
+
+
 class OwnTools:
     """The project's own tools among the calls of one reply; an executor of the engine.
 
     Args:
         runnable: The tools and their secrets.
-        runner: Runs them.
+        runner: Runs custom ones.
+        mcp: Runs those of MCP servers.
     """
 
-    def __init__(self, runnable: Runnable, runner: SandboxRunner) -> None:
+    def __init__(self, runnable: Runnable, runner: SandboxRunner, mcp: McpRunner) -> None:
         self._runnable = runnable
         self._runner = runner
+        self._mcp = mcp
 
     @property
     def tools(self) -> Mapping[str, Tool]:
@@ -191,6 +205,8 @@ class OwnTools:
     async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
         """Runs one call with valid arguments."""
         tool = self._runnable.tools[call.name]
+        if tool.type is ToolType.MCP:
+            return await self._mcp.run(tool, arguments)
         if tool.type is not ToolType.CUSTOM:
             raise ToolError(
                 f"{tool.name} is run by the client, which this release cannot wait for."

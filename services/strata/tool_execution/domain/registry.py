@@ -66,23 +66,23 @@ class ToolStore(Protocol):
         ...
 
     async def page(self, types: Collection[ToolType], after: str, limit: int) -> Sequence[Tool]:
-        """Returns tools by name, those after a name; no types mean all."""
+        """Returns tools by name, those after a name, without blocked ones; no types mean all."""
         ...
 
     async def named(self, names: Collection[str]) -> Mapping[str, Tool]:
-        """Returns the tools of these names that there are."""
+        """Returns the tools of these names that there are and that are not blocked."""
         ...
 
     async def runnable(self, names: Collection[str]) -> Runnable:
-        """Returns the tools of these names that there are, with their secrets."""
+        """Returns the tools of these names, blocked ones too, with their secrets."""
         ...
 
     async def delete(self, tool_id: str) -> bool:
-        """Deletes a tool; says whether there was one."""
+        """Deletes a tool that is no MCP server's; says whether there was one."""
         ...
 
     async def searchable(self, limit: int) -> Sequence[tuple[Tool, StoredVector | None]]:
-        """Returns tools by name, without their source, each with its vector if it has one."""
+        """Returns tools by name that are not blocked, without source, with vectors if there."""
         ...
 
     async def keep_vectors(self, vectors: Sequence[StoredVector]) -> None:

@@ -26,6 +26,7 @@ class ToolType(StrEnum):
     CUSTOM = "custom"
     CLIENT = "client"
     BUILTIN = "builtin"
+    MCP = "mcp"
 
 
 class Effect(StrEnum):
@@ -35,6 +36,20 @@ class Effect(StrEnum):
     READ_ONLY = "read_only"
     IDEMPOTENT = "idempotent"
     SIDE_EFFECT = "side_effect"
+
+
+@dataclass(frozen=True, slots=True)
+class McpOrigin:
+    """Where a tool of an MCP server comes from.
+
+    Attributes:
+        name: What the server calls it.
+        digest: Names the description and schema that were approved.
+    """
+
+    server_id: str
+    name: str
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +63,8 @@ class OwnDefinition:
         requires_approval: Every call waits for a person, unless the agent says otherwise.
         pip_requirements: Packages that the source needs.
         secret_names: Secrets that it gets as environment variables.
+        mcp: The server that runs it; None if none does.
+        blocked: Why it may not be run now, or empty.
     """
 
     id: str = ""
@@ -58,17 +75,22 @@ class OwnDefinition:
     secret_names: tuple[str, ...] = ()
     create_time: datetime | None = None
     update_time: datetime | None = None
+    mcp: McpOrigin | None = None
+    blocked: str = ""
 
     @property
     def content(self) -> list[Any]:
         """What makes another version of the tool when it is changed."""
-        return [
+        content = [
             self.source_code,
             self.function,
             self.requires_approval,
             self.pip_requirements,
             self.secret_names,
         ]
+        if self.mcp is not None:
+            content += [self.mcp.server_id, self.mcp.name, self.mcp.digest]
+        return content
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as pb_grpc
 from strata.tool_execution import convert
 from strata.tool_execution.builtin.code import CodeTools
-from strata.tool_execution.custom.executor import OwnTools, SandboxRunner
+from strata.tool_execution.custom.executor import McpRunner, OwnTools, SandboxRunner
 from strata.tool_execution.domain.registry import ToolStore, not_built, tool_missing
 from strata.tool_execution.domain.tools import Tool, ToolType
 from strata.tool_execution.engine import Engine
@@ -29,6 +29,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         engine: Runs calls.
         store: The project's own tools.
         runner: Runs those.
+        mcp: Runs those of MCP servers.
         prepare: Is called when an agent has such tools, before any is called.
     """
 
@@ -38,12 +39,14 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         engine: Engine,
         store: ToolStore,
         runner: SandboxRunner,
+        mcp: McpRunner,
         prepare: Callable[[], None],
     ) -> None:
         self._tools = dict(tools)
         self._engine = engine
         self._store = store
         self._runner = runner
+        self._mcp = mcp
         self._prepare = prepare
 
     async def ResolveTools(
@@ -88,7 +91,9 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
 
     async def _own(self, names: Collection[str]) -> OwnTools | None:
         own = {name for name in names if name not in self._tools}
-        return OwnTools(await self._store.runnable(own), self._runner) if own else None
+        if not own:
+            return None
+        return OwnTools(await self._store.runnable(own), self._runner, self._mcp)
 
 
 def _offered(tool: Tool) -> Any:

@@ -120,6 +120,8 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         if request.tool_id in self._builtin_by_id:
             raise _not_for_builtin("deleted")
         if not await self._store.delete(request.tool_id):
+            if await self._store.get(tool_id=request.tool_id) is not None:
+                raise _not_for_builtin("deleted")
             raise tool_missing(request.tool_id)
         return pb.DeleteToolResponse()
 
@@ -207,6 +209,6 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
 
 def _not_for_builtin(what: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"This is no tool that can be {what}: it is built in, or the client runs it.",
+        f"This is no tool that can be {what}: it is built in, an MCP server's, or the client's.",
         violations=[FieldViolation("tool_id", "must be that of a custom tool of the project")],
     )

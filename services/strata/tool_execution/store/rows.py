@@ -8,13 +8,20 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from strata.tool_execution.domain.tools import Effect, OwnDefinition, Tool, ToolType
+from strata.tool_execution.domain.tools import (
+    Effect,
+    McpOrigin,
+    OwnDefinition,
+    Tool,
+    ToolType,
+)
 
 # The schema as text: its keys keep the order in which the model is shown them.
 COLUMNS = (
     "id, name, type, description, source_code, function_name, parameters::text AS parameters,"
     " tags, return_char_limit, default_requires_approval, enable_parallel_execution, effect,"
-    " pip_requirements, secret_names, create_time, update_time"
+    " pip_requirements, secret_names, create_time, update_time, mcp_server_id, mcp_name,"
+    " mcp_digest, blocked"
 )
 _TIMES = ("create_time", "update_time")
 
@@ -61,6 +68,10 @@ def to_tool(row: Any) -> Tool:
             secret_names=tuple(row.secret_names),
             create_time=row.create_time,
             update_time=row.update_time,
+            mcp=McpOrigin(row.mcp_server_id, row.mcp_name, row.mcp_digest)
+            if row.mcp_server_id
+            else None,
+            blocked=row.blocked,
         ),
     )
 

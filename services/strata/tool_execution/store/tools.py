@@ -41,9 +41,9 @@ _UPSERT = text(
 _SELECT = f"SELECT {COLUMNS} FROM tool_execution.tools WHERE project_id = :project"
 _BY_ID = text(f"{_SELECT} AND id = :key")
 _BY_NAME = text(f"{_SELECT} AND name = :key")
-_NAMED = text(f"{_SELECT} AND name = ANY(CAST(:names AS text[]))")
+_NAMED = text(f"{_SELECT} AND name = ANY(CAST(:names AS text[])) AND blocked = ''")
 _PAGE = text(
-    f"{_SELECT} AND name > :after"
+    f"{_SELECT} AND name > :after AND blocked = ''"
     " AND (CAST(:types AS text[]) = '{}' OR type = ANY(CAST(:types AS text[])))"
     " ORDER BY name LIMIT :limit"
 )
@@ -56,11 +56,15 @@ _RUNNABLE = text(
     f"SELECT {COLUMNS}, {_SEALED} FROM tool_execution.tools t"
     " WHERE project_id = :project AND name = ANY(CAST(:names AS text[]))"
 )
-_DELETE = text("DELETE FROM tool_execution.tools WHERE project_id = :project AND id = :id")
+_DELETE = text(
+    "DELETE FROM tool_execution.tools"
+    " WHERE project_id = :project AND id = :id AND mcp_server_id = ''"
+)
 _SEARCHABLE = text(
     f"""
     SELECT {COLUMNS.replace("source_code", "'' AS source_code", 1)}, vector, vector_hash
-    FROM tool_execution.tools WHERE project_id = :project ORDER BY name LIMIT :limit
+    FROM tool_execution.tools WHERE project_id = :project AND blocked = ''
+    ORDER BY name LIMIT :limit
     """
 )
 _KEEP = text(
@@ -145,7 +149,7 @@ class PostgresToolStore:
         return Runnable({row.name: to_tool(row) for row in rows}, sealed)
 
     async def delete(self, tool_id: str) -> bool:
-        """Deletes a tool; says whether there was one."""
+        """Deletes a tool that is no server's; says whether there was one."""
         async with self._database.transaction() as connection:
             bound = {"project": current_project(), "id": tool_id}
             return bool((await connection.execute(_DELETE, bound)).rowcount)

@@ -123,6 +123,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION: a tool was changed or deleted since its call was asked for; it can
     still be denied. Metadata: "approval_id", "tool_call_id", "name".
     """
+    ERROR_REASON_MCP_STDIO_DISABLED: _ErrorReason.ValueType  # 73
+    """FAILED_PRECONDITION: the operator does not let MCP servers be started as programs."""
+    ERROR_REASON_MCP_TOOL_UNUSABLE: _ErrorReason.ValueType  # 74
+    """FAILED_PRECONDITION: the tool of an MCP server cannot be used. Metadata: "name", "state"."""
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 80
     """RESOURCE_EXHAUSTED: the server sheds load; retry after the time in RetryInfo."""
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 81
@@ -260,6 +264,10 @@ ERROR_REASON_APPROVAL_OUTDATED: ErrorReason.ValueType  # 72
 """FAILED_PRECONDITION: a tool was changed or deleted since its call was asked for; it can
 still be denied. Metadata: "approval_id", "tool_call_id", "name".
 """
+ERROR_REASON_MCP_STDIO_DISABLED: ErrorReason.ValueType  # 73
+"""FAILED_PRECONDITION: the operator does not let MCP servers be started as programs."""
+ERROR_REASON_MCP_TOOL_UNUSABLE: ErrorReason.ValueType  # 74
+"""FAILED_PRECONDITION: the tool of an MCP server cannot be used. Metadata: "name", "state"."""
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 80
 """RESOURCE_EXHAUSTED: the server sheds load; retry after the time in RetryInfo."""
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 81

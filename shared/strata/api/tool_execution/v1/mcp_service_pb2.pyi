@@ -49,6 +49,38 @@ MCP_TRANSPORT_STREAMABLE_HTTP: McpTransport.ValueType  # 3
 """Streamable HTTP."""
 Global___McpTransport: _TypeAlias = McpTransport  # noqa: Y015
 
+class _McpToolState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _McpToolStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_McpToolState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MCP_TOOL_STATE_UNSPECIFIED: _McpToolState.ValueType  # 0
+    """Not set."""
+    MCP_TOOL_STATE_APPROVED: _McpToolState.ValueType  # 1
+    """It can be used."""
+    MCP_TOOL_STATE_CHANGED: _McpToolState.ValueType  # 2
+    """It says something else of itself than what was approved."""
+    MCP_TOOL_STATE_QUARANTINED: _McpToolState.ValueType  # 3
+    """Its name, description or schema cannot be used."""
+    MCP_TOOL_STATE_GONE: _McpToolState.ValueType  # 4
+    """The server no longer has it."""
+
+class McpToolState(_McpToolState, metaclass=_McpToolStateEnumTypeWrapper):
+    """Whether a tool of a server can be used."""
+
+MCP_TOOL_STATE_UNSPECIFIED: McpToolState.ValueType  # 0
+"""Not set."""
+MCP_TOOL_STATE_APPROVED: McpToolState.ValueType  # 1
+"""It can be used."""
+MCP_TOOL_STATE_CHANGED: McpToolState.ValueType  # 2
+"""It says something else of itself than what was approved."""
+MCP_TOOL_STATE_QUARANTINED: McpToolState.ValueType  # 3
+"""Its name, description or schema cannot be used."""
+MCP_TOOL_STATE_GONE: McpToolState.ValueType  # 4
+"""The server no longer has it."""
+Global___McpToolState: _TypeAlias = McpToolState  # noqa: Y015
+
 @_typing.final
 class McpServer(_message.Message):
     """A server."""
@@ -115,6 +147,46 @@ class McpServer(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class EnvironmentEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class HeadersEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     TRANSPORT_FIELD_NUMBER: _builtins.int
@@ -128,20 +200,40 @@ class McpServer(_message.Message):
     TOOLS_FIELD_NUMBER: _builtins.int
     QUARANTINED_TOOLS_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    ENVIRONMENT_FIELD_NUMBER: _builtins.int
+    HEADERS_FIELD_NUMBER: _builtins.int
+    BEARER_SECRET_FIELD_NUMBER: _builtins.int
+    DISABLED_FIELD_NUMBER: _builtins.int
+    MAX_CONCURRENT_CALLS_FIELD_NUMBER: _builtins.int
+    LAST_CONTACT_TIME_FIELD_NUMBER: _builtins.int
+    UPDATE_TIME_FIELD_NUMBER: _builtins.int
+    OAUTH_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "mcp_server-" and a time-sortable UUID."""
     name: _builtins.str
-    """Name, unique in the project."""
+    """Name, unique in the project: at most 24 small letters, digits, "-" and single "_",
+    beginning with a letter, not ending in "_". Its tools' names begin with it.
+    """
     transport: Global___McpTransport.ValueType
     """How to reach it."""
     url: _builtins.str
     """URL (HTTP)."""
     call_timeout_seconds: _builtins.int
-    """Seconds that one call may take."""
+    """Seconds that one call may take, waiting included: 0 means 30, at most 600. The
+    operator's limit for all tools counts, too.
+    """
     healthy: _builtins.bool
     """True if the last contact worked."""
     error: _builtins.str
     """What went wrong at the last contact."""
+    bearer_secret: _builtins.str
+    """Name of a secret sent as "Authorization: Bearer ..." (HTTP)."""
+    disabled: _builtins.bool
+    """True if it is not to be used: its tools stay known, but are neither offered nor run."""
+    max_concurrent_calls: _builtins.int
+    """Calls of it at the same time: 0 means 4, at most 32. Further ones wait."""
+    oauth: _builtins.bool
+    """Must be false in this release: signing in through OAuth is refused."""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Command and arguments (stdio)."""
@@ -156,15 +248,31 @@ class McpServer(_message.Message):
 
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_tool_service_pb2.Tool]:
-        """Its usable tools."""
+        """Its usable tools. Not in listings."""
 
     @_builtins.property
     def quarantined_tools(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
-        """Why a tool of it is not usable, by tool name."""
+        """Why a tool of it is not usable, by the name that the server gives it. Not in listings."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was added."""
+
+    @_builtins.property
+    def environment(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Environment variables that are no secrets, by name (stdio)."""
+
+    @_builtins.property
+    def headers(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Headers that are no secrets, by name (HTTP)."""
+
+    @_builtins.property
+    def last_contact_time(self) -> _timestamp_pb2.Timestamp:
+        """When contact worked last; unset if never."""
+
+    @_builtins.property
+    def update_time(self) -> _timestamp_pb2.Timestamp:
+        """When its configuration was last changed."""
 
     def __init__(
         self,
@@ -182,14 +290,76 @@ class McpServer(_message.Message):
         tools: _abc.Iterable[_tool_service_pb2.Tool] | None = ...,
         quarantined_tools: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        environment: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        headers: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        bearer_secret: _builtins.str = ...,
+        disabled: _builtins.bool = ...,
+        max_concurrent_calls: _builtins.int = ...,
+        last_contact_time: _timestamp_pb2.Timestamp | None = ...,
+        update_time: _timestamp_pb2.Timestamp | None = ...,
+        oauth: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "last_contact_time", b"last_contact_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["call_timeout_seconds", b"call_timeout_seconds", "command", b"command", "create_time", b"create_time", "environment_secrets", b"environment_secrets", "error", b"error", "header_secrets", b"header_secrets", "healthy", b"healthy", "id", b"id", "name", b"name", "quarantined_tools", b"quarantined_tools", "tools", b"tools", "transport", b"transport", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bearer_secret", b"bearer_secret", "call_timeout_seconds", b"call_timeout_seconds", "command", b"command", "create_time", b"create_time", "disabled", b"disabled", "environment", b"environment", "environment_secrets", b"environment_secrets", "error", b"error", "header_secrets", b"header_secrets", "headers", b"headers", "healthy", b"healthy", "id", b"id", "last_contact_time", b"last_contact_time", "max_concurrent_calls", b"max_concurrent_calls", "name", b"name", "oauth", b"oauth", "quarantined_tools", b"quarantined_tools", "tools", b"tools", "transport", b"transport", "update_time", b"update_time", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___McpServer: _TypeAlias = McpServer  # noqa: Y015
+
+@_typing.final
+class McpTool(_message.Message):
+    """A tool as its server describes it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TOOL_NAME_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    PARAMETERS_JSON_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    APPROVED_DESCRIPTION_FIELD_NUMBER: _builtins.int
+    APPROVED_PARAMETERS_JSON_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name that the server gives it."""
+    tool_name: _builtins.str
+    """Name in the registry, "server__tool"."""
+    state: Global___McpToolState.ValueType
+    """Whether it can be used."""
+    reason: _builtins.str
+    """Why it cannot be used; empty if it can."""
+    description: _builtins.str
+    """What it says of itself now."""
+    parameters_json: _builtins.str
+    """JSON schema of its arguments now; empty in quarantine."""
+    version: _builtins.str
+    """Names exactly this description and schema."""
+    approved_description: _builtins.str
+    """What it said when it was approved, if that is something else."""
+    approved_parameters_json: _builtins.str
+    """Its schema when it was approved, if that is another one."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        tool_name: _builtins.str = ...,
+        state: Global___McpToolState.ValueType = ...,
+        reason: _builtins.str = ...,
+        description: _builtins.str = ...,
+        parameters_json: _builtins.str = ...,
+        version: _builtins.str = ...,
+        approved_description: _builtins.str = ...,
+        approved_parameters_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approved_description", b"approved_description", "approved_parameters_json", b"approved_parameters_json", "description", b"description", "name", b"name", "parameters_json", b"parameters_json", "reason", b"reason", "state", b"state", "tool_name", b"tool_name", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___McpTool: _TypeAlias = McpTool  # noqa: Y015
 
 @_typing.final
 class AddMcpServerRequest(_message.Message):
@@ -387,3 +557,215 @@ class RemoveMcpServerResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RemoveMcpServerResponse: _TypeAlias = RemoveMcpServerResponse  # noqa: Y015
+
+@_typing.final
+class GetMcpServerRequest(_message.Message):
+    """Asks for a server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MCP_SERVER_ID_FIELD_NUMBER: _builtins.int
+    mcp_server_id: _builtins.str
+    """The server."""
+    def __init__(
+        self,
+        *,
+        mcp_server_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mcp_server_id", b"mcp_server_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetMcpServerRequest: _TypeAlias = GetMcpServerRequest  # noqa: Y015
+
+@_typing.final
+class GetMcpServerResponse(_message.Message):
+    """One server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def server(self) -> Global___McpServer:
+        """The server."""
+
+    def __init__(
+        self,
+        *,
+        server: Global___McpServer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["server", b"server"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["server", b"server"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetMcpServerResponse: _TypeAlias = GetMcpServerResponse  # noqa: Y015
+
+@_typing.final
+class UpdateMcpServerRequest(_message.Message):
+    """Changes a server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MCP_SERVER_ID_FIELD_NUMBER: _builtins.int
+    SERVER_FIELD_NUMBER: _builtins.int
+    mcp_server_id: _builtins.str
+    """The server."""
+    @_builtins.property
+    def server(self) -> Global___McpServer:
+        """How it is to be; its id, name and transport may be left out, and output-only fields
+        are ignored.
+        """
+
+    def __init__(
+        self,
+        *,
+        mcp_server_id: _builtins.str = ...,
+        server: Global___McpServer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["server", b"server"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mcp_server_id", b"mcp_server_id", "server", b"server"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateMcpServerRequest: _TypeAlias = UpdateMcpServerRequest  # noqa: Y015
+
+@_typing.final
+class UpdateMcpServerResponse(_message.Message):
+    """The changed server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def server(self) -> Global___McpServer:
+        """The server."""
+
+    def __init__(
+        self,
+        *,
+        server: Global___McpServer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["server", b"server"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["server", b"server"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateMcpServerResponse: _TypeAlias = UpdateMcpServerResponse  # noqa: Y015
+
+@_typing.final
+class ListMcpToolsRequest(_message.Message):
+    """Asks for the tools of a server."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MCP_SERVER_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    mcp_server_id: _builtins.str
+    """The server."""
+    page_size: _builtins.int
+    """Tools to return: 0 means 50, at most 500."""
+    page_token: _builtins.str
+    """The next_page_token of the page before."""
+    def __init__(
+        self,
+        *,
+        mcp_server_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mcp_server_id", b"mcp_server_id", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMcpToolsRequest: _TypeAlias = ListMcpToolsRequest  # noqa: Y015
+
+@_typing.final
+class ListMcpToolsResponse(_message.Message):
+    """A page of tools."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOLS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty at the end."""
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___McpTool]:
+        """The tools."""
+
+    def __init__(
+        self,
+        *,
+        tools: _abc.Iterable[Global___McpTool] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListMcpToolsResponse: _TypeAlias = ListMcpToolsResponse  # noqa: Y015
+
+@_typing.final
+class ApproveMcpToolRequest(_message.Message):
+    """Approves a changed tool."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MCP_SERVER_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    mcp_server_id: _builtins.str
+    """The server."""
+    name: _builtins.str
+    """Name that the server gives the tool."""
+    version: _builtins.str
+    """The version that was looked at, as ListMcpTools gives it."""
+    def __init__(
+        self,
+        *,
+        mcp_server_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        version: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mcp_server_id", b"mcp_server_id", "name", b"name", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApproveMcpToolRequest: _TypeAlias = ApproveMcpToolRequest  # noqa: Y015
+
+@_typing.final
+class ApproveMcpToolResponse(_message.Message):
+    """The tool can be used."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tool(self) -> Global___McpTool:
+        """The tool."""
+
+    def __init__(
+        self,
+        *,
+        tool: Global___McpTool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tool", b"tool"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tool", b"tool"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApproveMcpToolResponse: _TypeAlias = ApproveMcpToolResponse  # noqa: Y015

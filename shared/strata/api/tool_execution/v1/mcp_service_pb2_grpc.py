@@ -28,6 +28,11 @@ if _version_not_supported:
 class McpServiceStub:
     """Servers of the Model Context Protocol whose tools agents may use.
 
+    A usable tool is in the registry as "server__tool", with the type MCP; agents get it by
+    that name like any other. What a tool says of itself counts as approved when it is seen
+    for the first time. When its description or schema is another one later, it is neither
+    offered nor run until somebody has approved the new one.
+
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
@@ -44,10 +49,20 @@ class McpServiceStub:
                 request_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.AddMcpServerRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.AddMcpServerResponse.FromString,
                 _registered_method=True)
+        self.GetMcpServer = channel.unary_unary(
+                '/strata.api.tool_execution.v1.McpService/GetMcpServer',
+                request_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.GetMcpServerRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.GetMcpServerResponse.FromString,
+                _registered_method=True)
         self.ListMcpServers = channel.unary_unary(
                 '/strata.api.tool_execution.v1.McpService/ListMcpServers',
                 request_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ListMcpServersRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ListMcpServersResponse.FromString,
+                _registered_method=True)
+        self.UpdateMcpServer = channel.unary_unary(
+                '/strata.api.tool_execution.v1.McpService/UpdateMcpServer',
+                request_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.UpdateMcpServerRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.UpdateMcpServerResponse.FromString,
                 _registered_method=True)
         self.RefreshMcpServer = channel.unary_unary(
                 '/strata.api.tool_execution.v1.McpService/RefreshMcpServer',
@@ -59,10 +74,25 @@ class McpServiceStub:
                 request_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.RemoveMcpServerRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.RemoveMcpServerResponse.FromString,
                 _registered_method=True)
+        self.ListMcpTools = channel.unary_unary(
+                '/strata.api.tool_execution.v1.McpService/ListMcpTools',
+                request_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ListMcpToolsRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ListMcpToolsResponse.FromString,
+                _registered_method=True)
+        self.ApproveMcpTool = channel.unary_unary(
+                '/strata.api.tool_execution.v1.McpService/ApproveMcpTool',
+                request_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ApproveMcpToolRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ApproveMcpToolResponse.FromString,
+                _registered_method=True)
 
 
 class McpServiceServicer:
     """Servers of the Model Context Protocol whose tools agents may use.
+
+    A usable tool is in the registry as "server__tool", with the type MCP; agents get it by
+    that name like any other. What a tool says of itself counts as approved when it is seen
+    for the first time. When its description or schema is another one later, it is neither
+    offered nor run until somebody has approved the new one.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -70,28 +100,69 @@ class McpServiceServicer:
     """
 
     def AddMcpServer(self, request, context):
-        """Adds a server and reads its tools. ALREADY_EXISTS (NAME_TAKEN).
+        """Adds a server and reads its tools. One that cannot be reached is added too and says
+        what is wrong in "error". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
+        FAILED_PRECONDITION (MCP_STDIO_DISABLED). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
+        UNIMPLEMENTED (NOT_BUILT; metadata "what"): OAuth.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetMcpServer(self, request, context):
+        """Returns a server with its usable tools. NOT_FOUND (MCP_SERVER_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListMcpServers(self, request, context):
-        """Lists servers by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """Lists servers by name, without their tools. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UpdateMcpServer(self, request, context):
+        """Replaces how a server is reached and used, and reads its tools again; what is left
+        empty becomes empty. Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+        FAILED_PRECONDITION (MCP_STDIO_DISABLED). UNIMPLEMENTED (NOT_BUILT; metadata "what"):
+        OAuth.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RefreshMcpServer(self, request, context):
-        """Reads the tools again; flags what changed. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+        """Reads the tools again; flags what changed. A server that cannot be reached says what
+        is wrong in "error". NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
+        (MCP_STDIO_DISABLED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveMcpServer(self, request, context):
-        """Removes a server with its tools. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+        """Removes a server with its tools: agents that have them go on without. NOT_FOUND
+        (MCP_SERVER_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListMcpTools(self, request, context):
+        """Lists all tools that a server was seen to have by name, those that cannot be used
+        with the reason. NOT_FOUND (MCP_SERVER_NOT_FOUND). INVALID_ARGUMENT
+        (INVALID_PAGE_TOKEN).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ApproveMcpTool(self, request, context):
+        """Approves what a changed tool says of itself now: it is offered and run again.
+        NOT_FOUND (MCP_SERVER_NOT_FOUND, TOOL_NOT_FOUND). ABORTED (REVISION_MISMATCH): it has
+        changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or gone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -105,10 +176,20 @@ def add_McpServiceServicer_to_server(servicer, server):
                     request_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.AddMcpServerRequest.FromString,
                     response_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.AddMcpServerResponse.SerializeToString,
             ),
+            'GetMcpServer': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMcpServer,
+                    request_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.GetMcpServerRequest.FromString,
+                    response_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.GetMcpServerResponse.SerializeToString,
+            ),
             'ListMcpServers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListMcpServers,
                     request_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ListMcpServersRequest.FromString,
                     response_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ListMcpServersResponse.SerializeToString,
+            ),
+            'UpdateMcpServer': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateMcpServer,
+                    request_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.UpdateMcpServerRequest.FromString,
+                    response_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.UpdateMcpServerResponse.SerializeToString,
             ),
             'RefreshMcpServer': grpc.unary_unary_rpc_method_handler(
                     servicer.RefreshMcpServer,
@@ -120,6 +201,16 @@ def add_McpServiceServicer_to_server(servicer, server):
                     request_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.RemoveMcpServerRequest.FromString,
                     response_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.RemoveMcpServerResponse.SerializeToString,
             ),
+            'ListMcpTools': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMcpTools,
+                    request_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ListMcpToolsRequest.FromString,
+                    response_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ListMcpToolsResponse.SerializeToString,
+            ),
+            'ApproveMcpTool': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApproveMcpTool,
+                    request_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ApproveMcpToolRequest.FromString,
+                    response_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ApproveMcpToolResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'strata.api.tool_execution.v1.McpService', rpc_method_handlers)
@@ -130,6 +221,11 @@ def add_McpServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class McpService:
     """Servers of the Model Context Protocol whose tools agents may use.
+
+    A usable tool is in the registry as "server__tool", with the type MCP; agents get it by
+    that name like any other. What a tool says of itself counts as approved when it is seen
+    for the first time. When its description or schema is another one later, it is neither
+    offered nor run until somebody has approved the new one.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -164,6 +260,33 @@ class McpService:
             _registered_method=True)
 
     @staticmethod
+    def GetMcpServer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.tool_execution.v1.McpService/GetMcpServer',
+            strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.GetMcpServerRequest.SerializeToString,
+            strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.GetMcpServerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListMcpServers(request,
             target,
             options=(),
@@ -180,6 +303,33 @@ class McpService:
             '/strata.api.tool_execution.v1.McpService/ListMcpServers',
             strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ListMcpServersRequest.SerializeToString,
             strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ListMcpServersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateMcpServer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.tool_execution.v1.McpService/UpdateMcpServer',
+            strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.UpdateMcpServerRequest.SerializeToString,
+            strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.UpdateMcpServerResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -234,6 +384,60 @@ class McpService:
             '/strata.api.tool_execution.v1.McpService/RemoveMcpServer',
             strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.RemoveMcpServerRequest.SerializeToString,
             strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.RemoveMcpServerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMcpTools(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.tool_execution.v1.McpService/ListMcpTools',
+            strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ListMcpToolsRequest.SerializeToString,
+            strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ListMcpToolsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ApproveMcpTool(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.tool_execution.v1.McpService/ApproveMcpTool',
+            strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ApproveMcpToolRequest.SerializeToString,
+            strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ApproveMcpToolResponse.FromString,
             options,
             channel_credentials,
             insecure,

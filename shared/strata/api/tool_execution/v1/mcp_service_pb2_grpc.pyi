@@ -14,6 +14,11 @@ GRPC_VERSION: str
 class McpServiceStub:
     """Servers of the Model Context Protocol whose tools agents may use.
 
+    A usable tool is in the registry as "server__tool", with the type MCP; agents get it by
+    that name like any other. What a tool says of itself counts as approved when it is seen
+    for the first time. When its description or schema is another one later, it is neither
+    offered nor run until somebody has approved the new one.
+
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
     RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
@@ -21,16 +26,48 @@ class McpServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     AddMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.AddMcpServerRequest, _mcp_service_pb2.AddMcpServerResponse]
-    """Adds a server and reads its tools. ALREADY_EXISTS (NAME_TAKEN)."""
+    """Adds a server and reads its tools. One that cannot be reached is added too and says
+    what is wrong in "error". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
+    FAILED_PRECONDITION (MCP_STDIO_DISABLED). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
+    UNIMPLEMENTED (NOT_BUILT; metadata "what"): OAuth.
+    """
+    GetMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.GetMcpServerRequest, _mcp_service_pb2.GetMcpServerResponse]
+    """Returns a server with its usable tools. NOT_FOUND (MCP_SERVER_NOT_FOUND)."""
     ListMcpServers: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.ListMcpServersRequest, _mcp_service_pb2.ListMcpServersResponse]
-    """Lists servers by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+    """Lists servers by name, without their tools. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+    UpdateMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.UpdateMcpServerRequest, _mcp_service_pb2.UpdateMcpServerResponse]
+    """Replaces how a server is reached and used, and reads its tools again; what is left
+    empty becomes empty. Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+    FAILED_PRECONDITION (MCP_STDIO_DISABLED). UNIMPLEMENTED (NOT_BUILT; metadata "what"):
+    OAuth.
+    """
     RefreshMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.RefreshMcpServerRequest, _mcp_service_pb2.RefreshMcpServerResponse]
-    """Reads the tools again; flags what changed. NOT_FOUND (MCP_SERVER_NOT_FOUND)."""
+    """Reads the tools again; flags what changed. A server that cannot be reached says what
+    is wrong in "error". NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
+    (MCP_STDIO_DISABLED).
+    """
     RemoveMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.RemoveMcpServerRequest, _mcp_service_pb2.RemoveMcpServerResponse]
-    """Removes a server with its tools. NOT_FOUND (MCP_SERVER_NOT_FOUND)."""
+    """Removes a server with its tools: agents that have them go on without. NOT_FOUND
+    (MCP_SERVER_NOT_FOUND).
+    """
+    ListMcpTools: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.ListMcpToolsRequest, _mcp_service_pb2.ListMcpToolsResponse]
+    """Lists all tools that a server was seen to have by name, those that cannot be used
+    with the reason. NOT_FOUND (MCP_SERVER_NOT_FOUND). INVALID_ARGUMENT
+    (INVALID_PAGE_TOKEN).
+    """
+    ApproveMcpTool: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.ApproveMcpToolRequest, _mcp_service_pb2.ApproveMcpToolResponse]
+    """Approves what a changed tool says of itself now: it is offered and run again.
+    NOT_FOUND (MCP_SERVER_NOT_FOUND, TOOL_NOT_FOUND). ABORTED (REVISION_MISMATCH): it has
+    changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or gone.
+    """
 
 class McpServiceServicer:
     """Servers of the Model Context Protocol whose tools agents may use.
+
+    A usable tool is in the registry as "server__tool", with the type MCP; agents get it by
+    that name like any other. What a tool says of itself counts as approved when it is seen
+    for the first time. When its description or schema is another one later, it is neither
+    offered nor run until somebody has approved the new one.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
@@ -42,27 +79,74 @@ class McpServiceServicer:
         request: _mcp_service_pb2.AddMcpServerRequest,
         context: _aio.ServicerContext[_mcp_service_pb2.AddMcpServerRequest, _abc.Awaitable[_mcp_service_pb2.AddMcpServerResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.AddMcpServerResponse]:
-        """Adds a server and reads its tools. ALREADY_EXISTS (NAME_TAKEN)."""
+        """Adds a server and reads its tools. One that cannot be reached is added too and says
+        what is wrong in "error". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
+        FAILED_PRECONDITION (MCP_STDIO_DISABLED). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
+        UNIMPLEMENTED (NOT_BUILT; metadata "what"): OAuth.
+        """
+
+    def GetMcpServer(
+        self,
+        request: _mcp_service_pb2.GetMcpServerRequest,
+        context: _aio.ServicerContext[_mcp_service_pb2.GetMcpServerRequest, _abc.Awaitable[_mcp_service_pb2.GetMcpServerResponse]],
+    ) -> _abc.Awaitable[_mcp_service_pb2.GetMcpServerResponse]:
+        """Returns a server with its usable tools. NOT_FOUND (MCP_SERVER_NOT_FOUND)."""
 
     def ListMcpServers(
         self,
         request: _mcp_service_pb2.ListMcpServersRequest,
         context: _aio.ServicerContext[_mcp_service_pb2.ListMcpServersRequest, _abc.Awaitable[_mcp_service_pb2.ListMcpServersResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.ListMcpServersResponse]:
-        """Lists servers by name. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+        """Lists servers by name, without their tools. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+
+    def UpdateMcpServer(
+        self,
+        request: _mcp_service_pb2.UpdateMcpServerRequest,
+        context: _aio.ServicerContext[_mcp_service_pb2.UpdateMcpServerRequest, _abc.Awaitable[_mcp_service_pb2.UpdateMcpServerResponse]],
+    ) -> _abc.Awaitable[_mcp_service_pb2.UpdateMcpServerResponse]:
+        """Replaces how a server is reached and used, and reads its tools again; what is left
+        empty becomes empty. Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+        FAILED_PRECONDITION (MCP_STDIO_DISABLED). UNIMPLEMENTED (NOT_BUILT; metadata "what"):
+        OAuth.
+        """
 
     def RefreshMcpServer(
         self,
         request: _mcp_service_pb2.RefreshMcpServerRequest,
         context: _aio.ServicerContext[_mcp_service_pb2.RefreshMcpServerRequest, _abc.Awaitable[_mcp_service_pb2.RefreshMcpServerResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.RefreshMcpServerResponse]:
-        """Reads the tools again; flags what changed. NOT_FOUND (MCP_SERVER_NOT_FOUND)."""
+        """Reads the tools again; flags what changed. A server that cannot be reached says what
+        is wrong in "error". NOT_FOUND (MCP_SERVER_NOT_FOUND). FAILED_PRECONDITION
+        (MCP_STDIO_DISABLED).
+        """
 
     def RemoveMcpServer(
         self,
         request: _mcp_service_pb2.RemoveMcpServerRequest,
         context: _aio.ServicerContext[_mcp_service_pb2.RemoveMcpServerRequest, _abc.Awaitable[_mcp_service_pb2.RemoveMcpServerResponse]],
     ) -> _abc.Awaitable[_mcp_service_pb2.RemoveMcpServerResponse]:
-        """Removes a server with its tools. NOT_FOUND (MCP_SERVER_NOT_FOUND)."""
+        """Removes a server with its tools: agents that have them go on without. NOT_FOUND
+        (MCP_SERVER_NOT_FOUND).
+        """
+
+    def ListMcpTools(
+        self,
+        request: _mcp_service_pb2.ListMcpToolsRequest,
+        context: _aio.ServicerContext[_mcp_service_pb2.ListMcpToolsRequest, _abc.Awaitable[_mcp_service_pb2.ListMcpToolsResponse]],
+    ) -> _abc.Awaitable[_mcp_service_pb2.ListMcpToolsResponse]:
+        """Lists all tools that a server was seen to have by name, those that cannot be used
+        with the reason. NOT_FOUND (MCP_SERVER_NOT_FOUND). INVALID_ARGUMENT
+        (INVALID_PAGE_TOKEN).
+        """
+
+    def ApproveMcpTool(
+        self,
+        request: _mcp_service_pb2.ApproveMcpToolRequest,
+        context: _aio.ServicerContext[_mcp_service_pb2.ApproveMcpToolRequest, _abc.Awaitable[_mcp_service_pb2.ApproveMcpToolResponse]],
+    ) -> _abc.Awaitable[_mcp_service_pb2.ApproveMcpToolResponse]:
+        """Approves what a changed tool says of itself now: it is offered and run again.
+        NOT_FOUND (MCP_SERVER_NOT_FOUND, TOOL_NOT_FOUND). ABORTED (REVISION_MISMATCH): it has
+        changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or gone.
+        """
 
 def add_McpServiceServicer_to_server(servicer: McpServiceServicer, server: _aio.Server) -> None: ...

@@ -1,0 +1,297 @@
+"""``strata mcp``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
+from strata.cli.asking import YesOption, ask
+from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.failures import UsageError
+from strata.cli.options import Connection, JsonOption, LimitOption, online
+from strata.cli.output import (
+    clipped,
+    enum_name,
+    note,
+    print_fields,
+    print_json,
+    print_listing,
+    print_text,
+    safe,
+    when,
+)
+from strata.shared.errors import NotFoundError, Reason
+
+app = typer.Typer(help="Use tools of MCP servers.", no_args_is_help=True)
+servers = typer.Typer(help="Add, show and remove MCP servers.", no_args_is_help=True)
+app.add_typer(servers, name="servers")
+
+_SHOWN = 80
+_PAGE = 500
+ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="Name or id of the server.")]
+
+
+@servers.command("add", context_settings={"ignore_unknown_options": True})
+@online
+def add(
+    connection: Connection,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Its name; its tools are called NAME__TOOL.")
+    ],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- COMMAND...]", help="The program to start, with arguments."),
+    ] = None,
+    url: Annotated[str, typer.Option("--url", help="Where it is, if it is no program.")] = "",
+    sse: Annotated[
+        bool, typer.Option("--sse", help="It speaks the older HTTP with server-sent events.")
+    ] = False,
+    bearer: Annotated[
+        str, typer.Option("--bearer", help="Name of the secret that is its bearer token.")
+    ] = "",
+    headers: Annotated[
+        list[str] | None, typer.Option("--header", help="NAME=VALUE, no secret; repeatable.")
+    ] = None,
+    header_secrets: Annotated[
+        list[str] | None, typer.Option("--header-secret", help="NAME=SECRET; repeatable.")
+    ] = None,
+    environment: Annotated[
+        list[str] | None, typer.Option("--env", help="NAME=VALUE, no secret; repeatable.")
+    ] = None,
+    environment_secrets: Annotated[
+        list[str] | None, typer.Option("--env-secret", help="NAME=SECRET; repeatable.")
+    ] = None,
+    timeout: Annotated[
+        int, typer.Option("--timeout", min=1, help="Seconds that a call may take.")
+    ] = 30,
+    calls: Annotated[
+        int, typer.Option("--calls", min=1, help="Calls at the same time at most.")
+    ] = 4,
+    as_json: JsonOption = False,
+) -> None:
+    """Add a server: a program of the host, or one that is reached at a URL."""
+    if bool(url) == bool(command):
+        raise UsageError("Give --url URL, or a program after --.")
+    transport = pb.MCP_TRANSPORT_STDIO
+    if url:
+        transport = pb.MCP_TRANSPORT_SSE if sse else pb.MCP_TRANSPORT_STREAMABLE_HTTP
+    request = pb.AddMcpServerRequest(
+        request_id=new_request_id(),
+        server=pb.McpServer(
+            name=name,
+            transport=transport,
+            command=command or [],
+            url=url,
+            bearer_secret=bearer,
+            headers=_pairs("--header", headers),
+            header_secrets=_pairs("--header-secret", header_secrets),
+            environment=_pairs("--env", environment),
+            environment_secrets=_pairs("--env-secret", environment_secrets),
+            call_timeout_seconds=timeout,
+            max_concurrent_calls=calls,
+        ),
+    )
+
+    async def put(client: Client) -> pb.McpServer:
+        return (await client.mcp.AddMcpServer(request)).server
+
+    _show(connection.run(put), as_json)
+
+
+@servers.command("list")
+@online
+def list_servers(
+    connection: Connection, limit: LimitOption = 200, as_json: JsonOption = False
+) -> None:
+    """List the servers of the project."""
+
+    async def read(client: Client) -> pb.ListMcpServersResponse:
+        return await first_of(
+            client.mcp.ListMcpServers, pb.ListMcpServersRequest(), "servers", limit
+        )
+
+    found = connection.run(read)
+    rows = [
+        (each.name, _transport(each), _health(each), when(each.last_contact_time), each.id)
+        for each in found.servers
+    ]
+    print_listing(
+        found,
+        ["name", "transport", "health", "last contact", "id"],
+        rows,
+        empty="No MCP servers. Add one with: strata mcp servers add NAME --url URL",
+        as_json=as_json,
+    )
+
+
+@servers.command("show")
+@online
+def show(connection: Connection, server: ServerArgument, as_json: JsonOption = False) -> None:
+    """Show a server, its tools, and what is wrong with it."""
+
+    async def read(client: Client) -> pb.McpServer:
+        found = await _named(client, server)
+        request = pb.GetMcpServerRequest(mcp_server_id=found.id)
+        return (await client.mcp.GetMcpServer(request)).server
+
+    _show(connection.run(read), as_json)
+
+
+@servers.command("refresh")
+@online
+def refresh(connection: Connection, server: ServerArgument, as_json: JsonOption = False) -> None:
+    """Read the tools of a server again."""
+
+    async def read(client: Client) -> pb.RefreshMcpServerResponse:
+        found = await _named(client, server)
+        request = pb.RefreshMcpServerRequest(mcp_server_id=found.id)
+        return await client.mcp.RefreshMcpServer(request)
+
+    answer = connection.run(read)
+    if as_json:
+        print_json(answer)
+        return
+    _show(answer.server, as_json=False)
+    for name in answer.changed_tools:
+        note(f"{safe(name)} has changed. Look at it with: strata mcp tools {answer.server.name}")
+
+
+@servers.command("delete")
+@online
+def delete(connection: Connection, server: ServerArgument, yes: YesOption = False) -> None:
+    """Remove a server with its tools."""
+
+    async def remove(client: Client) -> str:
+        found = await _named(client, server)
+        ask(
+            f"Remove {found.name} with its tools?",
+            yes=yes,
+            otherwise="Agents that have them go on without.",
+        )
+        await client.mcp.RemoveMcpServer(pb.RemoveMcpServerRequest(mcp_server_id=found.id))
+        return found.name
+
+    typer.echo(f"Removed {safe(connection.run(remove))}.")
+
+
+@app.command("tools")
+@online
+def tools(
+    connection: Connection,
+    server: ServerArgument,
+    limit: LimitOption = 500,
+    as_json: JsonOption = False,
+) -> None:
+    """List all tools of a server, those that cannot be used with the reason."""
+
+    async def read(client: Client) -> pb.ListMcpToolsResponse:
+        found = await _named(client, server)
+        request = pb.ListMcpToolsRequest(mcp_server_id=found.id)
+        return await first_of(client.mcp.ListMcpTools, request, "tools", limit)
+
+    found = connection.run(read)
+    rows = [
+        (each.tool_name, _state(each), clipped(each.reason or each.description, _SHOWN))
+        for each in found.tools
+    ]
+    print_listing(found, ["name", "state", "says"], rows, empty="It has no tools.", as_json=as_json)
+
+
+@app.command("approve")
+@online
+def approve(
+    connection: Connection,
+    server: ServerArgument,
+    name: Annotated[str, typer.Argument(metavar="TOOL", help="Its name, here or at the server.")],
+    yes: YesOption = False,
+) -> None:
+    """Show what a changed tool says of itself now, and approve it."""
+
+    async def change(client: Client) -> pb.McpTool:
+        found = await _named(client, server)
+        request = pb.ListMcpToolsRequest(mcp_server_id=found.id)
+        listed = (await first_of(client.mcp.ListMcpTools, request, "tools", _PAGE * 2)).tools
+        chosen = [each for each in listed if name in (each.name, each.tool_name)]
+        if not chosen:
+            raise NotFoundError(
+                f'{found.name} has no tool "{name}". List them with: strata mcp tools {found.name}',
+                reason=Reason.TOOL_NOT_FOUND,
+            )
+        tool = chosen[0]
+        if tool.state == pb.MCP_TOOL_STATE_CHANGED:
+            note("It was approved with:")
+            print_text(f"{tool.approved_description}\n{tool.approved_parameters_json}")
+            note("It says now:")
+            print_text(f"{tool.description}\n{tool.parameters_json}")
+            ask(
+                f"Approve {tool.tool_name}?", yes=yes, otherwise="It is offered to models as it is."
+            )
+        approval = pb.ApproveMcpToolRequest(
+            mcp_server_id=found.id, name=tool.name, version=tool.version
+        )
+        return (await client.mcp.ApproveMcpTool(approval)).tool
+
+    typer.echo(f"{safe(connection.run(change).tool_name)} is approved.")
+
+
+async def _named(client: Client, name_or_id: str) -> pb.McpServer:
+    request = pb.ListMcpServersRequest(page_size=_PAGE)
+    while True:
+        page = await client.mcp.ListMcpServers(request)
+        for each in page.servers:
+            if name_or_id in (each.id, each.name):
+                return each
+        request.page_token = page.next_page_token
+        if not page.next_page_token:
+            raise NotFoundError(
+                f'There is no MCP server "{name_or_id}". List them with: strata mcp servers list',
+                reason=Reason.MCP_SERVER_NOT_FOUND,
+            )
+
+
+def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
+    pairs = {}
+    for each in given or []:
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{option} is NAME=VALUE.")
+        pairs[name] = value
+    return pairs
+
+
+def _show(server: pb.McpServer, as_json: bool) -> None:
+    if as_json:
+        print_json(server)
+        return
+    print_fields(
+        [
+            ("name", server.name),
+            ("id", server.id),
+            ("transport", _transport(server)),
+            ("command", " ".join(server.command)),
+            ("url", server.url),
+            ("health", _health(server)),
+            ("error", server.error),
+            ("last contact", when(server.last_contact_time)),
+            ("timeout", f"{server.call_timeout_seconds} seconds"),
+            ("calls at once", str(server.max_concurrent_calls)),
+            ("tools", ", ".join(each.name for each in server.tools)),
+            *((f"not {name}", reason) for name, reason in sorted(server.quarantined_tools.items())),
+        ]
+    )
+
+
+def _transport(server: pb.McpServer) -> str:
+    return enum_name(pb.McpTransport, server.transport, "MCP_TRANSPORT_")
+
+
+def _state(tool: pb.McpTool) -> str:
+    return enum_name(pb.McpToolState, tool.state, "MCP_TOOL_STATE_")
+
+
+def _health(server: pb.McpServer) -> str:
+    if server.disabled:
+        return "disabled"
+    return "well" if server.healthy else "not well"

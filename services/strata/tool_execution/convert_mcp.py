@@ -1,0 +1,274 @@
+"""Between the messages of McpService and the domain; checks what is asked of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+
+from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
+from strata.shared.ids import new_id
+from strata.shared.web.errors import ForbiddenUrlError
+from strata.shared.web.guard import parse_url
+from strata.tool_execution.convert import tool_to_proto
+from strata.tool_execution.convert_registry import REQUEST_ID, Violations, secret_name_problem
+from strata.tool_execution.domain.mcp import (
+    DEFAULT_CALLS,
+    DEFAULT_TIMEOUT_S,
+    McpServer,
+    McpTool,
+    ToolState,
+    Transport,
+)
+from strata.tool_execution.domain.registry import Request, not_built
+from strata.tool_execution.domain.tools import Tool
+
+MAX_NAME = 24
+MAX_TIMEOUT_S = 600
+MAX_CALLS = 32
+MAX_ENTRIES = 32
+MAX_ARGUMENTS = 64
+MAX_VALUE = 4_096
+_NAME = re.compile(r"[a-z](?:_?[a-z0-9-])*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+# What the protocol and the connection need themselves.
+_OUR_HEADERS = frozenset(
+    {
+        *("host", "content-length", "content-type", "content-encoding", "transfer-encoding"),
+        *("connection", "upgrade", "te", "trailer", "accept", "accept-encoding", "expect"),
+        *("mcp-session-id", "mcp-protocol-version", "last-event-id", "proxy-authorization"),
+    }
+)
+_SECRET_HEADERS = frozenset({"authorization", "cookie", "x-api-key", "api-key"})
+_TRANSPORTS = {
+    pb.MCP_TRANSPORT_STDIO: Transport.STDIO,
+    pb.MCP_TRANSPORT_SSE: Transport.SSE,
+    pb.MCP_TRANSPORT_STREAMABLE_HTTP: Transport.STREAMABLE_HTTP,
+}
+_WIRE_TRANSPORTS = {transport: wire for wire, transport in _TRANSPORTS.items()}
+_STATES = {
+    ToolState.APPROVED: pb.MCP_TOOL_STATE_APPROVED,
+    ToolState.CHANGED: pb.MCP_TOOL_STATE_CHANGED,
+    ToolState.QUARANTINED: pb.MCP_TOOL_STATE_QUARANTINED,
+    ToolState.GONE: pb.MCP_TOOL_STATE_GONE,
+}
+
+
+def to_new_server(request: pb.AddMcpServerRequest) -> tuple[McpServer, Request]:
+    """Returns the server that a request describes, with a new id.
+
+    Raises:
+        InvalidArgumentError: Naming every wrong field.
+        UnimplementedError: NOT_BUILT; it would have to be signed in to through OAuth.
+    """
+    found = Violations()
+    found.unless(
+        bool(REQUEST_ID.fullmatch(request.request_id)),
+        "request_id",
+        "must be at most 128 printable ASCII characters",
+    )
+    wire = request.server
+    transport = _TRANSPORTS.get(wire.transport)
+    found.unless(transport is not None, "server.transport", "must be STDIO, SSE or STREAMABLE_HTTP")
+    found.unless(
+        len(wire.name) <= MAX_NAME and bool(_NAME.fullmatch(wire.name)),
+        "server.name",
+        f'must be at most {MAX_NAME} small letters, digits, "-" and single "_", beginning with a'
+        ' letter and not ending in "_"',
+    )
+    server = _checked(
+        wire, new_id("mcp_server"), wire.name, transport or Transport.STREAMABLE_HTTP, found
+    )
+    text = json.dumps(
+        [server.name, server.configuration, server.enabled, server.call_timeout], sort_keys=True
+    )
+    return server, Request(request.request_id, hashlib.sha256(text.encode()).hexdigest())
+
+
+def to_changed_server(request: pb.UpdateMcpServerRequest, before: McpServer) -> McpServer:
+    """Returns a server as it is to be.
+
+    Raises:
+        InvalidArgumentError: Naming every wrong field.
+        UnimplementedError: NOT_BUILT; it would have to be signed in to through OAuth.
+    """
+    found = Violations()
+    wire = request.server
+    found.unless(
+        wire.name in ("", before.name), "server.name", "stays what it is; add another server"
+    )
+    found.unless(
+        wire.transport in (pb.MCP_TRANSPORT_UNSPECIFIED, _WIRE_TRANSPORTS[before.transport]),
+        "server.transport",
+        "stays what it is; add another server",
+    )
+    return _checked(wire, before.id, before.name, before.transport, found)
+
+
+def server_to_proto(
+    server: McpServer,
+    tools: Iterable[Tool] = (),
+    quarantined: Mapping[str, str] | None = None,
+) -> pb.McpServer:
+    """Returns the wire form of a server."""
+    wire = pb.McpServer(
+        id=server.id,
+        name=server.name,
+        transport=_WIRE_TRANSPORTS[server.transport],
+        command=server.command,
+        url=server.url,
+        header_secrets=server.header_secrets,
+        environment_secrets=server.environment_secrets,
+        call_timeout_seconds=server.call_timeout,
+        healthy=server.healthy,
+        error=server.error,
+        tools=[tool_to_proto(tool) for tool in tools],
+        quarantined_tools=quarantined or {},
+        environment=server.environment,
+        headers=server.headers,
+        bearer_secret=server.bearer_secret,
+        disabled=not server.enabled,
+        max_concurrent_calls=server.max_calls,
+    )
+    for name in ("last_contact_time", "create_time", "update_time"):
+        time = getattr(server, name)
+        if time is not None:
+            getattr(wire, name).FromDatetime(time)
+    return wire
+
+
+def tool_of_server_to_proto(tool: McpTool) -> pb.McpTool:
+    """Returns the wire form of what is known of a tool."""
+    approved = tool.approved or ("", None)
+    shown = tool.state is not ToolState.QUARANTINED
+    return pb.McpTool(
+        name=tool.name,
+        tool_name=tool.tool_name,
+        state=_STATES[tool.state],
+        reason=tool.reason,
+        description=tool.description,
+        parameters_json=json.dumps(tool.parameters, ensure_ascii=False) if shown else "",
+        version=tool.digest,
+        approved_description=approved[0],
+        approved_parameters_json=json.dumps(approved[1], ensure_ascii=False)
+        if approved[1] is not None
+        else "",
+    )
+
+
+def _checked(
+    wire: pb.McpServer, server_id: str, name: str, transport: Transport, found: Violations
+) -> McpServer:
+    if transport is Transport.STDIO:
+        _check_program(wire, found)
+    else:
+        _check_http(wire, found)
+    timeout, calls = wire.call_timeout_seconds, wire.max_concurrent_calls
+    found.unless(
+        0 <= timeout <= MAX_TIMEOUT_S,
+        "server.call_timeout_seconds",
+        f"must be 0 to {MAX_TIMEOUT_S}",
+    )
+    found.unless(
+        0 <= calls <= MAX_CALLS, "server.max_concurrent_calls", f"must be 0 to {MAX_CALLS}"
+    )
+    found.refuse()
+    if wire.oauth:
+        raise not_built(
+            "oauth",
+            "Signing in to MCP servers through OAuth is not built in this release. Store a token"
+            " with PutSecret and name it as bearer_secret.",
+        )
+    return McpServer(
+        id=server_id,
+        name=name,
+        transport=transport,
+        command=tuple(wire.command),
+        environment=dict(wire.environment),
+        environment_secrets=dict(wire.environment_secrets),
+        url=wire.url.strip(),
+        headers=dict(wire.headers),
+        header_secrets=dict(wire.header_secrets),
+        bearer_secret=wire.bearer_secret,
+        enabled=not wire.disabled,
+        call_timeout=timeout or DEFAULT_TIMEOUT_S,
+        max_calls=calls or DEFAULT_CALLS,
+    )
+
+
+def _check_program(wire: pb.McpServer, found: Violations) -> None:
+    for field in ("url", "headers", "header_secrets", "bearer_secret"):
+        found.unless(not getattr(wire, field), f"server.{field}", "is not for stdio")
+    found.unless(
+        0 < len(wire.command) <= MAX_ARGUMENTS and bool(wire.command[0].strip()),
+        "server.command",
+        f"must be a program and at most {MAX_ARGUMENTS - 1} arguments",
+    )
+    for index, argument in enumerate(wire.command[:MAX_ARGUMENTS]):
+        found.unless(
+            len(argument) <= MAX_VALUE and "\0" not in argument,
+            f"server.command[{index}]",
+            f"must have at most {MAX_VALUE} characters, no NUL among them",
+        )
+    _check_map(wire.environment, "environment", found, _VARIABLE)
+    _check_map(wire.environment_secrets, "environment_secrets", found, _VARIABLE, secrets=True)
+    both = sorted(set(wire.environment) & set(wire.environment_secrets))
+    found.unless(not both, "server.environment", "names a variable that a secret sets, too")
+
+
+def _check_http(wire: pb.McpServer, found: Violations) -> None:
+    for field in ("command", "environment", "environment_secrets"):
+        found.unless(not getattr(wire, field), f"server.{field}", "is only for stdio")
+    try:
+        parse_url(wire.url)
+    except ForbiddenUrlError as error:
+        found.add("server.url", f"cannot be used: {error.message}")
+    _check_map(wire.headers, "headers", found, _HEADER)
+    _check_map(wire.header_secrets, "header_secrets", found, _HEADER, secrets=True)
+    for name, value in wire.headers.items():
+        found.unless(
+            bool(_HEADER_VALUE.fullmatch(value)),
+            f'server.headers["{name[:100]}"]',
+            "must be printable ASCII",
+        )
+        found.unless(
+            name.lower() not in _SECRET_HEADERS,
+            f'server.headers["{name[:100]}"]',
+            "is a secret: store it with PutSecret and name it in header_secrets or bearer_secret",
+        )
+    names = [name.lower() for name in (*wire.headers, *wire.header_secrets)]
+    names += ["authorization"] * bool(wire.bearer_secret)
+    found.unless(len(set(names)) == len(names), "server.headers", "names a header twice")
+    ours = sorted(_OUR_HEADERS.intersection(names))
+    found.unless(not ours, "server.headers", "names one that the connection sets itself")
+    if wire.bearer_secret:
+        problem = secret_name_problem(wire.bearer_secret)
+        found.unless(not problem, "server.bearer_secret", problem)
+
+
+def _check_map(
+    given: Mapping[str, str],
+    field: str,
+    found: Violations,
+    key: re.Pattern[str],
+    *,
+    secrets: bool = False,
+) -> None:
+    found.unless(
+        len(given) <= MAX_ENTRIES, f"server.{field}", f"has more than {MAX_ENTRIES} entries"
+    )
+    for name, value in list(given.items())[:MAX_ENTRIES]:
+        place = f'server.{field}["{name[:100]}"]'
+        found.unless(bool(key.fullmatch(name)), place, "is no name of that kind")
+        if secrets:
+            problem = secret_name_problem(value)
+            found.unless(not problem, place, f"names a secret that {problem}")
+        else:
+            found.unless(
+                len(value) <= MAX_VALUE and "\0" not in value,
+                place,
+                f"must have at most {MAX_VALUE} characters, no NUL among them",
+            )

@@ -1,0 +1,299 @@
+"""One session with one server, in a task of its own.
+
+What the SDK does runs in that task and its children: whatever becomes of a caller, streams and
+programs are closed where they were opened. A caller waits for its answer beside the SDK, not
+inside it, so that a server that hangs cannot hold it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+import httpx2
+import mcp_types as types
+from mcp.client.session import ClientSession
+from mcp.shared.exceptions import MCPError
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+
+from strata.tool_execution.domain.mcp import MAX_ERROR
+from strata.tool_execution.mcp.errors import ConnectError, LostError, RefusedError
+from strata.tool_execution.mcp.streams import Opener, status_text
+
+MOST_TOOLS = 500
+_MOST_PAGES = 50
+_CLOSE_S = 8.0
+
+
+class Connection:
+    """A session. Make it with `open`.
+
+    Args:
+        opener: Opens the way to the server.
+        on_change: Called when the server says that its tools are others now.
+
+    Attributes:
+        in_flight: Requests that wait for an answer.
+        suspect: True if the last answer did not come in time.
+        stale: True if the tools have changed while they were being read.
+        last_used: Time of the loop at which the last request ended.
+        digests: What each usable tool said of itself when they were last read.
+    """
+
+    def __init__(self, opener: Opener, on_change: Callable[[Connection], None]) -> None:
+        self._opener = opener
+        self._on_change = on_change
+        self._ready: asyncio.Future[JSONRPCDispatcher[Any]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._ending = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._requests: set[asyncio.Task[dict[str, Any]]] = set()
+        self._error = ""
+        self._unconnected = False
+        self._has_tools = True
+        self.in_flight = 0
+        self.suspect = False
+        self.stale = False
+        self.last_used = asyncio.get_running_loop().time()
+        self.digests: Mapping[str, str] = {}
+        # In a context of its own: the caller's token is nothing to a session that outlives it.
+        self._task = asyncio.create_task(self._live(), context=contextvars.Context())
+
+    @classmethod
+    async def open(
+        cls, opener: Opener, on_change: Callable[[Connection], None], seconds: float
+    ) -> Connection:
+        """Returns a session that was begun.
+
+        Raises:
+            ConnectError: The server cannot be reached, or there was no answer in time.
+        """
+        connection = cls(opener, on_change)
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.shield(connection._ready)
+        except TimeoutError:
+            raise ConnectError(f"no answer within {seconds:g} seconds") from None
+        finally:
+            if not connection._is_ready:
+                await connection.close()
+        return connection
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can be asked any more."""
+        return self._ended.is_set() or self._task.done()
+
+    @property
+    def _is_ready(self) -> bool:
+        ready = self._ready
+        return ready.done() and not ready.cancelled() and ready.exception() is None
+
+    async def list_tools(self, seconds: float) -> list[Any]:
+        """Returns all tools as they come, of any form.
+
+        Raises:
+            ConnectError: There is no proper answer in time.
+        """
+        if not self._has_tools:
+            return []
+        tools: list[Any] = []
+        cursor: str | None = None
+        try:
+            async with asyncio.timeout(seconds):
+                for _ in range(_MOST_PAGES):
+                    parameters = {"cursor": cursor} if cursor else {}
+                    page = await self._request("tools/list", parameters, seconds)
+                    listed = page.get("tools")
+                    if not isinstance(listed, list):
+                        raise ConnectError("its list of tools is none")
+                    tools += listed
+                    if len(tools) > MOST_TOOLS:
+                        raise ConnectError(f"it has more than {MOST_TOOLS} tools")
+                    cursor = page.get("nextCursor")
+                    if not isinstance(cursor, str) or not cursor:
+                        return tools
+        except (LostError, RefusedError) as error:
+            raise ConnectError(f"its tools cannot be listed: {error}") from None
+        except TimeoutError:
+            raise ConnectError("its tools could not be listed in time") from None
+        raise ConnectError(f"its list of tools has more than {_MOST_PAGES} pages")
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], seconds: float
+    ) -> Mapping[str, Any]:
+        """Runs a tool; returns the result as it came.
+
+        Raises:
+            ConnectError: It was not run.
+            LostError: It may have been run.
+            RefusedError: The server refused.
+        """
+        parameters = {"name": name, "arguments": dict(arguments)}
+        return await self._request("tools/call", parameters, seconds)
+
+    async def answers(self, seconds: float) -> bool:
+        """Whether the server still answers."""
+        try:
+            await self._request("ping", None, seconds)
+        except RefusedError:
+            pass
+        except (ConnectError, LostError):
+            return False
+        self.suspect = False
+        return True
+
+    async def close(self) -> None:
+        """Ends the session, and the program if it is one; bounded."""
+        self._ending.set()
+        # One that was never begun is waiting for the server.
+        patience = _CLOSE_S if self._is_ready else 0.0
+        done, _ = await asyncio.wait([self._task], timeout=patience)
+        if not done:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=_CLOSE_S)
+
+    async def _request(
+        self, method: str, parameters: dict[str, Any] | None, seconds: float
+    ) -> dict[str, Any]:
+        if self.ended:
+            raise ConnectError(self._error or "the connection has ended")
+        dispatcher = self._ready.result()
+        loop = asyncio.get_running_loop()
+        request = asyncio.create_task(dispatcher.send_raw_request(method, parameters, {}))
+        self._requests.add(request)
+        request.add_done_callback(self._forget)
+        self.in_flight += 1
+        try:
+            done, _ = await asyncio.wait([request], timeout=seconds)
+            if not done:
+                self.suspect = True
+                raise LostError(f"there was no answer within {seconds:.3g} seconds")
+            return request.result()
+        except MCPError as error:
+            raise await self._failure(error) from None
+        finally:
+            # Not waited for: it may hang in the server's pipe.
+            request.cancel()
+            self.in_flight -= 1
+            self.last_used = loop.time()
+
+    def _forget(self, request: asyncio.Task[dict[str, Any]]) -> None:
+        self._requests.discard(request)
+        if not request.cancelled():
+            request.exception()
+
+    async def _failure(self, error: MCPError) -> Exception:
+        if error.code == types.INVALID_REQUEST and error.message == "Session terminated":
+            # It no longer knows the session: HTTP 404, before anything was run.
+            self._ending.set()
+            return ConnectError("the server has forgotten the session")
+        if error.code != types.CONNECTION_CLOSED:
+            return RefusedError(error.message[:MAX_ERROR])
+        # Why is known when the task has ended.
+        alone = self.in_flight == 1
+        self._ending.set()
+        await asyncio.wait([self._task], timeout=_CLOSE_S)
+        if self._unconnected and alone:
+            return ConnectError(self._error)
+        return LostError(self._error or "the connection broke off")
+
+    async def _live(self) -> None:
+        told: Callable[[], str] = str
+        try:
+            async with AsyncExitStack() as stack:
+                streams = await stack.enter_async_context(self._opener())
+                told = streams.told
+                incoming = await stack.enter_async_context(self._watched(streams.incoming))
+                dispatcher: JSONRPCDispatcher[Any] = JSONRPCDispatcher(incoming, streams.outgoing)
+                session = ClientSession(
+                    dispatcher=dispatcher,
+                    message_handler=self._hear,
+                    client_info=types.Implementation(name="strata", version="1"),
+                )
+                await stack.enter_async_context(session)
+                await session.initialize()
+                capabilities = session.server_capabilities
+                self._has_tools = capabilities is not None and capabilities.tools is not None
+                self._ready.set_result(dispatcher)
+                await self._first_of(self._ending, self._ended)
+                if not self._ending.is_set():
+                    self._error = "the server has ended the connection"
+        except Exception as error:  # noqa: BLE001 - of whatever kind: the session is over
+            leaf = _leaf(error)
+            self._unconnected = isinstance(leaf, httpx2.ConnectError | httpx2.ConnectTimeout)
+            self._error = _words(leaf)
+        finally:
+            self._ended.set()
+            more = told()
+            if more:
+                self._error = f"{self._error} ({more})" if self._error else more
+            self._error = self._error[:MAX_ERROR]
+            if not self._ready.done():
+                self._ready.set_exception(ConnectError(self._error or "it ended at once"))
+                self._ready.exception()
+
+    async def _hear(self, message: object) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._on_change(self)
+
+    @contextlib.asynccontextmanager
+    async def _watched(self, source: Any) -> AsyncIterator[Any]:
+        """The same messages; that they end is seen also while nothing is asked."""
+        sink, incoming = anyio.create_memory_object_stream[Any](0)
+
+        async def pass_on() -> None:
+            with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+                async with sink:
+                    async for item in source:
+                        await sink.send(item)
+            self._ended.set()
+
+        task = asyncio.create_task(pass_on())
+        try:
+            yield incoming
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            sink.close()
+            incoming.close()
+
+    async def _first_of(self, *events: asyncio.Event) -> None:
+        tasks = [asyncio.create_task(event.wait()) for event in events]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+
+def _leaf(error: BaseException) -> BaseException:
+    """The first thing that went wrong among those that a task group reports."""
+    while isinstance(error, BaseExceptionGroup):
+        inner: Sequence[BaseException] = error.exceptions
+        error = next((e for e in inner if not isinstance(e, asyncio.CancelledError)), inner[0])
+    return error
+
+
+def _words(error: BaseException) -> str:
+    match error:
+        case ConnectError() | MCPError():
+            return str(error)
+        case httpx2.HTTPStatusError():
+            return f"it answered {status_text(error.response.status_code)}"
+        case httpx2.ConnectError() if not str(error) or "attempts" in str(error):
+            return "nobody answers there"
+        case httpx2.TimeoutException():
+            return "it did not answer in time"
+        case httpx2.HTTPError():
+            return str(error) or "its answer is no proper HTTP"
+        case ValueError():
+            return "its answer is no MCP"
+        case _:
+            return f"the connection failed: {type(error).__name__}"

@@ -1,0 +1,132 @@
+"""Opens the way to a server, as the operator allows.
+
+The SDK takes a second to import, and most processes never meet an MCP server: it is imported
+when the first one is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+import httpx2
+
+from strata.shared.web.errors import FetchError
+from strata.shared.web.guard import Admission, parse_url
+from strata.tool_execution.domain.mcp import McpServer, Transport, stdio_disabled
+from strata.tool_execution.mcp.errors import ConnectError
+from strata.tool_execution.mcp.http import SIGN_IN, GuardedTransport, guarded_client
+from strata.tool_execution.mcp.streams import Opener, Streams, status_text
+
+# Longer than the longest call: what hangs longer than that breaks the session.
+_READ_S = 660.0
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What the operator allows.
+
+    Attributes:
+        programs: Whether servers may be programs on this host.
+        admission: Decides where servers may be reached over HTTP.
+        message_bytes: Bytes of the longest message.
+        connect_s: Seconds to connect over HTTP.
+        ssl_context: Verifies servers.
+    """
+
+    programs: bool
+    admission: Admission
+    message_bytes: int
+    connect_s: float
+    ssl_context: ssl.SSLContext
+
+    async def check(self, server: McpServer) -> None:
+        """Refuses a server that may not be reached; one that cannot be found may be so later.
+
+        Raises:
+            FailedPreconditionError: MCP_STDIO_DISABLED.
+            ForbiddenUrlError: The URL is none, or leads where nobody may go.
+        """
+        if server.transport is Transport.STDIO:
+            if not self.programs:
+                raise stdio_disabled(server.name)
+            return
+        with contextlib.suppress(FetchError):
+            await self.admission.resolve(parse_url(server.url))
+
+    def opener(self, server: McpServer, secrets: Mapping[str, str]) -> Opener:
+        """Returns what opens the way.
+
+        Args:
+            server: The server.
+            secrets: By name; all that it needs.
+        """
+        if server.transport is Transport.STDIO:
+            return lambda: self._program(server, secrets)
+        return lambda: self._http(server, secrets)
+
+    @contextlib.asynccontextmanager
+    async def _program(
+        self, server: McpServer, secrets: Mapping[str, str]
+    ) -> AsyncIterator[Streams]:
+        if not self.programs:
+            raise ConnectError(stdio_disabled(server.name).message)
+        from strata.tool_execution.mcp.stdio import open_stdio  # noqa: PLC0415 - the SDK
+
+        named = {key: secrets[name] for key, name in server.environment_secrets.items()}
+        environment = {**server.environment, **named}
+        opened = open_stdio(server.command, environment, self.message_bytes)
+        async with opened as (incoming, outgoing, program):
+
+            def told() -> str:
+                if program.too_long:
+                    return f"a message exceeds {self.message_bytes} bytes"
+                words = program.last_words
+                return f"the program said: {words[-500:]}" if words else ""
+
+            yield Streams(incoming, outgoing, told)
+
+    @contextlib.asynccontextmanager
+    async def _http(self, server: McpServer, secrets: Mapping[str, str]) -> AsyncIterator[Streams]:
+        from mcp.client.sse import sse_client  # noqa: PLC0415 - the SDK
+        from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
+
+        named = {key: secrets[name] for key, name in server.header_secrets.items()}
+        sent = {**server.headers, **named}
+        if server.bearer_secret:
+            sent["Authorization"] = f"Bearer {secrets[server.bearer_secret]}"
+        transport = GuardedTransport(self.admission, self.message_bytes, self.ssl_context)
+
+        def told() -> str:
+            status = transport.last_status
+            if status in SIGN_IN:
+                return (
+                    f"it answered {status_text(status)}: store a token as a secret and name it as"
+                    " bearer_secret; signing in through OAuth is not built"
+                )
+            return f"it answered {status_text(status)}" if status >= 400 else ""
+
+        if server.transport is Transport.SSE:
+
+            def client_of(
+                headers: dict[str, str] | None = None,
+                timeout: httpx2.Timeout | None = None,
+                auth: httpx2.Auth | None = None,
+            ) -> httpx2.AsyncClient:
+                return guarded_client(transport, sent, self.connect_s, _READ_S)
+
+            async with sse_client(server.url, httpx_client_factory=client_of) as (
+                incoming,
+                outgoing,
+            ):
+                yield Streams(incoming, outgoing, told)
+            return
+        async with (
+            guarded_client(transport, sent, self.connect_s, _READ_S) as client,
+            streamable_http_client(
+                server.url, http_client=client, max_sse_event_size=self.message_bytes
+            ) as (incoming, outgoing),
+        ):
+            yield Streams(incoming, outgoing, told)

@@ -1,0 +1,196 @@
+"""A server that is a program on this host, spoken with over its standard input and output.
+
+The transport of the SDK keeps a line of any length in memory and can be robbed of its clean-up
+by a cancelled task. Here a line is bounded, and the whole group of processes is ended whatever
+happens. On Linux the kernel ends the program when this process dies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import anyio
+from mcp.client.stdio import get_default_environment
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from strata.tool_execution.mcp.errors import ConnectError
+
+_CHUNK = 64 * 1024
+_LAST_WORDS = 2_000
+_GRACE_S = 1.0
+_POLL_S = 0.01
+# Runs the program in its own place after asking the kernel to end it with us.
+_START = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[1]):
+        os._exit(1)
+os.execv(sys.argv[2], sys.argv[3:])
+"""
+
+
+class Program:
+    """A started program.
+
+    Args:
+        process: It.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._words = bytearray()
+        self.too_long = False
+
+    @property
+    def last_words(self) -> str:
+        """The end of what it wrote to its error output."""
+        return self._words.decode("utf-8", "replace").strip()
+
+    async def read(self, sink: Any, limit: int) -> None:
+        """Passes messages on until the program ends its output or writes too long a line."""
+        stdout = self._process.stdout
+        assert stdout is not None
+        buffer = bytearray()
+        async with sink:
+            while chunk := await stdout.read(_CHUNK):
+                buffer += chunk
+                *lines, rest = buffer.split(b"\n") if b"\n" in chunk else (buffer,)
+                buffer = bytearray(rest)
+                if len(buffer) > limit or any(len(line) > limit for line in lines):
+                    self.too_long = True
+                    return
+                for line in lines:
+                    message = _message(bytes(line))
+                    if message is None:
+                        continue
+                    try:
+                        await sink.send(message)
+                    except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+                        return
+
+    async def write(self, source: Any) -> None:
+        """Passes messages to the program until there are no more, or it takes none."""
+        stdin = self._process.stdin
+        assert stdin is not None
+        with contextlib.suppress(OSError):
+            async with source:
+                async for item in source:
+                    line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+                    stdin.write(line.encode() + b"\n")
+                    await stdin.drain()
+
+    async def listen(self) -> None:
+        """Keeps the end of what it writes to its error output."""
+        stderr = self._process.stderr
+        assert stderr is not None
+        while chunk := await stderr.read(_CHUNK):
+            self._words += chunk
+            del self._words[:-_LAST_WORDS]
+
+    async def stop(self) -> None:
+        """Ends it and everything that it started, gently first."""
+        process = self._process
+        try:
+            if process.stdin is not None:
+                process.stdin.close()
+            if not await self._gone():
+                self._signal(signal.SIGTERM)
+                await self._gone()
+        finally:
+            # Also when it is gone itself: what it started may not be.
+            self._signal(signal.SIGKILL)
+        await self._gone()
+        # A survivor of another session may hold the pipes; nothing public closes them.
+        transport = getattr(process, "_transport", None)
+        if transport is not None:
+            transport.close()
+
+    async def _gone(self) -> bool:
+        """Whether it ends within the time of grace; `wait` would wait for its children, too."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _GRACE_S
+        while self._process.returncode is None:
+            if loop.time() > until:
+                return False
+            await asyncio.sleep(_POLL_S)
+        return True
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+@contextlib.asynccontextmanager
+async def open_stdio(
+    command: Sequence[str], environment: Mapping[str, str], limit: int
+) -> AsyncIterator[tuple[Any, Any, Program]]:
+    """Starts a program; yields the streams of its messages, and it.
+
+    Args:
+        command: Program and arguments.
+        environment: Added to a few harmless variables of this process.
+        limit: Bytes of its longest message.
+
+    Raises:
+        ConnectError: It cannot be started.
+    """
+    variables = {**get_default_environment(), **environment}
+    path = shutil.which(command[0], path=variables.get("PATH"))
+    if path is None:
+        raise ConnectError(f"the program {command[0]} was not found")
+    starting = asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", "-c", _START, str(os.getpid()), path, *command),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=variables,
+        start_new_session=True,
+    )
+    try:
+        program = Program(await starting)
+    except OSError as error:
+        raise ConnectError(f"the program could not be started: {error.strerror}") from None
+    incoming_sink, incoming = anyio.create_memory_object_stream[Any](0)
+    outgoing, outgoing_source = anyio.create_memory_object_stream[Any](0)
+    tasks = [
+        asyncio.create_task(program.read(incoming_sink, limit)),
+        asyncio.create_task(program.write(outgoing_source)),
+        asyncio.create_task(program.listen()),
+    ]
+    try:
+        yield incoming, outgoing, program
+    finally:
+        stopping = asyncio.create_task(program.stop())
+        cancelled = False
+        while not stopping.done():
+            try:
+                await asyncio.shield(stopping)
+            except asyncio.CancelledError:
+                # It is bounded, and a program left behind would be there for ever.
+                cancelled = True
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for stream in (incoming_sink, incoming, outgoing, outgoing_source):
+            stream.close()
+        if cancelled:
+            raise asyncio.CancelledError
+
+
+def _message(line: bytes) -> SessionMessage | None:
+    """The message of a line; programs that also print other things are common."""
+    if not line.strip():
+        return None
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError:
+        return None

@@ -1,0 +1,35 @@
+"""The way to a server, as a session sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """The way to a server.
+
+    Attributes:
+        incoming: Messages of the server.
+        outgoing: Messages for it.
+        told: What else is known of a failure, such as the program's last words.
+    """
+
+    incoming: Any
+    outgoing: Any
+    told: Callable[[], str]
+
+
+Opener = Callable[[], AbstractAsyncContextManager[Streams]]
+
+
+def status_text(status: int) -> str:
+    """``401 Unauthorized``."""
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)

@@ -1,0 +1,45 @@
+"""Puts the client of MCP servers together from the settings."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+
+import httpx2
+
+from strata.shared.web.guard import Guard, SystemResolver
+from strata.tool_execution.custom.secrets import SecretBox
+from strata.tool_execution.domain.mcp import McpStore
+from strata.tool_execution.mcp.manager import ManagerLimits, McpManager
+from strata.tool_execution.mcp.opening import Way
+from strata.tool_execution.settings import ToolExecutionSettings
+
+# What is left of a call's time for saying how it ended.
+_SAYING_S = 1.0
+
+
+async def open_mcp(
+    settings: ToolExecutionSettings, store: McpStore, box: SecretBox, stack: AsyncExitStack
+) -> tuple[McpManager, Way]:
+    """Returns what runs tools of MCP servers, and how those may be reached.
+
+    The stack ends the sessions.
+    """
+    resolver = SystemResolver()
+    stack.callback(resolver.close)
+    guard = Guard(resolver, private_networks=settings.mcp_networks, ports=settings.mcp_open_ports)
+    way = Way(
+        programs=settings.mcp_starts_programs,
+        admission=guard,
+        message_bytes=settings.mcp_message_bytes,
+        connect_s=settings.mcp_connect_timeout_s,
+        ssl_context=httpx2.create_ssl_context(),
+    )
+    limits = ManagerLimits(
+        connect_s=settings.mcp_connect_timeout_s,
+        call_s=max(settings.tool_timeout_s - _SAYING_S, settings.tool_timeout_s / 2),
+        idle_s=settings.mcp_idle_s,
+        connections=settings.mcp_max_connections,
+    )
+    manager = McpManager(store, box, way, limits)
+    stack.push_async_callback(manager.close)
+    return manager, way

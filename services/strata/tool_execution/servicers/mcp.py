@@ -1,0 +1,144 @@
+"""McpService: the MCP servers of a project."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
+from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as pb_grpc
+from strata.shared.db import decode_page_token, encode_page_token, page_limit
+from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.ids import check_id
+from strata.tool_execution import convert_mcp
+from strata.tool_execution.domain.mcp import McpServer, McpStore
+from strata.tool_execution.mcp.errors import ConnectError
+from strata.tool_execution.mcp.gate import MAX_REMOTE_NAME
+from strata.tool_execution.mcp.manager import McpManager
+from strata.tool_execution.mcp.opening import Way
+
+Context = Any
+MAX_PAGE_SIZE = 500
+
+
+class McpServicer(pb_grpc.McpServiceServicer):
+    """Servers and their tools.
+
+    Args:
+        store: Where they are kept.
+        manager: Speaks with the servers.
+        way: How they may be reached.
+    """
+
+    def __init__(self, store: McpStore, manager: McpManager, way: Way) -> None:
+        self._store = store
+        self._manager = manager
+        self._way = way
+
+    async def AddMcpServer(
+        self, request: pb.AddMcpServerRequest, context: Context
+    ) -> pb.AddMcpServerResponse:
+        """Adds a server and reads its tools."""
+        server, again = convert_mcp.to_new_server(request)
+        await self._way.check(server)
+        stored = await self._store.add(server, again)
+        if stored.id == server.id:
+            await self._read(stored.id)
+        return pb.AddMcpServerResponse(server=await self._whole(stored.id))
+
+    async def GetMcpServer(
+        self, request: pb.GetMcpServerRequest, context: Context
+    ) -> pb.GetMcpServerResponse:
+        """Returns a server with its usable tools."""
+        return pb.GetMcpServerResponse(server=await self._whole(_id(request.mcp_server_id)))
+
+    async def ListMcpServers(
+        self, request: pb.ListMcpServersRequest, context: Context
+    ) -> pb.ListMcpServersResponse:
+        """Lists servers by name."""
+        limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
+        scope = "ListMcpServers"
+        cursor = decode_page_token(scope, request.page_token, (str,))
+        found = await self._store.page(str(cursor[0]) if cursor else "", limit + 1)
+        more = len(found) > limit
+        return pb.ListMcpServersResponse(
+            servers=[convert_mcp.server_to_proto(server) for server in found[:limit]],
+            next_page_token=encode_page_token(scope, [found[limit - 1].name]) if more else "",
+        )
+
+    async def UpdateMcpServer(
+        self, request: pb.UpdateMcpServerRequest, context: Context
+    ) -> pb.UpdateMcpServerResponse:
+        """Replaces how a server is reached and used."""
+        before = await self._store.get(_id(request.mcp_server_id))
+        server = convert_mcp.to_changed_server(request, before)
+        if server.enabled:
+            await self._way.check(server)
+        await self._store.update(server)
+        await self._read(server.id)
+        return pb.UpdateMcpServerResponse(server=await self._whole(server.id))
+
+    async def RefreshMcpServer(
+        self, request: pb.RefreshMcpServerRequest, context: Context
+    ) -> pb.RefreshMcpServerResponse:
+        """Reads the tools again."""
+        server = await self._store.get(_id(request.mcp_server_id))
+        if server.enabled:
+            await self._way.check(server)
+        changed = await self._read(server.id)
+        return pb.RefreshMcpServerResponse(
+            server=await self._whole(server.id), changed_tools=changed
+        )
+
+    async def RemoveMcpServer(
+        self, request: pb.RemoveMcpServerRequest, context: Context
+    ) -> pb.RemoveMcpServerResponse:
+        """Removes a server with its tools."""
+        server_id = _id(request.mcp_server_id)
+        await self._store.delete(server_id)
+        await self._manager.forget(server_id)
+        return pb.RemoveMcpServerResponse()
+
+    async def ListMcpTools(
+        self, request: pb.ListMcpToolsRequest, context: Context
+    ) -> pb.ListMcpToolsResponse:
+        """Lists all tools that a server was seen to have."""
+        server_id = _id(request.mcp_server_id)
+        limit = page_limit(request.page_size, maximum=MAX_PAGE_SIZE)
+        scope = f"ListMcpTools {server_id}"
+        cursor = decode_page_token(scope, request.page_token, (str,))
+        found = await self._store.tools(server_id, str(cursor[0]) if cursor else "", limit + 1)
+        more = len(found) > limit
+        return pb.ListMcpToolsResponse(
+            tools=[convert_mcp.tool_of_server_to_proto(tool) for tool in found[:limit]],
+            next_page_token=encode_page_token(scope, [found[limit - 1].name]) if more else "",
+        )
+
+    async def ApproveMcpTool(
+        self, request: pb.ApproveMcpToolRequest, context: Context
+    ) -> pb.ApproveMcpToolResponse:
+        """Approves what a changed tool says of itself now."""
+        server_id = _id(request.mcp_server_id)
+        if not 0 < len(request.name) <= MAX_REMOTE_NAME or "\0" in request.name:
+            said = f"must be that of a tool, at most {MAX_REMOTE_NAME} characters"
+            raise InvalidArgumentError(f"name {said}.", violations=[FieldViolation("name", said)])
+        tool = await self._store.approve(server_id, request.name, request.version)
+        return pb.ApproveMcpToolResponse(tool=convert_mcp.tool_of_server_to_proto(tool))
+
+    async def _read(self, server_id: str) -> list[str]:
+        """Reads the tools of a server; that it cannot be reached is stored with it."""
+        try:
+            return list((await self._manager.refresh(server_id)).changed)
+        except ConnectError:
+            return []
+
+    async def _whole(self, server_id: str) -> pb.McpServer:
+        server: McpServer = await self._store.get(server_id)
+        return convert_mcp.server_to_proto(
+            server,
+            await self._store.usable(server_id),
+            await self._store.quarantined(server_id),
+        )
+
+
+def _id(server_id: str) -> str:
+    return check_id(server_id, "mcp_server", field="mcp_server_id")

@@ -1,0 +1,363 @@
+"""MCP servers and their tools in PostgreSQL."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.shared.context import current_project
+from strata.shared.db import Database
+from strata.shared.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    NotFoundError,
+    Reason,
+    ResourceExhaustedError,
+)
+from strata.shared.ids import new_id
+from strata.tool_execution.domain.mcp import (
+    MAX_ERROR,
+    MAX_KNOWN_TOOLS,
+    MAX_SERVERS,
+    Connectable,
+    McpServer,
+    McpTool,
+    Reported,
+    Synced,
+    ToolState,
+    Transport,
+    reconcile,
+    server_missing,
+    unusable,
+)
+from strata.tool_execution.domain.registry import Request, name_taken
+from strata.tool_execution.domain.tools import Effect, McpOrigin, OwnDefinition, Tool, ToolType
+from strata.tool_execution.store import mcp_statements as sql
+from strata.tool_execution.store.rows import to_tool, to_values
+
+
+class PostgresMcpStore:
+    """Implements `domain.mcp.McpStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, server: McpServer, request: Request) -> McpServer:
+        """Stores a new server; a repeated request gets the server of the first one."""
+        project = current_project()
+        try:
+            async with self._database.transaction() as connection:
+                if request.id:
+                    before = await _noted(connection, project, request)
+                    if before:
+                        return await _server(connection, before)
+                count = await connection.execute(sql.COUNT, {"project": project})
+                if count.scalar_one() >= MAX_SERVERS:
+                    raise ResourceExhaustedError(
+                        f"A project has at most {MAX_SERVERS} MCP servers.",
+                        reason=Reason.QUOTA_EXCEEDED,
+                        metadata={"quota": "mcp_servers"},
+                    )
+                row = (await connection.execute(sql.INSERT, _values(project, server))).one()
+                if request.id:
+                    answer = {"project": project, "request": request.id, "response": server.id}
+                    await connection.execute(sql.ANSWER, answer)
+                return _to_server(row)
+        except IntegrityError as error:
+            if "mcp_servers_name" in str(error.orig):
+                raise name_taken(server.name, "another MCP server") from None
+            raise
+
+    async def get(self, server_id: str) -> McpServer:
+        """Returns a server."""
+        async with self._database.transaction(read_only=True) as connection:
+            return await _server(connection, server_id)
+
+    async def page(self, after: str, limit: int) -> Sequence[McpServer]:
+        """Returns servers by name, those after a name."""
+        bound = {"project": current_project(), "after": after, "limit": limit}
+        async with self._database.transaction(read_only=True) as connection:
+            return [_to_server(row) for row in await connection.execute(sql.PAGE, bound)]
+
+    async def update(self, server: McpServer) -> McpServer:
+        """Stores how a server is to be reached and used."""
+        project = current_project()
+        async with self._database.transaction() as connection:
+            found = await connection.execute(sql.UPDATE, _values(project, server))
+            row = found.one_or_none()
+            if row is None:
+                raise server_missing(server.id)
+            if not server.enabled:
+                await _block(connection, server.id, None, "its MCP server is disabled")
+            return _to_server(row)
+
+    async def delete(self, server_id: str) -> None:
+        """Deletes a server with its tools."""
+        bound = {"project": current_project(), "id": server_id}
+        async with self._database.transaction() as connection:
+            await connection.execute(sql.DELETE_TOOLS, bound)
+            if not (await connection.execute(sql.DELETE, bound)).rowcount:
+                raise server_missing(server_id)
+
+    async def connectable(self, server_ids: Collection[str]) -> Mapping[str, Connectable]:
+        """Returns servers by id with their secrets; those that are gone are left out."""
+        bound = {"project": current_project(), "ids": sorted(server_ids)}
+        async with self._database.transaction(read_only=True) as connection:
+            rows = (await connection.execute(sql.CONNECTABLE, bound)).all()
+        return {
+            row.id: Connectable(
+                _to_server(row),
+                {
+                    name: base64.b64decode(value)
+                    for name, value in json.loads(row.sealed or "{}").items()
+                },
+            )
+            for row in rows
+        }
+
+    async def sync(self, server_id: str, reported: Sequence[Reported]) -> Synced:
+        """Stores what a server says of its tools, and that contact worked."""
+        project = current_project()
+        bound = {"project": project, "id": server_id}
+        async with self._database.transaction() as connection:
+            # The lock: two listings at once must not both be the first.
+            locked = (await connection.execute(sql.LOCK, bound)).one_or_none()
+            if locked is None:
+                raise server_missing(server_id)
+            rows = (await connection.execute(sql.ALL_TOOLS, bound)).all()
+            known = {row.name: _to_mcp_tool(row) for row in rows}
+            room = MAX_KNOWN_TOOLS - len(known)
+            new = [each for each in reported if each.name not in known]
+            left_out = {each.name for each in new[max(0, room) :]}
+            heard = [each for each in reported if each.name not in left_out]
+            heard = await _without_taken(connection, server_id, heard)
+            after = reconcile(known, heard)
+            for tool in after:
+                if known.get(tool.name) != tool:
+                    await connection.execute(
+                        sql.PUT_TOOL, {"project": project, "server": server_id, **_of(tool)}
+                    )
+                if tool.state is ToolState.APPROVED:
+                    await _register(connection, server_id, tool)
+                else:
+                    await _block(connection, server_id, tool.name, tool.reason)
+            if not locked.enabled:
+                await _block(connection, server_id, None, "its MCP server is disabled")
+            error = f"more than {MAX_KNOWN_TOOLS} tools were seen of it" if left_out else ""
+            row = (await connection.execute(sql.CONTACT, {**bound, "error": error})).one()
+            changed = [tool.name for tool in after if tool.state is ToolState.CHANGED]
+            return Synced(_to_server(row), sorted(changed))
+
+    async def failed(self, server_id: str, error: str) -> None:
+        """Stores that contact did not work."""
+        text = error.replace("\0", "")[:MAX_ERROR]
+        bound = {"project": current_project(), "id": server_id, "error": text}
+        async with self._database.transaction() as connection:
+            await connection.execute(sql.FAILED, bound)
+
+    async def usable(self, server_id: str) -> Sequence[Tool]:
+        """Returns the registry's tools of a server."""
+        bound = {"project": current_project(), "id": server_id}
+        async with self._database.transaction(read_only=True) as connection:
+            return [to_tool(row) for row in await connection.execute(sql.USABLE, bound)]
+
+    async def tools(self, server_id: str, after: str, limit: int) -> Sequence[McpTool]:
+        """Returns what is known of the tools, by name, those after a name."""
+        bound = {"project": current_project(), "id": server_id, "after": after, "limit": limit}
+        async with self._database.transaction(read_only=True) as connection:
+            await _server(connection, server_id)
+            return [_to_mcp_tool(row) for row in await connection.execute(sql.TOOL_PAGE, bound)]
+
+    async def quarantined(self, server_id: str) -> Mapping[str, str]:
+        """Returns reasons by name of the tools that cannot be used."""
+        bound = {"project": current_project(), "id": server_id}
+        async with self._database.transaction(read_only=True) as connection:
+            rows = await connection.execute(sql.UNUSABLE, bound)
+            return {row.name: row.reason for row in rows}
+
+    async def approve(self, server_id: str, name: str, digest: str) -> McpTool:
+        """Approves what a tool says of itself."""
+        project = current_project()
+        bound = {"project": project, "id": server_id}
+        async with self._database.transaction() as connection:
+            locked = (await connection.execute(sql.LOCK, bound)).one_or_none()
+            if locked is None:
+                raise server_missing(server_id)
+            row = (await connection.execute(sql.ONE_TOOL, {**bound, "name": name})).one_or_none()
+            if row is None:
+                raise NotFoundError(
+                    f"The MCP server has no tool {name[:100]}.",
+                    reason=Reason.TOOL_NOT_FOUND,
+                    metadata={"name": name[:100]},
+                )
+            tool = _to_mcp_tool(row)
+            if tool.state in (ToolState.QUARANTINED, ToolState.GONE):
+                raise unusable(tool)
+            if tool.digest != digest:
+                raise AbortedError(
+                    f"The tool {tool.name} is another one than the one that was looked at.",
+                    reason=Reason.REVISION_MISMATCH,
+                    metadata={"expected": digest[:64], "current": tool.digest},
+                )
+            approved = replace(
+                tool,
+                state=ToolState.APPROVED,
+                reason="",
+                approved_digest=tool.digest,
+                approved=None,
+            )
+            values = {"project": project, "server": server_id, **_of(approved)}
+            await connection.execute(sql.PUT_TOOL, values)
+            await _register(connection, server_id, approved)
+            if not locked.enabled:
+                await _block(connection, server_id, name, "its MCP server is disabled")
+            return approved
+
+
+async def _noted(connection: AsyncConnection, project: str, request: Request) -> str:
+    """Notes a request; of one that was noted before, returns the id of its server."""
+    bound = {"project": project, "request": request.id}
+    note = await connection.execute(sql.NOTE, {**bound, "digest": request.digest})
+    if note.one_or_none() is not None:
+        return ""
+    row = (await connection.execute(sql.NOTED, bound)).one()
+    if row.digest != request.digest:
+        raise AlreadyExistsError(
+            f"The request_id {request.id!r} was used before for something else.",
+            reason=Reason.REQUEST_ID_REUSED,
+            metadata={"request_id": request.id},
+        )
+    return str(row.response)
+
+
+async def _server(connection: AsyncConnection, server_id: str) -> McpServer:
+    bound = {"project": current_project(), "id": server_id}
+    row = (await connection.execute(sql.ONE, bound)).one_or_none()
+    if row is None:
+        raise server_missing(server_id)
+    return _to_server(row)
+
+
+async def _without_taken(
+    connection: AsyncConnection, server_id: str, reported: Sequence[Reported]
+) -> list[Reported]:
+    """Tools whose names something else of the project has cannot be used."""
+    names = [each.tool_name for each in reported]
+    bound = {"project": current_project(), "server": server_id, "names": names}
+    taken = {row.name for row in await connection.execute(sql.TAKEN, bound)}
+    said = "its name in the registry is taken by another tool"
+    return [
+        replace(each, problem=each.problem or said) if each.tool_name in taken else each
+        for each in reported
+    ]
+
+
+async def _register(connection: AsyncConnection, server_id: str, tool: McpTool) -> None:
+    registered = Tool(
+        name=tool.tool_name,
+        description=tool.description,
+        type=ToolType.MCP,
+        parameters=tool.parameters,
+        # What a server says of its effects is a stranger's word: nothing is repeated on it.
+        effect=Effect.UNDECLARED,
+        own=OwnDefinition(
+            id=new_id("tool"), mcp=McpOrigin(server_id, tool.name, tool.approved_digest)
+        ),
+    )
+    values = {
+        **to_values(registered),
+        "server": server_id,
+        "mcp_name": tool.name,
+        "digest": tool.approved_digest,
+    }
+    await connection.execute(sql.REGISTER, {"project": current_project(), **values})
+
+
+async def _block(
+    connection: AsyncConnection, server_id: str, name: str | None, reason: str
+) -> None:
+    """Keeps a tool of a server, or with None all of them, from being offered and run."""
+    bound = {
+        "project": current_project(),
+        "server": server_id,
+        "name": name or "",
+        "reason": reason,
+    }
+    await connection.execute(sql.BLOCK, bound)
+
+
+def _values(project: str, server: McpServer) -> dict[str, Any]:
+    return {
+        "project": project,
+        "id": server.id,
+        "name": server.name,
+        "transport": server.transport.value,
+        "command": list(server.command),
+        "environment": json.dumps(dict(server.environment)),
+        "environment_secrets": json.dumps(dict(server.environment_secrets)),
+        "url": server.url,
+        "headers": json.dumps(dict(server.headers)),
+        "header_secrets": json.dumps(dict(server.header_secrets)),
+        "bearer": server.bearer_secret,
+        "enabled": server.enabled,
+        "timeout": server.call_timeout,
+        "calls": server.max_calls,
+    }
+
+
+def _to_server(row: Any) -> McpServer:
+    return McpServer(
+        id=row.id,
+        name=row.name,
+        transport=Transport(row.transport),
+        command=tuple(row.command),
+        environment=json.loads(row.environment),
+        environment_secrets=json.loads(row.environment_secrets),
+        url=row.url,
+        headers=json.loads(row.headers),
+        header_secrets=json.loads(row.header_secrets),
+        bearer_secret=row.bearer_secret,
+        enabled=row.enabled,
+        call_timeout=row.call_timeout,
+        max_calls=row.max_calls,
+        error=row.error,
+        last_contact_time=row.last_contact_time,
+        create_time=row.create_time,
+        update_time=row.update_time,
+    )
+
+
+def _of(tool: McpTool) -> dict[str, Any]:
+    return {
+        "name": tool.name,
+        "tool_name": tool.tool_name,
+        "state": tool.state.value,
+        "reason": tool.reason,
+        "description": tool.description,
+        "parameters": json.dumps(dict(tool.parameters), ensure_ascii=False),
+        "digest": tool.digest,
+        "approved_digest": tool.approved_digest,
+    }
+
+
+def _to_mcp_tool(row: Any) -> McpTool:
+    changed = row.state == ToolState.CHANGED and row.approved_description is not None
+    return McpTool(
+        name=row.name,
+        tool_name=row.tool_name,
+        state=ToolState(row.state),
+        reason=row.reason,
+        description=row.description,
+        parameters=json.loads(row.parameters),
+        digest=row.digest,
+        approved_digest=row.approved_digest,
+        approved=(row.approved_description, json.loads(row.approved_parameters))
+        if changed
+        else None,
+    )

@@ -1,0 +1,150 @@
+"""The statements of `store.mcp`."""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+
+from strata.tool_execution.store.rows import COLUMNS
+
+_SERVER = (
+    "id, name, transport, command, environment::text AS environment,"
+    " environment_secrets::text AS environment_secrets, url, headers::text AS headers,"
+    " header_secrets::text AS header_secrets, bearer_secret, enabled, call_timeout, max_calls,"
+    " error, last_contact_time, create_time, update_time"
+)
+_OF = "WHERE project_id = :project AND id = :id"
+
+COUNT = text("SELECT count(*) FROM tool_execution.mcp_servers WHERE project_id = :project")
+INSERT = text(
+    f"""
+    INSERT INTO tool_execution.mcp_servers (
+        project_id, id, name, transport, command, environment, environment_secrets, url, headers,
+        header_secrets, bearer_secret, enabled, call_timeout, max_calls)
+    VALUES (:project, :id, :name, :transport, CAST(:command AS text[]),
+        CAST(:environment AS json), CAST(:environment_secrets AS json), :url,
+        CAST(:headers AS json), CAST(:header_secrets AS json), :bearer, :enabled, :timeout, :calls)
+    RETURNING {_SERVER}
+    """
+)
+UPDATE = text(
+    f"""
+    UPDATE tool_execution.mcp_servers SET
+        command = CAST(:command AS text[]), environment = CAST(:environment AS json),
+        environment_secrets = CAST(:environment_secrets AS json), url = :url,
+        headers = CAST(:headers AS json), header_secrets = CAST(:header_secrets AS json),
+        bearer_secret = :bearer, enabled = :enabled, call_timeout = :timeout, max_calls = :calls,
+        update_time = now()
+    {_OF} RETURNING {_SERVER}
+    """
+)
+ONE = text(f"SELECT {_SERVER} FROM tool_execution.mcp_servers {_OF}")
+PAGE = text(
+    f"SELECT {_SERVER} FROM tool_execution.mcp_servers"
+    " WHERE project_id = :project AND name > :after ORDER BY name LIMIT :limit"
+)
+LOCK = text(f"SELECT id, enabled FROM tool_execution.mcp_servers {_OF} FOR UPDATE")
+DELETE = text(f"DELETE FROM tool_execution.mcp_servers {_OF}")
+DELETE_TOOLS = text(
+    "DELETE FROM tool_execution.tools WHERE project_id = :project AND mcp_server_id = :id"
+)
+CONTACT = text(
+    f"""
+    UPDATE tool_execution.mcp_servers SET error = :error, last_contact_time = now()
+    {_OF} RETURNING {_SERVER}
+    """
+)
+FAILED = text(f"UPDATE tool_execution.mcp_servers SET error = :error {_OF}")
+CONNECTABLE = text(
+    f"""
+    SELECT {_SERVER},
+        (SELECT json_object_agg(s.name, encode(s.sealed, 'base64'))
+           FROM tool_execution.secrets s
+          WHERE s.project_id = m.project_id AND (s.name = m.bearer_secret
+             OR s.name IN (SELECT value FROM json_each_text(m.environment_secrets))
+             OR s.name IN (SELECT value FROM json_each_text(m.header_secrets)))
+        )::text AS sealed
+    FROM tool_execution.mcp_servers m
+    WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))
+    """
+)
+
+_TOOL = """
+    SELECT k.name, k.tool_name, k.state, k.reason, k.description,
+        k.parameters::text AS parameters, k.digest, k.approved_digest,
+        t.description AS approved_description, t.parameters::text AS approved_parameters
+    FROM tool_execution.mcp_tools k
+    LEFT JOIN tool_execution.tools t ON t.project_id = k.project_id AND t.name = k.tool_name
+        AND t.mcp_server_id = k.server_id
+    WHERE k.project_id = :project AND k.server_id = :id
+"""
+ALL_TOOLS = text(_TOOL)
+ONE_TOOL = text(f"{_TOOL} AND k.name = :name")
+TOOL_PAGE = text(f"{_TOOL} AND k.name > :after ORDER BY k.name LIMIT :limit")
+UNUSABLE = text(
+    "SELECT name, reason FROM tool_execution.mcp_tools"
+    " WHERE project_id = :project AND server_id = :id AND reason <> ''"
+)
+PUT_TOOL = text(
+    """
+    INSERT INTO tool_execution.mcp_tools (
+        project_id, server_id, name, tool_name, state, reason, description, parameters, digest,
+        approved_digest)
+    VALUES (:project, :server, :name, :tool_name, :state, :reason, :description,
+        CAST(:parameters AS json), :digest, :approved_digest)
+    ON CONFLICT (project_id, server_id, name) DO UPDATE SET
+        state = EXCLUDED.state, reason = EXCLUDED.reason, description = EXCLUDED.description,
+        parameters = EXCLUDED.parameters, digest = EXCLUDED.digest,
+        approved_digest = EXCLUDED.approved_digest
+    """
+)
+
+USABLE = text(
+    f"""
+    SELECT {COLUMNS} FROM tool_execution.tools
+    WHERE project_id = :project AND mcp_server_id = :id AND blocked = '' ORDER BY name
+    """
+)
+TAKEN = text(
+    """
+    SELECT name FROM tool_execution.tools
+    WHERE project_id = :project AND name = ANY(CAST(:names AS text[]))
+        AND mcp_server_id <> :server
+    """
+)
+REGISTER = text(
+    """
+    INSERT INTO tool_execution.tools AS t (
+        project_id, id, name, type, description, parameters, return_char_limit, effect, version,
+        mcp_server_id, mcp_name, mcp_digest)
+    VALUES (:project, :id, :name, :type, :description, CAST(:parameters AS json), :limit, :effect,
+        :version, :server, :mcp_name, :digest)
+    ON CONFLICT (project_id, name) DO UPDATE SET
+        description = EXCLUDED.description, parameters = EXCLUDED.parameters,
+        version = EXCLUDED.version, mcp_digest = EXCLUDED.mcp_digest, blocked = '',
+        update_time = now()
+        WHERE t.mcp_server_id = EXCLUDED.mcp_server_id AND t.mcp_name = EXCLUDED.mcp_name
+            AND (t.version <> EXCLUDED.version OR t.blocked <> '')
+    """
+)
+BLOCK = text(
+    """
+    UPDATE tool_execution.tools SET blocked = :reason
+    WHERE project_id = :project AND mcp_server_id = :server
+        AND (CAST(:name AS text) = '' OR mcp_name = :name) AND blocked <> :reason
+    """
+)
+
+NOTE = text(
+    """
+    INSERT INTO tool_execution.requests (project_id, request_id, digest)
+    VALUES (:project, :request, :digest) ON CONFLICT DO NOTHING RETURNING 1
+    """
+)
+NOTED = text(
+    "SELECT digest, response FROM tool_execution.requests"
+    " WHERE project_id = :project AND request_id = :request"
+)
+ANSWER = text(
+    "UPDATE tool_execution.requests SET response = :response"
+    " WHERE project_id = :project AND request_id = :request"
+)

@@ -1,0 +1,99 @@
+"""An MCP server without an SDK, so that it can do what no SDK would: hang, lie and die.
+
+    python mcp_program.py TOOLS.json
+
+Its tools are those of the file, read anew for every listing; what one does is in its name.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+_writing = threading.Lock()
+
+
+def send(message: dict[str, Any]) -> None:
+    with _writing:
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        sys.stdout.flush()
+
+
+def text(value: str, **more: Any) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": value}], **more}
+
+
+def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    match name:
+        case "hang":
+            time.sleep(3600)
+        case "die":
+            sys.stderr.write("out of cheese\n")
+            sys.stderr.flush()
+            os._exit(3)
+        case "environment":
+            return text(os.environ.get(str(arguments["name"]), "nothing"))
+        case "child":
+            child = subprocess.Popen(["sleep", "3600"])
+            return text(json.dumps([os.getpid(), child.pid]))
+        case "flood":
+            sys.stdout.write("x" * int(arguments["size"]))
+            sys.stdout.flush()
+            time.sleep(3600)
+        case "fail":
+            return text("no such town", isError=True)
+        case "liar":
+            return {"content": "no list"}
+        case "structured":
+            return {"content": [], "structuredContent": {"sum": 3}}
+        case "mixed":
+            parts = [
+                {"type": "text", "text": "a picture:"},
+                {"type": "image", "mimeType": "image/png", "data": "AAAA"},
+            ]
+            return {"content": parts}
+        case "change":
+            send({"method": "notifications/tools/list_changed"})
+            return text("changed")
+    return text(json.dumps(arguments, sort_keys=True))
+
+
+def serve(request: dict[str, Any]) -> None:
+    method, key = request.get("method"), request.get("id")
+    parameters = request.get("params") or {}
+    if key is None:
+        return
+    if method == "initialize":
+        result: dict[str, Any] = {
+            "protocolVersion": parameters["protocolVersion"],
+            "capabilities": {"tools": {"listChanged": True}},
+            "serverInfo": {"name": "program", "version": "1"},
+        }
+    elif method == "tools/list":
+        result = {"tools": json.loads(Path(sys.argv[1]).read_text())}
+    elif method == "tools/call":
+        result = call(parameters["name"], parameters.get("arguments") or {})
+    elif method == "ping":
+        result = {}
+    else:
+        send({"id": key, "error": {"code": -32601, "message": f"no {method}"}})
+        return
+    send({"id": key, "result": result})
+
+
+def main() -> None:
+    # No message: many programs greet like this.
+    sys.stdout.write("ready when you are\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        threading.Thread(target=serve, args=(json.loads(line),), daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

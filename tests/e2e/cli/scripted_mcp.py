@@ -1,0 +1,64 @@
+"""A scripted McpService."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
+from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as pb_grpc
+from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
+from strata.shared.ids import new_id
+
+
+@dataclass
+class McpServers(pb_grpc.McpServiceServicer):
+    """Keeps servers; each has one tool that works and one that has changed."""
+
+    servers: dict[str, pb.McpServer] = field(default_factory=dict)
+    approved: list[pb.ApproveMcpToolRequest] = field(default_factory=list)
+
+    async def AddMcpServer(self, request: Any, context: Any) -> Any:
+        server = pb.McpServer()
+        server.CopyFrom(request.server)
+        server.id = new_id("mcp_server")
+        server.healthy = True
+        server.tools.append(tool_pb.Tool(name=f"{server.name}__search"))
+        server.quarantined_tools["write"] = "it has changed"
+        self.servers[server.id] = server
+        return pb.AddMcpServerResponse(server=server)
+
+    async def GetMcpServer(self, request: Any, context: Any) -> Any:
+        return pb.GetMcpServerResponse(server=self.servers[request.mcp_server_id])
+
+    async def ListMcpServers(self, request: Any, context: Any) -> Any:
+        return pb.ListMcpServersResponse(servers=self.servers.values())
+
+    async def RefreshMcpServer(self, request: Any, context: Any) -> Any:
+        server = self.servers[request.mcp_server_id]
+        return pb.RefreshMcpServerResponse(server=server, changed_tools=["write"])
+
+    async def RemoveMcpServer(self, request: Any, context: Any) -> Any:
+        del self.servers[request.mcp_server_id]
+        return pb.RemoveMcpServerResponse()
+
+    async def ListMcpTools(self, request: Any, context: Any) -> Any:
+        name = self.servers[request.mcp_server_id].name
+        changed = pb.McpTool(
+            name="write",
+            tool_name=f"{name}__write",
+            state=pb.MCP_TOOL_STATE_CHANGED,
+            reason="it has changed",
+            description="Writes otherwise.",
+            version="v2",
+            approved_description="Writes.",
+        )
+        well = pb.McpTool(
+            name="search", tool_name=f"{name}__search", state=pb.MCP_TOOL_STATE_APPROVED
+        )
+        return pb.ListMcpToolsResponse(tools=[well, changed])
+
+    async def ApproveMcpTool(self, request: Any, context: Any) -> Any:
+        self.approved.append(request)
+        name = self.servers[request.mcp_server_id].name
+        return pb.ApproveMcpToolResponse(tool=pb.McpTool(tool_name=f"{name}__{request.name}"))

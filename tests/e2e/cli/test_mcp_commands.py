@@ -1,0 +1,65 @@
+"""``strata mcp``: what is asked of the gateway, and what is shown."""
+
+from __future__ import annotations
+
+from e2e.cli.conftest import Run
+from e2e.cli.scripted import ScriptedGateway
+from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
+
+
+async def test_a_program_and_a_url_are_added_shown_and_removed(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
+    done = await strata(
+        *("mcp", "servers", "add", "files", "--env", "A=b=c", "--calls", "2", "--"),
+        *("npx", "-y", "--root=/srv", "server"),
+    )
+    assert done.code == 0, done
+    [files] = gateway.mcp.servers.values()
+    assert list(files.command) == ["npx", "-y", "--root=/srv", "server"]
+    assert (files.transport, dict(files.environment)) == (pb.MCP_TRANSPORT_STDIO, {"A": "b=c"})
+    assert (files.call_timeout_seconds, files.max_concurrent_calls) == (30, 2)
+    done = await strata(
+        *("mcp", "servers", "add", "wiki", "--url", "https://wiki.example.org/mcp", "--sse"),
+        *("--bearer", "TOKEN", "--header-secret", "X-Key=KEY"),
+    )
+    assert done.code == 0, done
+    wiki = list(gateway.mcp.servers.values())[1]
+    assert (wiki.transport, wiki.bearer_secret) == (pb.MCP_TRANSPORT_SSE, "TOKEN")
+    assert dict(wiki.header_secrets) == {"X-Key": "KEY"}
+    shown = (await strata("mcp", "servers", "show", "wiki")).out
+    assert "tools: wiki__search" in shown
+    assert "not write: it has changed" in shown
+    listed = (await strata("mcp", "servers", "list")).out.splitlines()
+    assert [row.split("\t")[:3] for row in listed[1:]] == [
+        ["files", "stdio", "well"],
+        ["wiki", "sse", "well"],
+    ]
+    assert (await strata("mcp", "servers", "delete", "wiki", "--yes")).code == 0
+    assert list(gateway.mcp.servers.values()) == [files]
+    gone = await strata("mcp", "servers", "refresh", "wiki")
+    assert gone.code == 1
+    assert "MCP_SERVER_NOT_FOUND" in gone.err
+
+
+async def test_a_changed_tool_is_shown_and_approved_as_it_was_seen(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
+    await strata("mcp", "servers", "add", "wiki", "--url", "https://wiki.example.org/mcp")
+    refreshed = await strata("mcp", "servers", "refresh", "wiki")
+    assert "write has changed" in refreshed.out + refreshed.err
+    rows = (await strata("mcp", "tools", "wiki")).out.splitlines()
+    assert [row.split("\t")[:2] for row in rows[1:]] == [
+        ["wiki__search", "approved"],
+        ["wiki__write", "changed"],
+    ]
+    done = await strata("mcp", "approve", "wiki", "wiki__write", "--yes")
+    assert "Writes otherwise." in done.out
+    assert "wiki__write is approved." in done.out
+    [approved] = gateway.mcp.approved
+    assert (approved.name, approved.version) == ("write", "v2")
+
+
+async def test_a_server_is_a_program_or_a_url(strata: Run) -> None:
+    for arguments in (["x"], ["x", "--url", "https://x.org", "--", "y"], ["x", "--env", "A"]):
+        assert (await strata("mcp", "servers", "add", *arguments)).code == 2

@@ -1,0 +1,181 @@
+"""MCP servers for tests, and a project that uses them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from integration.agent_loop.world import World
+from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
+from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
+from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
+from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as pb_grpc
+from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
+from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
+from strata.shared.ids import new_id
+
+DOUBLES = Path(__file__).parents[1] / "doubles"
+ANYTHING = {"type": "object", "additionalProperties": True}
+
+
+def tool(name: str, description: str = "", schema: Any = None) -> dict[str, Any]:
+    """A tool as a server lists it."""
+    listed = {"name": name, "description": description or f"Does {name}."}
+    return {**listed, "inputSchema": ANYTHING if schema is None else schema}
+
+
+@dataclass
+class Tools:
+    """The tools of a program; what is written here is what it lists from then on."""
+
+    file: Path
+
+    def write(self, *tools: Any) -> None:
+        """Replaces them."""
+        self.file.write_text(json.dumps(tools))
+
+
+@dataclass
+class Mcp:
+    """A project with MCP servers."""
+
+    world: World
+    folder: Path
+    added: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        channel = self.world.channel("tool_execution")
+        self.servers = pb_grpc.McpServiceStub(channel)
+        self.registry = tool_grpc.ToolServiceStub(channel)
+        self._execution = execution_grpc.ExecutionServiceStub(channel)
+
+    async def add(self, name: str, **fields: Any) -> pb.McpServer:
+        """Adds a server; it is removed after the test."""
+        fields.setdefault("transport", pb.MCP_TRANSPORT_STDIO)
+        server = pb.McpServer(name=name, **fields)
+        request = pb.AddMcpServerRequest(server=server, request_id=new_id("request"))
+        added: pb.McpServer = (await self.servers.AddMcpServer(request)).server
+        self.added.append(added.id)
+        return added
+
+    async def program(self, name: str, *tools: Any, **fields: Any) -> tuple[pb.McpServer, Tools]:
+        """Adds a program that has these tools."""
+        listed = Tools(self.folder / f"{name}.json")
+        listed.write(*tools)
+        command = [sys.executable, "-I", "-S", str(DOUBLES / "mcp_program.py"), str(listed.file)]
+        return await self.add(name, command=command, **fields), listed
+
+    async def states(self, server: pb.McpServer) -> dict[str, pb.McpTool]:
+        """What is known of the tools of a server."""
+        found = await self.servers.ListMcpTools(pb.ListMcpToolsRequest(mcp_server_id=server.id))
+        return {each.name: each for each in found.tools}
+
+    async def refresh(self, server: pb.McpServer) -> pb.RefreshMcpServerResponse:
+        """Reads the tools again."""
+        request = pb.RefreshMcpServerRequest(mcp_server_id=server.id)
+        answer: pb.RefreshMcpServerResponse = await self.servers.RefreshMcpServer(request)
+        return answer
+
+    async def offered(self, *names: str) -> list[str]:
+        """Those of the tools that an agent is offered."""
+        request = execution_pb.ResolveToolsRequest(names=names, skip_missing=True)
+        return [each.name for each in (await self._execution.ResolveTools(request)).tools]
+
+    async def finish(self, name: str, /, **arguments: Any) -> execution_pb.FinishedCall:
+        """Runs one call of a tool as the loop does."""
+        call = execution_pb.ToolCall(
+            tool_call_id="call-1", name=name, arguments=json.dumps(arguments), idempotency_key="k"
+        )
+        request = execution_pb.ExecuteToolsRequest(
+            agent_id=new_id("agent"),
+            conversation_id=new_id("conversation"),
+            run_id=new_id("run"),
+            step_id="step-1",
+            calls=[call],
+            allowed_tools=[name],
+        )
+        stream = self._execution.ExecuteTools(request)
+        [finished] = [each.finished async for each in stream if each.HasField("finished")]
+        return finished
+
+    async def run(self, name: str, /, **arguments: Any) -> Any:
+        """Runs a call that must succeed; returns what the model is told."""
+        packed = json.loads((await self.finish(name, **arguments)).tool_return.content)
+        assert packed["status"] == "OK", packed
+        return packed["message"]
+
+    async def refused(self, name: str, /, **arguments: Any) -> str:
+        """Runs a call that must fail; returns what the model is told."""
+        packed = json.loads((await self.finish(name, **arguments)).tool_return.content)
+        assert packed["status"] == "Failed", packed
+        return str(packed["message"])
+
+    async def secret(self, name: str, value: str) -> None:
+        """Stores a secret."""
+        await self.registry.PutSecret(tool_pb.PutSecretRequest(name=name, value=value))
+
+    async def remove(self, server_id: str) -> None:
+        """Removes a server."""
+        await self.servers.RemoveMcpServer(pb.RemoveMcpServerRequest(mcp_server_id=server_id))
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be noticed does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    try:
+        return status.read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def until(condition: Callable[[], Any]) -> Any:
+    """Waits until something holds; the test's own limit ends it otherwise."""
+    while True:
+        found = condition()
+        if asyncio.iscoroutine(found):
+            found = await found
+        if found:
+            return found
+        await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def serving_http(app: Any) -> AsyncIterator[str]:
+    """Serves an application on this machine; yields its root."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    server.capture_signals = _nothing  # type: ignore[method-assign, assignment]
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        await until(lambda: server.started)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+        listening.close()
+
+
+class _nothing:  # noqa: N801 - stands for a method
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def names(tools: Sequence[Any]) -> list[str]:
+    """The names of tools."""
+    return [each.name for each in tools]

@@ -1,0 +1,171 @@
+"""Which tools of a server can be used, what they are called, and which of them are approved."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from strata.tool_execution.domain.mcp import McpTool, Reported, ToolState, reconcile
+from strata.tool_execution.domain.tools import ToolError
+from strata.tool_execution.mcp.gate import judge, registry_name, usable_schema
+from strata.tool_execution.mcp.results import read_result
+from strata.tool_execution.schema.given import GivenSchemaError
+
+TOWN = {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=12,
+)
+KEYWORDS = st.sampled_from(
+    ["type", "properties", "$ref", "$defs", "items", "anyOf", "pattern", "required", "enum", "not"]
+)
+SCHEMA_LIKE = st.recursive(
+    st.sampled_from(["object", "string", "#/$defs/a", "#", "http://x.org/"]) | ANY_JSON,
+    lambda inner: st.dictionaries(KEYWORDS | st.just("a"), inner | st.lists(inner, max_size=2)),
+    max_leaves=20,
+)
+
+
+@given(st.lists(ANY_JSON | st.fixed_dictionaries({"name": st.text(max_size=9)}), max_size=6))
+def test_whatever_is_listed_each_tool_is_judged(listed: list[Any]) -> None:
+    reported = judge("server", listed)
+    assert len({each.name for each in reported}) == len(reported)
+    usable = [each for each in reported if not each.problem]
+    assert len({each.tool_name for each in usable}) == len(usable)
+
+
+@given(SCHEMA_LIKE)
+def test_what_passes_the_gate_is_a_closed_schema_of_an_object(schema: Any) -> None:
+    try:
+        usable = usable_schema(schema)
+    except GivenSchemaError:
+        return
+    Draft202012Validator.check_schema(usable)
+    assert usable["type"] == "object"
+    assert isinstance(usable["properties"], dict)
+    # It can be applied without asking anybody.
+    list(Draft202012Validator(usable).iter_errors({"a": 1}))
+
+
+@given(st.from_regex(r"\A[a-z](_?[a-z0-9-]){0,11}\Z"), st.text(min_size=1, max_size=80))
+def test_names_are_fit_for_models(server: str, name: str) -> None:
+    made = registry_name(server, name)
+    assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_\-]{0,47}", made)
+    assert made == registry_name(server, name)
+    if re.fullmatch(r"[A-Za-z0-9_-]+", name) and len(server) + 2 + len(name) <= 48:
+        assert made == f"{server}__{name}"
+
+
+@given(st.sets(st.text(alphabet="ab.ü/ ", min_size=1, max_size=60), min_size=2, max_size=6))
+def test_names_that_are_cut_or_replaced_stay_apart(names: set[str]) -> None:
+    assert len({registry_name("server", name) for name in names}) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("schema", "properties"),
+    [
+        (
+            {"type": "object", "properties": {"pattern": {"type": "string", "pattern": "(a*)*"}}},
+            {"pattern": {"type": "string"}},
+        ),
+        (
+            {
+                "$schema": "http://json-schema.org/draft-07/schema#",
+                "$id": "http://x.org/",
+                "type": "object",
+                "properties": {"a": {"$ref": "#/definitions/b"}},
+                "definitions": {"b": {"type": "integer", "pattern": "x"}},
+            },
+            {"a": {"type": "integer"}},
+        ),
+        (
+            {"type": "object", "properties": {"a": {"items": {"propertyNames": {}, "minimum": 1}}}},
+            {"a": {"items": {"minimum": 1}}},
+        ),
+        ({"type": "object"}, {}),
+    ],
+)
+def test_what_only_narrows_is_left_out(schema: Any, properties: Any) -> None:
+    assert usable_schema(schema)["properties"] == properties
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        None,
+        [],
+        "x",
+        {"type": "string"},
+        {"type": "object", "properties": []},
+        {"type": "object", "properties": {"a": {"$ref": "https://x.org/schema.json"}}},
+        {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}},
+        {"type": "object", "properties": {"a": {"$dynamicRef": "#x"}}},
+        {"type": "object", "properties": {"a": {"type": 3}}},
+        {"type": "object", "description": "\ud800"},
+        {"type": "object", "description": "a\0"},
+        {"type": "object", "properties": {str(n): {"type": "string"} for n in range(3000)}},
+    ],
+)
+def test_what_cannot_be_used_is_refused(schema: Any) -> None:
+    with pytest.raises(GivenSchemaError):
+        usable_schema(schema)
+
+
+def test_a_schema_nested_without_end_is_refused() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(5_000):
+        schema = {"type": "object", "properties": {"a": schema}}
+    with pytest.raises(GivenSchemaError):
+        usable_schema(schema)
+
+
+def test_tools_of_one_name_are_both_left_out() -> None:
+    item = {"name": "a", "inputSchema": TOWN}
+    [only] = judge("server", [item, {**item, "description": "Another."}])
+    assert "twice" in only.problem
+
+
+REPORTS = st.lists(
+    st.builds(
+        Reported,
+        name=st.sampled_from("abc"),
+        tool_name=st.just("t"),
+        description=st.sampled_from(["one", "two", "three"]),
+        problem=st.sampled_from(["", "", "", "odd"]),
+    ),
+    unique_by=lambda each: each.name,
+    max_size=3,
+)
+
+
+@given(st.lists(REPORTS, max_size=8))
+def test_only_what_was_first_seen_is_ever_usable(listings: list[list[Reported]]) -> None:
+    known: dict[str, McpTool] = {}
+    first: dict[str, str] = {}
+    for listing in listings:
+        known = {tool.name: tool for tool in reconcile(known, listing)}
+        reported = {each.name: each for each in listing}
+        for name, tool in known.items():
+            now = reported.get(name)
+            if now is not None and not now.problem:
+                first.setdefault(name, now.digest)
+            usable = now is not None and not now.problem and now.digest == first[name]
+            assert (tool.state is ToolState.APPROVED) == usable
+            assert bool(tool.reason) != usable
+            assert tool.approved_digest == first.get(name, "")
+
+
+@given(st.dictionaries(st.sampled_from(["content", "structuredContent", "isError"]), ANY_JSON))
+def test_whatever_a_server_answers_is_a_value_or_the_tools_failure(result: dict[str, Any]) -> None:
+    try:
+        value = read_result("t", result)
+    except ToolError:
+        return
+    json.dumps(value, ensure_ascii=False).encode()
