@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 
+import psutil
+
 _NUMBERS = 20_000
 _LOOPS = 21
 
@@ -16,6 +18,23 @@ def plain_loop_ms() -> float:
     of two runs can be compared as multiples of it.
     """
     return statistics.median(_loop() for _ in range(_LOOPS))
+
+
+class DiskWait:
+    """How much of the processors' time has gone by waiting for the disk since it was made.
+
+    On a shared machine the disk can stand still for seconds, whatever is asked of it.
+    """
+
+    def __init__(self) -> None:
+        self._before = psutil.cpu_times()
+
+    def share(self) -> float:
+        """Returns the share of the time of all processors; 0 where the system does not tell."""
+        now = psutil.cpu_times()
+        passed = sum(now) - sum(self._before)
+        waited = getattr(now, "iowait", 0.0) - getattr(self._before, "iowait", 0.0)
+        return waited / passed if passed > 0 else 0.0
 
 
 def _loop() -> float:

@@ -45,6 +45,7 @@ async def _run(options: argparse.Namespace, report: Report) -> None:
                     options.agents,
                     round(options.agents * options.indexed),
                     options.searches,
+                    options.rounds,
                 )
     report.machine["cpu_of_others"] = f"{neighbours.share():.0%}"
 
@@ -74,6 +75,9 @@ def _options() -> argparse.Namespace:
         help="of the agents, whose messages are in the vector index as well",
     )
     parser.add_argument("--searches", type=int, default=200, help="of each kind, and turns")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="of searches among the messages, each reported"
+    )
     parser.add_argument("--data", type=Path, help="folder to work in; must have some GB left")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
     parser.add_argument("--check", action="store_true", help="exit 1 if a target is missed")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from benchmarks.pace import plain_loop_ms
+from benchmarks.pace import DiskWait, plain_loop_ms
 from benchmarks.report import Report, Row
 from benchmarks.samples import Samples
 from benchmarks.scale.material import questions, texts, vector_of
@@ -40,7 +40,13 @@ class Agent:
 
 
 async def measure(
-    rooms: Rooms, report: Report, count: int, agents: int, indexed: int, searches: int
+    rooms: Rooms,
+    report: Report,
+    count: int,
+    agents: int,
+    indexed: int,
+    searches: int,
+    rounds: int = 1,
 ) -> None:
     """Fills the log and works in it.
 
@@ -52,6 +58,7 @@ async def measure(
         indexed: How many of the agents are in the vector index; the messages of the others are
             marked as if they were.
         searches: Searches of each kind, and turns.
+        rounds: How often they are searched, each time others of the agents; all are reported.
     """
     each = count // agents
     # First alone with the messages of one agent, then beside those of all.
@@ -103,8 +110,9 @@ async def measure(
                 samples=len(all_of_them),
             ),
         )
-    await rooms.until_calm()
-    await _searches(rooms, report, filled[: max(1, indexed)], count, searches)
+    for round_number in range(rounds):
+        await rooms.until_calm()
+        await _searches(rooms, report, filled[: max(1, indexed)], count, searches, round_number)
     share = f"{min(indexed, agents) * each:,} of them in the vector index"
     report.add(
         Row(f"memory with {count:,} messages", total(rooms.memory()), "MB",
@@ -115,7 +123,12 @@ async def measure(
 
 
 async def _searches(
-    rooms: Rooms, report: Report, agents: Sequence[Agent], count: int, searches: int
+    rooms: Rooms,
+    report: Report,
+    agents: Sequence[Agent],
+    count: int,
+    searches: int,
+    round_number: int,
 ) -> None:
     asked = questions(searches, seed=5)
     await rooms.embedder.embed(asked, "query")
@@ -129,9 +142,10 @@ async def _searches(
     for name, kind in kinds.items():
         samples = Samples()
         before = rooms.cpu_ms()
+        disk = DiskWait()
         for number, question in enumerate([*asked[:WARM_UP], *asked]):
             request = message_pb.SearchMessagesRequest(
-                agent_id=agents[number * 7 % len(agents)].id,
+                agent_id=agents[(number * 7 + round_number * 3) % len(agents)].id,
                 query=question,
                 limit=10,
                 explain=number < WARM_UP,
@@ -143,7 +157,10 @@ async def _searches(
             if name != "full text":
                 check(response.hits)
         cpu = (rooms.cpu_ms() - before) / len(samples)
-        note = f"CPU {cpu:.1f} ms; a plain loop {plain_loop_ms():.1f} ms"
+        note = (
+            f"CPU {cpu:.1f} ms; a plain loop {plain_loop_ms():.1f} ms;"
+            f" waiting for the disk {disk.share():.0%}"
+        )
         del samples.values[:WARM_UP]
         report.add(
             Row(f"search beside {count:,} messages, {name}", samples.median, "ms", samples.p95,
