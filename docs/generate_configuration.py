@@ -34,7 +34,8 @@ _INTRODUCTION = """\
 
 Everything is set by environment variables, read once at start. Those of a room begin with
 `STRATA_` and the name of the room: `GATEWAY`, `AGENT_LOOP`, `CORE_MEMORY`, `RECALL`, `ARCHIVAL`,
-`TOOL_EXECUTION`. Two underscores lead into a group or a table
+`TOOL_EXECUTION`, and `TOOL_RUNNER` where code of tools runs beside that room. Two underscores lead
+into a group or a table
 (`STRATA_RECALL_LIMITS__MAX_IN_FLIGHT_UNARY=512`,
 `STRATA_AGENT_LOOP_TARGETS__RECALL=dns:///recall:7603`); lists are JSON. Times are in seconds, sizes
 in bytes. "none" stands for empty or unset.
@@ -155,7 +156,7 @@ def _prefix(cls: type[BaseSettings]) -> str:
 
 
 def _room_of(cls: type[BaseSettings]) -> str:
-    return cls.__module__.split(".")[1]
+    return str(cls.model_config["env_prefix"]).removeprefix("STRATA_").rstrip("_").lower()
 
 
 def _title(cls: type[BaseSettings]) -> str:

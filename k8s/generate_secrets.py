@@ -56,6 +56,11 @@ def secret_objects(
         "strata-archival-keys": {"public.pem": public_key + worker_public_key},
         # What encrypts stored model keys: whoever loses it loses them.
         "strata-agent-loop-keys": {"public.pem": public_key, "master.keys": generate_master_key()},
+        # The same for the secrets of tools.
+        "strata-tool-execution-keys": {
+            "public.pem": public_key,
+            "master.keys": generate_master_key(),
+        },
         "strata-migrate": {"admin-url": url(admin_user, admin_password)},
         "strata-postgres": {"password": admin_password},
         "strata-qdrant": {"api-key": qdrant_api_key or secrets.token_urlsafe(32)},

@@ -36,7 +36,7 @@ from strata.tool_execution.engine import Engine
 from strata.tool_execution.mcp.wiring import open_mcp
 from strata.tool_execution.migrations import MIGRATIONS
 from strata.tool_execution.packages.wiring import open_packages
-from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
+from strata.tool_execution.runner.wiring import sandbox_starter
 from strata.tool_execution.sandbox.on_demand import SandboxOnDemand
 from strata.tool_execution.search import ToolSearch
 from strata.tool_execution.servicers import ExecutionServicer, McpServicer, ToolServicer
@@ -70,8 +70,8 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
     store = PostgresToolStore(database)
     box = SecretBox(settings.envelope())
     packages = await open_packages(settings, stack)
-    jail = JailConfig(environments=packages.root if packages is not None else None)
-    sandbox = SandboxOnDemand(partial(JailSandbox.start, jail))
+    environments = packages.root if packages is not None else None
+    sandbox = SandboxOnDemand(sandbox_starter(settings, wiring, environments))
     stack.push_async_callback(sandbox.close)
     runner = SandboxRunner(sandbox, box, packages=packages)
     engine = Engine(

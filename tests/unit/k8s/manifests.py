@@ -24,6 +24,8 @@ K8S = REPOSITORY / "k8s"
 BASE = K8S / "base"
 OVERLAYS = (K8S / "overlays" / "dev",)
 COMPONENTS = (K8S / "components" / "engines", K8S / "components" / "external-engines")
+# Components that bring no objects of their own, and only change those of the base.
+CHANGES = (K8S / "components" / "gvisor",)
 
 NAME = "app.kubernetes.io/name"
 Object = dict[str, Any]
@@ -149,15 +151,25 @@ def pod_of(workload: Object) -> Object:
     return spec
 
 
+RUNNER = "tool-runner"
+
+
+def containers_of(workload: Object) -> dict[str, Object]:
+    return {each["name"]: each for each in pod_of(workload)["containers"]}
+
+
 def container_of(workload: Object) -> Object:
-    (container,) = pod_of(workload)["containers"]
+    """The container of a pod; the one beside it that runs code of tools is not meant."""
+    (container,) = (each for name, each in containers_of(workload).items() if name != RUNNER)
     return dict(container)
 
 
-def environment_of(objects: list[Object], workload: Object) -> dict[str, str]:
+def environment_of(
+    objects: list[Object], workload: Object, container: Object | None = None
+) -> dict[str, str]:
     """Returns the environment of a workload; secrets as ``<secret>/<key>``."""
     maps = of_kind(objects, "ConfigMap")
-    container = container_of(workload)
+    container = container or container_of(workload)
     environment: dict[str, str] = {}
     for source in container.get("envFrom", ()):
         environment |= maps[source["configMapRef"]["name"]]["data"]

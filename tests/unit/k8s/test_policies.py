@@ -13,6 +13,7 @@ from unit.k8s.manifests import (
     OVERLAYS,
     Object,
     container_of,
+    containers_of,
     load,
     of_kind,
     pod_of,
@@ -43,10 +44,12 @@ def test_no_pod_runs_as_root_or_gains_rights(name: str) -> None:
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["runAsUser"] > 0
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    container = container_of(WORKLOADS[name])["securityContext"]
-    assert container["allowPrivilegeEscalation"] is False
-    assert container["readOnlyRootFilesystem"] is True
-    assert container["capabilities"] == {"drop": ["ALL"]}
+    for each in containers_of(WORKLOADS[name]).values():
+        container = each["securityContext"]
+        assert container["allowPrivilegeEscalation"] is False
+        assert container["readOnlyRootFilesystem"] is True
+        assert container["capabilities"] == {"drop": ["ALL"]}
+        assert container.get("runAsUser", 1) > 0
     assert not {"hostNetwork", "hostPID", "hostIPC", "initContainers"} & set(pod)
     assert not any("hostPath" in volume for volume in pod.get("volumes", ()))
 
@@ -67,9 +70,9 @@ def test_no_variable_is_named_after_a_service(name: str) -> None:
 
 @EVERY_WORKLOAD
 def test_memory_is_bounded_and_processor_time_is_not(name: str) -> None:
-    resources = container_of(WORKLOADS[name])["resources"]
-    assert resources["requests"].keys() == {"cpu", "memory"}
-    assert resources["limits"].keys() == {"memory"}
+    for each in containers_of(WORKLOADS[name]).values():
+        assert each["resources"]["requests"].keys() == {"cpu", "memory"}
+        assert each["resources"]["limits"].keys() == {"memory"}
 
 
 def test_the_namespace_enforces_the_strictest_standard() -> None:
@@ -115,7 +118,7 @@ def test_the_memory_rooms_scale_with_their_processor_load() -> None:
 # --- The network -----------------------------------------------------------------------------
 
 Edge = tuple[str, str, int]
-POSTGRES, QDRANT, PROVIDERS = "postgres", "qdrant", "model providers"
+POSTGRES, QDRANT, OUTSIDE = "postgres", "qdrant", "public addresses"
 
 
 def names_in(peer: Object) -> list[str]:
@@ -143,7 +146,7 @@ def allowed_out(policies: dict[str, Object]) -> set[Edge]:
         for rule in policy["spec"].get("egress", ()):
             for peer in rule["to"]:
                 if "ipBlock" in peer:
-                    found.add((source, PROVIDERS, port_of(rule)))
+                    found.add((source, OUTSIDE, port_of(rule)))
                 else:
                     found |= {(source, target, port_of(rule)) for target in names_in(peer)}
     return found
@@ -170,7 +173,9 @@ def edges_in_code() -> set[Edge]:
         if "qdrant_url" in room.settings.model_fields:
             edges.add((room.app, QDRANT, 6334))
         if "model_endpoints" in room.settings.model_fields:
-            edges.add((room.app, PROVIDERS, 443))
+            edges.add((room.app, OUTSIDE, 443))
+        if "web_private_networks" in room.settings.model_fields:
+            edges |= {(room.app, OUTSIDE, 80), (room.app, OUTSIDE, 443)}
     return edges
 
 
@@ -193,7 +198,7 @@ def test_what_may_be_called_is_what_the_code_calls() -> None:
 
 def test_who_may_call_is_who_calls_in_the_code() -> None:
     policies = of_kind([*OBJECTS, *ENGINES], "NetworkPolicy")
-    expected = {edge for edge in edges_in_code() if edge[1] != PROVIDERS}
+    expected = {edge for edge in edges_in_code() if edge[1] != OUTSIDE}
     assert allowed_in(policies) == expected
 
 
@@ -223,15 +228,18 @@ def test_only_the_gateway_takes_calls_from_outside() -> None:
     assert open_to_all == {"gateway"}
 
 
-def test_model_calls_cannot_reach_private_addresses() -> None:
-    spec = of_kind(OBJECTS, "NetworkPolicy")["agent-loop"]["spec"]
-    (block,) = [
+@pytest.mark.parametrize("name", ["agent-loop", "tool-execution"])
+def test_who_may_go_outside_cannot_reach_private_addresses(name: str) -> None:
+    spec = of_kind(OBJECTS, "NetworkPolicy")[name]["spec"]
+    blocks = [
         peer["ipBlock"] for rule in spec["egress"] for peer in rule["to"] if "ipBlock" in peer
     ]
-    # 169.254.0.0/16 holds the metadata services of the clouds.
-    assert {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"} <= set(
-        block["except"]
-    )
+    assert blocks
+    for block in blocks:
+        # 169.254.0.0/16 holds the metadata services of the clouds.
+        assert {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16"} <= set(
+            block["except"]
+        )
 
 
 def test_engines_elsewhere_are_reached_by_the_same_rooms() -> None:

@@ -15,13 +15,16 @@ from strata.shared.auth import TokenSigner, TokenVerifier
 from strata.shared.errors import UnauthenticatedError
 from strata.shared.secrets import read_master_keys
 from strata.shared.settings import RoomSettings
+from strata.tool_execution.runner.settings import ToolRunnerSettings
 from strata.tool_execution.settings import ToolExecutionSettings
 from unit.k8s.manifests import (
     BASE,
     REPOSITORY,
+    RUNNER,
     Object,
     RoomFacts,
     container_of,
+    containers_of,
     environment_of,
     kustomization,
     load,
@@ -42,6 +45,19 @@ def settings_of(room: RoomFacts, monkeypatch: pytest.MonkeyPatch) -> RoomSetting
     for name, value in environment_of(OBJECTS, DEPLOYMENTS[room.app]).items():
         monkeypatch.setenv(name, value)
     return room.settings()
+
+
+def runner() -> Object:
+    """The container that runs code of tools."""
+    return containers_of(DEPLOYMENTS["tool-execution"])[RUNNER]
+
+
+def runner_settings(monkeypatch: pytest.MonkeyPatch) -> ToolRunnerSettings:
+    environment = environment_of(OBJECTS, DEPLOYMENTS["tool-execution"], runner())
+    for name, value in environment.items():
+        assert name.removeprefix("STRATA_TOOL_RUNNER_").lower() in ToolRunnerSettings.model_fields
+        monkeypatch.setenv(name, value)
+    return ToolRunnerSettings()
 
 
 def test_there_is_one_deployment_per_room() -> None:
@@ -97,6 +113,8 @@ def test_a_room_is_told_where_the_rooms_are_that_it_calls(
     room: RoomFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = {name: f"dns:///{rooms()[name].app}:{rooms()[name].port}" for name in room.callees}
+    if room.name == "tool_execution":
+        expected["tool_runner"] = runner_settings(monkeypatch).host
     assert settings_of(room, monkeypatch).targets == expected
 
 
@@ -127,8 +145,8 @@ def test_only_the_gateway_can_sign_for_everybody(room: RoomFacts) -> None:
     elif room.name == "core_memory":
         assert keys["secret"]["secretName"] == "strata-core-memory-keys"
         assert files == {f"{mount['mountPath']}/public.pem", f"{mount['mountPath']}/worker.pem"}
-    elif room.name == "agent_loop":
-        assert keys["secret"]["secretName"] == "strata-agent-loop-keys"
+    elif room.name in {"agent_loop", "tool_execution"}:
+        assert keys["secret"]["secretName"] == f"strata-{room.app}-keys"
         assert files == {f"{mount['mountPath']}/public.pem", f"{mount['mountPath']}/master.keys"}
     else:
         archival = room.name == "archival"
@@ -136,6 +154,50 @@ def test_only_the_gateway_can_sign_for_everybody(room: RoomFacts) -> None:
         assert keys["secret"]["secretName"] == secret
         assert files == {f"{mount['mountPath']}/public.pem"}
     assert mount["readOnly"] is True
+
+
+def test_code_of_tools_runs_beside_the_room_and_without_its_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = runner_settings(monkeypatch)
+    room = settings_of(rooms()["tool_execution"], monkeypatch)
+    assert isinstance(room, ToolExecutionSettings)
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (command,) = runner()["command"]
+    assert project["scripts"][command] == "strata.tool_execution.runner.main:main"
+    for kind in ("startupProbe", "livenessProbe"):
+        assert runner()[kind]["exec"]["command"] == [command, "check"]
+    # No database, no cluster, no other port: the socket is all there is.
+    assert settings.database_url == settings.worker_database_url == ""
+    assert "ports" not in runner()
+    assert not any("secretKeyRef" in str(each) for each in runner().get("env", ()))
+    volumes = {each["name"]: each for each in pod_of(DEPLOYMENTS["tool-execution"])["volumes"]}
+    secrets = {
+        volumes[mount["name"]]["secret"]["secretName"]
+        for mount in runner()["volumeMounts"]
+        if "secret" in volumes[mount["name"]]
+    }
+    assert secrets == {"strata-token-keys"}
+    # Another user, who can open what its group may.
+    pod = pod_of(DEPLOYMENTS["tool-execution"])["securityContext"]
+    assert runner()["securityContext"]["runAsUser"] != pod["runAsUser"]
+    assert runner()["securityContext"]["runAsGroup"] == pod["fsGroup"]
+    assert settings.packages_path == room.packages_path
+    assert settings.grace_s >= room.grace_s
+
+
+def test_both_see_the_socket_and_only_the_room_writes_packages() -> None:
+    containers = containers_of(DEPLOYMENTS["tool-execution"])
+    mounts = {
+        name: {each["name"]: each for each in container["volumeMounts"]}
+        for name, container in containers.items()
+    }
+    theirs, ours = mounts[RUNNER], mounts["tool-execution"]
+    assert {name for name in theirs if name in ours} == {"runner", "packages"}
+    for shared in ("runner", "packages"):
+        assert theirs[shared]["mountPath"] == ours[shared]["mountPath"]
+    assert theirs["packages"]["readOnly"] is True
+    assert "readOnly" not in ours["packages"]
 
 
 def probes() -> Iterator[Any]:
@@ -216,7 +278,13 @@ def test_the_secrets_script_makes_what_the_pods_want() -> None:
     assert made["strata-token-keys"].keys() == {"public.pem"}
     assert made["strata-core-memory-keys"].keys() == {"public.pem", "worker.pem"}
     assert made["strata-agent-loop-keys"].keys() == {"public.pem", "master.keys"}
-    assert len(read_master_keys(made["strata-agent-loop-keys"]["master.keys"].splitlines())) == 1
+    assert made["strata-tool-execution-keys"].keys() == {"public.pem", "master.keys"}
+    masters = [
+        made[f"strata-{room}-keys"]["master.keys"] for room in ("agent-loop", "tool-execution")
+    ]
+    assert masters[0] != masters[1]
+    for master in masters:
+        assert len(read_master_keys(master.splitlines())) == 1
 
 
 def test_archival_alone_trusts_the_worker_of_core_memory() -> None:

@@ -6,9 +6,11 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+import yaml
 
 from unit.k8s.manifests import (
     BASE,
+    CHANGES,
     COMPONENTS,
     K8S,
     OVERLAYS,
@@ -69,7 +71,29 @@ def test_a_kustomization_lists_exactly_the_files_beside_it(folder: Path) -> None
 
 def test_every_folder_of_manifests_is_looked_at() -> None:
     folders = {path.parent for path in K8S.rglob("kustomization.yaml")}
-    assert folders == {*FOLDERS, *OVERLAYS}
+    assert folders == {*FOLDERS, *OVERLAYS, *CHANGES}
+
+
+@pytest.mark.parametrize("component", CHANGES, ids=lambda folder: folder.name)
+def test_a_change_of_the_base_finds_its_object_and_leaves_it_valid(component: Path) -> None:
+    objects = load(BASE)
+    for patch in kustomization(component)["patches"]:
+        (target,) = [
+            each
+            for each in objects
+            if each["kind"] == patch["target"]["kind"]
+            and each["metadata"]["name"] == patch["target"]["name"]
+        ]
+        for change in yaml.safe_load(patch["patch"]):
+            *way, last = change["path"].strip("/").split("/")
+            place = target
+            for key in way:
+                place = place[key]
+            assert change["op"] == "add"
+            assert last not in place
+            place[last] = change["value"]
+    for version in VERSIONS:
+        check(objects, version)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda folder: folder.name)

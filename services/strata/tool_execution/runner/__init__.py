@@ -1,0 +1,1 @@
+"""The sandbox as a process of its own, beside the room and without its secrets."""

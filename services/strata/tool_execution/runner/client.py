@@ -1,0 +1,56 @@
+"""A sandbox that another process keeps."""
+
+from __future__ import annotations
+
+from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
+from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
+from strata.shared.errors import UnavailableError
+from strata.tool_execution.domain.sandbox import Isolation, Run, RunResult, RunStatus
+from strata.tool_execution.runner import convert
+
+
+class RemoteSandbox:
+    """Has calls run by a runner. Made by `connect`.
+
+    Args:
+        stub: The runner.
+        isolation: What keeps calls from the machine there.
+    """
+
+    def __init__(self, stub: pb_grpc.SandboxServiceStub, isolation: Isolation) -> None:
+        self._stub = stub
+        self._isolation = isolation
+
+    @classmethod
+    async def connect(cls, stub: pb_grpc.SandboxServiceStub) -> RemoteSandbox:
+        """Asks the runner what it gives.
+
+        Raises:
+            UnavailableError: It does not answer.
+        """
+        answer = await stub.GetIsolation(pb.GetIsolationRequest())
+        return cls(stub, convert.to_isolation(answer.isolation))
+
+    @property
+    def isolation(self) -> Isolation:
+        """What keeps calls from the machine there, as of the last call."""
+        return self._isolation
+
+    async def run(self, run: Run) -> RunResult:
+        """Runs one call to its end. Cancelling it kills every process of the call.
+
+        Of a runner that cannot be reached nobody knows whether the call began: it is KILLED,
+        not refused, and is not sent again.
+        """
+        try:
+            async for answer in self._stub.RunCode(convert.run_to_proto(run)):
+                result = convert.to_result(answer)
+                self._isolation = result.isolation
+                return result
+        except UnavailableError:
+            pass
+        detail = "The call was lost: the process that runs tools is gone."
+        return RunResult(RunStatus.KILLED, detail=detail, isolation=self._isolation)
+
+    async def close(self) -> None:
+        """Nothing is kept here: calls end with their streams, the channel is the room's."""

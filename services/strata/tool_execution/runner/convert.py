@@ -1,0 +1,105 @@
+"""Between the messages of SandboxService and the domain."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+
+from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
+from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.tool_execution.domain.sandbox import (
+    Failure,
+    Isolation,
+    Limits,
+    Run,
+    RunResult,
+    RunStatus,
+)
+
+_LEVELS = frozenset(int(level) for level in Isolation)
+
+
+def run_to_proto(run: Run) -> pb.RunCodeRequest:
+    """Returns the wire form of a call."""
+    return pb.RunCodeRequest(
+        source=run.source,
+        function=run.function,
+        arguments_json=run.arguments_json,
+        environment=run.environment,
+        hosts=run.hosts,
+        packages=run.packages,
+        limits=pb.SandboxLimits(**asdict(run.limits)),
+        minimum=pb.SandboxIsolation.ValueType(run.minimum),
+    )
+
+
+def to_run(wire: pb.RunCodeRequest) -> Run:
+    """Returns the call that a request describes.
+
+    Raises:
+        InvalidArgumentError: Naming the wrong fields.
+    """
+    found = [
+        FieldViolation(f"limits.{each.name}", "must be above zero")
+        for each in fields(Limits)
+        if not getattr(wire.limits, each.name) > 0
+    ]
+    if wire.minimum not in _LEVELS:
+        found.append(FieldViolation("minimum", "is no known isolation"))
+    if found:
+        raise InvalidArgumentError(f"{found[0].field} {found[0].description}.", violations=found)
+    return Run(
+        source=wire.source,
+        function=wire.function,
+        arguments_json=wire.arguments_json,
+        environment=dict(wire.environment),
+        hosts=tuple(wire.hosts),
+        packages=wire.packages if wire.HasField("packages") else None,
+        limits=Limits(**{each.name: getattr(wire.limits, each.name) for each in fields(Limits)}),
+        minimum=Isolation(wire.minimum),
+    )
+
+
+def result_to_proto(result: RunResult) -> pb.RunCodeResponse:
+    """Returns the wire form of a call's end."""
+    wire = pb.RunCodeResponse(
+        status=result.status.value,
+        value_json=result.value_json,
+        detail=result.detail,
+        stdout=result.stdout,
+        stderr=result.stderr,
+        isolation=pb.SandboxIsolation.ValueType(result.isolation),
+        wall_seconds=result.wall_seconds,
+        cpu_seconds=result.cpu_seconds,
+        peak_bytes=result.peak_bytes,
+    )
+    if result.failure is not None:
+        wire.failure.CopyFrom(pb.SandboxFailure(**asdict(result.failure)))
+    return wire
+
+
+def to_result(wire: pb.RunCodeResponse) -> RunResult:
+    """Returns the end of a call.
+
+    Raises:
+        ValueError: The status is none that this release knows.
+    """
+    failure = wire.failure
+    return RunResult(
+        status=RunStatus(wire.status),
+        value_json=wire.value_json,
+        failure=Failure(failure.type, failure.message, failure.traceback)
+        if wire.HasField("failure")
+        else None,
+        detail=wire.detail,
+        stdout=wire.stdout,
+        stderr=wire.stderr,
+        isolation=to_isolation(wire.isolation),
+        wall_seconds=wire.wall_seconds,
+        cpu_seconds=wire.cpu_seconds,
+        peak_bytes=wire.peak_bytes,
+    )
+
+
+def to_isolation(wire: int) -> Isolation:
+    """Returns a level; one that this release does not know counts as none."""
+    return Isolation(wire) if wire in _LEVELS else Isolation.NONE

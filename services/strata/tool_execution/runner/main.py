@@ -1,0 +1,79 @@
+"""The runner of sandboxed code: wiring, and the entry point of its process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from contextlib import AsyncExitStack
+
+import grpc.aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from strata.api.tool_runner.v1 import sandbox_service_pb2 as sandbox_pb
+from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as sandbox_grpc
+from strata.shared.logs import get_logger
+from strata.shared.room import Room, Service, Wiring
+from strata.shared.server import run_room
+from strata.tool_execution.runner.servicer import SandboxServicer
+from strata.tool_execution.runner.settings import ToolRunnerSettings
+from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
+
+NAME = "tool_runner"
+_SERVICE = sandbox_pb.DESCRIPTOR.services_by_name["SandboxService"].full_name
+_CHECK_S = 5.0
+_log = get_logger(__name__)
+
+
+async def build(settings: ToolRunnerSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
+    """Builds the runner. It opens no database, knows no secret, and calls nobody.
+
+    Args:
+        settings: Its settings.
+        wiring: The process that it is built in.
+        stack: Closes what it opens.
+    """
+    sandbox = await JailSandbox.start(
+        JailConfig(
+            minimum=settings.minimum,
+            parallel=settings.parallel_calls,
+            environments=settings.packages_path,
+        )
+    )
+    stack.push_async_callback(sandbox.close)
+    _log.info("sandbox started", isolation=sandbox.probe.words())
+    return Room(
+        name=NAME,
+        services=[
+            Service(
+                _SERVICE,
+                sandbox_grpc.add_SandboxServiceServicer_to_server,
+                SandboxServicer(sandbox),
+            )
+        ],
+    )
+
+
+async def is_serving(address: str) -> bool:
+    """Whether a runner serves at an address; a kubelet cannot look into a socket itself."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        request = health_pb2.HealthCheckRequest(service=_SERVICE)
+        try:
+            answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=_CHECK_S)
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def main() -> None:
+    """Runs the runner in a process of its own; with ``check``, says whether one serves."""
+    settings = ToolRunnerSettings()
+    if sys.argv[1:] == ["check"]:
+        sys.exit(0 if asyncio.run(is_serving(settings.host)) else 1)
+    # Whoever is in its group may open the socket; the room has another user.
+    os.umask(0o007)
+    run_room(NAME, build, settings)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Where the room's code runs: in a sandbox of this process, or in a runner beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
+from strata.shared.room import Wiring
+from strata.tool_execution.domain.sandbox import Sandbox
+from strata.tool_execution.runner.client import RemoteSandbox
+from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
+from strata.tool_execution.settings import ToolExecutionSettings
+
+RUNNER = "tool_runner"
+
+
+def sandbox_starter(
+    settings: ToolExecutionSettings, wiring: Wiring, environments: Path | None
+) -> Callable[[], Awaitable[Sandbox]]:
+    """Returns what starts the sandbox.
+
+    With a runner among the targets there is no other way: if it is not there, nothing runs.
+
+    Args:
+        settings: Of the room.
+        wiring: Has the channel to the runner.
+        environments: Folder with the packages of tools; None for none.
+    """
+    if RUNNER in settings.targets:
+        stub = pb_grpc.SandboxServiceStub(wiring.channel(RUNNER))
+        return partial(RemoteSandbox.connect, stub)
+    return partial(JailSandbox.start, JailConfig(environments=environments))

@@ -1,0 +1,298 @@
+"""The sandbox as a process beside the room, reached over a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import psutil
+import pytest
+import pytest_asyncio
+
+import strata
+from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
+from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
+from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
+from strata.shared.channels import ChannelFactory, services_of
+from strata.shared.context import RequestContext, use
+from strata.shared.errors import UnavailableError
+from strata.tool_execution.domain.sandbox import Isolation, Limits, Run, RunStatus
+from strata.tool_execution.runner.client import RemoteSandbox
+from strata.tool_execution.runner.convert import run_to_proto
+from strata.tool_execution.runner.main import is_serving
+from strata.tool_execution.runner.wiring import sandbox_starter
+from strata.tool_execution.sandbox.jail import JailSandbox
+from strata.tool_execution.settings import ToolExecutionSettings
+
+ADD = Run("def add(a, b):\n    return a + b\n", "add", '{"a": 1, "b": 2}')
+SLEEP = Run("import time\ndef sleep():\n    time.sleep(60)\n", "sleep")
+
+
+@dataclass
+class Runner:
+    """A runner that is not started yet."""
+
+    socket: Path
+    public_key: str
+    packages: Path
+
+    @property
+    def address(self) -> str:
+        return f"unix:{self.socket}"
+
+    @contextmanager
+    def started(self, **more: str) -> Iterator[subprocess.Popen[bytes]]:
+        roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
+        environment = {
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+            "PYTHONPATH": roots,
+            "STRATA_TOOL_RUNNER_HOST": self.address,
+            "STRATA_TOOL_RUNNER_TOKEN_PUBLIC_KEYS": self.public_key,
+            "STRATA_TOOL_RUNNER_PACKAGES_PATH": str(self.packages),
+            "STRATA_TOOL_RUNNER_LOG_LEVEL": "ERROR",
+            "STRATA_TOOL_RUNNER_DRAIN_S": "0",
+            "STRATA_TOOL_RUNNER_GRACE_S": "0",
+            **more,
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "strata.tool_execution.runner.main"], env=environment
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def keys() -> tuple[str, str]:
+    return generate_key_pair()
+
+
+@pytest.fixture
+def runner(keys: tuple[str, str]) -> Iterator[Runner]:
+    # Not pytest's own folder: a path of a socket has at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="runner-") as folder:
+        (Path(folder) / "packages").mkdir()
+        Path(folder).chmod(0o755)
+        yield Runner(Path(folder) / "socket", keys[1], Path(folder) / "packages")
+
+
+@pytest_asyncio.fixture
+async def stub(runner: Runner, keys: tuple[str, str]) -> AsyncIterator[pb_grpc.SandboxServiceStub]:
+    token = TokenSigner(keys[0]).mint("organization-1", "project-1", "key-1", ())
+    caller = TokenVerifier(keys[1]).verify(token)
+    factory = ChannelFactory()
+    try:
+        with use(RequestContext(caller=caller)):
+            yield pb_grpc.SandboxServiceStub(
+                factory.channel(runner.address, services_of("tool_runner"))
+            )
+    finally:
+        await factory.close()
+
+
+async def connected(stub: pb_grpc.SandboxServiceStub) -> RemoteSandbox:
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await RemoteSandbox.connect(stub)
+            except UnavailableError:
+                await asyncio.sleep(0.05)
+
+
+def family(pid: int) -> set[int]:
+    return {each.pid for each in psutil.Process(pid).children(recursive=True)}
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+async def test_calls_are_run_in_the_other_process(
+    runner: Runner, stub: pb_grpc.SandboxServiceStub
+) -> None:
+    with runner.started() as process:
+        sandbox = await connected(stub)
+        assert sandbox.isolation >= Isolation.LANDLOCK
+        result = await sandbox.run(ADD)
+        assert (result.status, result.value_json) == (RunStatus.OK, "3")
+        assert result.isolation is sandbox.isolation
+        # Nothing of it was started here.
+        assert not {pid for pid in family(os.getpid()) - {process.pid} if pid in _jails()} - family(
+            process.pid
+        )
+
+
+def _jails() -> set[int]:
+    return {
+        each.pid
+        for each in psutil.process_iter(["cmdline"])
+        if any("program import server" in part for part in each.info["cmdline"] or ())
+    }
+
+
+async def test_what_is_asked_and_answered_goes_through_whole(
+    runner: Runner, stub: pb_grpc.SandboxServiceStub
+) -> None:
+    package = runner.packages / "0123"
+    package.mkdir()
+    (package / "helper.py").write_text("ANSWER = 42\n", encoding="utf-8")
+    source = (
+        "import os, sys\n"
+        "def look(text):\n"
+        "    import helper\n"
+        "    print('said')\n"
+        "    print('complained', file=sys.stderr)\n"
+        "    return {'text': text, 'secret': os.environ['TOKEN'], 'answer': helper.ANSWER}\n"
+    )
+    large = "ä" * 1_000_000
+    with runner.started():
+        sandbox = await connected(stub)
+        result = await sandbox.run(
+            Run(
+                source,
+                "look",
+                json.dumps({"text": large}, ensure_ascii=False),
+                {"TOKEN": "s3cret"},
+                packages=str(package),
+            )
+        )
+        assert result.status is RunStatus.OK, result
+        assert json.loads(result.value_json) == {"text": large, "secret": "s3cret", "answer": 42}
+        assert (result.stdout, result.stderr) == ("said\n", "complained\n")
+        assert result.wall_seconds > 0
+        assert result.peak_bytes > 0
+
+        raised = await sandbox.run(Run("def f():\n    raise ValueError('no')\n", "f"))
+        assert raised.status is RunStatus.TOOL_ERROR
+        assert raised.failure is not None
+        assert (raised.failure.type, raised.failure.message) == ("ValueError", "no")
+
+        slow = await sandbox.run(replace(SLEEP, limits=replace(Limits(), wall_seconds=0.2)))
+        assert slow.status is RunStatus.TIMEOUT
+
+        elsewhere = await sandbox.run(replace(ADD, packages="/usr/lib"))
+        assert elsewhere.status is RunStatus.REFUSED
+
+
+async def test_a_cancelled_call_leaves_no_process(
+    runner: Runner, stub: pb_grpc.SandboxServiceStub
+) -> None:
+    with runner.started() as process:
+        sandbox = await connected(stub)
+        await sandbox.run(ADD)
+        waiting = len(family(process.pid))
+        busy = Run("def spin():\n    while True:\n        pass\n", "spin")
+        calls = [asyncio.create_task(sandbox.run(busy)) for _ in range(3)]
+
+        def spinning() -> int:
+            children = psutil.Process(process.pid).children(recursive=True)
+            return sum(1 for each in children if _busy(each))
+
+        await until(lambda: spinning() >= 3)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await until(lambda: spinning() == 0 and len(family(process.pid)) <= waiting + 1)
+
+
+def _busy(process: psutil.Process) -> bool:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return False
+    return bool(times.user + times.system > 0.1 and process.ppid() != 1)
+
+
+async def test_a_call_whose_runner_dies_is_lost_and_the_next_runner_serves(
+    runner: Runner, stub: pb_grpc.SandboxServiceStub
+) -> None:
+    with runner.started() as process:
+        sandbox = await connected(stub)
+        before = family(process.pid)
+        call = asyncio.create_task(sandbox.run(SLEEP))
+        await until(lambda: bool(family(process.pid) - before))
+        jailed = family(process.pid)
+        process.send_signal(signal.SIGKILL)
+        result = await call
+        assert result.status is RunStatus.KILLED
+        assert "lost" in result.detail
+        await until(lambda: not any(psutil.pid_exists(pid) for pid in jailed))
+    assert (await sandbox.run(ADD)).status is RunStatus.KILLED
+    with runner.started():
+        await connected(stub)
+        assert (await sandbox.run(ADD)).value_json == "3"
+
+
+class Wired:
+    """The channels of a room that has nothing but a runner."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+
+    def channel(self, room: str) -> Any:
+        assert room == "tool_runner"
+        return self._channel
+
+
+async def test_a_room_with_a_runner_runs_nothing_itself(
+    runner: Runner, stub: pb_grpc.SandboxServiceStub
+) -> None:
+    factory = ChannelFactory()
+    try:
+        wired: Any = Wired(factory.channel(runner.address, services_of("tool_runner")))
+        settings = ToolExecutionSettings(targets={"tool_runner": runner.address})
+        start = sandbox_starter(settings, wired, None)
+        with pytest.raises(UnavailableError):
+            await start()
+        with runner.started():
+            await connected(stub)
+            sandbox = await start()
+            assert isinstance(sandbox, RemoteSandbox)
+            assert (await sandbox.run(ADD)).value_json == "3"
+    finally:
+        await factory.close()
+    alone = await sandbox_starter(ToolExecutionSettings(), wired, None)()
+    assert isinstance(alone, JailSandbox)
+    await alone.close()
+
+
+async def test_a_kubelet_is_told_whether_it_serves(runner: Runner) -> None:
+    assert not await is_serving(runner.address)
+    with runner.started():
+        async with asyncio.timeout(60):
+            while not await is_serving(runner.address):
+                await asyncio.sleep(0.05)
+        # Its group may open the socket, everybody else may not.
+        assert stat.S_IMODE(runner.socket.stat().st_mode) & 0o777 == 0o770
+
+
+async def test_nobody_without_a_token_is_served(
+    runner: Runner, stub: pb_grpc.SandboxServiceStub
+) -> None:
+    with runner.started():
+        await connected(stub)
+        async with grpc.aio.insecure_channel(runner.address) as channel:
+            stranger = pb_grpc.SandboxServiceStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stranger.GetIsolation(pb.GetIsolationRequest())
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                async for _ in stranger.RunCode(run_to_proto(ADD)):
+                    pass
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
