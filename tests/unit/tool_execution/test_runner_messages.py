@@ -20,13 +20,13 @@ from strata.tool_execution.domain.sandbox import (
 )
 from strata.tool_execution.runner import convert
 
-TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=40)
+TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 WHOLE = st.integers(1, 1 << 40)
 SECONDS = st.floats(0.001, 1e6)
 # From the fields, so that a new one is asked for, too.
 LIMITS = st.fixed_dictionaries(
     {each.name: SECONDS if each.type == "float" else WHOLE for each in fields(Limits)}
-).map(lambda found: Limits(**found))
+).map(lambda found: Limits(**found))  # type: ignore[arg-type]
 RUNS = st.builds(
     Run,
     source=TEXT,

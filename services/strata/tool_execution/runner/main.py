@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from contextlib import AsyncExitStack
+from typing import Any
 
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -57,9 +58,10 @@ async def build(settings: ToolRunnerSettings, wiring: Wiring, stack: AsyncExitSt
 async def is_serving(address: str) -> bool:
     """Whether a runner serves at an address; a kubelet cannot look into a socket itself."""
     async with grpc.aio.insecure_channel(address) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=_SERVICE)
         try:
-            answer = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=_CHECK_S)
+            answer = await stub.Check(request, timeout=_CHECK_S)
         except grpc.aio.AioRpcError:
             return False
         return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
