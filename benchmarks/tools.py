@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from benchmarks.bench import Bench
 from benchmarks.report import Row
 from benchmarks.samples import Samples
+from benchmarks.tools_room import open_tools_room
 
 CALL_TARGET_MS = 10.0
 _PER_CALL_TARGET_MS = 10.0
@@ -31,8 +32,10 @@ _PLAIN = "import json, sys; said = json.load(sys.stdin); print(json.dumps(said['
 async def custom_tools(bench: Bench) -> None:
     """Calls of a trivial tool, one after the other and some at once.
 
-    They go through the gateway, which is one call more than a turn has.
+    Alone they are run as a turn runs them, by the room's ExecuteTools; then with a dry run through
+    the gateway of the whole system.
     """
+    await _alone(bench)
     await bench.client.put_tool(_SOURCE)
 
     async def call() -> None:
@@ -54,9 +57,39 @@ async def custom_tools(bench: Bench) -> None:
         Row("floor: plain subprocess, no isolation", plain.median, "ms", p95=plain.p95,
             samples=len(plain)),
         Row("custom tool (RunTool)", calls.median, "ms", p95=calls.p95, floor=plain.median,
-            floor_name="subprocess", target=CALL_TARGET_MS, samples=len(calls), note=isolation),
+            floor_name="subprocess", samples=len(calls), note=isolation),
         Row(f"custom tool, {_AT_ONCE} at once, each", each, "ms", floor=plain.median,
             floor_name="subprocess", target=_PER_CALL_TARGET_MS, samples=done,
+            note=f"{1000 / each:.0f} a second"),
+    )  # fmt: skip
+
+
+async def _alone(bench: Bench) -> None:
+    async with open_tools_room() as room:
+        await room.put(_SOURCE)
+
+        async def call() -> None:
+            # Packaged as the model is shown it.
+            if '"5"' not in (said := await room.execute("add", a=2, b=3)):
+                raise RuntimeError(f"the tool gave another sum: {said}")
+
+        count = bench.effort.calls
+        calls, plain = Samples(), Samples()
+        for _ in range(5):
+            await call()
+        # In turns, so that both have the same machine.
+        for _ in range(count):
+            await calls.time(1, call)
+            await plain.time(1, lambda: asyncio.to_thread(_subprocess))
+        started = time.perf_counter()
+        await asyncio.gather(*(_several(call, count // _AT_ONCE) for _ in range(_AT_ONCE)))
+        done = count // _AT_ONCE * _AT_ONCE
+        each = (time.perf_counter() - started) / done * 1000
+    bench.report.add(
+        Row("custom tool (ExecuteTools)", calls.median, "ms", p95=calls.p95, floor=plain.median,
+            floor_name="subprocess", target=CALL_TARGET_MS, samples=len(calls)),
+        Row(f"custom tool (ExecuteTools), {_AT_ONCE} at once, each", each, "ms",
+            floor=plain.median, floor_name="subprocess", target=_PER_CALL_TARGET_MS, samples=done,
             note=f"{1000 / each:.0f} a second"),
     )  # fmt: skip
 

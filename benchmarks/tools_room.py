@@ -1,0 +1,108 @@
+"""The tool-execution room alone, on an embedded PostgreSQL, behind a real socket."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
+from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
+from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
+from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
+from strata.embedded.postgres import EmbeddedPostgres
+from strata.shared.auth import TokenSigner, TokenVerifier, generate_key_pair
+from strata.shared.channels import ChannelFactory, services_of
+from strata.shared.context import RequestContext, use
+from strata.shared.ids import new_id
+from strata.shared.migrate import RolePasswords
+from strata.shared.server import serving
+from strata.tool_execution.main import build
+from strata.tool_execution.migrations import MIGRATIONS
+from strata.tool_execution.settings import ToolExecutionSettings
+
+_PASSWORDS = RolePasswords("benchmark-service", "benchmark-worker")
+# A trivial tool asks no other room for anything.
+_NOBODY = dict.fromkeys(("core_memory", "recall", "archival"), "dns:///127.0.0.1:9")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsRoom:
+    """The room through its services."""
+
+    tools: tool_grpc.ToolServiceStub
+    execution: execution_grpc.ExecutionServiceStub
+    agent: str
+
+    async def put(self, source: str) -> None:
+        """Stores a tool."""
+        await self.tools.UpsertTool(
+            tool_pb.UpsertToolRequest(request_id=new_id("request"), source_code=source)
+        )
+
+    async def execute(self, name: str, **arguments: int) -> str:
+        """Runs one call as a turn does; returns what the model is shown."""
+        step = new_id("step")
+        request = execution_pb.ExecuteToolsRequest(
+            agent_id=self.agent,
+            conversation_id=new_id("conversation"),
+            run_id=new_id("run"),
+            step_id=step,
+            allowed_tools=[name],
+            calls=[
+                execution_pb.ToolCall(
+                    tool_call_id="call-1",
+                    name=name,
+                    arguments=json.dumps(arguments),
+                    idempotency_key=f"{step}/call-1",
+                )
+            ],
+        )
+        async for event in self.execution.ExecuteTools(request):
+            if event.HasField("finished"):
+                return str(event.finished.tool_return.content)
+        raise RuntimeError("the call has no end")
+
+
+def _folder(stack: AsyncExitStack) -> Path:
+    made = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="strata-tools-")))
+    # PostgreSQL runs as another user when we are root, and must get to its data.
+    made.chmod(0o711)
+    return made
+
+
+@asynccontextmanager
+async def open_tools_room() -> AsyncIterator[ToolsRoom]:
+    """Opens the room over an empty database."""
+    async with AsyncExitStack() as stack:
+        folder = _folder(stack)
+        postgres = EmbeddedPostgres(folder / "postgres")
+        await postgres.start()
+        stack.push_async_callback(postgres.stop)
+        await MIGRATIONS.upgrade(postgres.url(), _PASSWORDS)
+        private, public = generate_key_pair()
+        roles = MIGRATIONS.roles
+        settings = ToolExecutionSettings(
+            host=f"unix:{folder / 'socket'}",
+            database_url=postgres.url(user=roles.service, password=_PASSWORDS.service),
+            token_public_keys=public,
+            targets=_NOBODY,
+            drain_s=0,
+        )
+        server = await stack.enter_async_context(serving(build, settings))
+        factory = ChannelFactory()
+        stack.push_async_callback(factory.close)
+        channel = factory.channel(server.address, services_of("tool_execution"))
+        token = TokenSigner(private).mint(
+            "benchmark", new_id("project"), "benchmark", ["write"], ttl=timedelta(days=1)
+        )
+        stack.enter_context(use(RequestContext(caller=TokenVerifier(public).verify(token))))
+        yield ToolsRoom(
+            tool_grpc.ToolServiceStub(channel),
+            execution_grpc.ExecutionServiceStub(channel),
+            new_id("agent"),
+        )
