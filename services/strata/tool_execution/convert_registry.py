@@ -12,7 +12,7 @@ from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import new_id
 from strata.tool_execution.convert import EFFECTS
-from strata.tool_execution.domain.registry import MAX_NAME, Request, not_built
+from strata.tool_execution.domain.registry import MAX_NAME, Request
 from strata.tool_execution.domain.tools import (
     FUNCTION_RETURN_CHAR_LIMIT,
     Effect,
@@ -47,7 +47,6 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, Request]:
 
     Raises:
         InvalidArgumentError: Naming every wrong field; of source, its lines too.
-        UnimplementedError: NOT_BUILT; it needs what this release does not have.
     """
     found = Violations()
     kind = _TYPES.get(request.type)
@@ -87,8 +86,13 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, Request]:
         "name",
         f"must be letters, digits, - and _, at most {MAX_NAME}, beginning with a letter",
     )
+    found.unless(
+        not (derived.takes_agent_state and request.enable_parallel_execution),
+        "enable_parallel_execution",
+        f"is not for a tool that takes {AGENT_STATE}: calls at the same time would change the same"
+        " memory",
+    )
     found.refuse()
-    _refuse_unbuilt(derived)
     own = OwnDefinition(
         id=new_id("tool"),
         source_code=request.source_code,
@@ -116,12 +120,10 @@ def to_dry_run(source: str) -> Tool:
 
     Raises:
         InvalidArgumentError: Naming what is wrong with the source.
-        UnimplementedError: NOT_BUILT; it needs what this release does not have.
     """
     found = Violations()
     derived = _custom(source, "", "", found)
     found.refuse()
-    _refuse_unbuilt(derived)
     return Tool(
         name=derived.function,
         description=derived.description,
@@ -202,15 +204,6 @@ def _given(text: str, found: Violations) -> dict[str, Any] | None:
     except GivenSchemaError as error:
         found.add("parameters_json", str(error))
         return None
-
-
-def _refuse_unbuilt(derived: DerivedTool) -> None:
-    if derived.takes_agent_state:
-        raise not_built(
-            AGENT_STATE,
-            f"Tools that take {AGENT_STATE} are not built in this release. Take the parameter out,"
-            " and give the tool what it needs as arguments.",
-        )
 
 
 def _tag_problem(tag: str) -> str:

@@ -171,7 +171,8 @@ class Engine:
             output = await self._execute(call, caller, allowed)
             ok, value = True, output.value
         except ToolError as error:
-            ok, value, output = False, error.value, Output(None)
+            ok, value = False, error.value
+            output = Output(None, memory_edits=error.memory_edits)
         now = self._clock.now().astimezone(zone(caller.timezone))
         tool = self._tools.get(call.name)
         limit = tool.return_char_limit if tool else FUNCTION_RETURN_CHAR_LIMIT

@@ -30,6 +30,7 @@ from strata.tool_execution.builtin.retrieval import ArchivalTools, ConversationS
 from strata.tool_execution.builtin.summaries import ExpandSummary
 from strata.tool_execution.builtin.voice_search import SearchMemory
 from strata.tool_execution.builtin.web_wiring import open_web_tools
+from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.engine import Engine
@@ -98,12 +99,14 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
     )
     servers = PostgresMcpStore(database)
     mcp, way = await open_mcp(settings, servers, box, stack)
+    memory = AgentMemory(block_grpc.BlockServiceStub(wiring.channel("core_memory")))
     tools = ToolServicer(
         BUILTIN_TOOLS,
         store,
         PostgresSecretStore(database),
         box,
         runner,
+        memory,
         ToolSearch(store, BUILTIN_TOOLS, partial(_open_embedder, settings, wiring, stack)),
         wiring.clock,
     )
@@ -118,7 +121,9 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
             Service(
                 execution_pb.DESCRIPTOR.services_by_name["ExecutionService"].full_name,
                 execution_grpc.add_ExecutionServiceServicer_to_server,
-                ExecutionServicer(BUILTIN_TOOLS, engine, store, runner, mcp, sandbox.prepare),
+                ExecutionServicer(
+                    BUILTIN_TOOLS, engine, store, runner, mcp, memory, sandbox.prepare
+                ),
             ),
             Service(
                 mcp_pb.DESCRIPTOR.services_by_name["McpService"].full_name,

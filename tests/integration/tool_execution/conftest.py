@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Tools:
         seen: Mapping[str, int] | None = None,
         agent_type: str = "",
         keys: list[str] | None = None,
+        own: Collection[str] = (),
     ) -> list[pb.FinishedCall]:
         """Runs the calls of one reply; returns how they ended, in their order."""
         self._count += 1
@@ -58,7 +59,7 @@ class Tools:
                 )
                 for name, key, (tool, arguments) in zip(names, keys, calls, strict=True)
             ],
-            allowed_tools=sorted(BUILTIN_TOOLS),
+            allowed_tools=sorted({*BUILTIN_TOOLS, *own}),
             agent_type=agent_type,
             block_revisions=seen,
         )

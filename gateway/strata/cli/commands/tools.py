@@ -23,6 +23,7 @@ from strata.cli.output import (
     print_json,
     print_listing,
     print_text,
+    safe,
     when,
 )
 
@@ -203,6 +204,12 @@ def run(
     args: Annotated[
         str, typer.Option("--args", metavar="JSON", help="The arguments, a JSON object.")
     ] = "{}",
+    agent: Annotated[
+        str,
+        typer.Option(
+            "--agent", help="Agent whose memory a tool with agent_state sees; it is not changed."
+        ),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Run a tool once in the sandbox, without an agent. A file is not stored."""
@@ -211,6 +218,8 @@ def run(
     async def call(client: Client) -> pb.RunToolResponse:
         tool_id = "" if source else (await _tool(client, name)).id
         request = pb.RunToolRequest(tool_id=tool_id, source_code=source, arguments_json=args)
+        if agent:
+            request.agent_id = (await client.agent(agent)).id
         return await client.tools.RunTool(request)
 
     ran = connection.run(call)
@@ -219,6 +228,9 @@ def run(
     else:
         told = json.loads(ran.tool_return.content)["message"]
         print_text(told if isinstance(told, str) else json.dumps(told, ensure_ascii=False))
+        for label, text in sorted(ran.changed_blocks.items()):
+            note(f"For an agent the memory block {safe(label)} would now be:")
+            print_text(text)
         note(f"{ran.duration_ms} ms, isolation: {ran.isolation}")
     if ran.tool_return.status != message_pb2.TOOL_STATUS_OK:
         raise typer.Exit(1)

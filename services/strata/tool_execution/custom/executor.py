@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from strata.shared.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
+from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
 from strata.tool_execution.custom.redaction import Redactor
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.packages import Packages, PackagesError
@@ -30,8 +31,10 @@ from strata.tool_execution.domain.sandbox import (
     Sandbox,
 )
 from strata.tool_execution.domain.tools import Call, Caller, Output, Tool, ToolError, ToolType
+from strata.tool_execution.schema import derive
 
 _MAIN = "_strata_main"
+_GIVEN = "_strata_given"
 _MAX_MESSAGE = 2_000
 # Time that a call waits for packages, which are seldom built only then.
 _PACKAGES_S = 40.0
@@ -39,10 +42,15 @@ _PACKAGES_S = 40.0
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a run gave, and what kept it from the machine."""
+    """What a run gave, and what kept it from the machine.
+
+    Attributes:
+        blocks: New texts of memory blocks by label, of a tool that takes ``agent_state``.
+    """
 
     output: Output
     isolation: Isolation
+    blocks: Mapping[str, str] = field(default_factory=dict)
 
 
 class SandboxRunner:
@@ -105,7 +113,11 @@ class SandboxRunner:
             ) from error
 
     async def run(
-        self, tool: Tool, arguments: Mapping[str, Any], sealed: Mapping[str, bytes]
+        self,
+        tool: Tool,
+        arguments: Mapping[str, Any],
+        sealed: Mapping[str, bytes],
+        state: AgentBlocks | None = None,
     ) -> Ran:
         """Runs a tool with valid arguments.
 
@@ -113,6 +125,8 @@ class SandboxRunner:
             tool: A custom tool.
             arguments: By name.
             sealed: The stored secrets of the project, by name; those that it asks for are used.
+            state: The agent's memory, for a tool that takes ``agent_state``. It changes nothing
+                there: what it wants changed is in the answer.
 
         Raises:
             ToolError: It failed, in words for the model; no secret is in them.
@@ -121,17 +135,27 @@ class SandboxRunner:
         if self._sandbox is None or tool.own is None:
             raise ToolError(f"{tool.name} cannot be run: this server has no sandbox.")
         environment = self._environment(tool, sealed)
+        given = dict(arguments)
+        if state is not None:
+            given[_GIVEN] = state.as_given()
         result = await self._sandbox.run(
             Run(
-                source=_with_fitting(tool.own.source_code, tool.own.function),
+                source=_with_fitting(tool.own.source_code, tool.own.function, state is not None),
                 function=_MAIN,
-                arguments_json=json.dumps(dict(arguments), ensure_ascii=False),
+                arguments_json=json.dumps(given, ensure_ascii=False),
                 environment=environment,
                 packages=await self._folder(tool),
                 limits=self._limits,
             )
         )
-        return Ran(_output(tool.name, result, Redactor(environment)), result.isolation)
+        redactor = Redactor(environment)
+        output = _output(tool.name, result, redactor)
+        if state is None:
+            return Ran(output, result.isolation)
+        # Whatever a tool makes of its process, this is all that is taken from it.
+        said = output.value if isinstance(output.value, Mapping) else {}
+        blocks = state.checked(tool.name, said.get("blocks", {}))
+        return Ran(replace(output, value=said.get("value")), result.isolation, blocks)
 
     async def _folder(self, tool: Tool) -> str | None:
         requirements = tool.own.pip_requirements if tool.own is not None else ()
@@ -185,12 +209,16 @@ class OwnTools:
         runnable: The tools and their secrets.
         runner: Runs custom ones.
         mcp: Runs those of MCP servers.
+        memory: For those that take ``agent_state``.
     """
 
-    def __init__(self, runnable: Runnable, runner: SandboxRunner, mcp: McpRunner) -> None:
+    def __init__(
+        self, runnable: Runnable, runner: SandboxRunner, mcp: McpRunner, memory: AgentMemory
+    ) -> None:
         self._runnable = runnable
         self._runner = runner
         self._mcp = mcp
+        self._memory = memory
 
     @property
     def tools(self) -> Mapping[str, Tool]:
@@ -211,20 +239,44 @@ class OwnTools:
             raise ToolError(
                 f"{tool.name} is run by the client, which this release cannot wait for."
             )
-        return (await self._runner.run(tool, arguments, self._runnable.sealed)).output
+        if not takes_agent_state(tool):
+            return (await self._runner.run(tool, arguments, self._runnable.sealed)).output
+        state = await self._memory.read(caller.agent_id)
+        ran = await self._runner.run(tool, arguments, self._runnable.sealed, state)
+        edits = await self._memory.store(call, caller, state, ran.blocks)
+        return replace(ran.output, memory_edits=edits)
+
+
+def takes_agent_state(tool: Tool) -> bool:
+    """Whether a tool is given the memory of the agent that calls it."""
+    own = tool.own
+    return own is not None and derive.takes_agent_state(own.source_code, own.function)
 
 
 @cache
-def _fitting() -> str:
-    return files("strata.tool_execution.custom").joinpath("fitting.py").read_text("utf-8")
+def _behind(module: str) -> str:
+    return files("strata.tool_execution.custom").joinpath(f"{module}.py").read_text("utf-8")
 
 
-def _with_fitting(source: str, function: str) -> str:
+def _with_fitting(source: str, function: str, stateful: bool) -> str:
     """The source, and behind it what calls its function: its own lines keep their numbers."""
+    text = f"{source}\n\n{_behind('fitting')}\n\n"
+    if not stateful:
+        return (
+            f"{text}def {_MAIN}(**_strata_arguments):\n"
+            f"    return _strata_call({function}, _strata_arguments)\n"
+        )
     return (
-        f"{source}\n\n{_fitting()}\n\n"
-        f"def {_MAIN}(**_strata_arguments):\n"
-        f"    return _strata_call({function}, _strata_arguments)\n"
+        f"{text}{_behind('agent_state')}\n\n"
+        # For annotations, where the source gives the name no meaning of its own.
+        f"globals().setdefault('AgentState', _StrataAgentState)\n\n"
+        f"def {_MAIN}({_GIVEN}, **_strata_arguments):\n"
+        f"    return _strata_stateful(\n"
+        f"        lambda _strata_state: _strata_call(\n"
+        f"            {function}, {{**_strata_arguments, 'agent_state': _strata_state}}\n"
+        f"        ),\n"
+        f"        {_GIVEN},\n"
+        f"    )\n"
     )
 
 

@@ -227,11 +227,15 @@ class ToolError(Exception):
     Args:
         message: What is wrong.
         value: What the model is shown instead, if words alone do not do: a JSON value.
+        memory_edits: What was changed before it failed.
     """
 
-    def __init__(self, message: str, value: Any = None) -> None:
+    def __init__(
+        self, message: str, value: Any = None, memory_edits: Iterable[MemoryEdit] = ()
+    ) -> None:
         super().__init__(message)
         self.value = message if value is None else value
+        self.memory_edits = tuple(memory_edits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from strata.tool_execution.schema.annotations import Annotations
@@ -98,6 +99,24 @@ def _pick(module: ast.Module, name: str) -> _Function:
                 min(each.lineno for each in public.values()),
             )
         ]
+    )
+
+
+@lru_cache(maxsize=512)
+def takes_agent_state(source: str, function: str) -> bool:
+    """Whether a function of a source has a parameter ``agent_state``.
+
+    Args:
+        source: Source that a schema was derived from before.
+        function: Name of the function.
+    """
+    if AGENT_STATE not in source:
+        return False
+    return any(
+        parameter.arg == AGENT_STATE
+        for each in ast.parse(source).body
+        if isinstance(each, _Function) and each.name == function
+        for parameter, _ in _parameters(each.args)
     )
 
 

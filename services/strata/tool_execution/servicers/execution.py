@@ -11,6 +11,7 @@ from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as pb_grpc
 from strata.tool_execution import convert
 from strata.tool_execution.builtin.code import CodeTools
+from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import McpRunner, OwnTools, SandboxRunner
 from strata.tool_execution.domain.registry import ToolStore, not_built, tool_missing
 from strata.tool_execution.domain.tools import Tool, ToolType
@@ -30,6 +31,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         store: The project's own tools.
         runner: Runs those.
         mcp: Runs those of MCP servers.
+        memory: For tools that take ``agent_state``.
         prepare: Is called when an agent has such tools, before any is called.
     """
 
@@ -40,6 +42,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         store: ToolStore,
         runner: SandboxRunner,
         mcp: McpRunner,
+        memory: AgentMemory,
         prepare: Callable[[], None],
     ) -> None:
         self._tools = dict(tools)
@@ -47,6 +50,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         self._store = store
         self._runner = runner
         self._mcp = mcp
+        self._memory = memory
         self._prepare = prepare
 
     async def ResolveTools(
@@ -93,7 +97,8 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         own = {name for name in names if name not in self._tools}
         if not own:
             return None
-        return OwnTools(await self._store.runnable(own), self._runner, self._mcp)
+        runnable = await self._store.runnable(own)
+        return OwnTools(runnable, self._runner, self._mcp, self._memory)
 
 
 def _offered(tool: Tool) -> Any:

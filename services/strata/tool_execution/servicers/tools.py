@@ -13,7 +13,8 @@ from strata.shared.db import decode_page_token, encode_page_token, page_limit
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
 from strata.tool_execution import convert, convert_registry
-from strata.tool_execution.custom.executor import SandboxRunner
+from strata.tool_execution.custom.agent_memory import AgentMemory
+from strata.tool_execution.custom.executor import SandboxRunner, takes_agent_state
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.arguments import parse_arguments
 from strata.tool_execution.domain.packaging import pack
@@ -25,6 +26,7 @@ from strata.tool_execution.domain.registry import (
     tool_missing,
 )
 from strata.tool_execution.domain.tools import Tool, ToolError, ToolType
+from strata.tool_execution.schema.derive import AGENT_STATE
 from strata.tool_execution.search import ToolSearch
 
 Context = Any
@@ -43,6 +45,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         secrets: Its secrets.
         box: Seals them.
         runner: Runs custom tools.
+        memory: For those that take ``agent_state``.
         search: Finds tools.
         clock: Measures runs.
     """
@@ -54,6 +57,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         secrets: SecretStore,
         box: SecretBox,
         runner: SandboxRunner,
+        memory: AgentMemory,
         search: ToolSearch,
         clock: Clock,
     ) -> None:
@@ -63,6 +67,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         self._secrets = secrets
         self._box = box
         self._runner = runner
+        self._memory = memory
         self._search = search
         self._clock = clock
 
@@ -149,10 +154,13 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         began = self._clock.monotonic()
         try:
             arguments = parse_arguments(tool, request.arguments_json)
-            ran = await self._runner.run(tool, arguments, sealed)
-            ok, value = True, ran.output.value
+            state = None
+            if takes_agent_state(tool):
+                state = await self._memory.read(_agent_of(request))
+            ran = await self._runner.run(tool, arguments, sealed, state)
+            ok, value, blocks = True, ran.output.value, ran.blocks
         except ToolError as error:
-            ok, value = False, str(error)
+            ok, value, blocks = False, str(error), {}
         content, _ = pack(ok, value, self._clock.now(), tool.return_char_limit)
         return pb.RunToolResponse(
             tool_return=common.ToolReturnPart(
@@ -163,6 +171,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             ),
             duration_ms=round((self._clock.monotonic() - began) * 1000),
             isolation=self._runner.isolation,
+            changed_blocks=blocks,
         )
 
     async def PutSecret(
@@ -205,6 +214,16 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
     def _check_sandbox(self) -> None:
         if not self._runner.is_there:
             raise not_built("sandbox", "This server has no sandbox, so it runs no custom tools.")
+
+
+def _agent_of(request: pb.RunToolRequest) -> str:
+    if not request.agent_id:
+        said = f"must be set: the tool takes {AGENT_STATE}"
+        raise InvalidArgumentError(
+            f"The tool cannot be run: agent_id {said}.",
+            violations=[FieldViolation("agent_id", said)],
+        )
+    return check_id(request.agent_id, "agent", field="agent_id")
 
 
 def _not_for_builtin(what: str) -> InvalidArgumentError:

@@ -461,22 +461,28 @@ class RunToolRequest(_message.Message):
     TOOL_ID_FIELD_NUMBER: _builtins.int
     SOURCE_CODE_FIELD_NUMBER: _builtins.int
     ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
     tool_id: _builtins.str
     """Id of a custom tool or, for a dry run,"""
     source_code: _builtins.str
     """source that is not stored and gets no secrets."""
     arguments_json: _builtins.str
     """Arguments, a JSON object; empty means none."""
+    agent_id: _builtins.str
+    """Agent whose memory a tool with the parameter agent_state is given; needed for such a
+    tool. Nothing in it is changed.
+    """
     def __init__(
         self,
         *,
         tool_id: _builtins.str = ...,
         source_code: _builtins.str = ...,
         arguments_json: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_json", b"arguments_json", "source_code", b"source_code", "tool_id", b"tool_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "arguments_json", b"arguments_json", "source_code", b"source_code", "tool_id", b"tool_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -488,9 +494,30 @@ class RunToolResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class ChangedBlocksEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     TOOL_RETURN_FIELD_NUMBER: _builtins.int
     DURATION_MS_FIELD_NUMBER: _builtins.int
     ISOLATION_FIELD_NUMBER: _builtins.int
+    CHANGED_BLOCKS_FIELD_NUMBER: _builtins.int
     duration_ms: _builtins.int
     """How long it ran."""
     isolation: _builtins.str
@@ -499,16 +526,23 @@ class RunToolResponse(_message.Message):
     def tool_return(self) -> _message_pb2.ToolReturnPart:
         """The return."""
 
+    @_builtins.property
+    def changed_blocks(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Texts that memory blocks would have had by label, if an agent had called the tool; only
+        those that it changed.
+        """
+
     def __init__(
         self,
         *,
         tool_return: _message_pb2.ToolReturnPart | None = ...,
         duration_ms: _builtins.int = ...,
         isolation: _builtins.str = ...,
+        changed_blocks: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tool_return", b"tool_return"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_ms", b"duration_ms", "isolation", b"isolation", "tool_return", b"tool_return"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_blocks", b"changed_blocks", "duration_ms", b"duration_ms", "isolation", b"isolation", "tool_return", b"tool_return"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

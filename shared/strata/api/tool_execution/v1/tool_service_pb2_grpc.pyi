@@ -24,8 +24,8 @@ class ToolServiceStub:
     """Creates a tool or a new version of it; with the same content nothing is
     changed. Nothing of the source is run: what is wrong with it is named by line
     and parameter. ALREADY_EXISTS (NAME_TAKEN by a built-in tool or one of another
-    type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata "what"): the
-    parameter agent_state, and packages where the server has them switched off.
+    type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata "what"): packages
+    where the server has them switched off.
     Packages are fetched before the tool is stored, which can take minutes once;
     those that cannot be had are INVALID_ARGUMENT (INVALID_FIELD), an index that
     does not answer is UNAVAILABLE (DEPENDENCY_UNAVAILABLE).
@@ -45,8 +45,7 @@ class ToolServiceStub:
     RunTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.RunToolRequest, _tool_service_pb2.RunToolResponse]
     """Runs a custom tool once in the sandbox, without an agent. A tool that fails is
     data, not a status. NOT_FOUND (TOOL_NOT_FOUND). UNIMPLEMENTED (NOT_BUILT;
-    metadata "what"): the server has no sandbox, or the source needs what is not
-    built.
+    metadata "what"): the server has no sandbox.
     """
     PutSecret: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.PutSecretRequest, _tool_service_pb2.PutSecretResponse]
     """Stores a secret that tools may ask for by name. It can never be read back.
@@ -69,8 +68,8 @@ class ToolServiceServicer:
         """Creates a tool or a new version of it; with the same content nothing is
         changed. Nothing of the source is run: what is wrong with it is named by line
         and parameter. ALREADY_EXISTS (NAME_TAKEN by a built-in tool or one of another
-        type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata "what"): the
-        parameter agent_state, and packages where the server has them switched off.
+        type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata "what"): packages
+        where the server has them switched off.
         Packages are fetched before the tool is stored, which can take minutes once;
         those that cannot be had are INVALID_ARGUMENT (INVALID_FIELD), an index that
         does not answer is UNAVAILABLE (DEPENDENCY_UNAVAILABLE).
@@ -115,8 +114,7 @@ class ToolServiceServicer:
     ) -> _abc.Awaitable[_tool_service_pb2.RunToolResponse]:
         """Runs a custom tool once in the sandbox, without an agent. A tool that fails is
         data, not a status. NOT_FOUND (TOOL_NOT_FOUND). UNIMPLEMENTED (NOT_BUILT;
-        metadata "what"): the server has no sandbox, or the source needs what is not
-        built.
+        metadata "what"): the server has no sandbox.
         """
 
     def PutSecret(

@@ -1,0 +1,157 @@
+"""Memory blocks for custom tools that take ``agent_state``: read before, changed after the call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
+from strata.shared.errors import StrataError
+from strata.tool_execution.domain.tools import Call, Caller, MemoryEdit, ToolError
+
+_PAGE = 500
+_MOST_BLOCKS = 1_000
+_KINDS = {"sleeptime_agent": pb.EDITOR_KIND_SLEEPTIME_AGENT}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentBlocks:
+    """The blocks of an agent as they were when a call began, in the order of rendering."""
+
+    agent_id: str
+    blocks: Sequence[Any]
+
+    def as_given(self) -> dict[str, Any]:
+        """Returns what the tool is given, as JSON."""
+        return {
+            "id": self.agent_id,
+            "blocks": [
+                {
+                    "label": block.label,
+                    "value": block.value,
+                    "description": block.description,
+                    "limit": block.limit,
+                    "read_only": block.read_only,
+                }
+                for block in self.blocks
+            ],
+        }
+
+    def checked(self, tool: str, changed: Any) -> dict[str, str]:
+        """Returns the new texts by label: what the sandbox says of them is not believed.
+
+        Raises:
+            ToolError: One of them is not to be had; nothing was changed yet.
+        """
+        known = {block.label: block for block in self.blocks}
+        if not isinstance(changed, Mapping):
+            raise ToolError(
+                f"Error executing function {tool}: what it says of memory is no object."
+            )
+        texts: dict[str, str] = {}
+        for label, value in changed.items():
+            block = known.get(label)
+            problem = (
+                "is none of the agent's"
+                if block is None
+                else "must be given text without NUL"
+                if not isinstance(value, str) or "\0" in value
+                else "is read-only"
+                if block.read_only
+                else f"holds at most {block.limit} characters, not {len(value)}"
+                if len(value) > block.limit
+                else ""
+            )
+            if problem:
+                raise ToolError(
+                    f"{tool} was run, but nothing of what it changed in memory was stored:"
+                    f" the memory block '{str(label)[:100]}' {problem}."
+                )
+            if block is not None and value != block.value:
+                texts[label] = value
+        return texts
+
+
+class AgentMemory:
+    """Reads and changes the blocks of agents through core memory's public service.
+
+    Args:
+        blocks: That service.
+    """
+
+    def __init__(self, blocks: pb_grpc.BlockServiceStub) -> None:
+        self._blocks = blocks
+
+    async def read(self, agent_id: str) -> AgentBlocks:
+        """Returns the blocks of an agent.
+
+        Raises:
+            ToolError: There are too many for a tool.
+            StrataError: Core memory refused or failed.
+        """
+        found: list[Any] = []
+        token = ""
+        while len(found) < _MOST_BLOCKS:
+            page = await self._blocks.ListBlocks(
+                pb.ListBlocksRequest(agent_id=agent_id, page_size=_PAGE, page_token=token)
+            )
+            found += page.blocks
+            token = page.next_page_token
+            if not token:
+                return AgentBlocks(agent_id, found)
+        raise ToolError(f"The agent has more than {_MOST_BLOCKS} memory blocks.")
+
+    async def store(
+        self, call: Call, caller: Caller, before: AgentBlocks, texts: Mapping[str, str]
+    ) -> tuple[MemoryEdit, ...]:
+        """Stores new texts, each as an ordinary edit on the text that the tool was given.
+
+        What others have changed meanwhile is merged. Blocks are changed one after the other: with
+        several, those before a refused one stay changed, and the refusal names them.
+
+        Raises:
+            ToolError: A change was refused; it carries the edits that were made.
+        """
+        revisions = {block.label: block.revision for block in before.blocks}
+        edits: list[MemoryEdit] = []
+        for number, (label, text) in enumerate(sorted(texts.items())):
+            try:
+                response = await self._blocks.EditBlock(
+                    pb.EditBlockRequest(
+                        # The key of the call makes each edit happen once.
+                        request_id=f"{call.key}#{number}",
+                        agent_id=caller.agent_id,
+                        label=label,
+                        base_revision=revisions[label],
+                        origin=pb.EditOrigin(
+                            agent_id=caller.agent_id,
+                            run_id=caller.run_id,
+                            step_id=caller.step_id,
+                            tool_call_id=call.id,
+                            model=caller.model,
+                            kind=_KINDS.get(caller.agent_type, pb.EDITOR_KIND_AGENT),
+                        ),
+                        rethink=pb.RethinkEdit(new_memory=text),
+                    )
+                )
+            except StrataError as error:
+                stored = ", ".join(f"'{edit.label}'" for edit in edits)
+                also = f" Its changes of {stored} were stored." if stored else ""
+                raise ToolError(
+                    f"{call.name} was run, but its change of the memory block '{label}' was not"
+                    f" stored: {error.message}{also}",
+                    memory_edits=edits,
+                ) from error
+            edits += [
+                MemoryEdit(
+                    change.block.id,
+                    change.block.label,
+                    change.block.revision,
+                    change.diff,
+                    change.operation,
+                )
+                for change in response.changes
+            ]
+        return tuple(edits)
