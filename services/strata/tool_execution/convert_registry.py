@@ -111,15 +111,19 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, Request]:
     return tool, Request(request.request_id, tool.version)
 
 
-def to_dry_run(source: str) -> Tool:
+def to_dry_run(source: str, function: str = "") -> Tool:
     """Returns the tool of source that is run once and not stored.
+
+    Args:
+        source: Python source.
+        function: Name of the function that is meant, where there are several.
 
     Raises:
         InvalidArgumentError: Naming what is wrong with the source.
         UnimplementedError: NOT_BUILT; it needs what this release does not have.
     """
     found = Violations()
-    derived = _custom(source, "", "", found)
+    derived = _custom(source, function, "", found)
     found.refuse()
     _refuse_unbuilt(derived)
     return Tool(
