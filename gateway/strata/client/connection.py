@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 from strata.api.common.v1 import message_pb2
@@ -94,7 +93,7 @@ class Client(Services):
 
     async def upsert_tool(
         self,
-        function: FunctionType,
+        function: Callable[..., Any],
         *,
         tags: Sequence[str] = (),
         pip_requirements: Sequence[str] = (),
@@ -142,7 +141,7 @@ class Client(Services):
         return (await self.tools.UpsertTool(request)).tool
 
     async def run_tool(
-        self, tool: FunctionType | str, arguments: Mapping[str, Any] | None = None
+        self, tool: Callable[..., Any] | str, arguments: Mapping[str, Any] | None = None
     ) -> tool_pb.RunToolResponse:
         """Runs a tool once in the sandbox, without an agent; `returned` reads what it gave.
 

@@ -12,7 +12,7 @@ from strata.shared.errors import FieldViolation, InvalidArgumentError
 
 Effect = Literal["read-only", "idempotent", "side-effect", ""]
 
-EFFECTS: Mapping[str, tool_pb2.ToolEffect] = {
+EFFECTS: Mapping[str, tool_pb2.ToolEffect.ValueType] = {
     "read-only": tool_pb2.TOOL_EFFECT_READ_ONLY,
     "idempotent": tool_pb2.TOOL_EFFECT_IDEMPOTENT,
     "side-effect": tool_pb2.TOOL_EFFECT_SIDE_EFFECT,
@@ -20,7 +20,7 @@ EFFECTS: Mapping[str, tool_pb2.ToolEffect] = {
 }
 
 
-def effect_of(word: str) -> tool_pb2.ToolEffect:
+def effect_of(word: str) -> tool_pb2.ToolEffect.ValueType:
     """Returns the effect that a word names; empty for none declared.
 
     Raises:

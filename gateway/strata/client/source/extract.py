@@ -77,6 +77,8 @@ def _kind_problem(function: Any) -> str:
         return "is no function written with def"
     if function.__name__ == "<lambda>" or function.__code__.co_name == "<lambda>":
         return "is a lambda; write it with def, annotations and a docstring"
+    if function.__name__ != function.__code__.co_name:
+        return f"is {function.__code__.co_name} in its source; a tool has one name"
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         return "yields; return a list instead"
     if function.__name__.startswith("_"):
@@ -106,7 +108,8 @@ class _Extraction:
         for decorator in node.decorator_list:
             told = f"has the decorator @{ast.unparse(decorator)}; a tool is a plain function"
             self._problem(told, decorator.lineno)
-        if any(isinstance(each, ast.ClassDef) for each in self._above[-1:]):
+        scopes = [each for each in self._above if isinstance(each, Function | ast.ClassDef)]
+        if scopes and isinstance(scopes[-1], ast.ClassDef):
             self._problem("is a method; a tool is a function of its own", node.lineno)
         if self.problems:
             return ""
@@ -129,7 +132,7 @@ class _Extraction:
         """Takes a function that is not at the top level of its module."""
         node = self._node
         outer = [each for each in self._above if isinstance(each, Function)]
-        local = set().union(*(bound_inside(each) for each in outer))
+        local = {name for each in outer for name in bound_inside(each)}
         held = self._held()
         statement = read_statement(node)
         for name in sorted(statement.uses - held.keys() - {node.name}):
