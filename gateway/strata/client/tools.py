@@ -44,7 +44,11 @@ def arguments_json(arguments: Mapping[str, Any] | None) -> str:
 
 
 def returned(ran: pb.RunToolResponse) -> Any:
-    """Returns what a tool returned, or the text of its error (``ran.tool_return.status``)."""
+    """Returns what a model is told: what a tool returned, or the text of its error.
+
+    Lists and dicts are themselves, everything else is text. ``ran.tool_return.status`` tells
+    whether the tool failed.
+    """
     return json.loads(ran.tool_return.content)["message"]
 
 

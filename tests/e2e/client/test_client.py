@@ -12,7 +12,7 @@ import pytest
 from doubles.script import Call, Reply, say
 from e2e.client.toolbox import bill, unfit, with_discount
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
-from strata.api.common.v1 import message_pb2, tool_pb2
+from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_api
@@ -130,7 +130,7 @@ async def test_a_function_is_tried_stored_and_used_by_an_agent(
 
 
 async def test_a_function_with_values_of_its_maker_is_a_tool(client: Client) -> None:
-    assert returned(await client.run_tool(with_discount(20), {"price": 50})) == 40
+    assert returned(await client.run_tool(with_discount(20), {"price": 50})) == "40.0"
 
 
 async def test_a_function_that_cannot_stand_alone_is_not_sent(client: Client) -> None:
@@ -205,7 +205,7 @@ async def test_a_run_goes_on_where_the_connection_broke(world: World) -> None:
     stored = [event.sequence for event in Ran(events).stored_events]
     assert stored == sorted(set(stored))
     ran = Ran(events)
-    assert ran.finished
+    assert ran.finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
     assert ran.text == text
     listed = await world.runs.ListRuns(run_pb.ListRunsRequest(agent_id=agent.id))
     assert [run.id for run in listed.runs] == [ran.run_id]

@@ -14,7 +14,7 @@ import strata.client
 from strata.client import InvalidArgumentError, UnauthenticatedError, UnreachableError, connect
 
 ROOTS = os.pathsep.join(str(Path(each).parent) for each in strata.__path__)
-HEAVY = ("sqlalchemy", "asyncpg", "onnxruntime", "qdrant_client", "typer", "rich", "numpy", "httpx")
+HEAVY = ("sqlalchemy", "asyncpg", "onnxruntime", "qdrant_client", "typer", "numpy", "httpx")
 ROOMS = tuple(
     f"strata.{each}"
     for each in (

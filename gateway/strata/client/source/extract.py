@@ -292,8 +292,8 @@ def _imports(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
             for each in node.orelse:
                 yield from _imports(each)
         case _:
-            for each in ast.iter_child_nodes(node):
-                yield from _imports(each)
+            for child in ast.iter_child_nodes(node):
+                yield from _imports(child)
 
 
 def _is_literal(value: Any, depth: int = 20) -> bool:
