@@ -158,6 +158,8 @@ else:
 STEP += 10
 OTHER = {}
 OTHER["x"] = 1
+for letter in "yz":
+    OTHER[letter] = 2
 
 def total() -> list:
     "Sums."
