@@ -157,7 +157,8 @@ async def test_errors_have_a_type_a_reason_and_the_wrong_fields(client: Client) 
         await client.tools.UpsertTool(tool_api.UpsertToolRequest(source_code=source))
     assert taken.value.reason is Reason.NAME_TAKEN
     assert taken.value.metadata
-    mixed = tool_api.RunToolRequest(tool_id="tool-1", function_name="bill")
+    stored = await client.upsert_tool(bill)
+    mixed = tool_api.RunToolRequest(tool_id=stored.id, function_name="bill")
     with pytest.raises(InvalidArgumentError) as both:
         await client.tools.RunTool(mixed)
     assert [each.field for each in both.value.violations] == ["function_name"]
