@@ -160,9 +160,11 @@ def _room_of(cls: type[BaseSettings]) -> str:
 
 
 def _title(cls: type[BaseSettings]) -> str:
-    return {"CliSettings": "The command line", "LocalDemoSettings": "The local demo model"}.get(
-        cls.__name__, cls.__name__
-    )
+    return {
+        "CliSettings": "The command line",
+        "ClientSettings": "Python programs",
+        "LocalDemoSettings": "The local demo model",
+    }.get(cls.__name__, cls.__name__)
 
 
 def _first_sentence(cls: type[BaseSettings]) -> str:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strata.cli.connection import Choice, Target, find_target, folder_of
-from strata.cli.failures import UnreachableError
 from strata.cli.settings import CliSettings
+from strata.client.errors import UnreachableError
 from strata.shared.errors import StrataError
 
 if TYPE_CHECKING:

@@ -6,143 +6,22 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
-import grpc.aio
-
-from strata.api.agent_loop.v1 import (
-    agent_service_pb2,
-    agent_service_pb2_grpc,
-    model_service_pb2,
-    model_service_pb2_grpc,
-)
-from strata.api.archival.v1 import (
-    archive_service_pb2,
-    archive_service_pb2_grpc,
-    passage_index_service_pb2,
-    passage_service_pb2,
-    passage_service_pb2_grpc,
-)
-from strata.api.core_memory.v1 import (
-    block_service_pb2,
-    block_service_pb2_grpc,
-    file_service_pb2,
-    file_service_pb2_grpc,
-)
-from strata.api.gateway.v1 import (
-    admin_service_pb2,
-    admin_service_pb2_grpc,
-    run_service_pb2,
-    run_service_pb2_grpc,
-)
-from strata.api.recall.v1 import (
-    message_index_service_pb2,
-    message_service_pb2,
-    message_service_pb2_grpc,
-)
-from strata.api.tool_execution.v1 import (
-    mcp_service_pb2,
-    mcp_service_pb2_grpc,
-    tool_service_pb2,
-    tool_service_pb2_grpc,
-)
+from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.cli.connection import Target
-from strata.cli.failures import UnreachableError
-from strata.shared.channels import ChannelFactory, ChannelOptions
-from strata.shared.context import Caller, RequestContext, use
+from strata.client import services
+from strata.client.errors import UnreachableError
+from strata.client.services import Services, is_transport_failure, open_channel
 from strata.shared.errors import NotFoundError, Reason, UnavailableError
-from strata.shared.interceptors.client import CallPolicy
-from strata.shared.status import DETAILS_KEY
 
 ResultT = TypeVar("ResultT")
 
-_CALL_S = 30.0
-_ATTEMPTS = 3
 _PAGE = 500
-_FILES = (
-    agent_service_pb2,
-    model_service_pb2,
-    block_service_pb2,
-    file_service_pb2,
-    message_service_pb2,
-    archive_service_pb2,
-    passage_service_pb2,
-    passage_index_service_pb2,
-    message_index_service_pb2,
-    tool_service_pb2,
-    mcp_service_pb2,
-    run_service_pb2,
-    admin_service_pb2,
-)
 
 
-class Client:
-    """The services of one gateway.
-
-    Calls raise `strata.shared.errors`; identity comes from the context of `connected`.
-
-    Args:
-        channel: To the gateway.
-    """
-
-    def __init__(self, channel: grpc.aio.Channel) -> None:
-        self.channel = channel
-
-    @cached_property
-    def agents(self) -> agent_service_pb2_grpc.AgentServiceStub:
-        """Agents."""
-        return agent_service_pb2_grpc.AgentServiceStub(self.channel)
-
-    @cached_property
-    def models(self) -> model_service_pb2_grpc.ModelServiceStub:
-        """Chat models."""
-        return model_service_pb2_grpc.ModelServiceStub(self.channel)
-
-    @cached_property
-    def blocks(self) -> block_service_pb2_grpc.BlockServiceStub:
-        """Core memory."""
-        return block_service_pb2_grpc.BlockServiceStub(self.channel)
-
-    @cached_property
-    def files(self) -> file_service_pb2_grpc.FileServiceStub:
-        """Folders and files."""
-        return file_service_pb2_grpc.FileServiceStub(self.channel)
-
-    @cached_property
-    def messages(self) -> message_service_pb2_grpc.MessageServiceStub:
-        """Recall memory."""
-        return message_service_pb2_grpc.MessageServiceStub(self.channel)
-
-    @cached_property
-    def archives(self) -> archive_service_pb2_grpc.ArchiveServiceStub:
-        """Archives."""
-        return archive_service_pb2_grpc.ArchiveServiceStub(self.channel)
-
-    @cached_property
-    def passages(self) -> passage_service_pb2_grpc.PassageServiceStub:
-        """Archival memory."""
-        return passage_service_pb2_grpc.PassageServiceStub(self.channel)
-
-    @cached_property
-    def tools(self) -> tool_service_pb2_grpc.ToolServiceStub:
-        """Tools."""
-        return tool_service_pb2_grpc.ToolServiceStub(self.channel)
-
-    @cached_property
-    def mcp(self) -> mcp_service_pb2_grpc.McpServiceStub:
-        """MCP servers."""
-        return mcp_service_pb2_grpc.McpServiceStub(self.channel)
-
-    @cached_property
-    def runs(self) -> run_service_pb2_grpc.RunServiceStub:
-        """Runs."""
-        return run_service_pb2_grpc.RunServiceStub(self.channel)
-
-    @cached_property
-    def admin(self) -> admin_service_pb2_grpc.AdminServiceStub:
-        """Projects and keys."""
-        return admin_service_pb2_grpc.AdminServiceStub(self.channel)
+class Client(Services):
+    """The services of one gateway, and agents by their names."""
 
     async def agent(self, name_or_id: str) -> agent_service_pb2.Agent:
         """Returns an agent by id or by name.
@@ -217,7 +96,7 @@ def is_agent_id(text: str) -> bool:
 
 def new_request_id() -> str:
     """Returns a new idempotency key: a call that is repeated by the channel counts once."""
-    return f"cli-{uuid.uuid4()}"
+    return services.new_request_id("cli")
 
 
 @asynccontextmanager
@@ -227,32 +106,15 @@ async def connected(target: Target) -> AsyncIterator[Client]:
     Raises:
         UnreachableError: Nothing answers there.
     """
-    services = [each for file in _FILES for each in file.DESCRIPTOR.services_by_name.values()]
-    factory = ChannelFactory(
-        ChannelOptions(max_attempts=_ATTEMPTS, local_subchannels=True),
-        CallPolicy(unary_timeout_s=_CALL_S, stream_timeout_s=None),
-    )
-    # The channel sends the token of the caller that the context names: here, the key.
-    caller = Caller(organization_id="", project_id="", principal="", token=target.api_key)
     try:
-        with use(RequestContext(caller=caller)):
-            yield Client(factory.channel(target.address, services))
+        async with open_channel(target.address, target.api_key) as channel:
+            yield Client(channel)
     except UnavailableError as error:
         if not is_transport_failure(error):
             raise
         raise UnreachableError(
             f"No gateway answers at {target.address}. {target.advice}"
         ) from error
-    finally:
-        await factory.close()
-
-
-def is_transport_failure(error: BaseException) -> bool:
-    """Whether a call failed on its way; an answer of the gateway carries details."""
-    cause = error.__cause__
-    if not isinstance(cause, grpc.aio.AioRpcError):
-        return False
-    return all(key != DETAILS_KEY for key, _ in cause.trailing_metadata() or ())
 
 
 def talk(target: Target, work: Callable[[Client], Awaitable[ResultT]]) -> ResultT:

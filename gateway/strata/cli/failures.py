@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
-from strata.shared.errors import Reason, StrataError, UnavailableError
+from strata.client.errors import UnreachableError
+from strata.shared.errors import Reason, StrataError
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -13,10 +14,6 @@ EXIT_UNREACHABLE = 3
 
 # Metadata that helps a person; the rest repeats the message or is for programs.
 _TOLD_METADATA = ("incident_id",)
-
-
-class UnreachableError(UnavailableError):
-    """No gateway answers; not the same as a gateway that cannot do something now."""
 
 
 class UsageError(StrataError):

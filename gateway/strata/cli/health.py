@@ -16,8 +16,9 @@ from strata.api.core_memory.v1 import block_service_pb2
 from strata.api.gateway.v1 import admin_service_pb2
 from strata.api.recall.v1 import message_service_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2, tool_service_pb2_grpc
-from strata.cli.client import Client, is_transport_failure
+from strata.cli.client import Client
 from strata.cli.indexes import COLLECTIONS, whole_index
+from strata.client.services import is_transport_failure
 from strata.shared.errors import DeadlineExceededError, StrataError, UnavailableError
 from strata.shared.ids import new_id
 

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from strata.client.settings import ClientSettings
 
 _PASSED_ON = ("STRATA_", "OPENAI_", "ANTHROPIC_")
 
 
-class CliSettings(BaseSettings):
+class CliSettings(ClientSettings):
     """Where Strata is, and how it is started here."""
 
-    model_config = SettingsConfigDict(env_prefix="STRATA_", extra="ignore", frozen=True)
-
-    address: str = Field(
-        default="", description="host:port of the gateway; unset means the one of the data folder."
-    )
-    api_key: str = Field(
-        default="", repr=False, description="API key; unset means the one of the data folder."
-    )
-    data: Path | None = Field(
-        default=None, description="The data folder; unset means the user's data directory."
-    )
     port: int = Field(
         default=7600, ge=0, le=65535, description="Preferred port of the gateway of `strata up`."
     )

@@ -115,14 +115,18 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, Request]:
     return tool, Request(request.request_id, tool.version)
 
 
-def to_dry_run(source: str) -> Tool:
+def to_dry_run(source: str, function: str = "") -> Tool:
     """Returns the tool of source that is run once and not stored.
+
+    Args:
+        source: Python source.
+        function: Name of the function that is meant, where there are several.
 
     Raises:
         InvalidArgumentError: Naming what is wrong with the source.
     """
     found = Violations()
-    derived = _custom(source, "", "", found)
+    derived = _custom(source, function, "", found)
     found.refuse()
     return Tool(
         name=derived.function,

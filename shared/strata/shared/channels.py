@@ -112,16 +112,19 @@ class ChannelFactory:
         self._policy = policy or CallPolicy()
         self._channels = AsyncExitStack()
 
-    def channel(self, target: str, services: Iterable[ServiceDescriptor] = ()) -> ClientChannel:
+    def channel(
+        self, target: str, services: Iterable[ServiceDescriptor] = (), *, token: str = ""
+    ) -> ClientChannel:
         """Returns a new channel; it connects at the first call.
 
         Args:
             target: ``dns:///recall:7103`` (all addresses of a headless service take
                 turns), ``127.0.0.1:7103`` or ``unix:/run/strata/recall.sock``.
             services: What is called through it, for the retry policy.
+            token: Sent with each call in place of that of the context's caller.
         """
         inner = grpc.aio.insecure_channel(target, options=self._arguments(services))
-        channel = ClientChannel(inner, self._policy)
+        channel = ClientChannel(inner, self._policy, token=token)
         self._channels.push_async_callback(channel.close)
         return channel
 

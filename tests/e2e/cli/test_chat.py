@@ -29,8 +29,8 @@ from e2e.cli.scripted import (
 )
 from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.common.v1.run_event_pb2 import RunEvent
-from strata.cli.chat.following import ConnectionLost, Update
 from strata.cli.chat.turn_view import TurnView
+from strata.client.following import ConnectionLost, Update
 from strata.shared.errors import (
     AbortedError,
     InvalidArgumentError,

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from strata.cli.connection import Choice, Target, find_target
-from strata.cli.failures import UnreachableError, UsageError
+from strata.cli.failures import UsageError
 from strata.cli.settings import CliSettings
+from strata.client.errors import UnreachableError
 from strata.embedded.data_folder import DataFolder
 from strata.shared.errors import UnauthenticatedError
 

@@ -20,10 +20,10 @@ from strata.api.common.v1 import message_pb2
 from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.cli.chat.approving import AskPerson
-from strata.cli.chat.following import BackOff, RunFollower, Update
 from strata.cli.chat.screens import Screen
 from strata.cli.chat.turn_view import TurnView
 from strata.cli.client import Client, new_request_id
+from strata.client.following import BackOff, RunFollower, Update
 from strata.shared.errors import FailedPreconditionError, Reason, StrataError
 
 _CANCEL_S = 10.0

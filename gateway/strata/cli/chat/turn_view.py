@@ -12,9 +12,9 @@ from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.common.v1.usage_pb2 import Usage
 from strata.cli.chat.edits import edit_lines
-from strata.cli.chat.following import ConnectionBack, ConnectionLost, Update
 from strata.cli.chat.screens import Screen
 from strata.cli.output import clipped, safe
+from strata.client.following import ConnectionBack, ConnectionLost, Update
 
 _ARGUMENT_CHARS = 60
 _ARGUMENTS_CHARS = 160

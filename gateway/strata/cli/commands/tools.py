@@ -26,6 +26,7 @@ from strata.cli.output import (
     safe,
     when,
 )
+from strata.client.tools import EFFECTS, returned
 
 app = typer.Typer(
     help="Add tools of your own, try them, and keep their secrets.", no_args_is_help=True
@@ -34,12 +35,6 @@ secret = typer.Typer(help="Store and delete secrets of tools.", no_args_is_help=
 app.add_typer(secret, name="secret")
 
 _SHOWN = 80
-_EFFECTS = {
-    "read-only": tool_pb2.TOOL_EFFECT_READ_ONLY,
-    "idempotent": tool_pb2.TOOL_EFFECT_IDEMPOTENT,
-    "side-effect": tool_pb2.TOOL_EFFECT_SIDE_EFFECT,
-    "": tool_pb2.TOOL_EFFECT_UNSPECIFIED,
-}
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the tool.")]
 SecretArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the environment variable.")
@@ -85,7 +80,7 @@ def add(
     as_json: JsonOption = False,
 ) -> None:
     """Add a tool from a file, or a new version of it. Nothing of the file is run."""
-    if effect not in _EFFECTS:
+    if effect not in EFFECTS:
         raise UsageError("--effect must be read-only, idempotent or side-effect.")
     request = pb.UpsertToolRequest(
         request_id=new_request_id(),
@@ -94,7 +89,7 @@ def add(
         tags=tag or [],
         secret_names=secrets or [],
         pip_requirements=packages or [],
-        effect=_EFFECTS[effect],
+        effect=EFFECTS[effect],
         enable_parallel_execution=parallel,
         default_requires_approval=approval,
         return_char_limit=return_limit,
@@ -226,7 +221,7 @@ def run(
     if as_json:
         print_json(ran)
     else:
-        told = json.loads(ran.tool_return.content)["message"]
+        told = returned(ran)
         print_text(told if isinstance(told, str) else json.dumps(told, ensure_ascii=False))
         for label, text in sorted(ran.changed_blocks.items()):
             note(f"For an agent the memory block {safe(label)} would now be:")

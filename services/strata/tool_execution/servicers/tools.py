@@ -203,8 +203,13 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
                 violations=[FieldViolation("tool_id", "set exactly one of it and source_code")],
             )
         if request.source_code:
-            return convert_registry.to_dry_run(request.source_code), {}
+            return convert_registry.to_dry_run(request.source_code, request.function_name), {}
         name = (await self._find(request.tool_id)).name
+        if request.function_name:
+            raise InvalidArgumentError(
+                "function_name goes with source_code.",
+                violations=[FieldViolation("function_name", "must be empty with tool_id")],
+            )
         runnable = await self._store.runnable([name])
         tool = runnable.tools.get(name)
         if tool is None or tool.type is not ToolType.CUSTOM:

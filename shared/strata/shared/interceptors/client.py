@@ -20,7 +20,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from strata.shared.context import RequestContext, current
+from strata.shared.context import Caller, RequestContext, current
 from strata.shared.errors import DeadlineExceededError
 from strata.shared.interceptors.auth import AUTHORIZATION_KEY
 from strata.shared.interceptors.observe import REQUEST_ID_KEY, TRACEPARENT_KEY
@@ -233,12 +233,15 @@ class _Callable:
 
     _wrap: type[_Call]
 
-    def __init__(self, inner: Any, cap: float | None) -> None:
+    def __init__(self, inner: Any, cap: float | None, caller: Caller | None) -> None:
         self._inner = inner
         self._cap = cap
+        self._caller = caller
 
     def _start(self, request: Any, timeout: float | None, metadata: Any, **options: Any) -> Any:
         context = current()
+        if self._caller is not None:
+            context = context.with_caller(self._caller)
         call = self._inner(
             request,
             timeout=outgoing_timeout(context, self._cap, timeout),
@@ -314,36 +317,42 @@ class ClientChannel(grpc.aio.Channel):
     Args:
         inner: The channel that transports.
         policy: Caps on the calls.
+        token: Sent with each call in place of that of the context's caller.
     """
 
-    def __init__(self, inner: grpc.aio.Channel, policy: CallPolicy | None = None) -> None:
+    def __init__(
+        self, inner: grpc.aio.Channel, policy: CallPolicy | None = None, *, token: str = ""
+    ) -> None:
         self._inner: Any = inner
         self._policy = policy or CallPolicy()
+        # Two channels of one task may have two keys, so a key cannot come from the context.
+        self._caller = Caller("", "", "", token=token) if token else None
 
     def unary_unary(self, *args: Any, **kwargs: Any) -> grpc.aio.UnaryUnaryMultiCallable[Any, Any]:
         """Returns the callable of a unary method."""
-        return _UnaryUnary(self._inner.unary_unary(*args, **kwargs), self._policy.unary_timeout_s)
+        inner = self._inner.unary_unary(*args, **kwargs)
+        return _UnaryUnary(inner, self._policy.unary_timeout_s, self._caller)
 
     def unary_stream(
         self, *args: Any, **kwargs: Any
     ) -> grpc.aio.UnaryStreamMultiCallable[Any, Any]:
         """Returns the callable of a method that streams its responses."""
         inner = self._inner.unary_stream(*args, **kwargs)
-        return _UnaryStream(inner, self._policy.stream_timeout_s)
+        return _UnaryStream(inner, self._policy.stream_timeout_s, self._caller)
 
     def stream_unary(
         self, *args: Any, **kwargs: Any
     ) -> grpc.aio.StreamUnaryMultiCallable[Any, Any]:
         """Returns the callable of a method that takes a stream of requests."""
         inner = self._inner.stream_unary(*args, **kwargs)
-        return _StreamUnary(inner, self._policy.stream_timeout_s)
+        return _StreamUnary(inner, self._policy.stream_timeout_s, self._caller)
 
     def stream_stream(
         self, *args: Any, **kwargs: Any
     ) -> grpc.aio.StreamStreamMultiCallable[Any, Any]:
         """Returns the callable of a method that streams both ways."""
         inner = self._inner.stream_stream(*args, **kwargs)
-        return _StreamStream(inner, self._policy.stream_timeout_s)
+        return _StreamStream(inner, self._policy.stream_timeout_s, self._caller)
 
     async def close(self, grace: float | None = None) -> None:
         """Closes the inner channel."""

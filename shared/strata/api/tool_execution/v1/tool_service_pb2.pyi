@@ -462,6 +462,7 @@ class RunToolRequest(_message.Message):
     SOURCE_CODE_FIELD_NUMBER: _builtins.int
     ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
+    FUNCTION_NAME_FIELD_NUMBER: _builtins.int
     tool_id: _builtins.str
     """Id of a custom tool or, for a dry run,"""
     source_code: _builtins.str
@@ -472,6 +473,10 @@ class RunToolRequest(_message.Message):
     """Agent whose memory a tool with the parameter agent_state is given; needed for such a
     tool. Nothing in it is changed.
     """
+    function_name: _builtins.str
+    """Name of the function of the source that is meant, where it has several public
+    ones; not together with tool_id.
+    """
     def __init__(
         self,
         *,
@@ -479,10 +484,11 @@ class RunToolRequest(_message.Message):
         source_code: _builtins.str = ...,
         arguments_json: _builtins.str = ...,
         agent_id: _builtins.str = ...,
+        function_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "arguments_json", b"arguments_json", "source_code", b"source_code", "tool_id", b"tool_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "arguments_json", b"arguments_json", "function_name", b"function_name", "source_code", b"source_code", "tool_id", b"tool_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

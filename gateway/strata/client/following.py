@@ -11,8 +11,8 @@ from typing import Any
 from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.api.gateway.v1.run_service_pb2_grpc import RunServiceStub
-from strata.cli.client import is_transport_failure
-from strata.cli.failures import UnreachableError
+from strata.client.errors import UnreachableError
+from strata.client.services import is_transport_failure
 from strata.shared.errors import (
     CancelledError,
     DeadlineExceededError,

@@ -1,0 +1,109 @@
+"""Strata for Python programs.
+
+    async with strata.client.connect() as client:
+        async for event in client.send(agent_id, "Hello!"):
+            ...
+
+Calls fail with the errors of `strata.shared.errors`, which are here too. Names are imported when
+they are first used: the command line shares the errors and must not wait for gRPC.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from strata.client.connection import Client, connect
+    from strata.client.errors import ToolSourceError, UnreachableError
+    from strata.client.following import (
+        BackOff,
+        ConnectionBack,
+        ConnectionLost,
+        RunFollower,
+        Update,
+    )
+    from strata.client.services import new_request_id
+    from strata.client.source import tool_source
+    from strata.client.tools import Effect, returned
+    from strata.shared.errors import (
+        AbortedError,
+        AlreadyExistsError,
+        CancelledError,
+        DataLossError,
+        DeadlineExceededError,
+        FailedPreconditionError,
+        FieldViolation,
+        InternalError,
+        InvalidArgumentError,
+        NotFoundError,
+        OutOfRangeError,
+        PermissionDeniedError,
+        Reason,
+        ResourceExhaustedError,
+        StrataError,
+        UnauthenticatedError,
+        UnavailableError,
+        UnimplementedError,
+    )
+
+__all__ = [
+    "AbortedError",
+    "AlreadyExistsError",
+    "BackOff",
+    "CancelledError",
+    "Client",
+    "ConnectionBack",
+    "ConnectionLost",
+    "DataLossError",
+    "DeadlineExceededError",
+    "Effect",
+    "FailedPreconditionError",
+    "FieldViolation",
+    "InternalError",
+    "InvalidArgumentError",
+    "NotFoundError",
+    "OutOfRangeError",
+    "PermissionDeniedError",
+    "Reason",
+    "ResourceExhaustedError",
+    "RunFollower",
+    "StrataError",
+    "ToolSourceError",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnimplementedError",
+    "UnreachableError",
+    "Update",
+    "connect",
+    "new_request_id",
+    "returned",
+    "tool_source",
+]
+
+_HOMES = {
+    "Client": "connection",
+    "connect": "connection",
+    "ToolSourceError": "errors",
+    "UnreachableError": "errors",
+    "BackOff": "following",
+    "ConnectionBack": "following",
+    "ConnectionLost": "following",
+    "RunFollower": "following",
+    "Update": "following",
+    "new_request_id": "services",
+    "tool_source": "source",
+    "Effect": "tools",
+    "returned": "tools",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = f"{__name__}.{_HOMES[name]}" if name in _HOMES else "strata.shared.errors"
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,5 @@
+"""From a function object to source that stands alone."""
+
+from strata.client.source.extract import tool_source
+
+__all__ = ["tool_source"]

@@ -1,0 +1,316 @@
+"""Takes a function out of its module, with what it uses of it."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import math
+import sys
+from collections.abc import Iterator
+from types import FunctionType, MethodType
+from typing import Any
+
+from strata.client.errors import SourceProblem, ToolSourceError
+from strata.client.source.module import ModuleText
+from strata.client.source.statements import (
+    Function,
+    Statement,
+    bound_inside,
+    line_of,
+    read_statement,
+)
+
+_BUILTINS = frozenset(dir(builtins)) - {"_"}
+_PLAIN = (type(None), bool, int, str, bytes)
+
+
+def tool_source(function: Any, *, packages: bool = True) -> str:
+    """Returns the source of a function with what it uses of its module, in the module's order.
+
+    Taken along are the imports, constants, functions and classes that it names, and what these
+    name. All of it is read from the text of the file; nothing is run. So a name has the meaning
+    that the text gives it, whatever it was set to later, and what other statements do to a thing
+    is taken along only where they name it first: ``TABLE["a"] = 1``, ``TABLE.update(...)``.
+
+    A function inside of another one may use the other's variables if they hold text, numbers,
+    None, or lists, tuples, dicts and sets of such: their values of now are written out.
+
+    Args:
+        function: A plain or ``async`` function.
+        packages: Packages will be there besides the standard library.
+
+    Raises:
+        ToolSourceError: It cannot stand alone; everything that is wrong is named by line.
+    """
+    name = getattr(function, "__name__", None) or repr(function)
+    kind = _kind_problem(function)
+    if kind:
+        raise ToolSourceError(name, [SourceProblem(kind)])
+    try:
+        module = ModuleText.of(function)
+    except OSError:
+        told = "has no source to read; define it in a file"
+        raise ToolSourceError(name, [SourceProblem(told)]) from None
+    except SyntaxError as error:
+        told = f"is in a file that is no Python as it stands: {error.msg}"
+        raise ToolSourceError(name, [SourceProblem(told, error.lineno or 0)]) from None
+    path = module.path_to(function.__code__)
+    if not path:
+        told = f"is not in {module.file} any more as it was loaded; load it again"
+        problem = SourceProblem(told, function.__code__.co_firstlineno)
+        raise ToolSourceError(name, [problem], module.file)
+    extraction = _Extraction(module, function, path, packages=packages)
+    source = extraction.source()
+    if extraction.problems:
+        raise ToolSourceError(name, extraction.problems, module.file)
+    return source
+
+
+def _kind_problem(function: Any) -> str:
+    """Says what it is, if it is no function that can be taken out of a module."""
+    if isinstance(function, MethodType):
+        return "is a method; a tool is a function of its own"
+    if hasattr(function, "__wrapped__"):
+        return "is wrapped by a decorator; a tool is a plain function"
+    if not isinstance(function, FunctionType):
+        return "is no function written with def"
+    if function.__name__ == "<lambda>" or function.__code__.co_name == "<lambda>":
+        return "is a lambda; write it with def, annotations and a docstring"
+    if function.__name__ != function.__code__.co_name:
+        return f"is {function.__code__.co_name} in its source; a tool has one name"
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return "yields; return a list instead"
+    if function.__name__.startswith("_"):
+        return "begins with _, which is for helpers of a tool"
+    return ""
+
+
+class _Extraction:
+    """One function on its way out of a module."""
+
+    def __init__(
+        self, module: ModuleText, function: FunctionType, path: list[ast.AST], *, packages: bool
+    ) -> None:
+        self.problems: list[SourceProblem] = []
+        self._module = module
+        self._function = function
+        self._node: Function = path[-1]  # type: ignore[assignment]
+        self._above = path[1:-1]
+        self._packages = packages
+        self._needed: set[str] = set()
+        # Numbers of statements; of an import, the names that are needed of it.
+        self._taken: dict[int, set[str]] = {}
+
+    def source(self) -> str:
+        """Returns the source; it is good if there are no `problems`."""
+        node, module = self._node, self._module
+        for decorator in node.decorator_list:
+            told = f"has the decorator @{ast.unparse(decorator)}; a tool is a plain function"
+            self._problem(told, decorator.lineno)
+        scopes = [each for each in self._above if isinstance(each, Function | ast.ClassDef)]
+        if scopes and isinstance(scopes[-1], ast.ClassDef):
+            self._problem("is a method; a tool is a function of its own", node.lineno)
+        if self.problems:
+            return ""
+        for number, statement in enumerate(module.statements):
+            if isinstance(statement.node, ast.ImportFrom) and (
+                statement.node.module == "__future__"
+            ):
+                self._taken[number] = set(statement.binds)
+        pieces: list[str] = []
+        if self._above:
+            pieces = self._inner()
+        else:
+            self._need(node.name, node)
+            if len(module.binders[node.name]) > 1:
+                told = f"the module binds {node.name} again"
+                self._problem(told, max(self._lines_that_bind(node.name)))
+        return "".join([*self._taken_pieces(), *pieces])
+
+    def _inner(self) -> list[str]:
+        """Takes a function that is not at the top level of its module."""
+        node = self._node
+        outer = [each for each in self._above if isinstance(each, Function)]
+        local = {name for each in outer for name in bound_inside(each)}
+        held = self._held()
+        statement = read_statement(node)
+        for name in sorted(statement.uses - held.keys() - {node.name}):
+            if name in local:
+                told = f"uses {name}, which only {outer[-1].name}() defines"
+                self._problem(told, line_of(node, name))
+            else:
+                self._need(name, node)
+        self._check_imports(node)
+        for name in sorted(statement.may_use - held.keys() - local):
+            self._need_if_there(name, node)
+        own = held.keys() | ({node.name} if outer else set())
+        for name in sorted(own & self._needed):
+            told = f"{name} is one thing in this function and another one in the module"
+            self._problem(told, line_of(node, name))
+        constants = [f"{name} = {value!r}\n" for name, value in sorted(held.items())]
+        return [*constants, "\n\n", self._module.text_of(node), "\n"]
+
+    def _held(self) -> dict[str, Any]:
+        """The variables of the functions around it that it uses, and their values."""
+        code = self._function.__code__
+        found: dict[str, Any] = {}
+        cells = self._function.__closure__ or ()
+        for name, cell in zip(code.co_freevars, cells, strict=True):
+            if name == self._node.name:
+                continue
+            line = line_of(self._node, name)
+            try:
+                value = cell.cell_contents
+            except ValueError:
+                self._problem(f"uses {name}, which has no value yet", line)
+                found[name] = None
+                continue
+            if not _is_literal(value):
+                kind = type(value).__name__
+                told = f"uses {name} of the function around it, a {kind}: no text, number or list"
+                self._problem(told, line)
+            found[name] = value
+        return found
+
+    def _need(self, name: str, user: ast.AST) -> None:
+        if name in self._needed:
+            return
+        self._needed.add(name)
+        module = self._module
+        binders = module.binders.get(name, [])
+        for number in binders:
+            self._take(number, name)
+        if any(not module.statements[number].is_import for number in binders):
+            for number in module.changers.get(name, []):
+                self._take(number, name)
+        if not binders and name not in _BUILTINS:
+            self._problem(self._missing(name), line_of(user, name))
+
+    def _need_if_there(self, name: str, user: ast.AST) -> None:
+        if self._module.binders.get(name):
+            self._need(name, user)
+
+    def _missing(self, name: str) -> str:
+        if name in self._module.program_names:
+            return f'uses {name}, which is defined only where __name__ == "__main__"'
+        if self._module.stars:
+            lines = ", ".join(map(str, self._module.stars))
+            return f"uses {name}, which may be of the import * in line {lines}; import it by name"
+        return f"uses {name}, which {self._module.file} does not define"
+
+    def _take(self, number: int, name: str) -> None:
+        statement = self._module.statements[number]
+        taken = number in self._taken
+        self._taken.setdefault(number, set()).add(name)
+        if taken and not statement.is_import:
+            return
+        self._check_imports(statement.node, name)
+        if statement.is_import:
+            return
+        for each in sorted(statement.uses):
+            self._need(each, statement.node)
+        for each in sorted(statement.may_use):
+            self._need_if_there(each, statement.node)
+
+    def _check_imports(self, node: ast.stmt, name: str = "") -> None:
+        for each in _imports(node):
+            aliases = [alias for alias in each.names if _is_asked(alias, node, name)]
+            if isinstance(each, ast.ImportFrom) and each.level:
+                told = f"{ast.unparse(each)} is of your own package; a tool brings its own source"
+                self._problem(told, each.lineno)
+                continue
+            modules = (
+                [each.module or ""]
+                if isinstance(each, ast.ImportFrom)
+                else [alias.name for alias in aliases]
+            )
+            for module in modules if aliases else ():
+                top = module.partition(".")[0]
+                if not self._packages and top not in sys.stdlib_module_names:
+                    told = (
+                        f"imports {top}, which is not of the standard library: name the package "
+                        "in pip_requirements (a dry run of source has none)"
+                    )
+                    self._problem(told, each.lineno)
+
+    def _taken_pieces(self) -> Iterator[str]:
+        """The text of what was taken, with the blank lines of the house."""
+        before: Statement | None = None
+        for number in sorted(self._taken):
+            statement = self._module.statements[number]
+            wide = _is_wide(statement) or (before is not None and _is_wide(before))
+            if before is not None and wide:
+                yield "\n\n"
+            yield f"{self._text_of(statement, self._taken[number])}\n"
+            before = statement
+
+    def _text_of(self, statement: Statement, names: set[str]) -> str:
+        node = statement.node
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            kept = [each for each in node.names if _bound_by(each) in names]
+            if len(kept) < len(node.names):
+                return ast.unparse(
+                    ast.Import(kept)
+                    if isinstance(node, ast.Import)
+                    else ast.ImportFrom(node.module, kept, node.level)
+                )
+        return self._module.text_of(node)
+
+    def _lines_that_bind(self, name: str) -> Iterator[int]:
+        for number in self._module.binders[name]:
+            yield self._module.statements[number].node.lineno
+
+    def _problem(self, text: str, line: int) -> None:
+        self.problems.append(SourceProblem(text, line))
+
+
+def _is_wide(statement: Statement) -> bool:
+    return isinstance(statement.node, Function | ast.ClassDef)
+
+
+def _bound_by(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
+
+
+def _is_asked(alias: ast.alias, statement: ast.stmt, name: str) -> bool:
+    """Whether the import matters: of an import at the top level, only the name that is needed."""
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return _bound_by(alias) == name
+    return True
+
+
+def _imports(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
+    """The imports in a statement that have to work: not those that are tried, or only for types."""
+    match node:
+        case ast.Import() | ast.ImportFrom():
+            yield node
+        case ast.Try(handlers=[_, *_], orelse=other, finalbody=last):
+            for each in (*other, *last):
+                yield from _imports(each)
+        case ast.If(test=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
+            for each in node.orelse:
+                yield from _imports(each)
+        case _:
+            for child in ast.iter_child_nodes(node):
+                yield from _imports(child)
+
+
+def _is_literal(value: Any, depth: int = 20) -> bool:
+    """Whether its ``repr`` is source that means an equal value."""
+    if depth == 0:
+        return False
+    if type(value) in _PLAIN:
+        return True
+    if type(value) is float:
+        return math.isfinite(value)
+    if type(value) in {list, tuple}:
+        return all(_is_literal(each, depth - 1) for each in value)
+    if type(value) is set:
+        return bool(value) and all(_is_literal(each, depth - 1) for each in value)
+    if type(value) is dict:
+        return all(
+            _is_literal(key, depth - 1) and _is_literal(each, depth - 1)
+            for key, each in value.items()
+        )
+    return False

@@ -1,0 +1,58 @@
+"""What the client adds to ``ToolService``: words for effects, arguments and returns as values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from strata.api.common.v1 import tool_pb2
+from strata.api.tool_execution.v1 import tool_service_pb2 as pb
+from strata.shared.errors import FieldViolation, InvalidArgumentError
+
+Effect = Literal["read-only", "idempotent", "side-effect", ""]
+
+EFFECTS: Mapping[str, tool_pb2.ToolEffect.ValueType] = {
+    "read-only": tool_pb2.TOOL_EFFECT_READ_ONLY,
+    "idempotent": tool_pb2.TOOL_EFFECT_IDEMPOTENT,
+    "side-effect": tool_pb2.TOOL_EFFECT_SIDE_EFFECT,
+    "": tool_pb2.TOOL_EFFECT_UNSPECIFIED,
+}
+
+
+def effect_of(word: str) -> tool_pb2.ToolEffect.ValueType:
+    """Returns the effect that a word names; empty for none declared.
+
+    Raises:
+        InvalidArgumentError: It is no effect.
+    """
+    if word not in EFFECTS:
+        raise _wrong("effect", "must be read-only, idempotent or side-effect")
+    return EFFECTS[word]
+
+
+def arguments_json(arguments: Mapping[str, Any] | None) -> str:
+    """Returns arguments as ``RunTool`` takes them.
+
+    Raises:
+        InvalidArgumentError: JSON cannot hold them.
+    """
+    try:
+        return json.dumps(dict(arguments or {}), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise _wrong("arguments", f"are no JSON: {error}") from None
+
+
+def returned(ran: pb.RunToolResponse) -> Any:
+    """Returns what a model is told: what a tool returned, or the text of its error.
+
+    Lists and dicts are themselves, everything else is text. ``ran.tool_return.status`` tells
+    whether the tool failed.
+    """
+    return json.loads(ran.tool_return.content)["message"]
+
+
+def _wrong(field: str, description: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{field} {description}.", violations=[FieldViolation(field, description)]
+    )

@@ -1,0 +1,222 @@
+"""The Python client in front of a whole Strata."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from doubles.script import Call, Reply, say
+from e2e.client.toolbox import bill, unfit, with_discount
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
+from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.api.tool_execution.v1 import tool_service_pb2 as tool_api
+from strata.client import (
+    AlreadyExistsError,
+    BackOff,
+    Client,
+    InvalidArgumentError,
+    NotFoundError,
+    PermissionDeniedError,
+    Reason,
+    ToolSourceError,
+    UnauthenticatedError,
+    connect,
+    returned,
+    tool_source,
+)
+from world import Ran, World
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+class Road:
+    """A way to the gateway that can be cut.
+
+    Attributes:
+        travellers: Connections that were made.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._host, _, self._port = address.rpartition(":")
+        self._open: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.travellers = 0
+
+    def cut(self) -> None:
+        """Breaks every connection."""
+        for writer in self._open:
+            writer.transport.abort()
+        self._open.clear()
+
+    async def travel(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.travellers += 1
+        there, back = await asyncio.open_connection(self._host, int(self._port))
+        self._open |= {writer, back}
+        with suppress(OSError):
+            await asyncio.gather(_carry(reader, back), _carry(there, writer))
+        for each in (writer, back):
+            self._open.discard(each)
+            each.close()
+
+
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+@asynccontextmanager
+async def open_road(address: str) -> AsyncIterator[tuple[Road, str]]:
+    road = Road(address)
+    server = await asyncio.start_server(road.travel, "127.0.0.1", 0)
+    try:
+        yield road, f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        road.cut()
+
+
+async def test_a_function_is_tried_stored_and_used_by_an_agent(
+    world: World, client: Client
+) -> None:
+    lines = [{"fruit": "apple", "count": 2}, {"fruit": "pear"}]
+    tried = await client.run_tool(bill, {"lines": lines, "tip": 1})
+    assert returned(tried) == {"total": 11}
+    assert tried.tool_return.status == message_pb2.TOOL_STATUS_OK
+    with pytest.raises(NotFoundError) as missing:
+        await client.run_tool("bill", {})
+    assert missing.value.reason is Reason.TOOL_NOT_FOUND
+
+    tool = await client.upsert_tool(
+        bill, effect="read-only", tags=["shop"], requires_approval=False, parallel=True
+    )
+    assert tool.source_code == tool_source(bill)
+    assert (tool.name, tool.description) == ("bill", "Adds up a bill.")
+    assert tool.effect == tool_pb2.TOOL_EFFECT_READ_ONLY
+    assert list(tool.tags) == ["shop"]
+    assert tool.enable_parallel_execution
+    assert (
+        await client.upsert_tool(bill, effect="read-only", tags=["shop"], parallel=True)
+    ).version == tool.version
+    told = await client.upsert_tool(bill, description="Adds.", requires_approval=True)
+    assert (told.id, told.description) == (tool.id, "Adds.")
+    assert told.default_requires_approval
+    await client.upsert_tool(bill, effect="read-only")
+
+    request = agent_pb.CreateAgentRequest(name="a waiter", tools=["bill"])
+    agent = (await client.agents.CreateAgent(request)).agent
+    world.model.script(Reply(calls=(Call("bill", {"lines": lines}),)), say("Ten."))
+    ran = Ran([event async for event in client.send(agent.id, "The bill, please.")])
+    assert ran.text == "Ten."
+    [told_model] = [
+        part.tool_return.content
+        for message in ran.messages
+        for part in message.parts
+        if part.HasField("tool_return")
+    ]
+    assert json.loads(told_model)["message"] == {"total": 10}
+
+    assert returned(await client.run_tool("bill", {"lines": lines, "tip": 2})) == {"total": 12}
+    failed = await client.run_tool("bill", {"lines": [{"fruit": "stone"}]})
+    assert failed.tool_return.status == message_pb2.TOOL_STATUS_FAILED
+    assert "stone" in returned(failed)
+
+
+async def test_a_function_with_values_of_its_maker_is_a_tool(client: Client) -> None:
+    assert returned(await client.run_tool(with_discount(20), {"price": 50})) == "40.0"
+
+
+async def test_a_function_that_cannot_stand_alone_is_not_sent(client: Client) -> None:
+    with pytest.raises(ToolSourceError, match="uses nowhere, which toolbox"):
+        await client.upsert_tool(unfit)
+    with pytest.raises(NotFoundError):
+        await client.tools.GetTool(tool_api.GetToolRequest(name="unfit"))
+    with pytest.raises(InvalidArgumentError, match="effect must be"):
+        await client.upsert_tool(bill, effect="none")  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="arguments are no JSON"):
+        await client.run_tool(bill, {"lines": object()})
+
+
+async def test_errors_have_a_type_a_reason_and_the_wrong_fields(client: Client) -> None:
+    with pytest.raises(InvalidArgumentError) as wrong:
+        await client.upsert_tool(bill, secret_names=["LD_PRELOAD"], tags=[""])
+    assert wrong.value.reason is Reason.INVALID_FIELD
+    assert {each.field.partition("[")[0] for each in wrong.value.violations} == {
+        "secret_names",
+        "tags",
+    }
+    source = "def web_search(x: int) -> int:\n    'Does.'\n    return x\n"
+    with pytest.raises(AlreadyExistsError) as taken:
+        await client.tools.UpsertTool(tool_api.UpsertToolRequest(source_code=source))
+    assert taken.value.reason is Reason.NAME_TAKEN
+    assert taken.value.metadata
+    stored = await client.upsert_tool(bill)
+    mixed = tool_api.RunToolRequest(tool_id=stored.id, function_name="bill")
+    with pytest.raises(InvalidArgumentError) as both:
+        await client.tools.RunTool(mixed)
+    assert [each.field for each in both.value.violations] == ["function_name"]
+    with pytest.raises(NotFoundError):
+        async for _ in client.send("agent-00000000-0000-7000-8000-000000000000", "Hi"):
+            pass
+
+
+async def test_a_key_of_another_project_is_refused_if_the_project_is_named(
+    world: World, client: Client
+) -> None:
+    me = await client.admin.WhoAmI(admin_pb.WhoAmIRequest())
+    for name in (me.project.name, me.project.id):
+        async with connect(world.address, api_key=world.key, project=name):
+            pass
+    with pytest.raises(PermissionDeniedError, match="belongs to the project"):
+        async with connect(world.address, api_key=world.key, project="elsewhere"):
+            pass
+
+
+async def test_two_connections_have_two_keys(world: World, client: Client) -> None:
+    async with connect(world.address, api_key="not-a-key") as stranger:
+        with pytest.raises(UnauthenticatedError):
+            await stranger.admin.WhoAmI(admin_pb.WhoAmIRequest())
+        await client.admin.WhoAmI(admin_pb.WhoAmIRequest())
+    await client.admin.WhoAmI(admin_pb.WhoAmIRequest())
+
+
+async def test_a_run_goes_on_where_the_connection_broke(world: World) -> None:
+    text = "The road is long, and it is broken in the middle, and it goes on to its end."
+    held = asyncio.Event()
+    agent = await world.make_agent()
+    world.model.script(Reply(text=text, held=held))
+    events = []
+    async with (
+        open_road(world.address) as (road, address),
+        connect(address, api_key=world.key) as client,
+    ):
+        async for event in client.send(agent.id, "Go!", back_off=BackOff(first_s=0.05)):
+            events.append(event)
+            if event.HasField("text_delta") and not held.is_set():
+                road.cut()
+                held.set()
+        assert road.travellers > 1
+    stored = [event.sequence for event in Ran(events).stored_events]
+    assert stored == sorted(set(stored))
+    ran = Ran(events)
+    assert ran.finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
+    assert ran.text == text
+    listed = await world.runs.ListRuns(run_pb.ListRunsRequest(agent_id=agent.id))
+    assert [run.id for run in listed.runs] == [ran.run_id]
+
+
+async def test_a_message_that_broke_off_before_its_run_was_known_counts_once(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(say("Once."))
+    async with connect(world.address, api_key=world.key) as client:
+        first = [event async for event in client.send(agent.id, "Hi", request_id="the-same")]
+        again = [event async for event in client.send(agent.id, "Hi", request_id="the-same")]
+    assert Ran(first).run_id == Ran(again).run_id
+    assert len(world.model.requests) == 1

@@ -1,0 +1,67 @@
+"""What importing the client loads, and which gateway it finds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import strata
+import strata.client
+from strata.client import InvalidArgumentError, UnauthenticatedError, UnreachableError, connect
+
+ROOTS = os.pathsep.join(str(Path(each).parent) for each in strata.__path__)
+HEAVY = ("sqlalchemy", "asyncpg", "onnxruntime", "qdrant_client", "typer", "numpy", "httpx")
+ROOMS = tuple(
+    f"strata.{each}"
+    for each in (
+        *("gateway", "agent_loop", "core_memory", "recall", "archival", "tool_execution"),
+        *("embedded", "cli"),
+    )
+)
+
+
+def test_importing_everything_loads_neither_databases_nor_rooms() -> None:
+    program = (
+        "import sys, strata.client\n"
+        "assert 'grpc' not in sys.modules\n"
+        "for name in strata.client.__all__: getattr(strata.client, name)\n"
+        f"print([m for m in {HEAVY + ROOMS!r} if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": ROOTS, "PATH": os.defpath},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    assert set(strata.client.__all__) <= set(dir(strata.client))
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = strata.client.nothing
+
+
+async def test_without_an_address_and_a_running_strata_it_says_how_to_start_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("STRATA_ADDRESS", "STRATA_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UnreachableError, match="Start it with: strata up"):
+        async with connect(data=tmp_path):
+            pass
+    with pytest.raises(UnauthenticatedError, match="Give api_key, or set STRATA_API_KEY"):
+        async with connect("127.0.0.1:1", data=tmp_path):
+            pass
+
+
+@pytest.mark.parametrize("address", ["https://strata.example.org", "nowhere", "host:99999"])
+async def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(InvalidArgumentError):
+        async with connect(address, api_key="key"):
+            pass

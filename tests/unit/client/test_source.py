@@ -1,0 +1,356 @@
+"""A function is taken out of its module with what it uses, or refused by name and line."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from strata.client import ToolSourceError, tool_source
+
+Load = Callable[[str], ModuleType]
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Iterator[Load]:
+    """Imports a module from its text."""
+    loaded = []
+
+    def load(text: str) -> ModuleType:
+        name = f"tool_module_{next(_NUMBERS)}"
+        file = tmp_path / f"{name}.py"
+        file.write_text(text)
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        loaded.append(name)
+        spec.loader.exec_module(module)
+        return module
+
+    yield load
+    for name in loaded:
+        del sys.modules[name]
+
+
+def call(source: str, name: str, *arguments: Any) -> Any:
+    """Runs extracted source by itself, and calls the function in it."""
+    alone = ModuleType("alone")
+    sys.modules["alone"] = alone
+    try:
+        exec(compile(source, "<alone>", "exec"), alone.__dict__)
+        return alone.__dict__[name](*arguments)
+    finally:
+        del sys.modules["alone"]
+
+
+def refused(function: Any, **options: Any) -> list[str]:
+    with pytest.raises(ToolSourceError) as error:
+        tool_source(function, **options)
+    assert [each.description for each in error.value.violations] == [
+        str(each) for each in error.value.problems
+    ]
+    return [str(each) for each in error.value.problems]
+
+
+MODULE = '''
+"""Weather."""
+
+from __future__ import annotations
+
+import json, os
+import random
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+
+UNUSED = random.random()
+SCALE = 2  # twice
+
+
+class Unit(Enum):
+    C = "c"
+
+
+@dataclass
+class Place:
+    name: str
+    unit: Unit = Unit.C
+    tags: list[str] = field(default_factory=list)
+
+
+def never(x: int) -> int:
+    return UNUSED + x
+
+
+def shout(text: str) -> str:
+    # Loud.
+    return text.upper() * SCALE
+
+
+def weather(place: Place, days: int = SCALE) -> str:
+    """Tells the weather."""
+    return shout(json.dumps({"place": place.name, "days": days}))
+
+
+if __name__ == "__main__":
+    print(weather(Place("Rome")))
+'''
+
+EXTRACTED = '''\
+from __future__ import annotations
+import json
+from dataclasses import dataclass, field
+from enum import Enum
+SCALE = 2
+
+
+class Unit(Enum):
+    C = "c"
+
+
+@dataclass
+class Place:
+    name: str
+    unit: Unit = Unit.C
+    tags: list[str] = field(default_factory=list)
+
+
+def shout(text: str) -> str:
+    # Loud.
+    return text.upper() * SCALE
+
+
+def weather(place: Place, days: int = SCALE) -> str:
+    """Tells the weather."""
+    return shout(json.dumps({"place": place.name, "days": days}))
+'''
+
+
+def test_what_is_used_is_taken_along_in_order_and_nothing_else(load: Load) -> None:
+    assert tool_source(load(MODULE).weather) == EXTRACTED
+
+
+def test_a_thing_comes_with_the_statements_that_make_and_change_it(load: Load) -> None:
+    module = load("""
+import sys
+TABLE = {}
+TABLE["a"] = 1
+TABLE.update(b=2)
+for letter in "cd":
+    TABLE[letter] = len(TABLE) + 1
+try:
+    import not_there_at_all as other
+except ImportError:
+    other = None
+if sys.version_info > (3,):
+    STEP = 1
+else:
+    STEP = 0
+STEP += 10
+OTHER = {}
+OTHER["x"] = 1
+for letter in "yz":
+    OTHER[letter] = 2
+
+def total() -> list:
+    "Sums."
+    return [sum(TABLE.values()), other, STEP]
+""")
+    source = tool_source(module.total, packages=False)
+    assert call(source, "total") == module.total() == [10, None, 11]
+    assert "OTHER" not in source
+
+
+def test_types_in_quotes_and_of_type_checkers_are_taken_along(load: Load) -> None:
+    module = load("""
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
+if TYPE_CHECKING:
+    from not_there import Nothing
+
+class Point(TypedDict):
+    x: int
+
+word = 1
+
+def move(to: "list[Point]", how: Literal["a", "fast"], note: Annotated[str, "why so"],
+         by: "Nothing") -> "Point | None":
+    "Moves."
+    later: "Unknown" = to
+    return later[0]
+""")
+    source = tool_source(module.move, packages=False)
+    assert call(source, "move", [{"x": 1}], "a", "", None) == {"x": 1}
+    assert "class Point" in source
+    assert "word" not in source
+    assert "from not_there" in source
+
+
+def test_names_of_inner_scopes_are_not_the_modules(load: Load) -> None:
+    module = load("""
+def broken() -> None:
+    return nothing_like_this
+n = k = text = broken
+
+def count(words: list[str]) -> dict:
+    "Counts."
+    def inner(k: int) -> int:
+        text = k
+        return text
+    class Box:
+        n = 3
+    found = {n: len(n) for n in words if (k := len(n)) > 1}
+    return {**found, "n": Box.n, "k": inner(7), **{str(n): (lambda n: n)(1) for n in range(1)}}
+""")
+    source = tool_source(module.count)
+    assert source.startswith("def count")
+    assert call(source, "count", ["ab"]) == module.count(["ab"])
+
+
+def test_async_functions_and_those_under_a_condition_are_functions(load: Load) -> None:
+    module = load("""
+import asyncio
+BASE = 4
+if BASE:
+    async def wait(n: int) -> int:
+        "Waits."
+        await asyncio.sleep(0)
+        return n + BASE if n else await wait(1)
+""")
+    source = tool_source(module.wait)
+    assert "\nasync def wait" in source
+    assert "if BASE:" not in source
+
+
+def test_plain_values_of_a_closure_are_written_out(load: Load) -> None:
+    module = load('''
+def outer(limit, names):
+    from math import floor
+    def tool(x: float) -> list:
+        """Cuts.
+
+      Even here.
+        """
+        text = """
+  two
+"""
+        return [min(x, limit), names, text, helper(x), tool.__name__]
+    return tool
+
+def helper(x: float) -> float:
+    return -x
+
+tool = outer(2.5, {"a": (1, None, b"x"), "b": [{True}]})
+''')
+    source = tool_source(module.tool)
+    assert call(source, "tool", 9) == module.tool(9)
+    assert "outer" not in source
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("def tool(x: int) -> int:\n    return x + missing\n", ["line 2: uses missing"]),
+        (
+            "def help_me():\n    return [gone\n    ,  lost]\ndef tool():\n    return help_me()\n",
+            ["line 2: uses gone", "line 3: uses lost"],
+        ),
+        ("def tool(x: 'int', y=__file__): ...\n", ["line 1: uses __file__"]),
+        (
+            "import functools\n@functools.lru_cache\ndef tool(): ...\n",
+            ["is wrapped by a decorator"],
+        ),
+        (
+            "def same(f): return f\n@same\ndef tool(): ...\n",
+            ["line 2: has the decorator @same"],
+        ),
+        ("from os.path import *\ndef tool(): return join\n", ["line 2: uses join, which may be"]),
+        (
+            "def tool(): return late\nif __name__ == '__mai' + 'n__':\n    late = 1\n",
+            ['line 1: uses late, which is defined only where __name__ == "__main__"'],
+        ),
+        ("import numpy\ndef tool(): return numpy\n", ["line 1: imports numpy"]),
+        (
+            "def tool():\n    import yaml.nodes, json\n    from grpc.aio import Channel\n",
+            ["line 2: imports yaml", "line 3: imports grpc"],
+        ),
+        (
+            "def tool():\n    from . import friend\n",
+            ["line 2: from . import friend is of your own"],
+        ),
+        ("def tool(): ...\nx = 1\ndef tool(): ...\n", ["line 3: the module binds tool again"]),
+        ("tool = lambda x: x\n", ["is a lambda"]),
+        ("class A:\n    def tool(self): ...\ntool = A.tool\n", ["line 2: is a method"]),
+        ("class A:\n    def tool(self): ...\ntool = A().tool\n", ["is a method"]),
+        ("class tool: ...\n", ["is no function written with def"]),
+        ("def tool():\n    yield 1\n", ["yields; return a list instead"]),
+        ("async def tool():\n    yield 1\n", ["yields; return a list instead"]),
+        ("def _tool(): ...\ntool = _tool\n", ["begins with _"]),
+        ("exec('def tool(): ...')\n", ["has no source to read"]),
+        (
+            """
+def outer(f):
+    def tool(x: int):
+        return x, f
+    return tool
+tool = outer(print)
+""",
+            ["line 4: uses f of the function around it, a builtin_function_or_method"],
+        ),
+        (
+            "def outer():\n    T = int\n    def tool(x: T): ...\n    return tool\ntool = outer()\n",
+            ["line 3: uses T, which only outer() defines"],
+        ),
+        (
+            """
+def outer(len):
+    def tool(): return len, size()
+    return tool
+def size(): return len('')
+tool = outer(1)
+""",
+            ["line 3: len is one thing in this function and another one in the module"],
+        ),
+        (
+            "def outer(x=1e999):\n    def tool(): return x\n    return tool\ntool = outer()\n",
+            ["line 2: uses x of the function around it, a float"],
+        ),
+    ],
+)
+def test_what_cannot_stand_alone_is_refused_by_name_and_line(
+    load: Load, text: str, expected: list[str]
+) -> None:
+    told = refused(load(text).tool, packages=False)
+    assert len(told) == len(expected), told
+    for each, beginning in zip(told, expected, strict=True):
+        assert each.startswith(beginning)
+
+
+def test_packages_may_be_imported_if_they_will_be_there(load: Load) -> None:
+    module = load("import numpy as np, yaml\ndef tool():\n    return np.array\n")
+    assert tool_source(module.tool).startswith("import numpy as np\n")
+
+
+@pytest.mark.parametrize("thing", [len, functools.partial(print), 3, print, object()])
+def test_what_is_no_function_is_refused(thing: Any) -> None:
+    assert refused(thing) == ["is no function written with def"]
+
+
+def test_a_file_that_was_changed_is_not_taken_for_the_function(load: Load) -> None:
+    module = load("def tool(x: int) -> int:\n    return x\n")
+    path = Path(str(module.__file__))
+    path.write_text("# New.\n\n" + path.read_text())
+    [told] = refused(module.tool)
+    assert "any more as it was loaded" in told
+    path.write_text("def tool(y: int) -> int:\n    return y\n\n\n")
+    assert len(refused(module.tool)) == 1
+    path.write_text("def tool(x\n")
+    assert "is no Python" in refused(module.tool)[0]
