@@ -155,6 +155,8 @@ async def test_guardrails_of_memory_hold(world: World) -> None:
         ("conversation_search", {"query": "a", "start_date": "soon"}, "start_date: is not ISO"),
         ("conversation_search", {"query": "a", "end_date": "9999-12-31"}, "end_date: is not"),
         ("archival_memory_search", {"query": "a", "top_k": 1000}, "$.top_k"),
+        ("memory_insert", {"label": "human", "new_str": "a", "insert_line": 10**12}, "too large"),
+        ("core_memory_append", {"label": "human", "content": "\ud800"}, "surrogate"),
         ("memory_create", {"label": "7 up", "description": "x"}, "label"),
     ],
 )

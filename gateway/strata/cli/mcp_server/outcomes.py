@@ -31,7 +31,8 @@ def failure_of(error: StrataError) -> types.CallToolResult:
 
 def explained(error: StrataError) -> str:
     """Returns the message of an error with its reason and its wrong fields."""
-    return "\n".join(error_lines(error))
+    # What was wrong may be that it is no text.
+    return "\n".join(error_lines(error)).encode(errors="replace").decode()
 
 
 def editor_of(params: types.InitializeRequestParams | None) -> str:

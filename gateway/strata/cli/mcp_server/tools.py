@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import mcp_types as types
@@ -22,6 +24,8 @@ from strata.cli.output import clipped
 from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
 
 _PROBLEM_CHARS = 300
+_MOST = 2**31 - 1
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Tools:
@@ -60,9 +64,8 @@ class Tools:
         """
         if params.name not in self._offered:
             raise MCPError(types.INVALID_PARAMS, _unknown(params.name))
-        arguments = params.arguments or {}
         try:
-            self._check(params.name, arguments)
+            arguments = self._checked(params.name, params.arguments or {})
             async with self._memory.connected() as client:
                 told = await self._run(
                     client, params.name, arguments, editor_of(context.session.client_params)
@@ -71,15 +74,36 @@ class Tools:
             return failure_of(error)
         return result_of(told)
 
-    def _check(self, name: str, arguments: Arguments) -> None:
+    def _checked(self, name: str, given: Arguments) -> Arguments:
+        """Returns the arguments as messages take them.
+
+        Raises:
+            InvalidArgumentError: They do not fit the schema (``INVALID_FIELD``).
+        """
         wrong = [
             FieldViolation(each.json_path, clipped(each.message, _PROBLEM_CHARS))
-            for each in self._validators[name].iter_errors(arguments)
+            for each in self._validators[name].iter_errors(given)
+        ]
+        # For JSON 2.0 is a whole number, and so it is for the schema.
+        arguments = {
+            field: int(value) if isinstance(value, float) else value
+            for field, value in (() if wrong else given.items())
+        }
+        wrong += [
+            FieldViolation(f"$.{field}", "is too large or too small")
+            for field, value in arguments.items()
+            if isinstance(value, int) and not -_MOST <= value <= _MOST
+        ]
+        wrong += [
+            FieldViolation(f"$.{field}", "has half of a surrogate pair, which is no text")
+            for field, value in arguments.items()
+            if _SURROGATE.search(json.dumps(value, ensure_ascii=False))
         ]
         if wrong:
             raise InvalidArgumentError(
                 f"The arguments of {name} are wrong. Nothing was done.", violations=wrong
             )
+        return arguments
 
     async def _run(self, client: Client, name: str, arguments: Arguments, editor: str) -> Told:
         memory = self._memory
