@@ -49,6 +49,7 @@ async def test_a_program_reads_and_edits_over_stdio(
 ) -> None:
     errors = tmp_path / "errors"
     async with over_stdio(place, errors, "--agent", ann.name, mode=mode) as client:
+        assert client.server_info
         assert client.server_info.title == f"Memory of {ann.name}"
         listed = (await told(client, "list_memory_blocks"))["blocks"]
         assert [each["label"] for each in listed] == ["human", "persona"]
@@ -92,6 +93,7 @@ async def test_standard_output_holds_nothing_but_the_protocol(
         assert answer["jsonrpc"] == "2.0"
         answers[answer.get("id")] = answer
     # The input's end is the end of the server.
+    process.stdin.close()
     rest, errors = await process.communicate()
     assert (process.returncode, rest) == (0, b"")
     assert b"Traceback" not in errors

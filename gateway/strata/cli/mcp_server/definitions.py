@@ -36,6 +36,7 @@ def _tool(
     description: str,
     required: list[str],
     annotations: types.ToolAnnotations,
+    /,
     **properties: dict[str, Any],
 ) -> types.Tool:
     schema = {
