@@ -50,7 +50,7 @@ ENTRIES = (
     Entry("archival", "Store and search passages.", _USE, "archival"),
     Entry("reindex", "Rebuild an index while it serves, or change its model.", _USE, "reindex"),
     Entry("tools", "Add tools of your own, try and search them.", _USE, "tools"),
-    Entry("mcp", "Use tools of MCP servers.", _USE, "mcp"),
+    Entry("mcp", "Use tools of MCP servers, and be one for other programs.", _USE, "mcp"),
     Entry("runs", "List, show and cancel runs.", _USE, "runs"),
     Entry("models", "List the chat models that agents can use, and keep keys.", _USE, "models"),
 )

@@ -17,6 +17,12 @@ class CliSettings(ClientSettings):
     port: int = Field(
         default=7600, ge=0, le=65535, description="Preferred port of the gateway of `strata up`."
     )
+    mcp_token: str = Field(
+        default="",
+        repr=False,
+        description="Bearer token that `strata mcp serve --http` asks for; unset means a new one"
+        " at each start.",
+    )
     database_admin_url: str = Field(
         default="", repr=False, description="PostgreSQL URL that `strata migrate` connects with."
     )

@@ -9,6 +9,7 @@ import typer
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.cli.asking import YesOption, ask
 from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.commands import mcp_serve
 from strata.cli.failures import UsageError
 from strata.cli.options import Connection, JsonOption, LimitOption, online
 from strata.cli.output import (
@@ -24,9 +25,13 @@ from strata.cli.output import (
 )
 from strata.shared.errors import NotFoundError, Reason
 
-app = typer.Typer(help="Use tools of MCP servers.", no_args_is_help=True)
+app = typer.Typer(
+    help="Use tools of MCP servers, and serve an agent's memory to MCP clients.",
+    no_args_is_help=True,
+)
 servers = typer.Typer(help="Add, show and remove MCP servers.", no_args_is_help=True)
 app.add_typer(servers, name="servers")
+app.command("serve")(mcp_serve.serve)
 
 _SHOWN = 80
 _PAGE = 500

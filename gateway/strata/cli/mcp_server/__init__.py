@@ -1,0 +1,1 @@
+"""An agent's memory as a server of the Model Context Protocol: a client of a gateway, no more."""

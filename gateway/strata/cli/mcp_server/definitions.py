@@ -1,0 +1,221 @@
+"""The tools that are offered, as a client sees them.
+
+What an agent has as a tool, too, has the same name and arguments here; a test compares them
+with the registry. Only the words are another reader's: it is not the client's own memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mcp_types as types
+
+_LABEL = {"type": "string", "description": "Label of the memory block."}
+_DATES = "YYYY-MM-DD or YYYY-MM-DDTHH:MM"
+_REVISION = (
+    "The revision of the block that you read. Give it, and an edit that others have made"
+    " impossible since is told as such."
+)
+
+
+def _text(description: str) -> dict[str, Any]:
+    return {"type": "string", "description": description}
+
+
+def _texts(description: str) -> dict[str, Any]:
+    return {"type": "array", "items": {"type": "string"}, "description": description}
+
+
+def _number(description: str, **bounds: int) -> dict[str, Any]:
+    return {"type": "integer", **bounds, "description": description}
+
+
+def _tool(
+    name: str,
+    title: str,
+    description: str,
+    required: list[str],
+    annotations: types.ToolAnnotations,
+    /,
+    **properties: dict[str, Any],
+) -> types.Tool:
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+    return types.Tool(
+        name=name,
+        title=title,
+        description=description,
+        input_schema=schema,
+        annotations=annotations,
+    )
+
+
+_READS = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
+
+
+def _writes(*, destructive: bool, idempotent: bool) -> types.ToolAnnotations:
+    return types.ToolAnnotations(
+        read_only_hint=False,
+        destructive_hint=destructive,
+        idempotent_hint=idempotent,
+        open_world_hint=False,
+    )
+
+
+READING = (
+    _tool(
+        "list_memory_blocks",
+        "List memory blocks",
+        "List the memory blocks of the agent, the texts that it always sees: label, what belongs"
+        " there, revision, length and limit in characters, and whether the block is read-only.",
+        [],
+        _READS,
+    ),
+    _tool(
+        "read_memory_block",
+        "Read a memory block",
+        "Read the text of one memory block, with its revision.",
+        ["label"],
+        _READS,
+        label=_LABEL,
+    ),
+    _tool(
+        "view_memory",
+        "View the whole memory",
+        "See the memory of the agent as its own model sees it: the text of all memory blocks, its"
+        " folders, and what it shows of the files that are open.",
+        [],
+        _READS,
+    ),
+    _tool(
+        "conversation_search",
+        "Search conversations",
+        "Search everything that was said in the agent's conversations. Returns the best matching"
+        " messages with their time and speaker.",
+        ["query"],
+        _READS,
+        query=_text('What to look for. Words in "quotes" must stand together.'),
+        roles={
+            "type": "array",
+            "items": {"type": "string", "enum": ["assistant", "user", "tool"]},
+            "description": "Only messages of these speakers.",
+        },
+        limit=_number("How many results to return (default 5).", minimum=1, maximum=100),
+        start_date=_text(f"Only from this date on: {_DATES}."),
+        end_date=_text("Only up to this date, a whole day included: the same forms."),
+    ),
+    _tool(
+        "archival_memory_search",
+        "Search archival memory",
+        "Search the agent's archival memory by meaning and by words: facts that it does not"
+        " always see.",
+        ["query"],
+        _READS,
+        query=_text("A question or words."),
+        tags=_texts("Only facts with these tags."),
+        tag_match_mode={
+            "type": "string",
+            "enum": ["any", "all"],
+            "description": "Whether one tag is enough (any, the default) or all must match.",
+        },
+        top_k=_number("How many results to return (default 5).", minimum=1, maximum=100),
+        start_datetime=_text(f"Only facts stored from this time on: {_DATES}."),
+        end_datetime=_text("Only facts stored up to this time, a whole day included."),
+    ),
+    _tool(
+        "grep_files",
+        "Search files for a pattern",
+        "Search the text of all files of the agent's folders by a regular expression, line by"
+        " line, upper and lower case alike. Returns 20 matches at a time with their lines.",
+        ["pattern"],
+        _READS,
+        pattern=_text("Regular expression (RE2: no backreferences, no lookaround)."),
+        include=_text('Only files whose name matches: a glob such as "*.py", or an expression.'),
+        context_lines=_number("Lines to show before and after a match (default 1)."),
+        offset=_number("Matches to pass over, to see the next page (default 0)."),
+    ),
+    _tool(
+        "semantic_search_files",
+        "Search files by meaning",
+        "Search all files of the agent's folders by meaning. Returns the passages that answer a"
+        " question best, each with its file and lines.",
+        ["query"],
+        _READS,
+        query=_text("A question, or what the passage is about."),
+        limit=_number("How many passages to return (default 5).", minimum=1, maximum=50),
+    ),
+)
+
+CHANGING = (
+    _tool(
+        "core_memory_append",
+        "Append to a memory block",
+        "Add a line of text at the end of a memory block.",
+        ["label", "content"],
+        _writes(destructive=False, idempotent=False),
+        label=_LABEL,
+        content=_text("The text to add."),
+    ),
+    _tool(
+        "memory_insert",
+        "Insert into a memory block",
+        "Insert text into a memory block after a given line, or at its end. Never write line"
+        " numbers into the text.",
+        ["label", "new_str"],
+        _writes(destructive=False, idempotent=False),
+        label=_LABEL,
+        new_str=_text("The text to insert."),
+        insert_line=_number("After which line: 0 for the beginning, -1 (the default) for the end."),
+        revision=_number(_REVISION, minimum=1),
+    ),
+    _tool(
+        "memory_replace",
+        "Replace a text in a memory block",
+        "Replace one passage of a memory block. The old text must stand in the block exactly"
+        " once; take in more of its surroundings if it does not.",
+        ["label", "old_str", "new_str"],
+        _writes(destructive=True, idempotent=False),
+        label=_LABEL,
+        old_str=_text("The text to replace, exactly as it stands, with its whitespace."),
+        new_str=_text("The text to put in its place; an empty string deletes."),
+        revision=_number(_REVISION, minimum=1),
+    ),
+    _tool(
+        "memory_rethink",
+        "Rewrite a memory block",
+        "Rewrite a whole memory block. What others have changed since you read it is merged, and"
+        " if it overlaps with what you changed, nothing is done and you are told. For small"
+        " changes use memory_replace or memory_insert.",
+        ["label", "new_memory", "revision"],
+        _writes(destructive=True, idempotent=True),
+        label=_LABEL,
+        new_memory=_text("The new text of the block, with all that shall be kept of the old."),
+        revision=_number("The revision of the block that you read.", minimum=1),
+    ),
+    _tool(
+        "memory_create",
+        "Create a memory block",
+        "Make a new memory block, which the agent will always see. Use it for a subject of its"
+        " own that no block is for.",
+        ["label", "description"],
+        _writes(destructive=False, idempotent=False),
+        label=_text("Its label: letters, digits, '_', '-' and '.', beginning with a letter."),
+        description=_text("What belongs in the block and how the agent is to use it."),
+        file_text=_text("The text of the block."),
+    ),
+    _tool(
+        "archival_memory_insert",
+        "Store in archival memory",
+        "Put a fact away in the agent's archival memory, which has no size limit and is searched"
+        " by meaning. Write one self-contained statement, with names and dates spelled out. Says"
+        " so if the same, or nearly the same, is there already.",
+        ["content"],
+        _writes(destructive=False, idempotent=True),
+        content=_text("The fact to keep."),
+        tags=_texts("Short labels to find it by."),
+    ),
+)

@@ -1,0 +1,17 @@
+"""Serving over standard input and output, to the program that started us."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mcp.server import Server
+from mcp.server.stdio import stdio_server
+
+
+async def serve_stdio(server: Server[dict[str, Any]]) -> None:
+    """Serves until standard input ends.
+
+    What is written to standard output by mistake goes to standard error meanwhile.
+    """
+    async with stdio_server() as (reading, writing):
+        await server.run(reading, writing, server.create_initialization_options())

@@ -1,0 +1,343 @@
+"""What an MCP client finds in an agent's memory, and what it may do there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp import Client
+from mcp.shared.exceptions import MCPError
+
+from doubles.script import say
+from mcp_clients import BY_EDITOR, EDITOR, Relay, refused, told
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.archival.v1 import passage_service_pb2 as passage_pb
+from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.api.core_memory.v1 import file_service_pb2 as file_pb
+from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
+from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
+from strata.cli.connection import Target
+from strata.cli.mcp_server.definitions import CHANGING, READING
+from strata.cli.mcp_server.memory import open_memory
+from strata.cli.mcp_server.resources import uri_of
+from strata.cli.mcp_server.server import build_server
+from strata.shared.ids import new_id
+from uploading import make_folder, until_read, upload
+from world import World
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+FACTS = "Name: Ada\nCity: Graz"
+OURS = {"list_memory_blocks", "read_memory_block", "view_memory", "memory_create"}
+
+
+@asynccontextmanager
+async def serving(
+    world: World,
+    agent: agent_pb.Agent,
+    *,
+    read_only: bool = False,
+    key: str = "",
+    address: str = "",
+) -> AsyncIterator[Client]:
+    """A client of a server in this process, which is a client of the running Strata."""
+    target = Target(address or world.address, key or world.key, "Start it with: strata up")
+    memory = await open_memory(lambda: target, agent.name)
+    server = build_server(memory, read_only=read_only or not memory.may_write)
+    async with Client(server, client_info=EDITOR, mode="legacy") as client:
+        yield client
+
+
+async def ada(world: World) -> agent_pb.Agent:
+    """An agent with one block of two lines, and one that is read-only."""
+    blocks = [
+        pb.NewBlock(label="human", value=FACTS),
+        pb.NewBlock(label="rules", value="Be kind.", read_only=True),
+    ]
+    return await world.make_agent(blocks=blocks)
+
+
+async def write(world: World, agent: agent_pb.Agent, value: str) -> None:
+    """Somebody else changes the block."""
+    block = await world.block(agent, "human")
+    await world.blocks.UpdateBlock(pb.UpdateBlockRequest(block_id=block.id, value=value))
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "value"),
+    [
+        ("core_memory_append", {"content": "Likes tea"}, f"{FACTS}\nLikes tea"),
+        ("memory_insert", {"new_str": "Age", "insert_line": 1}, "Name: Ada\nAge\nCity: Graz"),
+        ("memory_insert", {"new_str": "Age: 36"}, f"{FACTS}\nAge: 36"),
+        ("memory_replace", {"old_str": "Graz", "new_str": "Linz"}, "Name: Ada\nCity: Linz"),
+        ("memory_rethink", {"new_memory": "Ada of Graz", "revision": 1}, "Ada of Graz"),
+    ],
+)  # fmt: skip
+async def test_edit_is_told_seen_and_kept_under_the_clients_name(
+    world: World, tool: str, arguments: dict[str, Any], value: str
+) -> None:
+    agent = await ada(world)
+    async with serving(world, agent) as client:
+        done = await told(client, tool, label="human", **arguments)
+    assert (done["label"], done["revision"], done["merged"]) == ("human", 2, False)
+    assert done["message"]
+    assert done["diff"].startswith("@@")
+    block = await world.block(agent, "human")
+    assert block.value == value
+    request = pb.BlameBlockRequest(block_id=block.id)
+    lines = (await world.blocks.BlameBlock(request)).lines
+    assert [each.origin.reason for each in lines if each.revision == 2] == [BY_EDITOR]
+
+
+async def test_edits_that_meet_are_merged_and_those_that_overlap_are_told(world: World) -> None:
+    agent = await ada(world)
+    async with serving(world, agent) as client:
+        assert (await told(client, "read_memory_block", label="human"))["revision"] == 1
+        await write(world, agent, "Name: Ada\nCity: Rome")
+        done = await told(
+            client, "memory_rethink", label="human", new_memory="Name: Ada L.\nCity: Graz",
+            revision=1,
+        )  # fmt: skip
+        assert (done["revision"], done["merged"]) == (3, True)
+        assert (await world.block(agent, "human")).value == "Name: Ada L.\nCity: Rome"
+
+        rewritten = {"label": "human", "new_memory": "Name: Ada\nCity: Wien", "revision": 1}
+        said = await refused(client, "memory_rethink", **rewritten)
+        assert "[EDIT_CONFLICT]" in said
+        assert "at revision 3" in said
+        assert "City: Rome" in said
+        replaced = {"label": "human", "old_str": "Graz", "new_str": "Wien"}
+        assert "[EDIT_CONFLICT]" in await refused(client, "memory_replace", **replaced, revision=1)
+        assert "[REVISION_MISMATCH]" in await refused(
+            client, "memory_replace", **replaced, revision=99
+        )
+    assert (await world.block(agent, "human")).revision == 3
+
+
+async def test_guardrails_of_memory_hold(world: World) -> None:
+    agent = await ada(world)
+    async with serving(world, agent) as client:
+        said = await refused(client, "core_memory_append", label="rules", content="Not.")
+        assert "[BLOCK_READ_ONLY]" in said
+        long = await refused(client, "core_memory_append", label="human", content="x" * 30_000)
+        assert "[BLOCK_LIMIT_EXCEEDED]" in long
+        misspelt = {"label": "humna", "new_memory": "Ada", "revision": 1}
+        assert "[BLOCK_NOT_FOUND]" in await refused(client, "memory_rethink", **misspelt)
+        assert "[BLOCK_NOT_FOUND]" in await refused(client, "read_memory_block", label="humna")
+        made = await told(
+            client, "memory_create", label="trips", description="Journeys.", file_text="Porto"
+        )
+        assert made["revision"] == 1
+        again = await refused(client, "memory_create", label="trips", description="Journeys.")
+        assert "[NAME_TAKEN]" in again
+        listed = (await told(client, "list_memory_blocks"))["blocks"]
+    assert [(each["label"], each["read_only"], each["characters"]) for each in listed] == [
+        ("human", False, len(FACTS)),
+        ("rules", True, 8),
+        ("trips", False, 5),
+    ]
+    assert listed[2]["description"] == "Journeys."
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "field"),
+    [
+        ("read_memory_block", {}, "'label' is a required property"),
+        ("core_memory_append", {"label": "human", "content": 7}, "$.content: 7 is not of type"),
+        ("memory_insert", {"label": "human", "new_str": "a", "insert_line": "1"}, "$.insert_line"),
+        ("memory_rethink", {"label": "human", "new_memory": "a"}, "'revision' is a required"),
+        ("memory_replace", {"label": "human", "old_str": "a", "new_str": "b", "by": 1}, "'by'"),
+        ("conversation_search", {"query": "a", "roles": ["nobody"]}, "$.roles[0]"),
+        ("conversation_search", {"query": "a", "start_date": "soon"}, "start_date: is not ISO"),
+        ("conversation_search", {"query": "a", "end_date": "9999-12-31"}, "end_date: is not"),
+        ("archival_memory_search", {"query": "a", "top_k": 1000}, "$.top_k"),
+        ("memory_insert", {"label": "human", "new_str": "a", "insert_line": 10**12}, "too large"),
+        ("core_memory_append", {"label": "human", "content": "\ud800"}, "surrogate"),
+        ("memory_create", {"label": "7 up", "description": "x"}, "label"),
+    ],
+)
+async def test_wrong_arguments_are_told_and_nothing_is_done(
+    world: World, ann: agent_pb.Agent, tool: str, arguments: dict[str, Any], field: str
+) -> None:
+    async with serving(world, ann) as client:
+        assert field in await refused(client, tool, **arguments)
+    assert (await world.block(ann, "human")).revision == 1
+
+
+async def test_searches_find_what_was_said_and_what_was_stored(world: World) -> None:
+    agent = await world.make_agent(timezone="Asia/Tokyo")
+    world.model.script(say("Noted."))
+    await world.send(agent, "The kestrel nests on the tower.")
+    async with serving(world, agent) as client:
+        found = await told(client, "conversation_search", query="kestrel", roles=["user"])
+        assert found["results"][0]["content"] == "The kestrel nests on the tower."
+        assert found["results"][0]["role"] == "user"
+        assert found["results"][0]["timestamp"].endswith("+09:00")
+        day = found["results"][0]["timestamp"][:10]
+        same = {"query": "kestrel", "start_date": day, "end_date": day}
+        assert (await told(client, "conversation_search", **same))["results"]
+        none = await told(client, "conversation_search", query="kestrel", end_date="2020-01-01")
+        assert none == {"message": "No results found.", "results": []}
+
+        fact = {"content": "The spare key is under the blue pot.", "tags": ["house"]}
+        stored = await told(client, "archival_memory_insert", **fact)
+        assert stored["message"] == "Stored."
+        twice = await told(client, "archival_memory_insert", **fact)
+        assert twice["message"].startswith("Nothing was stored")
+        hits = (await told(client, "archival_memory_search", query="blue pot"))["results"]
+        assert [(hit["content"], hit["tags"]) for hit in hits] == [(fact["content"], ["house"])]
+        other = {"query": "blue pot", "tags": ["garden"], "tag_match_mode": "all"}
+        assert (await told(client, "archival_memory_search", **other))["results"] == []
+    request = passage_pb.GetPassageRequest(passage_id=stored["id"])
+    passage = (await world.passages.GetPassage(request)).passage
+    assert dict(passage.metadata) == {"mcp_client": "Ed the Editor 7.1"}
+    assert passage.origin.agent_id == ""
+
+
+async def test_files_are_searched_and_open_ones_seen(world: World, ann: agent_pb.Agent) -> None:
+    folder = await make_folder(world, name=f"papers {new_id('x')}")
+    file = await upload(world, folder.id, "birds.txt", b"Finches sing.\nThe kestrel nests here.\n")
+    await until_read(world, file)
+    attach = file_pb.AttachFolderRequest(agent_id=ann.id, folder_id=folder.id)
+    await world.files.AttachFolder(attach)
+    name = f"{folder.name}/birds.txt"
+    opened = file_pb.OpenFilesRequest(agent_id=ann.id, windows=[file_pb.FileWindow(file_name=name)])
+    await world.files.OpenFiles(opened)
+    async with serving(world, ann) as client:
+        found = await told(client, "grep_files", pattern="KESTREL", context_lines=0)
+        assert "The kestrel nests here." in found
+        assert "Finches" not in found
+        assert "kestrel" in await told(client, "semantic_search_files", query="kestrel nests")
+        seen = await told(client, "view_memory")
+    assert "<persona>" in seen
+    assert "Finches sing." in seen
+    assert seen == (await world.blocks.RenderMemory(pb.RenderMemoryRequest(agent_id=ann.id))).text
+
+
+async def test_blocks_are_resources_under_their_agent(world: World, ann: agent_pb.Agent) -> None:
+    agent = await ada(world)
+    async with serving(world, agent) as client:
+        listed = (await client.list_resources()).resources
+        assert [(each.name, each.mime_type, each.size) for each in listed] == [
+            ("human", "text/markdown", len(FACTS)),
+            ("rules", "text/markdown", 8),
+        ]
+        uri = f"strata://agents/{agent.id}/blocks/human"
+        assert listed[0].uri == uri
+        assert listed[0].annotations is not None
+        [contents] = (await client.read_resource(uri)).contents
+        assert isinstance(contents, types.TextResourceContents)
+        assert (contents.uri, contents.text) == (uri, FACTS)
+        [template] = (await client.list_resource_templates()).resource_templates
+        assert template.uri_template.replace("{label}", "human") == uri
+        for elsewhere in (
+            f"strata://agents/{ann.id}/blocks/human",
+            f"strata://agents/{agent.id}/blocks/",
+            f"strata://agents/{agent.id}/blocks/human/more",
+            "file:///etc/passwd",
+        ):
+            with pytest.raises(MCPError, match="nothing at this address"):
+                await client.read_resource(elsewhere)
+        with pytest.raises(MCPError, match="BLOCK_NOT_FOUND"):
+            await client.read_resource(uri_of(agent.id, "nowhere"))
+
+
+async def test_two_agents_do_not_see_each_other(world: World) -> None:
+    one, other = await ada(world), await ada(world)
+    world.model.script(say("Noted."))
+    await world.send(other, "The kestrel is a secret.")
+    async with serving(world, one) as mine, serving(world, other) as theirs:
+        await told(theirs, "archival_memory_insert", content="The kestrel nests in the tower.")
+        await told(theirs, "core_memory_append", label="human", content="kestrel")
+        await told(
+            theirs, "memory_create", label="birds", description="Birds.", file_text="kestrel"
+        )
+        labels = [each["label"] for each in (await told(mine, "list_memory_blocks"))["blocks"]]
+        assert labels == ["human", "rules"]
+        assert "kestrel" not in await told(mine, "view_memory")
+        for tool in ("conversation_search", "archival_memory_search"):
+            assert (await told(theirs, tool, query="kestrel"))["results"]
+            assert (await told(mine, tool, query="kestrel"))["results"] == []
+
+
+async def test_read_only_leaves_out_what_changes(world: World, ann: agent_pb.Agent) -> None:
+    made = await world.admin.CreateApiKey(
+        admin_pb.CreateApiKeyRequest(project_id=world.project_id, name="reader", scopes=["read"])
+    )
+    async with (
+        serving(world, ann, read_only=True) as asked,
+        serving(world, ann, key=made.secret) as barred,
+    ):
+        for client in (asked, barred):
+            tools = (await client.list_tools()).tools
+            assert [each.name for each in tools] == [each.name for each in READING]
+            assert all(each.annotations and each.annotations.read_only_hint for each in tools)
+            assert await told(client, "read_memory_block", label="human")
+            with pytest.raises(MCPError, match="read-only"):
+                await client.call_tool("core_memory_append", {"label": "human", "content": "x"})
+    assert (await world.block(ann, "human")).revision == 1
+
+
+async def test_every_tool_says_what_it_does_to_memory(world: World, ann: agent_pb.Agent) -> None:
+    async with serving(world, ann) as client:
+        tools = (await client.list_tools()).tools
+        with pytest.raises(MCPError, match="no tool 'memory_forget'"):
+            await client.call_tool("memory_forget", {})
+    hints = {
+        each.name: (
+            each.annotations.read_only_hint,
+            each.annotations.destructive_hint,
+            each.annotations.idempotent_hint,
+            each.annotations.open_world_hint,
+        )
+        for each in tools
+        if each.annotations
+    }
+    assert {name for name, (reads, *_) in hints.items() if reads} == {e.name for e in READING}
+    assert {name: hint for name, hint in hints.items() if not hint[0]} == {
+        "core_memory_append": (False, False, False, False),
+        "memory_insert": (False, False, False, False),
+        "memory_replace": (False, True, False, False),
+        "memory_rethink": (False, True, True, False),
+        "memory_create": (False, False, False, False),
+        "archival_memory_insert": (False, False, True, False),
+    }
+
+
+async def test_tools_have_the_arguments_of_the_agents_own(world: World) -> None:
+    for tool in READING + CHANGING:
+        if tool.name in OURS:
+            continue
+        found = await world.tools.GetTool(tool_pb.GetToolRequest(name=tool.name))
+        own = json.loads(found.tool.parameters_json)["properties"]
+        here = dict(tool.input_schema["properties"])
+        here.pop("revision", None)
+        assert {name: _shape(each) for name, each in here.items()} == {
+            name: _shape(each) for name, each in own.items()
+        }, tool.name
+
+
+async def test_strata_may_go_and_come_back(world: World, ann: agent_pb.Agent) -> None:
+    relay = Relay(world.address)
+    await relay.open()
+    async with serving(world, ann, address=relay.address) as client:
+        assert await told(client, "read_memory_block", label="human")
+        await relay.cut()
+        said = await refused(client, "core_memory_append", label="human", content="Lost.")
+        assert said == f"No gateway answers at {relay.address}. Start it with: strata up"
+        with pytest.raises(MCPError, match="No gateway answers"):
+            await client.list_resources()
+        await relay.open()
+        await told(client, "core_memory_append", label="human", content="Found.")
+    await relay.cut()
+    value = (await world.block(ann, "human")).value
+    assert value.endswith("Found.")
+    assert "Lost." not in value
+
+
+def _shape(schema: dict[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in schema.items() if name != "description"}

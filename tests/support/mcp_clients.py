@@ -1,0 +1,152 @@
+"""Clients of `strata mcp serve`: real ones, over real pipes, sockets, or in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import mcp_types as types
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+
+import strata
+
+ROOTS = os.pathsep.join(str(Path(each).parent) for each in strata.__path__)
+PROGRAM = ("-c", "from strata.cli.main import main; main()", "mcp", "serve")
+EDITOR = types.Implementation(name="ed", title="Ed the Editor", version="7.1")
+BY_EDITOR = "through MCP, by Ed the Editor 7.1"
+
+
+def variables(place: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a server: nothing but where Strata is."""
+    return {"PYTHONPATH": ROOTS, "PATH": os.defpath, **place}
+
+
+@asynccontextmanager
+async def over_stdio(
+    place: Mapping[str, str], errors: Path, *arguments: str, mode: str = "legacy"
+) -> AsyncIterator[Client]:
+    """Starts the server as a client does; what it says beside the protocol is in `errors`."""
+    started = StdioServerParameters(
+        command=sys.executable, args=[*PROGRAM, *arguments], env=variables(place)
+    )
+    with errors.open("w") as log:
+        transport = stdio_client(started, errlog=log)
+        async with Client(transport, client_info=EDITOR, mode=mode) as client:
+            yield client
+
+
+@asynccontextmanager
+async def over_http(url: str, token: str, mode: str = "legacy") -> AsyncIterator[Client]:
+    """Connects to a server that runs."""
+    headers = {"Authorization": f"Bearer {token}"}
+    async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
+        transport = streamable_http_client(url, http_client=http)
+        async with Client(transport, client_info=EDITOR, mode=mode) as client:
+            yield client
+
+
+@asynccontextmanager
+async def http_server(place: Mapping[str, str], *arguments: str) -> AsyncIterator[tuple[str, str]]:
+    """Starts the server with HTTP; yields where it is, and the token that it made."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *PROGRAM,
+        *("--http", "0"),
+        *arguments,
+        env=variables(place),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    try:
+        said = ""
+        while "Token of this start" not in said:
+            line = (await process.stderr.readline()).decode()
+            assert line, f"it ended: {said}"
+            said += line
+        [url] = re.findall(r"at (http://\S+)", said)
+        [token] = re.findall(r"start: (\S+)", said)
+        yield url, token
+    finally:
+        process.terminate()
+        out, _ = await process.communicate()
+    assert out == b""
+
+
+class Relay:
+    """A stretch of the way to Strata that can be cut.
+
+    Args:
+        address: Where it leads.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._target = address.rpartition(":")
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+        self.port = 0
+
+    @property
+    def address(self) -> str:
+        """Where it begins."""
+        return f"127.0.0.1:{self.port}"
+
+    async def open(self) -> None:
+        """Lets calls through; always at the same port."""
+        self._server = await asyncio.start_server(self._pass, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def cut(self) -> None:
+        """Ends all connections, and takes no more."""
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+        self._writers.clear()
+        await self._server.wait_closed()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, _, port = self._target
+        there_reader, there_writer = await asyncio.open_connection(host, int(port))
+        self._writers += [writer, there_writer]
+        await asyncio.gather(_copy(reader, there_writer), _copy(there_reader, writer))
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    except (ConnectionError, OSError):
+        pass
+    finally:
+        writer.close()
+
+
+async def told(client: Client, tool: str, /, **arguments: Any) -> Any:
+    """Calls a tool that must succeed; returns its object, or its text."""
+    result = await client.call_tool(tool, arguments)
+    [content] = result.content
+    assert isinstance(content, types.TextContent)
+    assert not result.is_error, content.text
+    return content.text if result.structured_content is None else result.structured_content
+
+
+async def refused(client: Client, tool: str, /, **arguments: Any) -> str:
+    """Calls a tool that must fail; returns what is said."""
+    result = await client.call_tool(tool, arguments)
+    [content] = result.content
+    assert isinstance(content, types.TextContent)
+    assert result.is_error, content.text
+    assert "Traceback" not in content.text
+    return content.text
