@@ -32,6 +32,7 @@ from strata.tool_execution.builtin.voice_search import SearchMemory
 from strata.tool_execution.builtin.web_wiring import open_web_tools
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
+from strata.tool_execution.egress.wiring import ca_file, network_policy, open_proxies
 from strata.tool_execution.engine import Engine
 from strata.tool_execution.mcp.wiring import open_mcp
 from strata.tool_execution.migrations import MIGRATIONS
@@ -57,7 +58,8 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
     Raises:
         FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
         UnavailableError: The database cannot be reached.
-        ValueError: A master key is none, or the folder of packages cannot be used.
+        ValueError: A master key is none, or the folder of packages or the certificates for tools
+            cannot be used.
     """
     await MIGRATIONS.check(settings.database_url)
     database = Database(
@@ -70,10 +72,14 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
     store = PostgresToolStore(database)
     box = SecretBox(settings.envelope())
     packages = await open_packages(settings, stack)
-    jail = JailConfig(environments=packages.root if packages is not None else None)
+    jail = JailConfig(
+        environments=packages.root if packages is not None else None,
+        proxies=open_proxies(settings, stack),
+        ca_file=ca_file(settings),
+    )
     sandbox = SandboxOnDemand(partial(JailSandbox.start, jail))
     stack.push_async_callback(sandbox.close)
-    runner = SandboxRunner(sandbox, box, packages=packages)
+    runner = SandboxRunner(sandbox, box, packages=packages, network=network_policy(settings))
     engine = Engine(
         BUILTIN_TOOLS,
         [

@@ -13,6 +13,7 @@ from strata.shared.settings import MIB, RoomSettings, room_config
 from strata.shared.web.addresses import read_networks
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.guard import parse_url
+from strata.tool_execution.domain.hosts import problem_of
 from strata.tool_execution.domain.web import ProviderName
 
 
@@ -55,6 +56,33 @@ class ToolExecutionSettings(RoomSettings):
         default="", description="Root of the search engine's API; needed for SearXNG."
     )
 
+    egress: bool = Field(
+        default=True,
+        description="Whether tools may reach the hosts that they name in allowed_hosts, through a"
+        " proxy of their own; false switches it off for all of them.",
+    )
+    egress_hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Hosts that tools may name at all, as a JSON list:"
+        ' ["api.example.com", "*.example.org"]. Empty means every public host.',
+    )
+    egress_private_networks: tuple[str, ...] = Field(
+        default=(),
+        description="Private networks that tools may reach as well, by hosts that they name, as a"
+        ' JSON list: ["10.1.0.0/16"]. Metadata services stay closed.',
+    )
+    egress_ports: tuple[int, ...] = Field(
+        default=(80, 443), description="Ports that tools may connect to, as a JSON list."
+    )
+    egress_bytes: int = Field(
+        default=64 * MIB, gt=0, description="Bytes that one call of a tool may send and receive."
+    )
+    egress_ca_file: Path | None = Field(
+        default=None,
+        description="Certificates, as PEM, that tools verify servers with; unset means those of"
+        " this machine.",
+    )
+
     packages: bool = Field(
         default=True, description="Whether tools may have packages; they need packages_path too."
     )
@@ -69,6 +97,22 @@ class ToolExecutionSettings(RoomSettings):
     )
     packages_wheels: Path | None = Field(
         default=None, description="Folder with wheels to take packages from instead of an index."
+    )
+    packages_proxy: SecretStr = Field(
+        default=SecretStr(""),
+        description="Proxy that packages are fetched through, http://user:password@host:port.",
+    )
+    packages_no_proxy: str = Field(
+        default="", description="Hosts that packages are fetched from without it, with commas."
+    )
+    packages_ca_file: Path | None = Field(
+        default=None,
+        description="Certificates, as PEM, that the index and the proxy are verified with.",
+    )
+    packages_system_certs: bool = Field(
+        default=False,
+        description="Whether they are verified with the certificates of this machine; those that"
+        " come with uv otherwise.",
     )
     packages_timeout_s: float = Field(
         default=120.0, gt=0, description="Time that fetching a tool's packages may take, seconds."
@@ -160,7 +204,15 @@ class ToolExecutionSettings(RoomSettings):
             return self.mcp_ports
         return range(1, 65_536) if self.mcp_local else (80, 443)
 
-    @field_validator("web_private_networks", "mcp_private_networks")
+    @field_validator("egress_hosts")
+    @classmethod
+    def _check_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        for host in hosts:
+            if problem := problem_of(host):
+                raise ValueError(f"{host!r} {problem}")
+        return hosts
+
+    @field_validator("web_private_networks", "mcp_private_networks", "egress_private_networks")
     @classmethod
     def _check_networks(cls, networks: tuple[str, ...] | None) -> tuple[str, ...] | None:
         read_networks(networks or ())
