@@ -19,7 +19,7 @@ from strata.shared.errors import (
 )
 from strata.tool_execution.custom.redaction import Redactor
 from strata.tool_execution.custom.secrets import SecretBox
-from strata.tool_execution.domain.hosts import listed
+from strata.tool_execution.domain.hosts import NetworkPolicy
 from strata.tool_execution.domain.packages import Packages, PackagesError
 from strata.tool_execution.domain.registry import Runnable, not_built
 from strata.tool_execution.domain.sandbox import (
@@ -44,25 +44,6 @@ class Ran:
 
     output: Output
     isolation: Isolation
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkPolicy:
-    """What the operator lets tools reach.
-
-    Attributes:
-        allowed: Whether tools may reach anything.
-        hosts: Where they may, as `domain.hosts` has it; empty means wherever each one says.
-    """
-
-    allowed: bool = False
-    hosts: tuple[str, ...] = ()
-
-    def refused(self, hosts: Sequence[str]) -> list[str]:
-        """Returns those of a tool's hosts that it may not have."""
-        if not self.hosts:
-            return []
-        return [host for host in hosts if not listed(host, self.hosts)]
 
 
 class SandboxRunner:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
@@ -23,12 +24,10 @@ def problem_of(host: str) -> str:
     name = host.removeprefix(_WILDCARD)
     labels = name.split(".")
     if len(name) > _MAX_NAME or not all(_LABEL.fullmatch(label) for label in labels):
-        return (
-            "must be the name of a host, such as api.example.com or *.example.com: no port, no path"
-        )
+        return "must be a host's name, api.example.com or *.example.com, without port and path"
     if _NUMBER.fullmatch(labels[-1]):
         return "must be a name, not an address"
-    if len(labels) < 2:  # noqa: PLR2004 - a name and what it is below
+    if len(labels) == 1:
         return "must have a dot in it: whole top-level domains and names without one are refused"
     return ""
 
@@ -47,3 +46,22 @@ def covers(pattern: str, host: str) -> bool:
 def listed(host: str, patterns: Iterable[str]) -> bool:
     """Says whether any entry of a list stands for a host."""
     return any(covers(pattern, host) for pattern in patterns)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPolicy:
+    """What the operator lets tools reach.
+
+    Attributes:
+        allowed: Whether tools may reach anything.
+        hosts: Where they may, as `problem_of` has it; empty means wherever each one says.
+    """
+
+    allowed: bool = False
+    hosts: tuple[str, ...] = ()
+
+    def refused(self, hosts: Sequence[str]) -> list[str]:
+        """Returns those of a tool's hosts that it may not have."""
+        if not self.hosts:
+            return []
+        return [host for host in hosts if not listed(host, self.hosts)]

@@ -1,1 +1,1 @@
-"""Network access of tools: the proxy through which the sandbox's calls reach the hosts they name."""
+"""Network access of tools: the proxy through which calls reach the hosts that they name."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import re
 import socket
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -22,6 +23,8 @@ _MOST_ADDRESSES = 4
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _UNPRINTABLE = re.compile(r"[^ -~]")
 _MAX_WORDS = 300
+# struct linger: on, no seconds.
+_RESET = struct.pack("ii", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class ProxyLimits:
         connect_s: Seconds to find and reach a server.
     """
 
-    connections: int = 16
+    connections: int = 32
     requests: int = 500
     bytes: int = 64 << 20
     header_bytes: int = 16 << 10
@@ -70,9 +73,10 @@ class EgressProxy:
         Raises:
             OSError: It is none, or the proxy is closed.
         """
+        if self._closed or self._server is not None:
+            listener.close()
+            raise OSError("the proxy is closed, or serves already")
         try:
-            if self._closed or self._server is not None:
-                raise OSError("the proxy is closed, or serves already")
             listener.setblocking(False)
             self._server = await asyncio.start_server(
                 self._accept, sock=listener, limit=self._limits.header_bytes, start_serving=False
@@ -158,9 +162,7 @@ class EgressProxy:
         """Connects to a checked address; the name is resolved once, here."""
         check_name(target)
         if not listed(target.host, self._hosts):
-            raise ForbiddenUrlError(
-                f"The host {target.host} is not among the tool's allowed_hosts."
-            )
+            raise ForbiddenUrlError(f"The tool's allowed_hosts do not name {target.host}.")
         async with asyncio.timeout(self._limits.connect_s):
             addresses = (await self._admission.resolve(target))[:_MOST_ADDRESSES]
             for address in addresses:
@@ -189,7 +191,12 @@ class EgressProxy:
         finally:
             for task in both:
                 task.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
+            ends = await asyncio.gather(*both, return_exceptions=True)
+        if self._left <= 0 or any(isinstance(end, OSError) for end in ends):
+            # With a reset: many answers end with the connection, and this one is not whole.
+            connection = to_client.get_extra_info("socket")
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            to_client.transport.abort()
 
     async def _send(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: int | None

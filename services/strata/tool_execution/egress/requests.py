@@ -9,9 +9,9 @@ from http import HTTPStatus
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.guard import Target, parse_url
 
-_TOKEN = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
-_LINE = re.compile(rf"({_TOKEN}) (\S+) HTTP/1\.[01]")
-_FIELD = re.compile(rf"({_TOKEN}):[ \t]*([^\r\n\0]*)")
+_WORD = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_LINE = re.compile(rf"({_WORD}) (\S+) HTTP/1\.[01]")
+_FIELD = re.compile(rf"({_WORD}):[ \t]*([^\r\n\0]*)")
 _AUTHORITY = re.compile(r"[^/?#@\\]+:[0-9]{1,5}")
 _LENGTH = re.compile(r"[0-9]{1,15}")
 # Of one connection and not of the request (RFC 9110, 7.6.1), or written by the proxy itself.
@@ -85,18 +85,16 @@ def read_request(data: bytes) -> Request:
         for key, value in fields
         if key.lower() == "connection"
         for name in value.split(",")
-    }
-    kept = [f"{k}: {v}" for k, v in fields if k.lower() not in _DROPPED | named]
-    head = [
+    } - {"content-length"}
+    written = [
         f"{method} {target.path} HTTP/1.1",
         # Not what the tool says: one server may have many hosts.
         f"Host: {target.authority}",
-        *kept,
+        *(f"{key}: {value}" for key, value in fields if key.lower() not in _DROPPED | named),
         "Connection: close",
     ]
-    return Request(
-        target, tunnel=False, head="\r\n".join([*head, "", ""]).encode("latin-1"), body=body
-    )
+    head = "\r\n".join([*written, "", ""]).encode("latin-1")
+    return Request(target, tunnel=False, head=head, body=body)
 
 
 def _body(fields: list[tuple[str, str]]) -> int:

@@ -7,10 +7,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-import certifi
-
 from strata.shared.web.guard import Guard, SystemResolver
-from strata.tool_execution.custom.executor import NetworkPolicy
+from strata.tool_execution.domain.hosts import NetworkPolicy
 from strata.tool_execution.domain.sandbox import Proxies
 from strata.tool_execution.egress.proxy import EgressProxy, ProxyLimits
 from strata.tool_execution.settings import ToolExecutionSettings
@@ -34,8 +32,10 @@ def open_proxies(settings: ToolExecutionSettings, stack: AsyncExitStack) -> Prox
     return partial(EgressProxy, admission=guard, limits=limits)
 
 
-def ca_file(settings: ToolExecutionSettings) -> Path:
+def ca_file(settings: ToolExecutionSettings) -> Path | None:
     """Returns the certificates that tools verify servers with: the set ones, or the machine's.
+
+    None if it has none in one file: then no server is trusted.
 
     Raises:
         ValueError: There is no such file.
@@ -44,4 +44,5 @@ def ca_file(settings: ToolExecutionSettings) -> Path:
         if not settings.egress_ca_file.is_file():
             raise ValueError(f"egress_ca_file: there is no file {settings.egress_ca_file}")
         return settings.egress_ca_file.resolve()
-    return Path(ssl.get_default_verify_paths().cafile or certifi.where()).resolve()
+    found = ssl.get_default_verify_paths().cafile
+    return Path(found).resolve() if found else None

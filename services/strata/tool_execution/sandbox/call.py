@@ -235,10 +235,10 @@ class Call:
     async def _listener(self) -> tuple[bytes, socket.socket | None]:
         """Returns the length of the first message, and the socket that came with it."""
         connection = self._child.connection
-        readable = self._loop.create_future()
-        self._loop.add_reader(connection, lambda: readable.done() or readable.set_result(None))
+        readable = asyncio.Event()
+        self._loop.add_reader(connection, readable.set)
         try:
-            await readable
+            await readable.wait()
         finally:
             self._loop.remove_reader(connection)
         # Nothing of the tool has run yet: what comes was sent by the jail.

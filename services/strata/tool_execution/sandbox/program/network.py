@@ -23,12 +23,14 @@ _LISTENING = b'{"listening":true}'
 CA_FILE = "/etc/ssl/certs/ca-certificates.crt"
 
 
-def pass_listener(connection: socket.socket) -> None:
+def pass_listener(connection: socket.socket, namespaces: bool) -> None:
     """Moves this process into a network namespace of its own and passes a listening socket out.
 
     Raises:
         OSError: A step is refused; the call must not be made.
     """
+    if not namespaces:
+        raise OSError("network access needs namespaces")
     kernel.unshare(kernel.CLONE_NEWNET)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener:
         # struct ifreq: the name, the flags, and room for what others need.

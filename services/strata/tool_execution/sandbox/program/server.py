@@ -145,9 +145,7 @@ class ForkServer:
                 os._exit(0)
             request = json.loads(body)
             if request["egress"]:
-                if not self._config.namespaces:
-                    raise OSError("network access needs namespaces")
-                network.pass_listener(connection)
+                network.pass_listener(connection, self._config.namespaces)
             jail.lock(request, self._config, self._filters.get(request["egress"]))
         except BaseException as error:  # noqa: BLE001 - whatever fails, the call is not made
             if connection is not None:
