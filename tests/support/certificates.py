@@ -44,3 +44,34 @@ def self_signed(folder: Path, names: Sequence[str], address: str = "") -> tuple[
         )
     )
     return pem, secret
+
+
+def issued(folder: Path, name: str) -> tuple[Path, Path, Path]:
+    """Writes an authority, a certificate of it and its key, for clients that tell them apart."""
+    authority, authority_key = self_signed(folder, ["authority.example.com"])
+    signer = serialization.load_pem_private_key(authority_key.read_bytes(), None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(x509.load_pem_x509_certificate(authority.read_bytes()).subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .sign(signer, hashes.SHA256())
+    )
+    pem, secret = folder / "issued.pem", folder / "issued-key.pem"
+    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    secret.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return authority, pem, secret

@@ -266,8 +266,8 @@ async def test_landlock_alone_and_a_sandbox_without_a_proxy_refuse_hosts() -> No
     if not landlock.abi():
         pytest.skip("this kernel has no Landlock")
     network = {"names": {}, "ports": [80], "libraries": str(Path(idna.__file__).parents[1])}
-    options = {"other_user": False, "restricted": True, "network": network}
-    worker = await asyncio.to_thread(partial(Worker, **options))
+    start = partial(Worker, other_user=False, restricted=True, network=network)
+    worker = await asyncio.to_thread(start)
     try:
         result = worker.run("def f():\n    return 1", hosts=HOSTS)
         assert result.status is RunStatus.REFUSED

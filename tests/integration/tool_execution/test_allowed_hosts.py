@@ -14,6 +14,7 @@ from integration.tool_execution.test_registry import run, told, upsert
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
+from strata.shared.context import Caller, RequestContext, use
 from strata.shared.errors import InvalidArgumentError, UnimplementedError
 from strata.shared.secrets import Envelope, generate_master_key, open_envelope
 from strata.shared.web.guard import Guard
@@ -125,6 +126,12 @@ async def test_the_operator_decides_at_storing_and_at_running() -> None:
 
 
 async def test_a_secret_is_sent_to_the_host_and_not_shown() -> None:
+    caller = Caller(organization_id="o", project_id="project-1", principal="p")
+    with use(RequestContext(caller)):
+        await _send_a_secret()
+
+
+async def _send_a_secret() -> None:
     box = SecretBox(_envelope())
     sealed = {"API_KEY": box.seal("API_KEY", "sk-very-secret")}
     async with raw_server() as server:
