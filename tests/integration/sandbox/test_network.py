@@ -166,6 +166,7 @@ async def test_what_is_not_on_the_list_is_refused(place: Place) -> None:
     assert found.keys() == set(refused)
     wrong = {u: w for u, w in found.items() if w[0] not in (400, 403) and " 403 " not in w[1]}
     assert wrong == {}
+    assert "not by addresses" in found[f"http://169.254.169.254:{plain}/"][1]
     assert (len(place.plain.heads), len(place.secure.heads)) == before
     assert place.closed.heads == []
 
@@ -224,6 +225,28 @@ async def test_there_is_no_other_way_out(place: Place) -> None:
     found = await place.value(source(body), {"port": place.plain.port})
     assert found.pop("proxy")[0] == "got"
     assert {way: what for way, what in found.items() if what[0] != "stopped"} == {}
+
+
+async def test_sockets_of_other_kinds_cannot_even_be_made(place: Place) -> None:
+    """The filter alone: nothing here is refused by the namespace or by Landlock."""
+    body = """
+    def f():
+        def fast_open():
+            with socket.socket() as s:
+                return s.sendto(b"x", 0x20000000, ("127.0.0.1", 3128))
+        kinds = {
+            "ipv6": (socket.AF_INET6, socket.SOCK_STREAM), "udp": (2, socket.SOCK_DGRAM),
+            "unix": (1, socket.SOCK_STREAM), "unix datagrams": (1, socket.SOCK_DGRAM),
+            "raw": (2, socket.SOCK_RAW, 1), "mptcp": (2, socket.SOCK_STREAM, 262),
+            "netlink": (16, socket.SOCK_RAW), "packet": (17, socket.SOCK_RAW),
+        }
+        found = {name: attempt(lambda: socket.socket(*kind)) for name, kind in kinds.items()}
+        found["tcp"] = attempt(lambda: socket.socket(2, socket.SOCK_STREAM, 6).close())
+        return {**found, "fast open": attempt(fast_open)}
+    """
+    found = await place.value(source(body))
+    assert found.pop("tcp") == ["got", "None"]
+    assert {kind: what for kind, what in found.items() if what[1] != "PermissionError"} == {}
 
 
 async def test_a_call_without_hosts_has_no_socket(place: Place) -> None:
