@@ -53,6 +53,7 @@ def tool_to_proto(tool: Tool) -> tool_pb.Tool:
         wire.default_requires_approval = own.requires_approval
         wire.pip_requirements.extend(own.pip_requirements)
         wire.secret_names.extend(own.secret_names)
+        wire.allowed_hosts.extend(own.allowed_hosts)
         wire.mcp_server_id = own.mcp.server_id if own.mcp is not None else ""
         if own.create_time is not None and own.update_time is not None:
             wire.create_time.FromDatetime(own.create_time)

@@ -12,6 +12,7 @@ from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import new_id
 from strata.tool_execution.convert import EFFECTS
+from strata.tool_execution.domain import hosts
 from strata.tool_execution.domain.registry import MAX_NAME, Request
 from strata.tool_execution.domain.tools import (
     FUNCTION_RETURN_CHAR_LIMIT,
@@ -63,6 +64,7 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, Request]:
     )
     tags = found.texts("tags", request.tags, _tag_problem)
     secrets = found.texts("secret_names", request.secret_names, secret_name_problem)
+    allowed = found.texts("allowed_hosts", request.allowed_hosts, hosts.problem_of)
     requirements = found.texts("pip_requirements", request.pip_requirements, problem_of)
     found.unless(
         len({package_of(each) for each in requirements}) == len(requirements),
@@ -100,6 +102,7 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, Request]:
         requires_approval=request.default_requires_approval,
         pip_requirements=tuple(requirements),
         secret_names=tuple(sorted(secrets)),
+        allowed_hosts=tuple(sorted(set(allowed))),
     )
     tool = Tool(
         name=name,
@@ -192,7 +195,7 @@ def _custom(source: str, name: str, parameters: str, found: Violations) -> Deriv
 
 
 def _client(request: pb.UpsertToolRequest, found: Violations) -> DerivedTool:
-    for field in ("source_code", "secret_names", "pip_requirements"):
+    for field in ("source_code", "secret_names", "pip_requirements", "allowed_hosts"):
         found.unless(not getattr(request, field), field, "is not for a tool that the client runs")
     found.unless(bool(request.name), "name", "must be set for a tool that the client runs")
     found.unless(

@@ -33,6 +33,7 @@ from strata.tool_execution.builtin.web_wiring import open_web_tools
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
+from strata.tool_execution.egress.wiring import network_policy
 from strata.tool_execution.engine import Engine
 from strata.tool_execution.mcp.wiring import open_mcp
 from strata.tool_execution.migrations import MIGRATIONS
@@ -58,7 +59,8 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
     Raises:
         FailedPreconditionError: The database is not migrated (``SCHEMA_OUTDATED``).
         UnavailableError: The database cannot be reached.
-        ValueError: A master key is none, or the folder of packages cannot be used.
+        ValueError: A master key is none, or the folder of packages or the certificates for tools
+            cannot be used.
     """
     await MIGRATIONS.check(settings.database_url)
     database = Database(
@@ -72,9 +74,9 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
     box = SecretBox(settings.envelope())
     packages = await open_packages(settings, stack)
     environments = packages.root if packages is not None else None
-    sandbox = SandboxOnDemand(sandbox_starter(settings, wiring, environments))
+    sandbox = SandboxOnDemand(sandbox_starter(settings, wiring, environments, stack))
     stack.push_async_callback(sandbox.close)
-    runner = SandboxRunner(sandbox, box, packages=packages)
+    runner = SandboxRunner(sandbox, box, packages=packages, network=network_policy(settings))
     engine = Engine(
         BUILTIN_TOOLS,
         [

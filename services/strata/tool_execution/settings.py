@@ -14,9 +14,10 @@ from strata.shared.web.addresses import read_networks
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.guard import parse_url
 from strata.tool_execution.domain.web import ProviderName
+from strata.tool_execution.egress.fields import EgressFields
 
 
-class ToolExecutionSettings(RoomSettings):
+class ToolExecutionSettings(EgressFields, RoomSettings):
     """What the tool-execution room can be told from outside."""
 
     model_config = room_config("tool_execution")
@@ -69,6 +70,22 @@ class ToolExecutionSettings(RoomSettings):
     )
     packages_wheels: Path | None = Field(
         default=None, description="Folder with wheels to take packages from instead of an index."
+    )
+    packages_proxy: SecretStr = Field(
+        default=SecretStr(""),
+        description="Proxy that packages are fetched through, http://user:password@host:port.",
+    )
+    packages_no_proxy: str = Field(
+        default="", description="Hosts that packages are fetched from without it, with commas."
+    )
+    packages_ca_file: Path | None = Field(
+        default=None,
+        description="Certificates, as PEM, that the index and the proxy are verified with.",
+    )
+    packages_system_certs: bool = Field(
+        default=False,
+        description="Whether they are verified with the certificates of this machine; those that"
+        " come with uv otherwise.",
     )
     packages_timeout_s: float = Field(
         default=120.0, gt=0, description="Time that fetching a tool's packages may take, seconds."

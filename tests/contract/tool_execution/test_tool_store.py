@@ -64,7 +64,12 @@ def content(tool: Tool) -> Tool:
 
 
 async def test_a_tool_comes_back_as_it_was_stored(store: PostgresToolStore) -> None:
-    tool = custom(requires_approval=True, pip_requirements=("a>=1",), secret_names=("KEY",))
+    tool = custom(
+        requires_approval=True,
+        pip_requirements=("a>=1",),
+        secret_names=("KEY",),
+        allowed_hosts=("a.example.com", "*.example.org"),
+    )
     stored = await store.upsert(tool, NOTHING)
     assert stored.own is not None
     assert stored.own.create_time == stored.own.update_time is not None
@@ -110,7 +115,12 @@ def test_every_part_makes_another_version(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     "own",
-    [{"requires_approval": True}, {"pip_requirements": ("a",)}, {"secret_names": ("A",)}],
+    [
+        {"requires_approval": True},
+        {"pip_requirements": ("a",)},
+        {"secret_names": ("A",)},
+        {"allowed_hosts": ("a.b",)},
+    ],
 )
 def test_every_own_part_makes_another_version(own: dict[str, Any]) -> None:
     assert custom(**own).version != custom().version

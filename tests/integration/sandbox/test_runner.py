@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -252,11 +252,11 @@ class Wired:
 async def test_a_room_with_a_runner_runs_nothing_itself(
     runner: Runner, stub: pb_grpc.SandboxServiceStub
 ) -> None:
-    factory = ChannelFactory()
+    factory, stack = ChannelFactory(), AsyncExitStack()
     try:
         wired: Any = Wired(factory.channel(runner.address, services_of("tool_runner")))
         settings = ToolExecutionSettings(targets={"tool_runner": runner.address})
-        start = sandbox_starter(settings, wired, None)
+        start = sandbox_starter(settings, wired, None, stack)
         with pytest.raises(UnavailableError):
             await start()
         with runner.started():
@@ -266,9 +266,10 @@ async def test_a_room_with_a_runner_runs_nothing_itself(
             assert (await sandbox.run(ADD)).value_json == "3"
     finally:
         await factory.close()
-    alone = await sandbox_starter(ToolExecutionSettings(), wired, None)()
+    alone = await sandbox_starter(ToolExecutionSettings(), wired, None, stack)()
     assert isinstance(alone, JailSandbox)
     await alone.close()
+    await stack.aclose()
 
 
 async def test_a_kubelet_is_told_whether_it_serves(runner: Runner) -> None:

@@ -10,10 +10,11 @@ import asyncio
 import dataclasses
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from strata.tool_execution.domain.sandbox import Isolation, Limits, Run
+from strata.tool_execution.domain.sandbox import Isolation, Limits, Proxies, Run
 from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
 from strata.tool_execution.sandbox.program import kernel, seccomp, syscalls
 
@@ -48,6 +49,23 @@ def say(answer: object) -> None:
     sys.stdout.flush()
 
 
+def proxies(settings: dict[str, Any]) -> Proxies:
+    """Returns what lets calls reach servers on loopback, under the names of the settings."""
+    # Beside the sandbox they need one library, and not every Python has it.
+    sys.path.append(settings["libraries"])
+    from strata.shared.web.guard import Guard  # noqa: PLC0415
+    from strata.tool_execution.egress.proxy import EgressProxy, ProxyLimits  # noqa: PLC0415
+
+    async def resolve(host: str, port: int) -> list[str]:
+        if host not in settings["names"]:
+            raise OSError("no such host")
+        return list(settings["names"][host])
+
+    guard = Guard(resolve, private_networks=["127.0.0.0/8"], ports=settings["ports"])
+    limits = ProxyLimits(**settings.get("limits", {}))
+    return partial(EgressProxy, admission=guard, limits=limits)
+
+
 async def serve(settings: dict[str, Any]) -> None:
     """Answers until the input ends."""
     environments = settings.get("environments")
@@ -56,6 +74,8 @@ async def serve(settings: dict[str, Any]) -> None:
         interpreter=settings.get("interpreter"),
         environments=Path(environments) if environments else None,
         minimum=Isolation(settings.get("minimum", Isolation.LANDLOCK)),
+        proxies=proxies(settings["network"]) if "network" in settings else None,
+        ca_file=Path(settings["ca_file"]) if "ca_file" in settings else None,
     )
     sandbox = await JailSandbox.start(config)
     say({"words": sandbox.probe.words(), "level": int(sandbox.isolation)})

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import gzip
-import ipaddress
 import ssl
 import zlib
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from certificates import self_signed
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
 from strata.shared.web.fetching import Fetched, Fetcher, FetchLimits
 from strata.shared.web.guard import Guard, Trusting
@@ -392,40 +387,8 @@ async def test_a_path_reaches_the_server_as_it_was_meant(
     assert server.heads[0].split("\r\n")[0] == f"GET {sent} HTTP/1.1"
 
 
-def _certificate(folder: Path, names: list[str], address: str = "") -> tuple[Path, Path]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
-    now = dt.datetime.now(dt.UTC)
-    alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in names]
-    if address:
-        alternatives.append(x509.IPAddress(ipaddress.ip_address(address)))
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = folder / "certificate.pem"
-    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    secret = folder / "key.pem"
-    secret.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return pem, secret
-
-
 async def test_a_certificate_is_checked_for_the_name_and_not_the_address(tmp_path: Path) -> None:
-    pem, key = _certificate(tmp_path, ["page.example.com"])
+    pem, key = self_signed(tmp_path, ["page.example.com"])
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(pem, key)
     trusting = ssl.create_default_context(cafile=str(pem))
@@ -447,7 +410,7 @@ async def test_a_certificate_is_checked_for_the_name_and_not_the_address(tmp_pat
 
 
 async def test_credentials_never_go_from_https_to_http(tmp_path: Path, server: RawServer) -> None:
-    pem, key = _certificate(tmp_path, ["page.example.com"])
+    pem, key = self_signed(tmp_path, ["page.example.com"])
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(pem, key)
     trusting = ssl.create_default_context(cafile=str(pem))

@@ -60,6 +60,14 @@ def add(
         list[str] | None,
         typer.Option("--package", help='A package that it needs, "name>=1,<2"; repeatable.'),
     ] = None,
+    hosts: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--host",
+            help='A host that it may reach by http(s), "api.example.com", or "*.example.com" for'
+            " all below it; repeatable. Without any it has no network.",
+        ),
+    ] = None,
     effect: Annotated[
         str,
         typer.Option(
@@ -89,6 +97,7 @@ def add(
         tags=tag or [],
         secret_names=secrets or [],
         pip_requirements=packages or [],
+        allowed_hosts=hosts or [],
         effect=EFFECTS[effect],
         enable_parallel_execution=parallel,
         default_requires_approval=approval,
@@ -142,6 +151,7 @@ def show(connection: Connection, name: NameArgument, as_json: JsonOption = False
             ("effect", enum_name(tool_pb2.ToolEffect, tool.effect, "TOOL_EFFECT_")),
             ("secrets", ", ".join(tool.secret_names)),
             ("packages", ", ".join(tool.pip_requirements)),
+            ("hosts", ", ".join(tool.allowed_hosts)),
             ("parallel", "yes" if tool.enable_parallel_execution else ""),
             ("return limit", f"{tool.return_char_limit:,} characters"),
             ("changed", when(tool.update_time)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -20,6 +20,7 @@ from strata.shared.errors import (
 from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
 from strata.tool_execution.custom.redaction import Redactor
 from strata.tool_execution.custom.secrets import SecretBox
+from strata.tool_execution.domain.hosts import NetworkPolicy
 from strata.tool_execution.domain.packages import Packages, PackagesError
 from strata.tool_execution.domain.registry import Runnable, not_built
 from strata.tool_execution.domain.sandbox import (
@@ -61,6 +62,7 @@ class SandboxRunner:
         secrets: Opens the secrets that the tool asks for.
         limits: Most that a call may take.
         packages: Provides the packages of tools; None if this server does not.
+        network: What tools may reach.
     """
 
     def __init__(
@@ -69,7 +71,9 @@ class SandboxRunner:
         secrets: SecretBox,
         limits: Limits | None = None,
         packages: Packages | None = None,
+        network: NetworkPolicy | None = None,
     ) -> None:
+        self._network = network or NetworkPolicy()
         self._packages = packages
         self._sandbox = sandbox
         self._secrets = secrets
@@ -86,13 +90,15 @@ class SandboxRunner:
         return self._sandbox.isolation.label if self._sandbox is not None else ""
 
     async def prepare(self, tool: Tool) -> None:
-        """Has the packages of a tool built, so that its calls find them.
+        """Has the packages of a tool built, so that its calls find them, and checks its hosts.
 
         Raises:
-            InvalidArgumentError: They cannot be had; names ``pip_requirements``.
+            InvalidArgumentError: They cannot be had; names ``pip_requirements`` or
+                ``allowed_hosts``.
             UnavailableError: They cannot be had now.
-            UnimplementedError: NOT_BUILT; this server has no packages.
+            UnimplementedError: NOT_BUILT; this server has no packages, or no network for tools.
         """
+        self._check_hosts(tool.own.allowed_hosts if tool.own is not None else ())
         requirements = tool.own.pip_requirements if tool.own is not None else ()
         if not requirements:
             return
@@ -134,6 +140,7 @@ class SandboxRunner:
         """
         if self._sandbox is None or tool.own is None:
             raise ToolError(f"{tool.name} cannot be run: this server has no sandbox.")
+        hosts = self._hosts(tool)
         environment = self._environment(tool, sealed)
         given = dict(arguments)
         if state is not None:
@@ -144,6 +151,7 @@ class SandboxRunner:
                 function=_MAIN,
                 arguments_json=json.dumps(given, ensure_ascii=False),
                 environment=environment,
+                hosts=hosts,
                 packages=await self._folder(tool),
                 limits=self._limits,
             )
@@ -156,6 +164,31 @@ class SandboxRunner:
         said = output.value if isinstance(output.value, Mapping) else {}
         blocks = state.checked(tool.name, said.get("blocks", {}))
         return Ran(replace(output, value=said.get("value")), result.isolation, blocks)
+
+    def _check_hosts(self, hosts: Sequence[str]) -> None:
+        if hosts and not self._network.allowed:
+            raise not_built(
+                "allowed_hosts",
+                "Network access for tools is switched off on this server. Take allowed_hosts out.",
+            )
+        refused = self._network.refused(hosts)
+        if refused:
+            said = f"names {refused[0]}, which this server does not let tools reach"
+            raise InvalidArgumentError(
+                f"The tool cannot have this network access: allowed_hosts {said}.",
+                violations=[FieldViolation("allowed_hosts", said)],
+            )
+
+    def _hosts(self, tool: Tool) -> tuple[str, ...]:
+        """Returns the hosts of a call; the operator may think otherwise than at its storing."""
+        hosts = tool.own.allowed_hosts if tool.own is not None else ()
+        if hosts and not self._network.allowed:
+            said = "network access for tools is switched off on this server"
+        elif refused := self._network.refused(hosts):
+            said = f"this server does not let tools reach {', '.join(refused)}"
+        else:
+            return hosts
+        raise ToolError(f"{tool.name} cannot be run: {said}.")
 
     async def _folder(self, tool: Tool) -> str | None:
         requirements = tool.own.pip_requirements if tool.own is not None else ()

@@ -6,7 +6,8 @@ jail of its own, which knows nothing but what stands in the request, and is gone
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Protocol
@@ -133,6 +134,26 @@ class RunResult:
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
+
+
+class Proxy(Protocol):
+    """What a call with hosts reaches them through; of that call alone."""
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Begins to serve on a listening socket of the call, which it closes in the end.
+
+        Raises:
+            OSError: It cannot, or is closed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Ends every connection and closes the socket."""
+        ...
+
+
+# Makes the proxy of a call that may reach these hosts.
+Proxies = Callable[[Sequence[str]], Proxy]
 
 
 class Sandbox(Protocol):

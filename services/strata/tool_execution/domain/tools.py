@@ -63,6 +63,7 @@ class OwnDefinition:
         requires_approval: Every call waits for a person, unless the agent says otherwise.
         pip_requirements: Packages that the source needs.
         secret_names: Secrets that it gets as environment variables.
+        allowed_hosts: Hosts that it may reach, as `domain.hosts` has it; none for no network.
         mcp: The server that runs it; None if none does.
         blocked: Why it may not be run now, or empty.
     """
@@ -73,6 +74,7 @@ class OwnDefinition:
     requires_approval: bool = False
     pip_requirements: tuple[str, ...] = ()
     secret_names: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     create_time: datetime | None = None
     update_time: datetime | None = None
     mcp: McpOrigin | None = None
@@ -88,6 +90,9 @@ class OwnDefinition:
             self.pip_requirements,
             self.secret_names,
         ]
+        if self.allowed_hosts:
+            # Without any, versions are those of before there were hosts.
+            content.append({"allowed_hosts": self.allowed_hosts})
         if self.mcp is not None:
             content += [self.mcp.server_id, self.mcp.name, self.mcp.digest]
         return content

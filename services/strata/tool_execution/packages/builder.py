@@ -53,6 +53,10 @@ class Builder:
         interpreter: The Python that the packages are for.
         index_url: Index to take them from, with a password in it or not; empty means uv's own.
         wheels: Folder with wheels to take them from instead of an index.
+        proxy: Proxy to fetch them through, with a password in it or not; empty for none.
+        no_proxy: Hosts that are reached without it, with commas between.
+        ca_file: Certificates that servers are verified with; None means uv's own.
+        system_certs: Verify them with the certificates of the machine.
         limits: Most that one building may take.
     """
 
@@ -60,6 +64,10 @@ class Builder:
     interpreter: str
     index_url: str = ""
     wheels: Path | None = None
+    proxy: str = ""
+    no_proxy: str = ""
+    ca_file: Path | None = None
+    system_certs: bool = False
     limits: BuildLimits = BuildLimits()
 
     async def build(self, requirements: Sequence[str], folder: Path, lock: int) -> Path:
@@ -102,7 +110,7 @@ class Builder:
     ) -> asyncio.subprocess.Process:
         # The address goes through the environment: command lines can be read by everybody.
         index = {"UV_DEFAULT_INDEX": self.index_url} if self.index_url else {}
-        network = {"UV_HTTP_TIMEOUT": "30", "UV_HTTP_RETRIES": "2"}
+        network = {"UV_HTTP_TIMEOUT": "30", "UV_HTTP_RETRIES": "2", **self._way()}
         source = ["--no-index", "--find-links", str(self.wheels)] if self.wheels else []
         try:
             return await asyncio.create_subprocess_exec(
@@ -123,6 +131,16 @@ class Builder:
             )  # fmt: skip
         except OSError as error:
             raise PackagesError(f"uv cannot be started: {error}.", temporary=True) from error
+
+    def _way(self) -> dict[str, str]:
+        way = {}
+        if self.proxy:
+            way = {"HTTP_PROXY": self.proxy, "HTTPS_PROXY": self.proxy, "NO_PROXY": self.no_proxy}
+        if self.ca_file is not None:
+            way["SSL_CERT_FILE"] = str(self.ca_file)
+        if self.system_certs:
+            way["UV_SYSTEM_CERTS"] = "1"
+        return way
 
     async def _watch(self, process: asyncio.subprocess.Process, folder: Path) -> tuple[str, int]:
         if sys.platform == "linux":
@@ -168,7 +186,8 @@ class Builder:
         )
 
     def _words(self, said: str, folder: Path) -> str:
-        for secret, shown in ((self.index_url, "the index"), (str(folder), "")):
+        known = ((self.index_url, "the index"), (self.proxy, "the proxy"), (str(folder), ""))
+        for secret, shown in known:
             said = said.replace(secret, shown) if secret else said
         words = " ".join(_URL_USER.sub("//", _DRAWN.sub(" ", said)).split())
         return words[:_MAX_WORDS] or "uv ended without a word."

@@ -30,6 +30,10 @@ async def open_packages(
         interpreter=this_interpreter(),
         index_url=settings.packages_index_url.get_secret_value(),
         wheels=settings.packages_wheels,
+        proxy=settings.packages_proxy.get_secret_value(),
+        no_proxy=settings.packages_no_proxy,
+        ca_file=settings.packages_ca_file.absolute() if settings.packages_ca_file else None,
+        system_certs=settings.packages_system_certs,
         limits=BuildLimits(seconds=settings.packages_timeout_s, bytes=settings.packages_bytes),
     )
     try:

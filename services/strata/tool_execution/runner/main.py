@@ -16,6 +16,7 @@ from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as sandbox_grpc
 from strata.shared.logs import get_logger
 from strata.shared.room import Room, Service, Wiring
 from strata.shared.server import run_room
+from strata.tool_execution.egress.wiring import ca_file, open_proxies
 from strata.tool_execution.runner.servicer import SandboxServicer
 from strata.tool_execution.runner.settings import ToolRunnerSettings
 from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
@@ -39,6 +40,8 @@ async def build(settings: ToolRunnerSettings, wiring: Wiring, stack: AsyncExitSt
             minimum=settings.minimum,
             parallel=settings.parallel_calls,
             environments=settings.packages_path,
+            proxies=open_proxies(settings, stack),
+            ca_file=ca_file(settings),
         )
     )
     stack.push_async_callback(sandbox.close)

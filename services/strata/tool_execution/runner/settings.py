@@ -9,9 +9,10 @@ from pydantic import Field
 
 from strata.shared.settings import RoomSettings, room_config
 from strata.tool_execution.domain.sandbox import Isolation
+from strata.tool_execution.egress.fields import EgressFields
 
 
-class ToolRunnerSettings(RoomSettings):
+class ToolRunnerSettings(EgressFields, RoomSettings):
     """What the runner of sandboxed code can be told from outside."""
 
     model_config = room_config("tool_runner")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import struct
 import time
 from dataclasses import asdict
 
-from strata.tool_execution.domain.sandbox import Limits, Run, RunResult, RunStatus
+from strata.tool_execution.domain.sandbox import Limits, Proxy, Run, RunResult, RunStatus
 from strata.tool_execution.sandbox import outcome
 from strata.tool_execution.sandbox.forkserver import Child, Exit
 from strata.tool_execution.sandbox.outcome import Verdict
@@ -17,6 +18,8 @@ from strata.tool_execution.sandbox.outcome import Verdict
 # Around the value of an answer.
 _ENVELOPE = 16_384
 _CHUNK = 1 << 16
+# A message begins with its length.
+_HEAD = 4
 # Parsing more than this is done beside the loop.
 _LARGE = 1 << 18
 # Output is read and thrown away up to so many times its limit: who prints too much is cut, who
@@ -65,10 +68,18 @@ class _Output:
 
 
 class Call:
-    """A run in a jailed process."""
+    """A run in a jailed process.
 
-    def __init__(self, child: Child, run: Run, packages: str) -> None:
+    Args:
+        child: The process.
+        run: What it is to do.
+        packages: The folder of its packages as the jail is told of it; empty for none.
+        proxy: Through which it reaches its hosts; None for a call without.
+    """
+
+    def __init__(self, child: Child, run: Run, packages: str, proxy: Proxy | None = None) -> None:
         self._child = child
+        self._proxy = proxy
         self._run = run
         self._packages = packages
         self._loop = asyncio.get_running_loop()
@@ -93,7 +104,11 @@ class Call:
             verdict = await self._wait(talk)
         finally:
             talk.cancel()
-            end = await self._end()
+            try:
+                end = await self._end()
+            finally:
+                if self._proxy is not None:
+                    await self._proxy.close()
         if verdict is None:
             verdict = outcome.ended(end, self._run.limits)
         for output in self._outputs:
@@ -185,7 +200,7 @@ class Call:
         body = self._request()
         connection = self._child.connection
         await self._loop.sock_sendall(connection, struct.pack(">I", len(body)) + body)
-        first = await self._frame(_ENVELOPE)
+        first = await (self._connected(self._proxy) if self._proxy else self._frame(_ENVELOPE))
         if first is None:
             return None
         if first != b'{"locked":true}':
@@ -202,6 +217,34 @@ class Call:
             return await asyncio.to_thread(outcome.judge, answer, limits)
         return outcome.judge(answer, limits)
 
+    async def _connected(self, proxy: Proxy) -> bytes | None:
+        """Has the proxy serve on the socket that the call passes out; returns what comes next."""
+        head, listener = await self._listener()
+        if listener is None:
+            # Why there is none.
+            length = struct.unpack(">I", head)[0] if len(head) == _HEAD else _ENVELOPE + 1
+            return None if length > _ENVELOPE else await self._exactly(length)
+        try:
+            await self._exactly(struct.unpack(">I", head)[0])
+        except BaseException:
+            listener.close()
+            raise
+        await proxy.serve(listener)
+        return await self._frame(_ENVELOPE)
+
+    async def _listener(self) -> tuple[bytes, socket.socket | None]:
+        """Returns the length of the first message, and the socket that came with it."""
+        connection = self._child.connection
+        readable = asyncio.Event()
+        self._loop.add_reader(connection, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            self._loop.remove_reader(connection)
+        # Nothing of the tool has run yet: what comes was sent by the jail.
+        head, passed, _, _ = socket.recv_fds(connection, _HEAD, 1, socket.MSG_CMSG_CLOEXEC)
+        return head, socket.socket(fileno=passed[0]) if passed else None
+
     def _request(self) -> bytes:
         run = self._run
         request = {
@@ -210,6 +253,7 @@ class Call:
             "arguments": json.loads(run.arguments_json or "{}"),
             "environment": dict(run.environment),
             "packages": self._packages,
+            "egress": self._proxy is not None,
             "scratch": self._child.scratch,
             "limits": asdict(run.limits),
         }
@@ -240,8 +284,6 @@ def check(run: Run) -> str:
 
     Only what the jail itself cannot take: the rest of it is the tool's to fail with.
     """
-    if run.hosts:
-        return "Calls with network access are not built yet: the list of hosts must be empty."
     for name, value in run.environment.items():
         if not name or "=" in name or "\0" in name + value:
             return f"{name!r} cannot be an environment variable."

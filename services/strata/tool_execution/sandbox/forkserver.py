@@ -84,12 +84,14 @@ class ServerConfig:
         environments: Folder under which the folders with packages are; None for none.
         scratch_root: Where scratch folders are made when there are no namespaces.
         interpreter: The Python that runs tools; it must be readable by `uid` or by root.
+        ca_file: Certificates that are shown to calls; None for none.
     """
 
     uid: int
     environments: Path | None
     scratch_root: Path
     interpreter: str
+    ca_file: Path | None = None
 
 
 class ForkServer:
@@ -120,6 +122,7 @@ class ForkServer:
             "namespaces": self.isolation is Isolation.NAMESPACES,
             "uid": self.config.uid,
             "environments": str(self.config.environments or ""),
+            "ca_file": str(self.config.ca_file or ""),
         }
         # -I -S -B: no environment, no user's site, no site-packages, nothing written.
         return subprocess.Popen(  # noqa: S603 - an interpreter and a program of our own

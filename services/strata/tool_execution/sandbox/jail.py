@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from strata.shared.errors import UnavailableError
-from strata.tool_execution.domain.sandbox import Isolation, Run, RunResult, RunStatus
+from strata.tool_execution.domain.sandbox import (
+    Isolation,
+    Proxies,
+    Run,
+    RunResult,
+    RunStatus,
+)
 from strata.tool_execution.sandbox import outcome
 from strata.tool_execution.sandbox.call import Call, check
 from strata.tool_execution.sandbox.forkserver import (
@@ -58,6 +64,8 @@ class JailConfig:
         uid: User that calls run as when the service is root.
         scratch_root: Where scratch folders are made when there are no namespaces.
         interpreter: The Python that runs tools.
+        proxies: Makes what calls with hosts reach them through; None refuses such calls.
+        ca_file: Certificates that these verify servers with; None for none.
     """
 
     minimum: Isolation = Isolation.LANDLOCK
@@ -67,6 +75,8 @@ class JailConfig:
     uid: int = JAIL_UID
     scratch_root: Path | None = None
     interpreter: str | None = None
+    proxies: Proxies | None = None
+    ca_file: Path | None = None
 
 
 class JailSandbox:
@@ -135,7 +145,7 @@ class JailSandbox:
             raise UnavailableError("The sandbox is not running.")
         if self.isolation < max(run.minimum, Isolation.LANDLOCK):
             return self._too_little(run)
-        words = check(run)
+        words = check(run) or self._no_network(run)
         packages = ""
         if not words:
             packages, words = self._packages(run.packages)
@@ -155,6 +165,20 @@ class JailSandbox:
             f" this machine gives {self._probe.words()}."
         )
         return replace(outcome.refused(words), isolation=self.isolation)
+
+    def _no_network(self, run: Run) -> str:
+        """Returns why a call cannot have its hosts; empty if it can, or has none."""
+        if not run.hosts:
+            return ""
+        if self._config.proxies is None:
+            return "This sandbox gives calls no network access: the list of hosts must be empty."
+        if self.isolation < Isolation.NAMESPACES:
+            # Landlock knows ports and no addresses, and before Linux 6.7 not even these.
+            return (
+                "Calls with hosts need network namespaces;"
+                f" this machine gives {self._probe.words()}."
+            )
+        return ""
 
     def _packages(self, folder: str | None) -> tuple[str, str]:
         """Returns the folder as the jail is told of it, and why it cannot be used."""
@@ -176,7 +200,9 @@ class JailSandbox:
         child = self._take(server)
         try:
             server.watch(child, run.limits)
-            result = await Call(child, run, packages).run()
+            proxies = self._config.proxies
+            proxy = proxies(run.hosts) if proxies is not None and run.hosts else None
+            result = await Call(child, run, packages, proxy).run()
         finally:
             child.close()
             if not child.exited.done():
@@ -258,4 +284,5 @@ def _server_config(config: JailConfig) -> ServerConfig:
         environments=config.environments,
         scratch_root=config.scratch_root or Path(tempfile.gettempdir()),
         interpreter=config.interpreter or this_interpreter(),
+        ca_file=config.ca_file if config.proxies is not None else None,
     )

@@ -21,7 +21,7 @@ COLUMNS = (
     "id, name, type, description, source_code, function_name, parameters::text AS parameters,"
     " tags, return_char_limit, default_requires_approval, enable_parallel_execution, effect,"
     " pip_requirements, secret_names, create_time, update_time, mcp_server_id, mcp_name,"
-    " mcp_digest, blocked"
+    " mcp_digest, blocked, allowed_hosts"
 )
 _TIMES = ("create_time", "update_time")
 
@@ -44,6 +44,7 @@ def to_values(tool: Tool) -> dict[str, Any]:
         "effect": tool.effect.value,
         "requirements": list(own.pip_requirements),
         "secrets": list(own.secret_names),
+        "hosts": list(own.allowed_hosts),
         "version": tool.version,
     }
 
@@ -66,6 +67,7 @@ def to_tool(row: Any) -> Tool:
             requires_approval=row.default_requires_approval,
             pip_requirements=tuple(row.pip_requirements),
             secret_names=tuple(row.secret_names),
+            allowed_hosts=tuple(row.allowed_hosts),
             create_time=row.create_time,
             update_time=row.update_time,
             mcp=McpOrigin(row.mcp_server_id, row.mcp_name, row.mcp_digest)
@@ -89,7 +91,9 @@ def from_text(text: str) -> Tool:
     fields: dict[str, Any] = json.loads(text)
     own: Mapping[str, Any] = fields["own"]
     times = {key: own[key] and datetime.fromisoformat(own[key]) for key in _TIMES}
-    lists = {key: tuple(own[key]) for key in ("pip_requirements", "secret_names")}
+    # An answer may be of a release before there were hosts.
+    names = ("pip_requirements", "secret_names", "allowed_hosts")
+    lists = {key: tuple(own.get(key, ())) for key in names}
     fields.update(
         type=ToolType(fields["type"]),
         effect=Effect(fields["effect"]),

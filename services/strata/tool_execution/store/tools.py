@@ -22,10 +22,11 @@ _UPSERT = text(
     INSERT INTO tool_execution.tools AS t (
         project_id, id, name, type, description, source_code, function_name, parameters, tags,
         return_char_limit, default_requires_approval, enable_parallel_execution, effect,
-        pip_requirements, secret_names, version)
+        pip_requirements, secret_names, allowed_hosts, version)
     VALUES (:project, :id, :name, :type, :description, :source, :function,
         CAST(:parameters AS json), CAST(:tags AS text[]), :limit, :approval, :parallel, :effect,
-        CAST(:requirements AS text[]), CAST(:secrets AS text[]), :version)
+        CAST(:requirements AS text[]), CAST(:secrets AS text[]),
+        CAST(:hosts AS text[]), :version)
     ON CONFLICT (project_id, name) DO UPDATE SET
         description = EXCLUDED.description, source_code = EXCLUDED.source_code,
         function_name = EXCLUDED.function_name, parameters = EXCLUDED.parameters,
@@ -33,7 +34,8 @@ _UPSERT = text(
         default_requires_approval = EXCLUDED.default_requires_approval,
         enable_parallel_execution = EXCLUDED.enable_parallel_execution,
         effect = EXCLUDED.effect, pip_requirements = EXCLUDED.pip_requirements,
-        secret_names = EXCLUDED.secret_names, version = EXCLUDED.version, update_time = now()
+        secret_names = EXCLUDED.secret_names, allowed_hosts = EXCLUDED.allowed_hosts,
+        version = EXCLUDED.version, update_time = now()
         WHERE t.type = EXCLUDED.type AND t.version <> EXCLUDED.version
     RETURNING {COLUMNS}
     """

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import kernel, landlock, seccomp, settings, syscalls
+from . import kernel, landlock, network, seccomp, settings, syscalls
 
 ENVIRONMENTS = "/environments"
 PACKAGES = "/packages"
@@ -40,11 +40,13 @@ class Config:
         namespaces: With namespaces, or with Landlock and seccomp alone.
         uid: User and group to become, when started as root.
         environments: Folder under which the folders with packages are; empty for none.
+        ca_file: Certificates that calls with network access verify servers with; empty for none.
     """
 
     namespaces: bool
     uid: int
     environments: str = ""
+    ca_file: str = ""
 
 
 def base_paths() -> list[str]:
@@ -70,6 +72,8 @@ def _sources(config: Config) -> list[tuple[str, str]]:
     shown += [(p, p) for p in _FILES]
     if config.environments:
         shown.append((config.environments, ENVIRONMENTS))
+    if config.ca_file:
+        shown.append((config.ca_file, network.CA_FILE))
     return [(source, target) for source, target in shown if os.path.exists(source)]  # noqa: PTH110
 
 
@@ -251,8 +255,10 @@ def lock(request: dict[str, Any], config: Config, filter_code: bytes | None) -> 
     if config.namespaces:
         readable.append("/etc")
     if not config.namespaces or landlock.abi():
-        landlock.restrict(readable, [scratch], _DEVICES)
-    settings.give_environment(scratch, request["environment"])
+        ports = [network.PORT] if request["egress"] else []
+        landlock.restrict(readable, [scratch], _DEVICES, ports)
+    found = network.environment(bool(config.ca_file)) if request["egress"] else {}
+    settings.give_environment(scratch, request["environment"], found)
     tempfile.tempdir = scratch
     if packages:
         sys.path.append(packages)

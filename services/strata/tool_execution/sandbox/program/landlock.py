@@ -1,4 +1,4 @@
-"""Landlock: which files a process may open (linux/landlock.h)."""
+"""Landlock: which files a process may open, which ports it may reach (linux/landlock.h)."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ _FIRST = (1 << 13) - 1
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _RULE_PATH_BENEATH = 1
+_RULE_NET_PORT = 2
+_CONNECT_TCP = 1 << 1
 _CREATE_RULESET_VERSION = 1
 
 
@@ -43,21 +45,27 @@ def _handled(version: int) -> tuple[int, int, int]:
     return files, ports, scopes
 
 
-def restrict(readable: Iterable[str], writable: Iterable[str], devices: Iterable[str]) -> None:
+def restrict(
+    readable: Iterable[str],
+    writable: Iterable[str],
+    devices: Iterable[str],
+    ports: Iterable[int] = (),
+) -> None:
     """Lets this process open these and nothing else, for good.
 
     Args:
         readable: Files and folders that may be read; the missing ones are left out.
         writable: Folders in which all may be done, devices and starting programs excepted.
         devices: Device files that may be read and written.
+        ports: TCP ports that may be connected to, where the kernel's Landlock knows of ports.
 
     Raises:
         OSError: The kernel has no Landlock, or a rule is refused.
     """
     version = abi()
-    files, ports, scopes = _handled(version)
+    files, network, scopes = _handled(version)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
-    attributes = struct.pack("QQQ", files, ports, scopes)
+    attributes = struct.pack("QQQ", files, network, scopes)
     ruleset = kernel.syscall("landlock_create_ruleset", attributes, size, 0)
     try:
         for path in readable:
@@ -66,6 +74,9 @@ def restrict(readable: Iterable[str], writable: Iterable[str], devices: Iterable
             _allow(ruleset, path, files & ~(_EXECUTE | _MAKE_CHAR | _MAKE_BLOCK | _IOCTL_DEV))
         for path in devices:
             _allow(ruleset, path, _READ_FILE | _WRITE_FILE)
+        for port in ports if network else ():
+            rule = struct.pack("=QQ", _CONNECT_TCP, port)
+            kernel.syscall("landlock_add_rule", ruleset, _RULE_NET_PORT, rule, 0)
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
         kernel.syscall("landlock_restrict_self", ruleset, 0)
     finally:

@@ -33,9 +33,20 @@ _NEWER = 451
 _CLONE_NAMESPACES = 0x7E020080  # every CLONE_NEW*, CLONE_NEWTIME among them
 _CLONE_THREAD = 0x00010000
 _AF_UNIX = 1
+_AF_INET = 2
 _SOCK_STREAM = 1
 _NONBLOCK = 0o4000
 _CLOEXEC = 0o2000000
+_SOL_SOCKET = 1
+_IPPROTO_TCP = 6
+# SO_REUSEADDR, SO_SNDBUF, SO_RCVBUF, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO; filters that are put
+# into the kernel (SO_ATTACH_FILTER and its like) are not among them.
+_SOCKET_OPTIONS = (2, 7, 8, 9, 20, 21)
+# TCP_NODELAY, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_QUICKACK, TCP_USER_TIMEOUT; what takes
+# another protocol into the kernel (TCP_ULP) or repairs sockets is not among them.
+_TCP_OPTIONS = (1, 4, 5, 6, 12, 18)
+# Connects with the first byte that is sent, where Landlock before Linux 6.13 does not look.
+_MSG_FASTOPEN = 0x20000000
 # Typing for others; and having the kernel send signals to others (asm-generic/sockios.h, fcntl.h),
 # which Landlock before ABI 6 does not look at.
 _IOCTLS = (0x5412, 0x541C, 0x8901, 0x8902)  # TIOCSTI, TIOCLINUX, FIOSETOWN, SIOCSPGRP
@@ -47,7 +58,8 @@ _SET_ID_BITS = 0o6000
 _SET_MODE_FILTER = 1
 
 # In the tables for the jail's own use, or refused to tools: sockets of every kind (a call has no
-# network, and the abstract names of unix sockets belong to a network namespace).
+# network but what `_network` lets through, and the abstract names of unix sockets belong to a
+# network namespace).
 _NEVER = frozenset({
     "socket", "connect", "accept", "accept4", "bind", "listen", "landlock_create_ruleset",
     "landlock_add_rule", "landlock_restrict_self", "pivot_root", "capset", "seccomp",
@@ -94,13 +106,46 @@ def _without_bits(index: int, bits: int) -> list[Instruction]:
     return [_argument(index), (_ANY_BIT, 0, 1, bits), _DENY, _PERMIT]
 
 
+def _stream_types() -> list[int]:
+    return [_SOCK_STREAM | flags for flags in (0, _NONBLOCK, _CLOEXEC, _NONBLOCK | _CLOEXEC)]
+
+
+def _network() -> dict[str, list[Instruction]]:
+    """Permits what a client of the proxy needs: TCP over IPv4, connecting, a few options.
+
+    No other protocol of the family of streams (SCTP, MPTCP), which Landlock does not look at.
+    """
+    return {
+        "socket": [
+            _argument(0),
+            (_EQUAL, 1, 0, _AF_INET),
+            _DENY,
+            _argument(2),
+            (_EQUAL, 2, 0, 0),
+            (_EQUAL, 1, 0, _IPPROTO_TCP),
+            _DENY,
+            *_only(1, _stream_types()),
+        ],
+        "connect": [_PERMIT],
+        # One list for both levels: with a number of the other one each means something harmless.
+        "setsockopt": [
+            _argument(1),
+            (_EQUAL, 2, 0, _SOL_SOCKET),
+            (_EQUAL, 1, 0, _IPPROTO_TCP),
+            _DENY,
+            *_only(2, (*_SOCKET_OPTIONS, *_TCP_OPTIONS)),
+        ],
+        "sendto": _without_bits(3, _MSG_FASTOPEN),
+        "sendmsg": _without_bits(2, _MSG_FASTOPEN),
+    }
+
+
 def _stream_pair() -> list[Instruction]:
     """Permits pairs of streams of unix sockets.
 
     An end of a pair of datagrams is a socket that can send to any path and abstract name.
     """
-    types = [_SOCK_STREAM | flags for flags in (0, _NONBLOCK, _CLOEXEC, _NONBLOCK | _CLOEXEC)]
-    return [_argument(0), (_EQUAL, 1, 0, _AF_UNIX), _DENY, *_only(1, types)]
+    return [_argument(0), (_EQUAL, 1, 0, _AF_UNIX), _DENY, *_only(1, _stream_types())]
 
 
 def _rules(own: int | None) -> dict[str, list[Instruction]]:
@@ -137,13 +182,16 @@ def _rules(own: int | None) -> dict[str, list[Instruction]]:
     return rules
 
 
-def instructions(machine: str, own: int | None = None) -> list[Instruction]:
+def instructions(
+    machine: str, own: int | None = None, *, network: bool = False
+) -> list[Instruction]:
     """Returns the filter.
 
     Args:
         machine: Whose numbers: ``x86_64`` or ``aarch64``.
         own: The process's own id, where it has no process namespace: it then may not fork, nor
             name another process in a call. None where it has one.
+        network: Whether it may connect to the proxy, in a network namespace of its own.
     """
     numbers = syscalls.TABLES[machine]
     program: list[Instruction] = [
@@ -154,7 +202,8 @@ def instructions(machine: str, own: int | None = None) -> list[Instruction]:
         (_AT_LEAST, 0, 1, _X32_BIT),
         (_RETURN, 0, 0, _KILL),
     ]
-    rules = {name: rule for name, rule in _rules(own).items() if name in numbers}
+    wanted = {**_rules(own), **(_network() if network else {})}
+    rules = {name: rule for name, rule in wanted.items() if name in numbers}
     for name, rule in rules.items():
         program += [(_EQUAL, 0, len(rule), numbers[name]), *rule]
     plain = {name: n for name, n in numbers.items() if name not in rules and name not in _NEVER}

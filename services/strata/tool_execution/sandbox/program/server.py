@@ -25,7 +25,7 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from . import jail, kernel, landlock, seccomp, syscalls, tool
+from . import jail, kernel, landlock, network, seccomp, syscalls, tool
 from .watchdog import PERIOD_S, Watched, look
 
 _CALL = 3
@@ -52,11 +52,14 @@ class ForkServer:
         self._watched: dict[int, Watched] = {}
         self._last_look = 0.0
         self._wake, self._wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._filter: bytes | None = None
+        self._filters: dict[bool, bytes] = {}
         self._own_pids = -1
         if config.namespaces:
             self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-            self._filter = seccomp.assemble(seccomp.instructions(syscalls.machine()))
+            machine = syscalls.machine()
+            for egress in (False, True):
+                code = seccomp.assemble(seccomp.instructions(machine, network=egress))
+                self._filters[egress] = code
 
     def serve(self) -> NoReturn:
         """Serves until the service is gone."""
@@ -141,7 +144,9 @@ class ForkServer:
             if not body:
                 os._exit(0)
             request = json.loads(body)
-            jail.lock(request, self._config, self._filter)
+            if request["egress"]:
+                network.pass_listener(connection, self._config.namespaces)
+            jail.lock(request, self._config, self._filters.get(request["egress"]))
         except BaseException as error:  # noqa: BLE001 - whatever fails, the call is not made
             if connection is not None:
                 text = f"{type(error).__name__}: {error}"

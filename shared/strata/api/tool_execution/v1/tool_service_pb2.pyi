@@ -44,6 +44,7 @@ class Tool(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
+    ALLOWED_HOSTS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "tool-" and a UUID."""
     name: _builtins.str
@@ -88,6 +89,10 @@ class Tool(_message.Message):
     def update_time(self) -> _timestamp_pb2.Timestamp:
         """When it was last changed; unset for built-in tools."""
 
+    @_builtins.property
+    def allowed_hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Hosts that the tool may reach by http and https; empty means no network."""
+
     def __init__(
         self,
         *,
@@ -108,10 +113,11 @@ class Tool(_message.Message):
         version: _builtins.str = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
+        allowed_hosts: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "default_requires_approval", b"default_requires_approval", "description", b"description", "effect", b"effect", "enable_parallel_execution", b"enable_parallel_execution", "id", b"id", "mcp_server_id", b"mcp_server_id", "name", b"name", "parameters_json", b"parameters_json", "pip_requirements", b"pip_requirements", "return_char_limit", b"return_char_limit", "secret_names", b"secret_names", "source_code", b"source_code", "tags", b"tags", "type", b"type", "update_time", b"update_time", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_hosts", b"allowed_hosts", "create_time", b"create_time", "default_requires_approval", b"default_requires_approval", "description", b"description", "effect", b"effect", "enable_parallel_execution", b"enable_parallel_execution", "id", b"id", "mcp_server_id", b"mcp_server_id", "name", b"name", "parameters_json", b"parameters_json", "pip_requirements", b"pip_requirements", "return_char_limit", b"return_char_limit", "secret_names", b"secret_names", "source_code", b"source_code", "tags", b"tags", "type", b"type", "update_time", b"update_time", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -136,6 +142,7 @@ class UpsertToolRequest(_message.Message):
     SECRET_NAMES_FIELD_NUMBER: _builtins.int
     TYPE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
+    ALLOWED_HOSTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
     source_code: _builtins.str
@@ -176,6 +183,13 @@ class UpsertToolRequest(_message.Message):
     def secret_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of secrets that the tool gets."""
 
+    @_builtins.property
+    def allowed_hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Hosts that the tool may reach by http and https, at most 32, in lower-case
+        ASCII: "api.example.com", or "*.example.com" for every name below it, not
+        itself. No addresses and no ports. Empty means no network.
+        """
+
     def __init__(
         self,
         *,
@@ -192,10 +206,11 @@ class UpsertToolRequest(_message.Message):
         secret_names: _abc.Iterable[_builtins.str] | None = ...,
         type: _tool_pb2.ToolType.ValueType = ...,
         name: _builtins.str = ...,
+        allowed_hosts: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["default_requires_approval", b"default_requires_approval", "description", b"description", "effect", b"effect", "enable_parallel_execution", b"enable_parallel_execution", "name", b"name", "parameters_json", b"parameters_json", "pip_requirements", b"pip_requirements", "request_id", b"request_id", "return_char_limit", b"return_char_limit", "secret_names", b"secret_names", "source_code", b"source_code", "tags", b"tags", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_hosts", b"allowed_hosts", "default_requires_approval", b"default_requires_approval", "description", b"description", "effect", b"effect", "enable_parallel_execution", b"enable_parallel_execution", "name", b"name", "parameters_json", b"parameters_json", "pip_requirements", b"pip_requirements", "request_id", b"request_id", "return_char_limit", b"return_char_limit", "secret_names", b"secret_names", "source_code", b"source_code", "tags", b"tags", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -466,7 +481,7 @@ class RunToolRequest(_message.Message):
     tool_id: _builtins.str
     """Id of a custom tool or, for a dry run,"""
     source_code: _builtins.str
-    """source that is not stored and gets no secrets."""
+    """source that is not stored and gets no secrets and no network."""
     arguments_json: _builtins.str
     """Arguments, a JSON object; empty means none."""
     agent_id: _builtins.str

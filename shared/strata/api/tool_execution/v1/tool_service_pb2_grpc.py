@@ -89,7 +89,7 @@ class ToolServiceServicer:
         changed. Nothing of the source is run: what is wrong with it is named by line
         and parameter. ALREADY_EXISTS (NAME_TAKEN by a built-in tool or one of another
         type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata "what"): packages
-        where the server has them switched off.
+        or allowed_hosts where the server has them switched off.
         Packages are fetched before the tool is stored, which can take minutes once;
         those that cannot be had are INVALID_ARGUMENT (INVALID_FIELD), an index that
         does not answer is UNAVAILABLE (DEPENDENCY_UNAVAILABLE).

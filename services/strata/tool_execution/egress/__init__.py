@@ -1,0 +1,1 @@
+"""Network access of tools: the proxy through which calls reach the hosts that they name."""

@@ -1,0 +1,21 @@
+"""The hosts that a tool may reach.
+
+Revision ID: 0004
+"""
+
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Adds the list; tools that are there reach none."""
+    op.execute("ALTER TABLE tools ADD COLUMN allowed_hosts text[] NOT NULL DEFAULT '{}'")
+
+
+def downgrade() -> None:
+    """Drops it: tools reach nothing then."""
+    op.execute("ALTER TABLE tools DROP COLUMN allowed_hosts")

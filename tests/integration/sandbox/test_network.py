@@ -1,0 +1,340 @@
+"""Calls that may reach some hosts: these and nothing else, as root and as nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import idna
+import psutil
+import pytest
+import pytest_asyncio
+
+from certificates import self_signed
+from integration.sandbox.attacks import source
+from integration.sandbox.jails import ROOT, Worker, readable
+from strata.shared.web.guard import Guard
+from strata.tool_execution.domain.sandbox import Isolation, Limits, Run, RunStatus
+from strata.tool_execution.egress.proxy import EgressProxy, ProxyLimits
+from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
+from strata.tool_execution.sandbox.program import landlock
+from web_servers import Names, RawServer, ok, raw_server, redirect
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HOSTS = ["api.example.com", "*.example.org", "inside.example.com", "meta.example.com"]
+NAMES = {
+    "api.example.com": ["127.0.0.1"],
+    "a.b.example.org": ["127.0.0.1"],
+    "example.org": ["127.0.0.1"],
+    "other.example.com": ["127.0.0.1"],
+    "inside.example.com": ["10.0.0.1"],
+    "meta.example.com": ["127.0.0.1", "169.254.169.254"],
+}
+BYTES = 4 << 20
+FETCH = """
+import http.client, json, socket, urllib.error, urllib.request
+def get(url, data=None):
+    try:
+        with urllib.request.urlopen(url, data) as answer:
+            return [answer.status, answer.read().decode()]
+    except urllib.error.HTTPError as error:
+        return [error.code, error.read().decode()]
+    except OSError as error:
+        return [0, str(error)]
+def f(urls):
+    return {url: get(url) for url in urls}
+"""
+
+HELD = """
+import socket
+def f(port):
+    held = [socket.create_connection(("127.0.0.1", 3128)) for _ in range(5)]
+    held[0].sendall(f"GET http://api.example.com:{port}/ HTTP/1.1\\r\\n\\r\\n".encode())
+    return held[0].recv(15).decode()
+"""
+
+
+@dataclass
+class Place:
+    """Servers on loopback, and a sandbox whose calls may reach them."""
+
+    plain: RawServer
+    secure: RawServer
+    closed: RawServer
+    worker: Worker | None = None
+
+    async def run(self, *arguments: Any, **fields: Any) -> Any:
+        assert self.worker is not None
+        return await asyncio.to_thread(self.worker.run, *arguments, **fields)
+
+    async def value(self, *arguments: Any, **fields: Any) -> Any:
+        assert self.worker is not None
+        fields = {"hosts": HOSTS, **fields}
+        return await asyncio.to_thread(self.worker.value, *arguments, **fields)
+
+    async def get(self, *urls: str) -> dict[str, Any]:
+        found: dict[str, Any] = await self.value(FETCH, {"urls": urls})
+        return found
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A folder that every user can read."""
+    with TemporaryDirectory(dir="/var/tmp") as path:
+        Path(path).chmod(0o755)
+        yield Path(path)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["own user", "nobody"])
+async def place(request: pytest.FixtureRequest, folder: Path) -> AsyncIterator[Place]:
+    other_user = request.param == "nobody"
+    if other_user and (os.geteuid() != 0 or not readable(ROOT)):
+        pytest.skip("the service cannot be started as another user here")
+    pem, key = self_signed(folder, ["api.example.com", "*.b.example.org"])
+    pem.chmod(0o644)
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(pem, key)
+    async with AsyncExitStack() as stack:
+        plain = await stack.enter_async_context(raw_server())
+        secure = await stack.enter_async_context(raw_server(serving))
+        closed = await stack.enter_async_context(raw_server())
+        for server in (plain, secure, closed):
+            server.answers["/"] = ok(b"hello")
+        network = {
+            "names": NAMES,
+            "ports": [plain.port, secure.port],
+            "limits": {"bytes": BYTES, "head_s": 1.0},
+            "libraries": str(Path(idna.__file__).parents[1]),
+        }
+        worker = await asyncio.to_thread(
+            partial(
+                Worker, other_user=other_user, restricted=False, network=network, ca_file=str(pem)
+            )
+        )
+        try:
+            if worker.level is not Isolation.NAMESPACES:
+                pytest.skip(f"this machine gives no namespaces: {worker.words}")
+            yield Place(plain, secure, closed, worker)
+        finally:
+            await asyncio.to_thread(worker.close)
+
+
+async def test_hosts_of_the_list_are_reached_by_http_and_https(place: Place) -> None:
+    urls = [
+        place.plain.url("/", "api.example.com"),
+        place.plain.url("/", "a.b.example.org"),
+        f"https://api.example.com:{place.secure.port}/",
+        f"https://A.B.example.org.:{place.secure.port}/",
+    ]
+    found = await place.get(*urls)
+    # The certificate is not one of a name with a final dot; the proxy let it through.
+    last = found.pop(urls[-1])
+    assert found == {url: [200, "hello"] for url in urls[:-1]}
+    assert last == [200, "hello"] or "CERTIFICATE" in last[1].upper()
+
+
+async def test_what_is_not_on_the_list_is_refused(place: Place) -> None:
+    before = len(place.plain.heads), len(place.secure.heads)
+    plain, secure = place.plain.port, place.secure.port
+    refused = [
+        f"http://other.example.com:{plain}/",
+        f"https://other.example.com:{secure}/",
+        f"http://example.org:{plain}/",
+        f"http://xexample.org:{plain}/",
+        f"http://api.example.com.example.net:{plain}/",
+        f"http://inside.example.com:{plain}/",
+        f"http://meta.example.com:{plain}/",
+        f"http://api.example.com:{place.closed.port}/",
+        f"https://api.example.com:{place.closed.port}/",
+        "http://api.example.com:22/",
+        "http://metadata.google.internal/",
+    ]
+    numbers = ("127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "[::1]",
+               "[::ffff:127.0.0.1]", "169.254.169.254", "0", "127.0.0.1.", "localhost")  # fmt: skip
+    refused += [f"http://{number}:{plain}/" for number in numbers]
+    refused += [f"https://{number}:{secure}/" for number in numbers]
+    found = await place.get(*refused)
+    assert found.keys() == set(refused)
+    wrong = {u: w for u, w in found.items() if w[0] not in (400, 403) and " 403 " not in w[1]}
+    assert wrong == {}
+    assert "not by addresses" in found[f"http://169.254.169.254:{plain}/"][1]
+    assert (len(place.plain.heads), len(place.secure.heads)) == before
+    assert place.closed.heads == []
+
+
+async def test_a_redirect_to_another_host_is_refused(place: Place) -> None:
+    place.plain.answers["/away"] = redirect(place.plain.url("/", "other.example.com"))
+    place.plain.answers["/here"] = redirect(place.plain.url("/", "a.b.example.org"))
+    away, here = (place.plain.url(path, "api.example.com") for path in ("/away", "/here"))
+    found = await place.get(away, here)
+    assert found[away][0] == 403
+    assert "do not name other.example.com" in found[away][1]
+    assert found[here] == [200, "hello"]
+
+
+async def test_there_is_no_other_way_out(place: Place) -> None:
+    body = """
+    def f(port):
+        def connect(family, address, kind=socket.SOCK_STREAM, protocol=0):
+            with socket.socket(family, kind, protocol) as s:
+                s.settimeout(2)
+                s.connect(address)
+                return s
+        def fast_open():
+            with socket.socket() as s:
+                return s.sendto(b"x", 0x20000000, ("127.0.0.1", port))
+        def listen(proxy):
+            with socket.socket() as s:
+                s.bind(("127.0.0.1", 0))
+        def option(level, name):
+            with socket.socket() as s:
+                s.setsockopt(level, name, b"tls")
+        inet = socket.AF_INET
+        ways = {
+            "loopback": lambda: connect(inet, ("127.0.0.1", port)),
+            "metadata": lambda: connect(inet, ("169.254.169.254", 80)),
+            "outside": lambda: connect(inet, ("192.0.2.1", 3128)),
+            "ipv6": lambda: connect(socket.AF_INET6, ("::1", port)),
+            "udp": lambda: connect(inet, ("10.0.0.2", 53), socket.SOCK_DGRAM),
+            "dns": lambda: socket.getaddrinfo("api.example.com", 80),
+            "raw": lambda: connect(inet, ("127.0.0.1", 0), socket.SOCK_RAW, 1),
+            "mptcp": lambda: connect(inet, ("127.0.0.1", 3128), socket.SOCK_STREAM, 262),
+            "sctp": lambda: connect(inet, ("127.0.0.1", 3128), socket.SOCK_STREAM, 132),
+            "unix": lambda: connect(socket.AF_UNIX, "\\0database"),
+            "netlink": lambda: connect(16, (0, 0), socket.SOCK_RAW),
+            "packet": lambda: connect(17, ("lo", 0), socket.SOCK_RAW),
+            "fast open": fast_open,
+            "listen": lambda: listen(port),
+            "ulp": lambda: option(6, 31),
+            "ip option": lambda: option(0, 64),
+            "namespace": lambda: call(272, 0x40000000) == 0 or 1 / 0,
+        }
+        found = {name: attempt(way) for name, way in ways.items()}
+        found["proxy"] = attempt(lambda: connect(inet, ("127.0.0.1", 3128)))
+        return found
+    """
+    found = await place.value(source(body), {"port": place.plain.port})
+    assert found.pop("proxy")[0] == "got"
+    assert {way: what for way, what in found.items() if what[0] != "stopped"} == {}
+
+
+async def test_sockets_of_other_kinds_cannot_even_be_made(place: Place) -> None:
+    """The filter alone: nothing here is refused by the namespace or by Landlock."""
+    body = """
+    def f():
+        def fast_open():
+            with socket.socket() as s:
+                return s.sendto(b"x", 0x20000000, ("127.0.0.1", 3128))
+        kinds = {
+            "ipv6": (socket.AF_INET6, socket.SOCK_STREAM), "udp": (2, socket.SOCK_DGRAM),
+            "unix": (1, socket.SOCK_STREAM), "unix datagrams": (1, socket.SOCK_DGRAM),
+            "raw": (2, socket.SOCK_RAW, 1), "mptcp": (2, socket.SOCK_STREAM, 262),
+            "netlink": (16, socket.SOCK_RAW), "packet": (17, socket.SOCK_RAW),
+        }
+        found = {name: attempt(lambda: socket.socket(*kind)) for name, kind in kinds.items()}
+        found["tcp"] = attempt(lambda: socket.socket(2, socket.SOCK_STREAM, 6).close())
+        return {**found, "fast open": attempt(fast_open)}
+    """
+    found = await place.value(source(body))
+    assert found.pop("tcp") == ["got", "None"]
+    assert {kind: what for kind, what in found.items() if what[1] != "PermissionError"} == {}
+
+
+async def test_a_call_without_hosts_has_no_socket(place: Place) -> None:
+    body = """
+    def f():
+        found = {"socket": attempt(socket.socket), "proxy": [k for k in os.environ if "PROXY" in k]}
+        return {**found, "loopback": attempt(lambda: socket.create_connection(("127.0.0.1", 3128)))}
+    """
+    assert await place.value(source(body), hosts=[]) == {
+        "socket": ["stopped", "PermissionError"],
+        "loopback": ["stopped", "PermissionError"],
+        "proxy": [],
+    }
+
+
+async def test_endless_and_slow_answers_end(place: Place) -> None:
+    async def endless(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            writer.write(b"x" * 65536)
+            await writer.drain()
+
+    async def silent(writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    place.plain.answers.update({"/endless": endless, "/silent": silent})
+    many, none = (place.plain.url(path, "api.example.com") for path in ("/endless", "/silent"))
+    found = await place.get(many, place.plain.url("/", "api.example.com"))
+    # What is cut is an error, and never a shorter answer.
+    assert found[many][0] == 0
+    assert found[place.plain.url("/", "api.example.com")][0] == 429
+    result = await place.run(
+        FETCH, "f", {"urls": [none]}, hosts=HOSTS, limits={"wall_seconds": 1.0}
+    )
+    assert result.status is RunStatus.TIMEOUT
+    assert await place.get(place.plain.url("/", "api.example.com"))
+
+
+async def test_landlock_alone_and_a_sandbox_without_a_proxy_refuse_hosts() -> None:
+    if not landlock.abi():
+        pytest.skip("this kernel has no Landlock")
+    network = {"names": {}, "ports": [80], "libraries": str(Path(idna.__file__).parents[1])}
+    start = partial(Worker, other_user=False, restricted=True, network=network)
+    worker = await asyncio.to_thread(start)
+    try:
+        result = worker.run("def f():\n    return 1", hosts=HOSTS)
+        assert result.status is RunStatus.REFUSED
+        assert "need network namespaces" in result.detail
+    finally:
+        await asyncio.to_thread(worker.close)
+
+
+async def test_nothing_is_left_of_a_hundred_calls() -> None:
+    async with raw_server() as server:
+        server.answers["/"] = ok(b"hello")
+        guard = Guard(Names(), private_networks=["127.0.0.0/8"], ports=[server.port])
+        proxies = partial(EgressProxy, admission=guard, limits=ProxyLimits())
+        sandbox = await JailSandbox.start(JailConfig(proxies=proxies, warm=2))
+        if sandbox.isolation is not Isolation.NAMESPACES:
+            await sandbox.close()
+            pytest.skip("this machine gives no namespaces")
+        run = Run(
+            HELD,
+            "f",
+            f'{{"port": {server.port}}}',
+            hosts=("api.example.com",),
+            limits=Limits(wall_seconds=20),
+        )
+        me = psutil.Process()
+
+        async def count() -> tuple[int, int]:
+            # Until the processes that wait for the next call are there again.
+            for _ in range(200):
+                seen = me.num_fds(), len(me.children(recursive=True))
+                await asyncio.sleep(0.02)
+                if seen == (me.num_fds(), len(me.children(recursive=True))):
+                    return seen
+            return seen
+
+        try:
+            assert (await sandbox.run(run)).value_json == '"HTTP/1.1 200 OK"'
+            before = await count()
+            for _ in range(20):
+                results = await asyncio.gather(*(sandbox.run(run) for _ in range(5)))
+                assert {r.value_json for r in results} == {'"HTTP/1.1 200 OK"'}
+            for _ in range(200):
+                if await count() == before:
+                    break
+            assert await count() == before
+        finally:
+            await sandbox.close()

@@ -1,0 +1,176 @@
+"""Tools that name hosts: in the registry, through the API, and with what the operator says."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+import pytest
+
+from integration.agent_loop.world import World
+from integration.tool_execution.conftest import Tools
+from integration.tool_execution.test_registry import run, told, upsert
+from strata.api.common.v1 import tool_pb2
+from strata.api.tool_execution.v1 import tool_service_pb2 as pb
+from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
+from strata.shared.context import Caller, RequestContext, use
+from strata.shared.errors import InvalidArgumentError, UnimplementedError
+from strata.shared.secrets import Envelope, generate_master_key, open_envelope
+from strata.shared.web.guard import Guard
+from strata.tool_execution.custom.executor import SandboxRunner
+from strata.tool_execution.custom.secrets import SecretBox
+from strata.tool_execution.domain.hosts import NetworkPolicy
+from strata.tool_execution.domain.sandbox import Isolation
+from strata.tool_execution.domain.tools import Effect, OwnDefinition, Tool, ToolError, ToolType
+from strata.tool_execution.egress.proxy import EgressProxy, ProxyLimits
+from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
+from strata.tool_execution.settings import ToolExecutionSettings
+from web_servers import Names, ok, raw_server
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SOURCE = '''
+import os
+import urllib.error
+import urllib.request
+
+def get(url: str) -> str:
+    """Gets a page.
+
+    Args:
+        url: Of the page.
+    """
+    headers = {"Authorization": "Bearer " + os.environ.get("API_KEY", "")}
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, headers=headers)).read().decode()
+    except urllib.error.HTTPError as error:
+        return f"{error.code} {error.read().decode()}"
+'''
+
+
+@pytest.fixture
+def registry(world: World) -> Any:
+    return pb_grpc.ToolServiceStub(world.channel("tool_execution"))
+
+
+def tool(*hosts: str, secrets: tuple[str, ...] = ()) -> Tool:
+    own = OwnDefinition("tool-1", SOURCE, "get", allowed_hosts=hosts, secret_names=secrets)
+    return Tool("get", "d", ToolType.CUSTOM, {}, Effect.UNDECLARED, own=own)
+
+
+async def test_hosts_are_stored_and_make_another_version(registry: Any, tools: Tools) -> None:
+    without = await upsert(registry, SOURCE)
+    stored = await upsert(
+        registry, SOURCE, allowed_hosts=["b.example.com", "*.a.example", "b.example.com"]
+    )
+    assert list(stored.allowed_hosts) == ["*.a.example", "b.example.com"]
+    assert stored.version != without.version
+    assert (await registry.GetTool(pb.GetToolRequest(name="get"))).tool == stored
+    assert (await upsert(registry, SOURCE)).version == without.version
+    stored = await upsert(registry, SOURCE, allowed_hosts=["b.example.com"])
+    # The proxy answers that it is another host: the call has one, and its list is that of the tool.
+    arguments = {"url": "http://other.example.com/"}
+    request = pb.RunToolRequest(tool_id=stored.id, arguments_json=json.dumps(arguments))
+    ran = await registry.RunTool(request)
+    if ran.isolation == Isolation.NAMESPACES.label:
+        words = "403 The tool's allowed_hosts do not name other.example.com."
+        ok_, said = told(ran)
+        assert (ok_, said.strip()) == (True, words)
+        by_agent = told(await run(tools, "get", **arguments))
+        assert (by_agent[0], by_agent[1].strip()) == (True, words)
+    dry = pb.RunToolRequest(source_code=SOURCE, arguments_json=json.dumps(arguments))
+    assert not told(await registry.RunTool(dry))[0]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "field"),
+    [
+        (["127.0.0.1"], "allowed_hosts[0]"),
+        (["a.com", "b.com:443"], "allowed_hosts[1]"),
+        (["*"], "allowed_hosts[0]"),
+        ([f"h{n}.com" for n in range(33)], "allowed_hosts"),
+    ],
+)
+async def test_what_is_no_name_is_a_violation(registry: Any, hosts: list[str], field: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        await upsert(registry, SOURCE, allowed_hosts=hosts)
+    assert [each.field for each in caught.value.violations] == [field]
+
+
+async def test_a_tool_of_the_client_has_none(registry: Any) -> None:
+    fields = {"name": "x", "description": "d", "parameters_json": '{"properties": {}}'}
+    with pytest.raises(InvalidArgumentError) as caught:
+        await upsert(
+            registry, "", type=tool_pb2.TOOL_TYPE_CLIENT, allowed_hosts=["a.com"], **fields
+        )
+    assert [each.field for each in caught.value.violations] == ["allowed_hosts"]
+
+
+async def test_the_operator_decides_at_storing_and_at_running() -> None:
+    off = SandboxRunner(_NoSandbox(), SecretBox(None), network=NetworkPolicy(allowed=False))
+    with pytest.raises(UnimplementedError) as caught:
+        await off.prepare(tool("a.example.com"))
+    assert caught.value.metadata["what"] == "allowed_hosts"
+    with pytest.raises(ToolError, match="switched off"):
+        await off.run(tool("a.example.com"), {}, {})
+    await off.prepare(tool())
+
+    some = NetworkPolicy(allowed=True, hosts=("*.example.com",))
+    some_runner = SandboxRunner(_NoSandbox(), SecretBox(None), network=some)
+    await some_runner.prepare(tool("a.example.com", "*.b.example.com"))
+    with pytest.raises(InvalidArgumentError, match=r"b\.org"):
+        await some_runner.prepare(tool("a.example.com", "b.org"))
+    with pytest.raises(ToolError, match=r"b\.org"):
+        await some_runner.run(tool("a.example.com", "b.org"), {}, {})
+
+
+async def test_a_secret_is_sent_to_the_host_and_not_shown() -> None:
+    caller = Caller(organization_id="o", project_id="project-1", principal="p")
+    with use(RequestContext(caller)):
+        await _send_a_secret()
+
+
+async def _send_a_secret() -> None:
+    box = SecretBox(_envelope())
+    sealed = {"API_KEY": box.seal("API_KEY", "sk-very-secret")}
+    async with raw_server() as server:
+        server.answers["/"] = ok(b"your key is sk-very-secret")
+        guard = Guard(Names(), private_networks=["127.0.0.0/8"], ports=[server.port])
+        proxies = partial(EgressProxy, admission=guard, limits=ProxyLimits())
+        sandbox = await JailSandbox.start(JailConfig(proxies=proxies, warm=1))
+        try:
+            if sandbox.isolation is not Isolation.NAMESPACES:
+                pytest.skip("this machine gives no namespaces")
+            runner = SandboxRunner(sandbox, box, network=NetworkPolicy(allowed=True))
+            asking = tool("api.example.com", secrets=("API_KEY",))
+            url = server.url("/", "api.example.com")
+            ran = await runner.run(asking, {"url": url}, sealed)
+        finally:
+            await sandbox.close()
+        assert ran.output.value == "your key is [secret API_KEY]"
+        assert "Authorization: Bearer sk-very-secret\r\n" in server.heads[0]
+
+
+@pytest.mark.parametrize(
+    "bad", [{"egress_hosts": ("10.0.0.1",)}, {"egress_private_networks": ("x",)}]
+)
+async def test_settings_that_mean_nothing_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        ToolExecutionSettings(**bad)
+
+
+def _envelope() -> Envelope:
+    envelope = open_envelope([generate_master_key()], None)
+    assert envelope is not None
+    return envelope
+
+
+class _NoSandbox:
+    isolation: Any = None
+
+    async def run(self, run: Any) -> Any:
+        pytest.fail("it was run")
+
+    async def close(self) -> None:
+        """Nothing is open."""
