@@ -27,7 +27,7 @@ from strata.api.common.v1 import message_pb2 as strata_dot_api_dot_common_dot_v1
 from strata.api.common.v1 import tool_pb2 as strata_dot_api_dot_common_dot_v1_dot_tool__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/strata/api/tool_execution/v1/tool_service.proto\x12\x1cstrata.api.tool_execution.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"strata/api/common/v1/message.proto\x1a\x1fstrata/api/common/v1/tool.proto\"\xec\x03\n\x04Tool\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12,\n\x04type\x18\x04 \x01(\x0e\x32\x1e.strata.api.common.v1.ToolType\x12\x17\n\x0fparameters_json\x18\x05 \x01(\t\x12\x13\n\x0bsource_code\x18\x06 \x01(\t\x12\x0c\n\x04tags\x18\x07 \x03(\t\x12\x19\n\x11return_char_limit\x18\x08 \x01(\x05\x12!\n\x19\x64\x65\x66\x61ult_requires_approval\x18\t \x01(\x08\x12!\n\x19\x65nable_parallel_execution\x18\n \x01(\x08\x12\x30\n\x06\x65\x66\x66\x65\x63t\x18\x0b \x01(\x0e\x32 .strata.api.common.v1.ToolEffect\x12\x18\n\x10pip_requirements\x18\x0c \x03(\t\x12\x14\n\x0csecret_names\x18\r \x03(\t\x12\x15\n\rmcp_server_id\x18\x0e \x01(\t\x12\x0f\n\x07version\x18\x0f \x01(\t\x12/\n\x0b\x63reate_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xf7\x02\n\x11UpsertToolRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0bsource_code\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\x0c\n\x04tags\x18\x05 \x03(\t\x12\x19\n\x11return_char_limit\x18\x06 \x01(\x05\x12!\n\x19\x64\x65\x66\x61ult_requires_approval\x18\x07 \x01(\x08\x12!\n\x19\x65nable_parallel_execution\x18\x08 \x01(\x08\x12\x30\n\x06\x65\x66\x66\x65\x63t\x18\t \x01(\x0e\x32 .strata.api.common.v1.ToolEffect\x12\x18\n\x10pip_requirements\x18\n \x03(\t\x12\x14\n\x0csecret_names\x18\x0b \x03(\t\x12,\n\x04type\x18\x0c \x01(\x0e\x32\x1e.strata.api.common.v1.ToolType\x12\x0c\n\x04name\x18\r \x01(\t\"F\n\x12UpsertToolResponse\x12\x30\n\x04tool\x18\x01 \x01(\x0b\x32\".strata.api.tool_execution.v1.Tool\"/\n\x0eGetToolRequest\x12\x0f\n\x07tool_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"C\n\x0fGetToolResponse\x12\x30\n\x04tool\x18\x01 \x01(\x0b\x32\".strata.api.tool_execution.v1.Tool\"h\n\x10ListToolsRequest\x12-\n\x05types\x18\x01 \x03(\x0e\x32\x1e.strata.api.common.v1.ToolType\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"_\n\x11ListToolsResponse\x12\x31\n\x05tools\x18\x01 \x03(\x0b\x32\".strata.api.tool_execution.v1.Tool\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"$\n\x11\x44\x65leteToolRequest\x12\x0f\n\x07tool_id\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteToolResponse\"2\n\x12SearchToolsRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x05\"J\n\x07ToolHit\x12\x30\n\x04tool\x18\x01 \x01(\x0b\x32\".strata.api.tool_execution.v1.Tool\x12\r\n\x05score\x18\x02 \x01(\x01\"J\n\x13SearchToolsResponse\x12\x33\n\x04hits\x18\x01 \x03(\x0b\x32%.strata.api.tool_execution.v1.ToolHit\"N\n\x0eRunToolRequest\x12\x0f\n\x07tool_id\x18\x01 \x01(\t\x12\x13\n\x0bsource_code\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"t\n\x0fRunToolResponse\x12\x39\n\x0btool_return\x18\x01 \x01(\x0b\x32$.strata.api.common.v1.ToolReturnPart\x12\x13\n\x0b\x64uration_ms\x18\x02 \x01(\x03\x12\x11\n\tisolation\x18\x03 \x01(\t\"/\n\x10PutSecretRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\x13\n\x11PutSecretResponse2\xad\x06\n\x0bToolService\x12t\n\nUpsertTool\x12/.strata.api.tool_execution.v1.UpsertToolRequest\x1a\x30.strata.api.tool_execution.v1.UpsertToolResponse\"\x03\x90\x02\x02\x12k\n\x07GetTool\x12,.strata.api.tool_execution.v1.GetToolRequest\x1a-.strata.api.tool_execution.v1.GetToolResponse\"\x03\x90\x02\x01\x12q\n\tListTools\x12..strata.api.tool_execution.v1.ListToolsRequest\x1a/.strata.api.tool_execution.v1.ListToolsResponse\"\x03\x90\x02\x01\x12t\n\nDeleteTool\x12/.strata.api.tool_execution.v1.DeleteToolRequest\x1a\x30.strata.api.tool_execution.v1.DeleteToolResponse\"\x03\x90\x02\x02\x12w\n\x0bSearchTools\x12\x30.strata.api.tool_execution.v1.SearchToolsRequest\x1a\x31.strata.api.tool_execution.v1.SearchToolsResponse\"\x03\x90\x02\x01\x12\x66\n\x07RunTool\x12,.strata.api.tool_execution.v1.RunToolRequest\x1a-.strata.api.tool_execution.v1.RunToolResponse\x12q\n\tPutSecret\x12..strata.api.tool_execution.v1.PutSecretRequest\x1a/.strata.api.tool_execution.v1.PutSecretResponse\"\x03\x90\x02\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/strata/api/tool_execution/v1/tool_service.proto\x12\x1cstrata.api.tool_execution.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"strata/api/common/v1/message.proto\x1a\x1fstrata/api/common/v1/tool.proto\"\xa4\x04\n\x04Tool\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12,\n\x04type\x18\x04 \x01(\x0e\x32\x1e.strata.api.common.v1.ToolType\x12\x17\n\x0fparameters_json\x18\x05 \x01(\t\x12\x13\n\x0bsource_code\x18\x06 \x01(\t\x12\x0c\n\x04tags\x18\x07 \x03(\t\x12\x19\n\x11return_char_limit\x18\x08 \x01(\x05\x12!\n\x19\x64\x65\x66\x61ult_requires_approval\x18\t \x01(\x08\x12!\n\x19\x65nable_parallel_execution\x18\n \x01(\x08\x12\x30\n\x06\x65\x66\x66\x65\x63t\x18\x0b \x01(\x0e\x32 .strata.api.common.v1.ToolEffect\x12\x18\n\x10pip_requirements\x18\x0c \x03(\t\x12\x14\n\x0csecret_names\x18\r \x03(\t\x12\x15\n\rmcp_server_id\x18\x0e \x01(\t\x12\x0f\n\x07version\x18\x0f \x01(\t\x12/\n\x0b\x63reate_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x36\n\x0creturns_from\x18\x12 \x01(\x0e\x32 .strata.api.common.v1.Provenance\"\xf7\x02\n\x11UpsertToolRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0bsource_code\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\x0c\n\x04tags\x18\x05 \x03(\t\x12\x19\n\x11return_char_limit\x18\x06 \x01(\x05\x12!\n\x19\x64\x65\x66\x61ult_requires_approval\x18\x07 \x01(\x08\x12!\n\x19\x65nable_parallel_execution\x18\x08 \x01(\x08\x12\x30\n\x06\x65\x66\x66\x65\x63t\x18\t \x01(\x0e\x32 .strata.api.common.v1.ToolEffect\x12\x18\n\x10pip_requirements\x18\n \x03(\t\x12\x14\n\x0csecret_names\x18\x0b \x03(\t\x12,\n\x04type\x18\x0c \x01(\x0e\x32\x1e.strata.api.common.v1.ToolType\x12\x0c\n\x04name\x18\r \x01(\t\"F\n\x12UpsertToolResponse\x12\x30\n\x04tool\x18\x01 \x01(\x0b\x32\".strata.api.tool_execution.v1.Tool\"/\n\x0eGetToolRequest\x12\x0f\n\x07tool_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"C\n\x0fGetToolResponse\x12\x30\n\x04tool\x18\x01 \x01(\x0b\x32\".strata.api.tool_execution.v1.Tool\"h\n\x10ListToolsRequest\x12-\n\x05types\x18\x01 \x03(\x0e\x32\x1e.strata.api.common.v1.ToolType\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"_\n\x11ListToolsResponse\x12\x31\n\x05tools\x18\x01 \x03(\x0b\x32\".strata.api.tool_execution.v1.Tool\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"$\n\x11\x44\x65leteToolRequest\x12\x0f\n\x07tool_id\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteToolResponse\"2\n\x12SearchToolsRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x05\"J\n\x07ToolHit\x12\x30\n\x04tool\x18\x01 \x01(\x0b\x32\".strata.api.tool_execution.v1.Tool\x12\r\n\x05score\x18\x02 \x01(\x01\"J\n\x13SearchToolsResponse\x12\x33\n\x04hits\x18\x01 \x03(\x0b\x32%.strata.api.tool_execution.v1.ToolHit\"N\n\x0eRunToolRequest\x12\x0f\n\x07tool_id\x18\x01 \x01(\t\x12\x13\n\x0bsource_code\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\"t\n\x0fRunToolResponse\x12\x39\n\x0btool_return\x18\x01 \x01(\x0b\x32$.strata.api.common.v1.ToolReturnPart\x12\x13\n\x0b\x64uration_ms\x18\x02 \x01(\x03\x12\x11\n\tisolation\x18\x03 \x01(\t\"/\n\x10PutSecretRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\x13\n\x11PutSecretResponse2\xad\x06\n\x0bToolService\x12t\n\nUpsertTool\x12/.strata.api.tool_execution.v1.UpsertToolRequest\x1a\x30.strata.api.tool_execution.v1.UpsertToolResponse\"\x03\x90\x02\x02\x12k\n\x07GetTool\x12,.strata.api.tool_execution.v1.GetToolRequest\x1a-.strata.api.tool_execution.v1.GetToolResponse\"\x03\x90\x02\x01\x12q\n\tListTools\x12..strata.api.tool_execution.v1.ListToolsRequest\x1a/.strata.api.tool_execution.v1.ListToolsResponse\"\x03\x90\x02\x01\x12t\n\nDeleteTool\x12/.strata.api.tool_execution.v1.DeleteToolRequest\x1a\x30.strata.api.tool_execution.v1.DeleteToolResponse\"\x03\x90\x02\x02\x12w\n\x0bSearchTools\x12\x30.strata.api.tool_execution.v1.SearchToolsRequest\x1a\x31.strata.api.tool_execution.v1.SearchToolsResponse\"\x03\x90\x02\x01\x12\x66\n\x07RunTool\x12,.strata.api.tool_execution.v1.RunToolRequest\x1a-.strata.api.tool_execution.v1.RunToolResponse\x12q\n\tPutSecret\x12..strata.api.tool_execution.v1.PutSecretRequest\x1a/.strata.api.tool_execution.v1.PutSecretResponse\"\x03\x90\x02\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,37 +47,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOOLSERVICE'].methods_by_name['PutSecret']._loaded_options = None
   _globals['_TOOLSERVICE'].methods_by_name['PutSecret']._serialized_options = b'\220\002\002'
   _globals['_TOOL']._serialized_start=184
-  _globals['_TOOL']._serialized_end=676
-  _globals['_UPSERTTOOLREQUEST']._serialized_start=679
-  _globals['_UPSERTTOOLREQUEST']._serialized_end=1054
-  _globals['_UPSERTTOOLRESPONSE']._serialized_start=1056
-  _globals['_UPSERTTOOLRESPONSE']._serialized_end=1126
-  _globals['_GETTOOLREQUEST']._serialized_start=1128
-  _globals['_GETTOOLREQUEST']._serialized_end=1175
-  _globals['_GETTOOLRESPONSE']._serialized_start=1177
-  _globals['_GETTOOLRESPONSE']._serialized_end=1244
-  _globals['_LISTTOOLSREQUEST']._serialized_start=1246
-  _globals['_LISTTOOLSREQUEST']._serialized_end=1350
-  _globals['_LISTTOOLSRESPONSE']._serialized_start=1352
-  _globals['_LISTTOOLSRESPONSE']._serialized_end=1447
-  _globals['_DELETETOOLREQUEST']._serialized_start=1449
-  _globals['_DELETETOOLREQUEST']._serialized_end=1485
-  _globals['_DELETETOOLRESPONSE']._serialized_start=1487
-  _globals['_DELETETOOLRESPONSE']._serialized_end=1507
-  _globals['_SEARCHTOOLSREQUEST']._serialized_start=1509
-  _globals['_SEARCHTOOLSREQUEST']._serialized_end=1559
-  _globals['_TOOLHIT']._serialized_start=1561
-  _globals['_TOOLHIT']._serialized_end=1635
-  _globals['_SEARCHTOOLSRESPONSE']._serialized_start=1637
-  _globals['_SEARCHTOOLSRESPONSE']._serialized_end=1711
-  _globals['_RUNTOOLREQUEST']._serialized_start=1713
-  _globals['_RUNTOOLREQUEST']._serialized_end=1791
-  _globals['_RUNTOOLRESPONSE']._serialized_start=1793
-  _globals['_RUNTOOLRESPONSE']._serialized_end=1909
-  _globals['_PUTSECRETREQUEST']._serialized_start=1911
-  _globals['_PUTSECRETREQUEST']._serialized_end=1958
-  _globals['_PUTSECRETRESPONSE']._serialized_start=1960
-  _globals['_PUTSECRETRESPONSE']._serialized_end=1979
-  _globals['_TOOLSERVICE']._serialized_start=1982
-  _globals['_TOOLSERVICE']._serialized_end=2795
+  _globals['_TOOL']._serialized_end=732
+  _globals['_UPSERTTOOLREQUEST']._serialized_start=735
+  _globals['_UPSERTTOOLREQUEST']._serialized_end=1110
+  _globals['_UPSERTTOOLRESPONSE']._serialized_start=1112
+  _globals['_UPSERTTOOLRESPONSE']._serialized_end=1182
+  _globals['_GETTOOLREQUEST']._serialized_start=1184
+  _globals['_GETTOOLREQUEST']._serialized_end=1231
+  _globals['_GETTOOLRESPONSE']._serialized_start=1233
+  _globals['_GETTOOLRESPONSE']._serialized_end=1300
+  _globals['_LISTTOOLSREQUEST']._serialized_start=1302
+  _globals['_LISTTOOLSREQUEST']._serialized_end=1406
+  _globals['_LISTTOOLSRESPONSE']._serialized_start=1408
+  _globals['_LISTTOOLSRESPONSE']._serialized_end=1503
+  _globals['_DELETETOOLREQUEST']._serialized_start=1505
+  _globals['_DELETETOOLREQUEST']._serialized_end=1541
+  _globals['_DELETETOOLRESPONSE']._serialized_start=1543
+  _globals['_DELETETOOLRESPONSE']._serialized_end=1563
+  _globals['_SEARCHTOOLSREQUEST']._serialized_start=1565
+  _globals['_SEARCHTOOLSREQUEST']._serialized_end=1615
+  _globals['_TOOLHIT']._serialized_start=1617
+  _globals['_TOOLHIT']._serialized_end=1691
+  _globals['_SEARCHTOOLSRESPONSE']._serialized_start=1693
+  _globals['_SEARCHTOOLSRESPONSE']._serialized_end=1767
+  _globals['_RUNTOOLREQUEST']._serialized_start=1769
+  _globals['_RUNTOOLREQUEST']._serialized_end=1847
+  _globals['_RUNTOOLRESPONSE']._serialized_start=1849
+  _globals['_RUNTOOLRESPONSE']._serialized_end=1965
+  _globals['_PUTSECRETREQUEST']._serialized_start=1967
+  _globals['_PUTSECRETREQUEST']._serialized_end=2014
+  _globals['_PUTSECRETRESPONSE']._serialized_start=2016
+  _globals['_PUTSECRETRESPONSE']._serialized_end=2035
+  _globals['_TOOLSERVICE']._serialized_start=2038
+  _globals['_TOOLSERVICE']._serialized_end=2851
 # @@protoc_insertion_point(module_scope)
