@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from doubles.script import Call, Reply, say
-from integration.agent_loop.world import Ran, World, open_world
+from integration.agent_loop.world import Ran, World
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2, tool_pb2
@@ -19,10 +17,13 @@ from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_api
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
 from strata.shared.ids import new_id
-from web_servers import RawServer, ok, raw_server
-from world import forget
+from web_servers import RawServer, ok
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+# The labels travel as all fields do; sockets have nothing to add.
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.parametrize("rooms", ["inprocess"], indirect=True, scope="package"),
+]
 
 WEB = message_pb2.PROVENANCE_WEB
 SEND = '''
@@ -72,22 +73,10 @@ class Post:
         return str(made.conversation.id)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session", name="opened")
-async def _opened(databases: Any, vectors: Any) -> AsyncIterator[tuple[World, RawServer]]:
-    async with raw_server() as server:
-        web = {"web_private_networks": ("127.0.0.0/8",), "web_ports": (server.port,)}
-        async for world in open_world(databases, vectors, "inprocess", **web):
-            yield world, server
-
-
 @pytest.fixture
-def post(opened: tuple[World, RawServer]) -> Iterator[Post]:
-    world, server = opened
-    forget(world.model)
-    server.answers["/"] = ok(PAGE.encode())
-    with world.signed_in():
-        yield Post(world, server)
-    assert world.model.violations == []
+def post(world: World, pages: RawServer) -> Post:
+    pages.answers["/"] = ok(PAGE.encode())
+    return Post(world, pages)
 
 
 def waits(ran: Ran) -> bool:

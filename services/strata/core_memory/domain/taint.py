@@ -46,5 +46,8 @@ def undone(block: Block, before: Version) -> tuple[str, ...]:
         before: The version before those edits.
     """
     same = (block.label, block.value, block.description)
-    # Where later edits stay, nobody can say what of them came of what was undone.
-    return before.taint if same == (before.label, before.value, before.description) else block.taint
+    if same == (before.label, before.value, before.description):
+        return before.taint
+    # Where later edits stay, nobody can say what of them came of what was undone; and undoing
+    # what a person rewrote brings marked text back.
+    return joined(block.taint, before.taint)
