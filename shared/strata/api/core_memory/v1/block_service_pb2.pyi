@@ -161,8 +161,8 @@ class Block(_message.Message):
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
         """Text of strangers that an agent had read when it wrote what stands in the block:
-        WEB, MCP. Taken off when a person sets another value, sends clear_taint, or goes
-        back to a text without it.
+        WEB, MCP. Taken off when a person sets another value that is not merged, sends
+        clear_taint, or goes back to a text without it; never by a run.
         """
 
     def __init__(
