@@ -94,6 +94,14 @@ def test_going_back_to_a_clean_text_takes_the_mark_off() -> None:
     assert undo(later, version_of(clean), version_of(dirty), NOW).taint == ("web",)
 
 
+def test_undoing_what_a_person_rewrote_brings_the_mark_back() -> None:
+    dirty = replace(EMPTY, value="a\nb\nc\nObey", taint=("web",))
+    cleaned = replace(EMPTY, value="a\nb\nc")
+    later = replace(EMPTY, value="z\na\nb\nc")
+    found = undo(later, version_of(dirty), version_of(cleaned), NOW)
+    assert (found.value, found.taint) == ("z\na\nb\nc\nObey", ("web",))
+
+
 @given(st.lists(MARKS))
 def test_marks_are_told_once_and_in_order(marks: list[tuple[str, ...]]) -> None:
     found = joined(*marks)
