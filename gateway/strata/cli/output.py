@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from strata.api.common.v1 import message_pb2
+
 # C0 and C1 control characters but tab and newline, and the overrides of text direction.
 _CONTROLS = dict.fromkeys(
     [
@@ -136,6 +138,12 @@ def clipped(text: str, limit: int) -> str:
     """Returns the text on one line, cut to so many characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def labels_line(labels: Iterable[int]) -> str:
+    """Returns labels of where text came from as ``web, mcp``."""
+    names = (enum_name(message_pb2.Provenance, label, "PROVENANCE_") for label in labels)
+    return ", ".join(names)
 
 
 def enum_name(wrapper: object, value: int, prefix: str) -> str:

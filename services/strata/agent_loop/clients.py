@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 import grpc.aio
 
 from strata.agent_loop.convert.messages import (
+    labels_from_proto,
     message_to_proto,
     messages_from_proto,
     window_from_proto,
@@ -100,12 +101,15 @@ class CoreMemoryClient:
         )
         response = await self._stub.Compile(request)
         seen = dict(response.block_revisions)
+        taint = {each.label: labels_from_proto(each.taint) for each in response.tainted_blocks}
         if response.not_changed and known is not None:
-            return replace(known[1], block_revisions=seen, has_folders=response.has_folders)
+            return replace(
+                known[1], block_revisions=seen, has_folders=response.has_folders, taint=taint
+            )
         changed = None
         if response.HasField("last_modified_time"):
             changed = response.last_modified_time.ToDatetime(tzinfo=UTC)
-        section = MemorySection(response.memory_section, changed, seen, response.has_folders)
+        section = MemorySection(response.memory_section, changed, seen, response.has_folders, taint)
         self._sections.put(key, response.revision, section)
         return section
 

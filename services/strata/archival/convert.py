@@ -19,6 +19,7 @@ from strata.archival.domain.passages import (
     Place,
     Request,
 )
+from strata.archival.labels import taint_to_proto
 from strata.shared.embedding import EmbeddingModels
 from strata.shared.errors import (
     FailedPreconditionError,
@@ -84,6 +85,7 @@ def origin_to_proto(origin: Origin) -> pb.PassageOrigin:
         tool_call_id=origin.tool_call_id,
         message_id=origin.message_id,
         file_id=origin.file_id,
+        taint=taint_to_proto(origin.taint),
     )
 
 

@@ -34,6 +34,7 @@ from strata.archival.domain.passages import (
     Place,
     TagMatch,
 )
+from strata.archival.labels import taint_to_proto, to_taint
 from strata.shared.context import require_caller
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id, new_id
@@ -219,8 +220,10 @@ def inserted_to_proto(stored: Inserted) -> pb.InsertPassageResponse:
         duplicate=stored.duplicate,
         near_duplicate_ids=near,
         near_duplicates=[
-            pb.NearDuplicate(passage_id=passage_id, text=text)
-            for passage_id, text in zip(near, stored.near_texts, strict=False)
+            pb.NearDuplicate(passage_id=passage_id, text=text, taint=taint_to_proto(taint))
+            for passage_id, text, taint in zip(
+                near, stored.near_texts, stored.near_taints, strict=False
+            )
         ],
     )
 
@@ -265,6 +268,7 @@ def _to_origin(wire: pb.PassageOrigin) -> Origin:
         tool_call_id=wire.tool_call_id,
         message_id=wire.message_id,
         file_id=wire.file_id,
+        taint=to_taint(wire.taint),
     )
 
 

@@ -72,7 +72,7 @@ def _call_from_json(part: Part) -> common.ToolCallPart:
 
 
 def _return_to_json(value: common.ToolReturnPart) -> Part:
-    return {
+    stored: dict[str, Any] = {
         "tool_call_id": value.tool_call_id,
         "name": value.name,
         "status": _STATUS.get(value.status, ""),
@@ -81,6 +81,9 @@ def _return_to_json(value: common.ToolReturnPart) -> Part:
         "stderr": list(value.stderr),
         "provenance": provenance_to_text(value.provenance),
     }
+    if value.taint:
+        stored["taint"] = [provenance_to_text(label) for label in value.taint]
+    return stored
 
 
 def _return_from_json(part: Part) -> common.ToolReturnPart:
@@ -92,6 +95,7 @@ def _return_from_json(part: Part) -> common.ToolReturnPart:
         stdout=part["stdout"],
         stderr=part["stderr"],
         provenance=provenance_from_text(part["provenance"]),
+        taint=[provenance_from_text(label) for label in part.get("taint", ())],
     )
 
 
@@ -113,7 +117,25 @@ def _request_to_json(value: common.ApprovalRequestPart) -> Part:
             }
             for bound in value.bindings
         ]
+    if value.taint:
+        stored["taint"] = [_source_to_json(source) for source in value.taint]
     return stored
+
+
+def _source_to_json(value: common.TaintSource) -> Part:
+    places = {
+        "message_id": value.message_id,
+        "tool_name": value.tool_name,
+        "tool_call_id": value.tool_call_id,
+        "block_label": value.block_label,
+    }
+    given = {name: text for name, text in places.items() if text}
+    return {"label": provenance_to_text(value.label), **given}
+
+
+def _source_from_json(part: Part) -> common.TaintSource:
+    places = {name: text for name, text in part.items() if name != "label"}
+    return common.TaintSource(label=provenance_from_text(part["label"]), **places)
 
 
 def _request_from_json(part: Part) -> common.ApprovalRequestPart:
@@ -122,6 +144,7 @@ def _request_from_json(part: Part) -> common.ApprovalRequestPart:
         tool_calls=[_call_from_json(call) for call in part["tool_calls"]],
         waiting_calls=[_call_from_json(call) for call in part.get("waiting_calls", ())],
         bindings=[common.ApprovalBinding(**bound) for bound in part.get("bindings", ())],
+        taint=[_source_from_json(source) for source in part.get("taint", ())],
     )
     if "expire_time" in part:
         expires = Timestamp()

@@ -14,6 +14,7 @@ from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
 from strata.tool_execution.domain.tools import Call, Caller, Effect, Outcome, Tool, ToolType
 from strata.tool_execution.engine import Started
+from strata.tool_execution.labels import labels_to_domain, labels_to_proto
 
 _TYPES = {
     ToolType.CORE: tool_pb2.TOOL_TYPE_CORE,
@@ -46,6 +47,7 @@ def tool_to_proto(tool: Tool) -> tool_pb.Tool:
         enable_parallel_execution=tool.parallel,
         effect=EFFECTS[tool.effect],
         version=tool.version,
+        returns_from=returns_from(tool),
     )
     own = tool.own
     if own is not None:
@@ -106,6 +108,7 @@ def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Cal
         block_revisions=dict(request.block_revisions),
         max_files_open=request.max_files_open,
         message_id=request.message_id,
+        taint=labels_to_domain(request.taint),
     )
     return calls, caller
 
@@ -132,6 +135,7 @@ def _finished(outcome: Outcome, tools: Mapping[str, Tool]) -> execution_pb.Finis
             status=common.TOOL_STATUS_OK if outcome.ok else common.TOOL_STATUS_FAILED,
             content=outcome.content,
             provenance=_provenance(outcome, tools),
+            taint=labels_to_proto(outcome.output.taint),
         ),
         duration_ms=round(outcome.duration * 1000),
         memory_edits=[
@@ -155,11 +159,19 @@ def _provenance(outcome: Outcome, tools: Mapping[str, Tool]) -> common.Provenanc
     tool = tools.get(outcome.call.name)
     if tool is None:
         return common.PROVENANCE_SYSTEM
+    if tool.own is not None:
+        # Also when it failed: what it raised are its own words, or those of strangers.
+        return returns_from(tool) or common.PROVENANCE_TOOL
     if tool.from_web:
         return common.PROVENANCE_WEB if outcome.ok else common.PROVENANCE_SYSTEM
+    return common.PROVENANCE_MEMORY
+
+
+def returns_from(tool: Tool) -> common.Provenance.ValueType:
+    """Says which strangers write what a tool returns: the one place that decides what taints.
+
+    UNSPECIFIED if none do, as for a tool of a project that cannot reach the network.
+    """
     if tool.type is ToolType.MCP:
         return common.PROVENANCE_MCP
-    if tool.own is not None:
-        # Also when it failed: what it raised are its own words.
-        return common.PROVENANCE_TOOL
-    return common.PROVENANCE_MEMORY
+    return common.PROVENANCE_WEB if tool.reads_web else common.PROVENANCE_UNSPECIFIED

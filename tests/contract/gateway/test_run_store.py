@@ -202,7 +202,8 @@ async def test_events_are_read_in_order_from_any_gateway(gateways: Gateways) -> 
 async def test_the_end_is_stored_whole(gateways: Gateways) -> None:
     fence = await taken(gateways.first, "gateway-1")
     failure = RunFailure("MODEL_UNAVAILABLE", "The provider is down.", True)
-    ending = Ending(StopReason.LLM_API_ERROR, failure, Usage(1, 2, 3, 4, 5, 6, True), 3)
+    used = Usage(1, 2, 3, 4, 5, 6, True)
+    ending = Ending(StopReason.LLM_API_ERROR, failure, used, 3, taint=("WEB", "MCP"))
     statistics = gateways.database.statistics
     before = (statistics.statements, statistics.commits)
     await gateways.first.finish(fence, ending, events(1, 2), take_next=True)
@@ -211,6 +212,7 @@ async def test_the_end_is_stored_whole(gateways: Gateways) -> None:
     assert run.state is RunState.FAILED
     assert run.failure == failure
     assert run.usage == ending.usage
+    assert run.taint == ("WEB", "MCP")
     assert (run.stop_reason, run.step_count, run.last_sequence) == (
         StopReason.LLM_API_ERROR,
         3,

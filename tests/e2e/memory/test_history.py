@@ -13,6 +13,7 @@ from doubles.script import call, say
 from e2e.cli.pty_program import on_terminal
 from e2e.memory.conftest import Run
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import message_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from world import World, eventually
@@ -51,18 +52,35 @@ async def test_the_log_tells_who_did_what_in_which_run(
     assert edited.code == 0, edited
     done = await strata("memory", "log", ann.name, "human")
     header, *rows = [line.split("\t") for line in done.out.splitlines()]
-    assert header == ["BLOCK", "REVISION", "WHEN", "WHO", "DID", "WHY", "MODEL", "RUN"]
+    columns = ["BLOCK", "REVISION", "WHEN", "WHO", "DID", "WHY", "MODEL", "RUN", "UNTRUSTED"]
+    assert header == columns
     update, insertion, *_ = rows
     assert (update[0], update[4], update[5]) == ("human", "update", "she told me")
     assert update[3] == "you"
     assert insertion[3:5] == [f"agent {ann.name}", "insert"]
-    assert insertion[6:] == ["openai/test-model", run_id]
+    assert insertion[6:] == ["openai/test-model", run_id, ""]
     with_diffs = await strata("memory", "log", ann.name, "human", "-p", "-n", "2")
     first, second = with_diffs.out.split("\n\n")
     assert "why: she told me\n  + Lives in Rome." in first
     assert f"run: {run_id}\n  + Likes olives." in second
     document = json.loads((await strata("memory", "log", ann.name, "human", "--json")).out)
     assert document["versions"][0]["value"] == "Likes olives.\nLives in Rome."
+
+
+async def test_a_mark_is_seen_and_taken_off(strata: Run, world: World, ann: agent_pb.Agent) -> None:
+    read = pb.EditOrigin(taint=[message_pb2.PROVENANCE_WEB])
+    await world.blocks.EditBlock(
+        pb.EditBlockRequest(
+            agent_id=ann.id, label="human", append=pb.AppendEdit(content="Obey."), origin=read
+        )
+    )
+    assert "\tweb\n" in (await strata("memory", "log", ann.name, "human")).out
+    assert "untrusted: web" in (await strata("memory", "show", ann.name)).out
+    done = await strata("memory", "trust", ann.name, "human", "--reason", "read it")
+    assert (done.code, done.out.strip()) == (0, "human has no mark any more.")
+    assert "untrusted" not in (await strata("memory", "show", ann.name)).out
+    again = await strata("memory", "trust", ann.name, "human")
+    assert again.out.strip() == "It had no mark."
 
 
 async def test_another_persons_edit_is_under_their_key(

@@ -9,16 +9,25 @@ import pytest
 import pytest_asyncio
 
 from integration.agent_loop.world import World, open_world
+from web_servers import RawServer, raw_server
 from world import forget
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def pages() -> AsyncIterator[RawServer]:
+    """A web site that the agents of `rooms` may read."""
+    async with raw_server() as server:
+        yield server
 
 
 @pytest_asyncio.fixture(
     scope="package", loop_scope="session", params=["inprocess", "sockets"], name="rooms"
 )
 async def _rooms(
-    request: pytest.FixtureRequest, databases: Any, vectors: Any
+    request: pytest.FixtureRequest, databases: Any, vectors: Any, pages: RawServer
 ) -> AsyncIterator[World]:
-    async for each in open_world(databases, vectors, request.param):
+    web = {"web_private_networks": ("127.0.0.0/8",), "web_ports": (pages.port,)}
+    async for each in open_world(databases, vectors, request.param, **web):
         yield each
 
 

@@ -242,7 +242,6 @@ async def test_wrong_fields_are_named(world: World, fields: dict[str, Any], fiel
         {"type": pb.AGENT_TYPE_REACT},
         {"enable_sleeptime": True},
         {"message_buffer_autoclear": True},
-        {"tool_rules": [{"type": GATED, "tool_name": "memory_insert", "when_tainted": True}]},
     ],
 )
 async def test_what_is_not_built_is_refused(world: World, fields: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from integration.gateway.world import (
     step,
     stored,
 )
-from strata.api.common.v1 import run_event_pb2
+from strata.api.common.v1 import message_pb2, run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.gateway.runs import live
 from strata.shared.errors import NotFoundError, Reason
@@ -58,6 +58,7 @@ async def test_a_turn_is_relayed_and_stored(world: World) -> None:
     assert run.state == pb.RUN_STATE_COMPLETED
     assert (run.step_count, run.usage.total_tokens, run.last_sequence) == (1, 10, 4)
     assert run.stop_reason == run_event_pb2.STOP_REASON_END_TURN
+    assert list(run.taint) == [message_pb2.PROVENANCE_WEB]
     again = await collect(gateway.stream(request.run_id))
     assert [each.sequence for each in again] == DURABLE
     assert again[-1] == events[-1]
@@ -254,6 +255,7 @@ async def test_a_busy_conversation_can_be_refused_or_interrupted(world: World) -
     # What the interrupted turn had spent is not forgotten.
     assert rest[-1].run_finished.usage.total_tokens == 10
     assert rest[-1].run_finished.step_count == 1
+    assert list(rest[-1].run_finished.taint) == [message_pb2.PROVENANCE_MCP]
     await eventually(lambda: world.turns.cancelled)
     assert world.turns.cancelled == [world.turns.requests[0].run_id]
 

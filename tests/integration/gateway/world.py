@@ -147,7 +147,11 @@ def started() -> run_event_pb2.RunEvent:
 
 
 def step(number: int = 1) -> run_event_pb2.RunEvent:
-    return event(step_started=run_event_pb2.StepStarted(step_id=f"step-{number}", step=number))
+    return event(
+        step_started=run_event_pb2.StepStarted(
+            taint=[message_pb2.PROVENANCE_MCP], step_id=f"step-{number}", step=number
+        )
+    )
 
 
 def delta(text: str, message_id: str = "message-1") -> run_event_pb2.RunEvent:
@@ -169,7 +173,12 @@ def finished(
 ) -> run_event_pb2.RunEvent:
     usage = usage_pb2.Usage(prompt_tokens=7, completion_tokens=3, total_tokens=10)
     return event(
-        run_finished=run_event_pb2.RunFinished(stop_reason=reason, usage=usage, step_count=steps)
+        run_finished=run_event_pb2.RunFinished(
+            stop_reason=reason,
+            usage=usage,
+            step_count=steps,
+            taint=[message_pb2.PROVENANCE_WEB],
+        )
     )
 
 

@@ -37,6 +37,7 @@ class Tools:
         agent_type: str = "",
         keys: list[str] | None = None,
         own: Collection[str] = (),
+        taint: Collection[Any] = (),
     ) -> list[pb.FinishedCall]:
         """Runs the calls of one reply; returns how they ended, in their order."""
         self._count += 1
@@ -62,6 +63,7 @@ class Tools:
             allowed_tools=sorted({*BUILTIN_TOOLS, *own}),
             agent_type=agent_type,
             block_revisions=seen,
+            taint=taint,
         )
         ended = {}
         async for response in self._stub.ExecuteTools(request):

@@ -10,6 +10,7 @@ import pytest
 from doubles.script import call, say
 from integration.agent_loop.world import World
 from integration.tool_execution.conftest import Tools
+from strata.api.common.v1 import message_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
@@ -273,6 +274,29 @@ async def test_the_same_call_again_edits_once(tools: Tools, registry: Any) -> No
     for _ in range(2):
         await tools.run(("stateful", {}), own=["stateful"], keys=keys)
     assert (await tools.block("human")).value == f"{START}!"
+
+
+async def test_what_strangers_may_have_said_marks_the_block(
+    tools: Tools, registry: Any, blocks: Any
+) -> None:
+    body = "memory.get_block('human').value += '!'\nreturn 'done'"
+    await put(registry, source(body))
+    await ran(tools)
+    assert not (await tools.block("human")).taint
+    # The model had read something; then the tool itself can have.
+    (ended,) = await tools.run(
+        ("stateful", {}), own=["stateful"], taint=[message_pb2.PROVENANCE_MCP]
+    )
+    assert ended.tool_return.provenance == message_pb2.PROVENANCE_TOOL
+    assert not ended.tool_return.taint
+    assert list((await tools.block("human")).taint) == [message_pb2.PROVENANCE_MCP]
+
+    await put(registry, source(body), allowed_hosts=["api.example.com"])
+    (ended,) = await tools.run(("stateful", {}), own=["stateful"])
+    assert ended.tool_return.provenance == message_pb2.PROVENANCE_WEB
+    assert list(ended.tool_return.taint) == [message_pb2.PROVENANCE_MCP]
+    marks = set((await tools.block("human")).taint)
+    assert marks == {message_pb2.PROVENANCE_MCP, message_pb2.PROVENANCE_WEB}
 
 
 async def test_secrets_do_not_get_into_memory(tools: Tools, registry: Any) -> None:

@@ -14,6 +14,7 @@ from strata.agent_loop.convert.messages import message_from_proto, message_to_pr
 from strata.agent_loop.convert.runs import event_to_proto, run_from_proto
 from strata.agent_loop.convert.tool_rules import rules_from_proto, rules_to_proto
 from strata.agent_loop.convert.tools import toolset_from_proto
+from strata.agent_loop.domain.approvals import ApprovalRequest
 from strata.agent_loop.domain.events import RunFinished, WindowCompacted
 from strata.agent_loop.domain.journal import (
     reply_from_json,
@@ -33,6 +34,7 @@ from strata.agent_loop.domain.messages import (
     ToolStatus,
 )
 from strata.agent_loop.domain.runs import Outcome, RunFailure, StopReason
+from strata.agent_loop.domain.taint import TaintSource
 from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json, rule_to_json
 from strata.agent_loop.domain.tools import MemoryEdit, Seen, ToolEffect, ToolResult
 from strata.agent_loop.models.domain import (
@@ -63,6 +65,11 @@ returns = st.builds(
     st.lists(text, max_size=2).map(tuple),
     st.lists(text, max_size=2).map(tuple),
     st.none() | provenance,
+    st.lists(provenance, max_size=2).map(tuple),
+)
+sources = st.builds(TaintSource, provenance, text, text, text, text)
+requests = st.builds(
+    ApprovalRequest, text, taint=st.lists(sources, max_size=3).map(tuple), tool_calls=st.just(())
 )
 rules = st.builds(
     ToolRule,
@@ -74,6 +81,7 @@ rules = st.builds(
     st.booleans(),
     st.integers(0, 2**31 - 1),
     st.dictionaries(text, text, max_size=3),
+    when_tainted=st.booleans(),
 )
 parts = st.one_of(
     st.builds(TextPart, text),
@@ -82,6 +90,7 @@ parts = st.one_of(
     returns,
     st.builds(ImagePart, text, url=text.filter(bool)),
     st.builds(ImagePart, text, data=st.binary(max_size=5)),
+    requests,
     st.builds(SummaryPart, text, numbers, numbers, numbers, text, text),
 )
 messages = st.builds(
@@ -130,7 +139,12 @@ def test_messages_come_back_from_the_wire(message: Message) -> None:
 @settings(deadline=None)
 @given(
     replies,
-    st.builds(Seen, st.dictionaries(text, st.integers(1)), st.integers(0)),
+    st.builds(
+        Seen,
+        st.dictionaries(text, st.integers(1)),
+        st.integers(0),
+        st.lists(provenance, max_size=2).map(tuple),
+    ),
     st.none() | st.lists(rules, max_size=3).map(tuple),
 )
 def test_replies_come_back_from_the_journal(

@@ -44,7 +44,7 @@ PARTS = st.one_of(
     st.builds(
         lambda i, c, o, s, p: common.Part(
             tool_return=common.ToolReturnPart(
-                tool_call_id=i, name="t", content=c, stdout=o, status=s, provenance=p
+                tool_call_id=i, name="t", content=c, stdout=o, status=s, provenance=p, taint=[p]
             )
         ),
         TEXT,
@@ -60,6 +60,10 @@ PARTS = st.one_of(
                 tool_calls=calls,
                 waiting_calls=calls,
                 bindings=[common.ApprovalBinding(tool_call_id=i, tool_version=i, arguments_hash=i)],
+                taint=[
+                    common.TaintSource(label=common.PROVENANCE_WEB, message_id=i, tool_name=i),
+                    common.TaintSource(label=common.PROVENANCE_MCP, block_label=i),
+                ],
             )
         ),
         TEXT,

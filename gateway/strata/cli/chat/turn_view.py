@@ -13,7 +13,7 @@ from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.common.v1.usage_pb2 import Usage
 from strata.cli.chat.edits import edit_lines
 from strata.cli.chat.screens import Screen
-from strata.cli.output import clipped, safe
+from strata.cli.output import clipped, enum_name, safe
 from strata.client.following import ConnectionBack, ConnectionLost, Update
 
 _ARGUMENT_CHARS = 60
@@ -257,6 +257,9 @@ class TurnView:
         for call in asked.tool_calls:
             arguments = compact_arguments(call.arguments)
             self._say(f"Needs approval: {call.name}({arguments})", "yellow")
+        warning = taint_line(asked)
+        if warning:
+            self._say(warning, "yellow")
 
     def _compacted(self, compacted: run_event_pb2.WindowCompacted) -> None:
         before, after = compacted.tokens_before, compacted.tokens_after
@@ -311,6 +314,18 @@ def compact_arguments(arguments: str) -> str:
         for name, value in values.items()
     )
     return clipped(safe(", ".join(shown)), _ARGUMENTS_CHARS)
+
+
+def taint_line(asked: message_pb2.ApprovalRequestPart) -> str:
+    """Says which text of strangers the agent had read when it asked; empty for none."""
+    places = (
+        enum_name(message_pb2.Provenance, source.label, "PROVENANCE_")
+        + (f" by {source.tool_name}" if source.tool_name else "")
+        + (f" in memory block {source.block_label}" if source.block_label else "")
+        for source in asked.taint
+    )
+    told = ", ".join(safe(place) for place in dict.fromkeys(places))
+    return f"The agent had read what strangers wrote: {told}" if told else ""
 
 
 def result_of(content: str) -> str:

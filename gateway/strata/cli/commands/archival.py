@@ -11,7 +11,7 @@ from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.commands import archival_import, archival_life, archives
 from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
-from strata.cli.output import clipped, note, print_json, print_listing, when
+from strata.cli.output import clipped, labels_line, note, print_json, print_listing, when
 from strata.cli.spoken_times import tell_spoken_times
 
 app = typer.Typer(help="Store and search passages.", no_args_is_help=True, add_completion=False)
@@ -160,7 +160,8 @@ def _list_passages(
 
 def _row(passage: pb.Passage) -> tuple[str, str, str, str]:
 
-    text = clipped(passage.text, _TEXT_CHARS)
+    mark = f"[untrusted: {labels_line(passage.origin.taint)}] " if passage.origin.taint else ""
+    text = mark + clipped(passage.text, _TEXT_CHARS)
     return text, ", ".join(passage.tags), when(passage.create_time), passage.id
 
 

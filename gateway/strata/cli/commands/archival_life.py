@@ -10,7 +10,7 @@ from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.cli.asking import YesOption, ask
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.options import Connection, JsonOption, LimitOption, online
-from strata.cli.output import clipped, print_json, print_listing, when
+from strata.cli.output import clipped, labels_line, print_json, print_listing, when
 
 _TEXT_CHARS = 160
 
@@ -36,7 +36,7 @@ def log(
     found = connection.run(read)
     print_listing(
         found,
-        ["revision", "what", "when", "by", "why", "tags", "text"],
+        ["revision", "what", "when", "by", "why", "tags", "text", "untrusted"],
         [_row(version) for version in found.versions],
         empty="No versions.",
         as_json=as_json,
@@ -112,4 +112,5 @@ def _row(version: pb.PassageVersion) -> tuple[str, ...]:
         version.reason,
         ", ".join(version.tags),
         clipped(version.text, _TEXT_CHARS),
+        labels_line(version.origin.taint),
     )

@@ -87,6 +87,7 @@ def show_memory(
 
 
 app.command("edit")(memory_edit.edit)
+app.command("trust")(memory_edit.trust)
 app.command("log")(memory_history.log)
 app.command("diff")(memory_history.diff)
 app.command("blame")(memory_history.blame)

@@ -71,6 +71,42 @@ def edit(
     _print_edit(before, response, as_json=as_json)
 
 
+@online
+def trust(
+    connection: Connection,
+    agent: AgentArgument,
+    label: LabelArgument,
+    reason: Annotated[
+        str, typer.Option("--reason", help="Kept with the new version.")
+    ] = "trusted on the command line",
+    as_json: JsonOption = False,
+) -> None:
+    """Vouch for a memory block that was written under text of strangers.
+
+    The mark is taken off the text as it is now; read it first, with `show`.
+    """
+
+    async def vouch(client: Client) -> tuple[pb.Block, pb.Block]:
+        before = await attached_block(client, await client.agent_id(agent), label)
+        request = pb.UpdateBlockRequest(
+            request_id=new_request_id(),
+            block_id=before.id,
+            clear_taint=True,
+            # What is written meanwhile was not read.
+            expected_revision=before.revision,
+            reason=reason,
+        )
+        return before, (await client.blocks.UpdateBlock(request)).block
+
+    before, after = connection.run(vouch)
+    if as_json:
+        print_json(after)
+    elif before.taint:
+        console().print(f"{safe(after.label)} has no mark any more.", soft_wrap=True)
+    else:
+        console().print("It had no mark.")
+
+
 async def _show_both(client: Client, before: pb.Block, text: str) -> None:
     request = pb.GetBlockRequest(block_id=before.id)
     theirs = (await client.blocks.GetBlock(request)).block

@@ -10,7 +10,7 @@ from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.cli.client import Client, first_of
 from strata.cli.options import Connection, JsonOption, LimitOption, online
-from strata.cli.output import enum_name, print_fields, print_json, print_listing, when
+from strata.cli.output import enum_name, labels_line, print_fields, print_json, print_listing, when
 
 app = typer.Typer(help="List, show and cancel runs.", no_args_is_help=True, add_completion=False)
 
@@ -90,6 +90,7 @@ def _print_run(run: pb.Run, *, as_json: bool) -> None:
             ("agent", run.agent_id),
             ("conversation", run.conversation_id),
             ("steps", str(run.step_count)),
+            ("untrusted", labels_line(run.taint)),
             ("tokens", f"{usage.prompt_tokens:,} in, {usage.completion_tokens:,} out"),
             ("attempt", str(run.attempt)),
             ("created", when(run.create_time)),

@@ -12,7 +12,7 @@ from strata.cli.diffs import diff_text, unified_diff
 from strata.cli.memory.history import Names, Step
 from strata.cli.memory.markdown import document_of_version
 from strata.cli.memory.outcomes import difference
-from strata.cli.output import clipped, console, print_table, safe, when
+from strata.cli.output import clipped, console, labels_line, print_table, safe, when
 
 _DIFF_LINES = 60
 _REASON_CHARS = 200
@@ -29,6 +29,7 @@ def print_blocks(blocks: Sequence[pb.Block]) -> None:
             screen.print()
         heading = Text(safe(block.label), style="bold cyan")
         flags = ", read-only" if block.read_only else ""
+        flags += f", untrusted: {labels_line(block.taint)}" if block.taint else ""
         shared = f", shared by {len(block.agent_ids)} agents" if len(block.agent_ids) > 1 else ""
         heading.append(
             f"  {len(block.value):,} of {block.limit:,} characters, revision {block.revision}"
@@ -45,7 +46,7 @@ def print_blocks(blocks: Sequence[pb.Block]) -> None:
 
 def print_log(steps: Sequence[Step], names: Names) -> None:
     """Prints versions, one a line."""
-    columns = ["block", "revision", "when", "who", "did", "why", "model", "run"]
+    columns = ["block", "revision", "when", "who", "did", "why", "model", "run", "untrusted"]
     rows = [
         (
             version.label,
@@ -56,6 +57,7 @@ def print_log(steps: Sequence[Step], names: Names) -> None:
             clipped(version.origin.reason, _REASON_CHARS_OF_ROW),
             version.origin.model,
             version.origin.run_id,
+            labels_line(version.taint),
         )
         for version in (step.version for step in steps)
     ]
@@ -110,6 +112,7 @@ def _facts(version: pb.BlockVersion, names: Names) -> list[tuple[str, str]]:
         ("when", when(version.create_time)),
         ("model", origin.model),
         ("run", origin.run_id),
+        ("untrusted", labels_line(version.taint)),
         ("why", clipped(origin.reason, _REASON_CHARS)),
     ]
 

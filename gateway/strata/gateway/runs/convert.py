@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
@@ -228,6 +228,7 @@ def run_to_pb(run: Run) -> pb.Run:
         attempt=run.attempt,
         last_sequence=run.last_sequence,
         request_id=run.request_id,
+        taint=[message_pb2.Provenance.Value(f"PROVENANCE_{label}") for label in run.taint],
     )
     if run.failure is not None:
         out.error.CopyFrom(failure_to_pb(run.failure))
@@ -277,6 +278,13 @@ def failure_of(error: StrataError, *, retryable: bool) -> RunFailure:
     return RunFailure(error.reason.value, error.message, retryable)
 
 
+def taint_of(labels: Iterable[message_pb2.Provenance.ValueType]) -> tuple[str, ...]:
+    """Returns labels by their names; what this release does not know is left out."""
+    known = message_pb2.Provenance.values()
+    names = (message_pb2.Provenance.Name(label) for label in labels if label in known)
+    return tuple(name.removeprefix("PROVENANCE_") for name in names)
+
+
 def stop_of(finished: run_event_pb2.RunFinished) -> tuple[StopReason, RunFailure | None]:
     """Returns why a run ended, and what went wrong.
 
@@ -303,12 +311,14 @@ def finished(
     usage: Usage,
     step_count: int,
     failure: RunFailure | None = None,
+    taint: Iterable[str] = (),
 ) -> run_event_pb2.RunFinished:
     """Returns the terminal event of a run that the gateway itself ends."""
     event = run_event_pb2.RunFinished(
         stop_reason=run_event_pb2.StopReason.Value(f"STOP_REASON_{stop_reason}"),
         usage=usage_to_pb(usage),
         step_count=step_count,
+        taint=[message_pb2.Provenance.Value(f"PROVENANCE_{label}") for label in taint],
     )
     if failure is not None:
         event.error.CopyFrom(failure_to_pb(failure))

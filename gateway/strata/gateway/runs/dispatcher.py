@@ -378,7 +378,8 @@ class Dispatcher:
     def _ended(
         self, active: _ActiveRun, reason: StopReason, failure: RunFailure | None = None
     ) -> run_event_pb2.RunFinished:
-        return convert.finished(reason, active.live.usage, active.live.step_count, failure)
+        live = active.live
+        return convert.finished(reason, live.usage, live.step_count, failure, live.taint)
 
     def _context(self, dispatch: Dispatch) -> RequestContext:
         # Not the context of the call that sent the message: its deadline, and its end,

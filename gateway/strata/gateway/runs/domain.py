@@ -239,7 +239,11 @@ class NewRun:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run as stored."""
+    """A run as stored.
+
+    Attributes:
+        taint: Labels of strangers' text in its context when it ended, "WEB" and "MCP".
+    """
 
     project_id: str
     id: str
@@ -257,6 +261,7 @@ class Run:
     create_time: datetime
     start_time: datetime | None
     finish_time: datetime | None
+    taint: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +334,7 @@ class Ending:
     usage: Usage
     step_count: int
     asked: AskedApproval | None = None
+    taint: tuple[str, ...] = ()
 
     @property
     def state(self) -> RunState:

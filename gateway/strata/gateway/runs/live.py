@@ -22,7 +22,7 @@ from datetime import datetime
 from strata.api.common.v1 import run_event_pb2
 from strata.api.common.v1.message_pb2 import ROLE_APPROVAL, ROLE_ASSISTANT
 from strata.gateway.runs.approvals import AskedApproval
-from strata.gateway.runs.convert import stop_of, usage_of
+from strata.gateway.runs.convert import stop_of, taint_of, usage_of
 from strata.gateway.runs.convert_approvals import asked_approval
 from strata.gateway.runs.domain import (
     Dispatch,
@@ -142,12 +142,14 @@ class _Progress:
     usage: Usage = field(default_factory=Usage)
     message_ids: set[str] = field(default_factory=set)
     asked: AskedApproval | None = None
+    taint: tuple[str, ...] = ()
 
     def note(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
         match kind:
             case "step_started":
                 self.step = max(self.step, event.step_started.step)
                 self.open_step = event.step_started.step
+                self.taint = taint_of(event.step_started.taint)
             case "step_restarted":
                 self.restarted_step = event.step_restarted.step
             case "message_stored":
@@ -208,6 +210,11 @@ class LiveRun:
     def step_count(self) -> int:
         """Model calls begun so far."""
         return self._progress.step
+
+    @property
+    def taint(self) -> tuple[str, ...]:
+        """Labels of strangers' text in the context of the last model call."""
+        return self._progress.taint
 
     async def restore(self) -> None:
         """Reads what an earlier holder of the run has stored, to go on from there."""
@@ -285,6 +292,7 @@ class LiveRun:
                 usage_of(finished.usage),
                 finished.step_count,
                 self._progress.asked if waits else None,
+                taint_of(finished.taint),
             )
             following = await self._store.finish(
                 self.fence, ending, [*self._unstored, stored], take_next=take_next

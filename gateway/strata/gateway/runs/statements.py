@@ -23,7 +23,7 @@ _ENDABLE = _states(sources(Trigger.COMPLETE))
 _RUN = """project_id, id, agent_id, conversation_id, kind, state, stop_reason, error_reason,
     error_message, error_retryable, step_count, attempt, last_sequence, request_id,
     prompt_tokens, completion_tokens, total_tokens, cached_input_tokens, cache_write_tokens,
-    reasoning_tokens, usage_estimated, create_time, start_time, finish_time"""
+    reasoning_tokens, usage_estimated, create_time, start_time, finish_time, taint"""
 _DISPATCH = f"""{_RUN}, organization_id, principal, scopes, payload, max_steps, deadline_time"""
 _TAKEN = """state = 'RUNNING', owner = :owner, attempt = attempt + 1,
     lease_until = now() + make_interval(secs => :lease_s),
@@ -192,7 +192,7 @@ WITH ended AS (
            total_tokens = :total_tokens, cached_input_tokens = :cached_input_tokens,
            cache_write_tokens = :cache_write_tokens, reasoning_tokens = :reasoning_tokens,
            usage_estimated = :estimated, last_sequence = :last_sequence,
-           finish_time = now(), owner = NULL, lease_until = NULL
+           taint = CAST(:taint AS text[]), finish_time = now(), owner = NULL, lease_until = NULL
      WHERE project_id = :project_id AND id = :run_id AND attempt = :attempt
        AND owner = :owner AND state IN ({_ENDABLE})
     RETURNING agent_id, conversation_id

@@ -234,6 +234,7 @@ class PostgresRunStore:
             "cache_write_tokens": usage.cache_write_tokens,
             "reasoning_tokens": usage.reasoning_tokens,
             "estimated": usage.estimated,
+            "taint": list(ending.taint),
             "approval_id": ending.asked.id if ending.asked else None,
             "approval_request": ending.asked.request if ending.asked else None,
             "approval_until": ending.asked.expire_time if ending.asked else None,
@@ -395,6 +396,7 @@ def _run(row: Mapping[Any, Any]) -> Run:
         create_time=row["create_time"],
         start_time=row["start_time"],
         finish_time=row["finish_time"],
+        taint=tuple(row["taint"]),
     )
 
 

@@ -7,6 +7,7 @@ window or the new one, and a later dispatch that finds the new one has nothing l
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from strata.agent_loop.compaction.planning import Plan, plan
@@ -21,6 +22,7 @@ from strata.agent_loop.domain.messages import (
     SummaryPart,
     Window,
 )
+from strata.agent_loop.domain.taint import Taint, taint_of_messages
 from strata.agent_loop.loop.packaging import pack_summary
 from strata.agent_loop.loop.ports import Compacted, Recall, WindowSwap
 from strata.agent_loop.loop.requests import View
@@ -81,7 +83,8 @@ class Compactor:
                 made = await self._summarizer.summarise(planned.evicted, planned.earlier, limit)
                 usage += made.usage
                 known = (planned, made)
-            summary = self._message(window, planned, known[1].text, key)
+            told = (*_gone(window, planned), *known[0].evicted)
+            summary = self._message(window, planned, known[1].text, taint_of_messages(told), key)
             try:
                 swapped = await self._recall.swap_window(
                     WindowSwap(
@@ -101,7 +104,9 @@ class Compactor:
             return Compacted(swapped, _stored(swapped, summary), usage)
         raise AssertionError("the last swap succeeds or raises")
 
-    def _message(self, window: Window, planned: Plan, text: str, key: JournalKey | None) -> Message:
+    def _message(
+        self, window: Window, planned: Plan, text: str, taint: Taint, key: JournalKey | None
+    ) -> Message:
         now = self._clock.now()
         size = planned.summary_bytes
         fitting = clip(text, self._agent.compaction.limit_chars)
@@ -114,7 +119,7 @@ class Compactor:
             conversation_id=window.conversation_id,
             agent_id=window.agent_id,
             run_id=key.run_id if key is not None else "",
-            provenance=(Provenance.SYSTEM,),
+            provenance=(Provenance.SYSTEM, *taint),
             create_time=now,
         )
 
@@ -126,6 +131,12 @@ class Compactor:
             kept=len(planned.kept),
             rung=made.rung,
         )
+
+
+def _gone(window: Window, planned: Plan) -> Sequence[Message]:
+    """Returns all that the summary takes the place of, earlier summaries included."""
+    kept = {message.id for message in planned.kept}
+    return [message for message in window.messages[1:] if message.id not in kept]
 
 
 def _stands_for(done: Plan, planned: Plan) -> bool:

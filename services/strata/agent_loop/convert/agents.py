@@ -114,7 +114,6 @@ def update_from_proto(request: pb.UpdateAgentRequest) -> UpdateAgent:
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
-        UnimplementedError: It asks for what this release cannot do.
     """
     check_id(request.agent_id, "agent", field="agent_id")
     checks.refuse(_update_violations(request))

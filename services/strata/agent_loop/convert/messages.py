@@ -23,6 +23,7 @@ from strata.agent_loop.domain.messages import (
     ToolStatus,
     Window,
 )
+from strata.agent_loop.domain.taint import TaintSource
 from strata.agent_loop.models.domain import ReasoningPart, TextPart, ToolCall, Usage
 from strata.api.common.v1 import message_pb2 as pb
 from strata.api.common.v1 import usage_pb2
@@ -70,7 +71,7 @@ def message_from_proto(wire: pb.Message) -> Message:
         group_id=wire.group_id,
         model=wire.model,
         usage=usage_from_proto(wire.usage) if wire.HasField("usage") else None,
-        provenance=tuple(_PROVENANCE[p] for p in wire.provenance if p in _PROVENANCE),
+        provenance=labels_from_proto(wire.provenance),
         pinned=wire.pinned,
         client_message_id=wire.client_message_id,
         create_time=_moment(wire),
@@ -91,7 +92,7 @@ def message_to_proto(message: Message) -> pb.Message:
         step_id=message.step_id,
         group_id=message.group_id,
         model=message.model,
-        provenance=[_PROVENANCE_BACK[label] for label in message.provenance],
+        provenance=labels_to_proto(message.provenance),
         pinned=message.pinned,
         client_message_id=message.client_message_id,
     )
@@ -100,6 +101,16 @@ def message_to_proto(message: Message) -> pb.Message:
     if message.create_time is not None:
         wire.create_time.FromDatetime(message.create_time)
     return wire
+
+
+def labels_from_proto(values: Iterable[pb.Provenance.ValueType]) -> tuple[Provenance, ...]:
+    """Returns the domain form of labels; what is not known is left out."""
+    return tuple(_PROVENANCE[value] for value in values if value in _PROVENANCE)
+
+
+def labels_to_proto(labels: Iterable[Provenance]) -> list[pb.Provenance.ValueType]:
+    """Returns the contract's form of labels."""
+    return [_PROVENANCE_BACK[label] for label in labels]
 
 
 def messages_from_proto(wires: Iterable[pb.Message]) -> tuple[Message, ...]:
@@ -202,6 +213,7 @@ def approval_request_from_proto(wire: pb.ApprovalRequestPart) -> ApprovalRequest
             for bound in wire.bindings
         ),
         expires,
+        tuple(_source_from_proto(source) for source in wire.taint if source.label in _PROVENANCE),
     )
 
 
@@ -219,6 +231,7 @@ def approval_request_to_proto(part: ApprovalRequest) -> pb.ApprovalRequestPart:
             )
             for bound in part.bindings
         ],
+        taint=[_source_to_proto(source) for source in part.taint],
     )
     if part.expire_time is not None:
         wire.expire_time.FromDatetime(part.expire_time)
@@ -240,6 +253,26 @@ def approval_response_from_proto(wire: pb.ApprovalResponsePart) -> ApprovalRespo
             )
             for each in wire.decisions
         ),
+    )
+
+
+def _source_from_proto(wire: pb.TaintSource) -> TaintSource:
+    return TaintSource(
+        _PROVENANCE[wire.label],
+        wire.message_id,
+        wire.tool_name,
+        wire.tool_call_id,
+        wire.block_label,
+    )
+
+
+def _source_to_proto(source: TaintSource) -> pb.TaintSource:
+    return pb.TaintSource(
+        label=_PROVENANCE_BACK[source.label],
+        message_id=source.message_id,
+        tool_name=source.tool_name,
+        tool_call_id=source.tool_call_id,
+        block_label=source.block_label,
     )
 
 
@@ -280,6 +313,7 @@ def tool_return_from_proto(wire: pb.ToolReturnPart) -> ToolReturn:
         stdout=tuple(wire.stdout),
         stderr=tuple(wire.stderr),
         provenance=_PROVENANCE.get(wire.provenance),
+        taint=labels_from_proto(wire.taint),
     )
 
 
@@ -296,6 +330,7 @@ def tool_return_to_proto(part: ToolReturn) -> pb.ToolReturnPart:
         stdout=part.stdout,
         stderr=part.stderr,
         provenance=label,
+        taint=labels_to_proto(part.taint),
     )
 
 

@@ -8,6 +8,7 @@ from strata.agent_loop.convert.checks import refuse, text_violations
 from strata.agent_loop.convert.messages import (
     approval_request_to_proto,
     approval_response_from_proto,
+    labels_to_proto,
     message_to_proto,
     part_from_proto,
     tool_return_to_proto,
@@ -125,8 +126,12 @@ def event_to_proto(event: RunEvent, run_id: str, now: datetime) -> pb.RunEvent:
                     input_message_ids=event.input_message_ids,
                 )
             )
-        case StepStarted(step_id, step, model):
-            wire.step_started.CopyFrom(pb.StepStarted(step_id=step_id, step=step, model=model))
+        case StepStarted(step_id, step, model, taint):
+            wire.step_started.CopyFrom(
+                pb.StepStarted(
+                    step_id=step_id, step=step, model=model, taint=labels_to_proto(taint)
+                )
+            )
         case StepRestarted(step_id, step, reason):
             wire.step_restarted.CopyFrom(
                 pb.StepRestarted(step_id=step_id, step=step, reason=reason)
@@ -194,6 +199,7 @@ def _outcome(outcome: Outcome) -> pb.RunFinished:
         stop_reason=_STOP_REASONS[outcome.stop_reason],
         usage=usage_to_proto(outcome.usage),
         step_count=outcome.step_count,
+        taint=labels_to_proto(outcome.taint),
     )
     if outcome.failure is not None:
         wire.error.reason = outcome.failure.reason.value

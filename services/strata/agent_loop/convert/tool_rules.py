@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.rules.validation import shape_violations
 from strata.api.common.v1 import tool_pb2 as pb
-from strata.shared.errors import FieldViolation, UnimplementedError
+from strata.shared.errors import FieldViolation
 from strata.shared.tool_rules import ToolRuleType
 
 _TYPES = {kind: pb.ToolRuleType.Value(f"TOOL_RULE_TYPE_{kind.name}") for kind in ToolRuleType}
@@ -15,20 +15,7 @@ _TYPES_BACK = {value: kind for kind, value in _TYPES.items()}
 
 
 def rules_from_proto(rules: Iterable[pb.ToolRule]) -> tuple[ToolRule, ...]:
-    """Returns the domain form of rules that `rule_violations` finds nothing wrong with.
-
-    Raises:
-        UnimplementedError: One of them looks at where the context came from, which this release
-            cannot tell.
-    """
-    rules = tuple(rules)
-    tainted = [wire.tool_name for wire in rules if wire.when_tainted]
-    if tainted:
-        raise UnimplementedError(
-            "when_tainted is not built in this release; without it every call of"
-            f" {', '.join(tainted)} waits for a person.",
-            metadata={"what": "when_tainted"},
-        )
+    """Returns the domain form of rules that `rule_violations` finds nothing wrong with."""
     return tuple(_rule(wire) for wire in rules)
 
 
@@ -38,9 +25,6 @@ def rule_violations(field: str, rules: Sequence[pb.ToolRule]) -> list[FieldViola
     for index, wire in enumerate(rules):
         if wire.type not in _TYPES_BACK:
             found.append(FieldViolation(f"{field}[{index}].type", "must be one of the known types"))
-        elif wire.when_tainted and wire.type != pb.TOOL_RULE_TYPE_REQUIRES_APPROVAL:
-            text = "belongs to requires_approval rules"
-            found.append(FieldViolation(f"{field}[{index}].when_tainted", text))
         if not wire.tool_name:
             found.append(FieldViolation(f"{field}[{index}].tool_name", "must not be empty"))
     return found or shape_violations(field, [_rule(wire) for wire in rules])
@@ -59,6 +43,7 @@ def rules_to_proto(rules: Iterable[ToolRule]) -> list[pb.ToolRule]:
             max_count_limit=rule.max_count,
             prefilled_arguments_json=rule.prefilled,
             timeout_s=rule.timeout_s,
+            when_tainted=rule.when_tainted,
         )
         for rule in rules
     ]
@@ -89,4 +74,5 @@ def _rule(wire: pb.ToolRule) -> ToolRule:
         max_count=wire.max_count_limit,
         prefilled=dict(wire.prefilled_arguments_json),
         timeout_s=wire.timeout_s,
+        when_tainted=wire.when_tainted,
     )

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
-from strata.agent_loop.convert.messages import tool_return_from_proto
+from strata.agent_loop.convert.messages import (
+    labels_from_proto,
+    labels_to_proto,
+    tool_return_from_proto,
+)
 from strata.agent_loop.domain.tools import (
     CallFinished,
     CallStarted,
@@ -52,6 +56,7 @@ def _tool(wire: tool_service_pb2.Tool) -> Tool:
         keyed=wire.type in _KEYED,
         requires_approval=wire.default_requires_approval,
         version=wire.version,
+        returns_from=next(iter(labels_from_proto([wire.returns_from])), None),
     )
 
 
@@ -78,6 +83,7 @@ def batch_to_proto(batch: ToolBatch) -> pb.ExecuteToolsRequest:
         block_revisions=batch.seen.block_revisions,
         max_files_open=batch.seen.max_files_open,
         message_id=batch.message_id,
+        taint=labels_to_proto(batch.seen.taint),
     )
 
 

@@ -11,8 +11,13 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from strata.agent_loop.models.domain import ToolCall
+
+if TYPE_CHECKING:
+    # It knows messages, and those know requests.
+    from strata.agent_loop.domain.taint import TaintSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,7 @@ class ApprovalRequest:
         waiting_calls: Calls of the reply that need none; they run after the answer.
         bindings: One per call, in the order of the reply.
         expire_time: From then on the calls count as denied.
+        taint: Where the model had read text of strangers when it made the calls.
     """
 
     approval_id: str
@@ -47,6 +53,7 @@ class ApprovalRequest:
     waiting_calls: tuple[ToolCall, ...] = ()
     bindings: tuple[ApprovalBinding, ...] = ()
     expire_time: datetime | None = None
+    taint: tuple[TaintSource, ...] = ()
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from strata.agent_loop.domain.approvals import ApprovalRequest
 from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.domain.runs import Outcome
+from strata.agent_loop.domain.taint import Taint
 from strata.agent_loop.domain.tools import ToolResult
 
 
@@ -23,11 +24,16 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class StepStarted:
-    """A model call begins, or the step of one is resumed."""
+    """A model call begins, or the step of one is resumed.
+
+    Attributes:
+        taint: Untrusted labels of its context.
+    """
 
     step_id: str
     step: int
     model: str
+    taint: Taint = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,12 @@ def reply_from_json(value: Mapping[str, Any]) -> ModelReply:
 
 def seen_from_json(value: Mapping[str, Any]) -> Seen:
     """Returns what a reply was made from; nothing of it is known of replies of old releases."""
-    return Seen(**value["seen"]) if "seen" in value else Seen()
+    if "seen" not in value:
+        return Seen()
+    seen = dict(value["seen"])
+    # A release that wrote none down let no call depend on it.
+    seen["taint"] = tuple(Provenance(label) for label in seen.get("taint", ()))
+    return Seen(**seen)
 
 
 def rules_from_json(value: Mapping[str, Any]) -> tuple[ToolRule, ...] | None:
@@ -137,6 +142,7 @@ def result_from_json(value: Mapping[str, Any]) -> ToolResult:
             stdout=tuple(told["stdout"]),
             stderr=tuple(told["stderr"]),
             provenance=Provenance(told["provenance"]) if told["provenance"] else None,
+            taint=tuple(Provenance(label) for label in told.get("taint", ())),
         ),
         duration_ms=value["duration_ms"],
         memory_edits=tuple(MemoryEdit(**edit) for edit in value["memory_edits"]),

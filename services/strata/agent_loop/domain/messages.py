@@ -66,6 +66,7 @@ class ToolReturn:
         stdout: Lines that the tool printed; not shown to the model.
         stderr: Likewise.
         provenance: Where the text came from.
+        taint: Untrusted labels of the memory that it holds.
     """
 
     tool_call_id: str
@@ -75,6 +76,7 @@ class ToolReturn:
     stdout: tuple[str, ...] = ()
     stderr: tuple[str, ...] = ()
     provenance: Provenance | None = None
+    taint: tuple[Provenance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

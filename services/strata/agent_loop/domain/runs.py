@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from strata.agent_loop.domain.approvals import ApprovalResponse
 from strata.agent_loop.domain.messages import MessageInput
+from strata.agent_loop.domain.taint import Taint
 from strata.agent_loop.models.domain import Usage
 from strata.shared.errors import Reason
 
@@ -70,9 +71,14 @@ class RunFailure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended."""
+    """How a run ended.
+
+    Attributes:
+        taint: Untrusted labels of the context at the end.
+    """
 
     stop_reason: StopReason
     usage: Usage = field(default_factory=Usage)
     step_count: int = 0
     failure: RunFailure | None = None
+    taint: Taint = ()

@@ -26,6 +26,7 @@ class ToolRule:
             (``run_first``, ``constrain_child_tools``).
         timeout_s: Seconds until a request for approval counts as denied (``requires_approval``);
             0 for the default.
+        when_tainted: Only where the model has text of strangers before it (``requires_approval``).
     """
 
     type: ToolRuleType
@@ -37,6 +38,7 @@ class ToolRule:
     max_count: int = 0
     prefilled: Mapping[str, str] = field(default_factory=dict)
     timeout_s: int = 0
+    when_tainted: bool = False
 
     @property
     def sentence(self) -> str | None:
@@ -105,6 +107,7 @@ def rule_to_json(rule: ToolRule) -> dict[str, Any]:
         "max_count": rule.max_count,
         "prefilled": dict(rule.prefilled),
         "timeout_s": rule.timeout_s,
+        "when_tainted": rule.when_tainted,
     }
     given = {name: value for name, value in settings.items() if value}
     return {"type": rule.type.value, "tool_name": rule.tool_name, **given}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
-from strata.agent_loop.domain.messages import ToolReturn
+from strata.agent_loop.domain.messages import Provenance, ToolReturn
 from strata.agent_loop.models.domain import ToolCall, ToolSchema
 
 FILE_TOOLS = ("open_files", "grep_files", "semantic_search_files")
@@ -41,6 +41,7 @@ class Tool:
         keyed: It is one of the tiers' own tools, whose writes are done once per idempotency key.
         requires_approval: Every call waits for a person.
         version: Names exactly this definition.
+        returns_from: The untrusted label of what it returns; None if strangers do not write it.
     """
 
     schema: ToolSchema
@@ -48,6 +49,7 @@ class Tool:
     keyed: bool = False
     requires_approval: bool = False
     version: str = ""
+    returns_from: Provenance | None = None
 
     @property
     def name(self) -> str:
@@ -152,10 +154,12 @@ class Seen:
     Attributes:
         block_revisions: Revisions of the memory blocks that the model saw, by label.
         max_files_open: Files that may be open at once.
+        taint: Untrusted labels of the context; see `domain.taint`.
     """
 
     block_revisions: Mapping[str, int] = field(default_factory=dict)
     max_files_open: int = 0
+    taint: tuple[Provenance, ...] = ()
 
     def after(self, results: Collection[ToolResult]) -> Seen:
         """Returns what calls see that are run after others of the same reply.
@@ -170,7 +174,7 @@ class Seen:
             if edit.operation in ("create", "rename")
         }
         kept = {name: seen for name, seen in self.block_revisions.items() if name not in made}
-        return Seen(kept, self.max_files_open)
+        return replace(self, block_revisions=kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from strata.agent_loop.domain.approvals import (
     bindings_of,
 )
 from strata.agent_loop.domain.messages import Message, Provenance, ToolStatus
+from strata.agent_loop.domain.taint import TaintSource
 from strata.agent_loop.domain.tools import ToolResult, ToolSet
 from strata.agent_loop.loop.packaging import (
     DEPENDED,
@@ -73,7 +74,9 @@ class OpenRequest:
             if answer.of(call.id).approve and answer.of(call.id).client_return is None
         }
 
-    def given(self, run_id: str, now: datetime, zone: str) -> dict[str, ToolResult]:
+    def given(
+        self, run_id: str, now: datetime, zone: str, toolset: ToolSet
+    ) -> dict[str, ToolResult]:
         """Returns the results of the calls that the run does not make, by call id.
 
         Args:
@@ -81,22 +84,27 @@ class OpenRequest:
                 that the client made; otherwise all calls.
             now: The time.
             zone: The agent's.
+            toolset: What is known of the tools.
         """
         mine = self.answer is not None and self.answered_by == run_id
-        told = {call.id: self._told(call, now, zone, mine) for call in self.request.tool_calls}
+        told = {
+            call.id: self._told(call, now, zone, mine, toolset) for call in self.request.tool_calls
+        }
         if not mine:
             for call in self.request.waiting_calls:
                 told[call.id] = self._left(call, now, zone)
         return {call_id: result for call_id, result in told.items() if result is not None}
 
-    def _told(self, call: ToolCall, now: datetime, zone: str, mine: bool) -> ToolResult | None:
+    def _told(
+        self, call: ToolCall, now: datetime, zone: str, mine: bool, toolset: ToolSet
+    ) -> ToolResult | None:
         if self.answer is None:
             expires = self.request.expire_time
             text = EXPIRED if expires is not None and expires <= now else UNANSWERED
             return own_result(call, ToolStatus.FAILED, text, now, zone)
         decision = self.answer.of(call.id)
         if decision.client_return is not None:
-            return _by_client(call, decision, now, zone)
+            return _by_client(call, decision, now, zone, toolset)
         if not decision.approve:
             return own_result(call, ToolStatus.FAILED, denied(decision.reason), now, zone)
         if mine:
@@ -154,6 +162,7 @@ def request_for(
     timeouts: Collection[int],
     now: datetime,
     default_s: int,
+    taint: tuple[TaintSource, ...] = (),
 ) -> ApprovalRequest:
     """Returns the request for a reply.
 
@@ -164,6 +173,7 @@ def request_for(
         timeouts: Seconds that rules give the person; the shortest counts.
         now: The time.
         default_s: Seconds if no rule says anything.
+        taint: Where the model had read text of strangers.
     """
     asked = {call.id: call for call in gated}
     shown = [asked.get(call.id, call) for call in calls]
@@ -173,14 +183,33 @@ def request_for(
         waiting_calls=tuple(call for call in shown if call.id not in asked),
         bindings=bindings_of(shown, {tool.name: tool.version for tool in toolset.tools}),
         expire_time=now + timedelta(seconds=min(timeouts, default=default_s)),
+        taint=taint,
     )
 
 
-def _by_client(call: ToolCall, decision: Decision, now: datetime, zone: str) -> ToolResult:
+def coming_taint(
+    calls: Sequence[ToolCall], gated: Sequence[ToolCall], toolset: ToolSet
+) -> tuple[TaintSource, ...]:
+    """Returns the calls of a reply that fetch text of strangers before the last gated one."""
+    asked = {call.id for call in gated}
+    end = max((place for place, call in enumerate(calls) if call.id in asked), default=0)
+    found = []
+    for call in calls[:end]:
+        tool = toolset.find(call.name)
+        if tool is not None and tool.returns_from is not None:
+            found.append(TaintSource(tool.returns_from, tool_name=call.name, tool_call_id=call.id))
+    return tuple(found)
+
+
+def _by_client(
+    call: ToolCall, decision: Decision, now: datetime, zone: str, toolset: ToolSet
+) -> ToolResult:
     status = ToolStatus.FAILED if decision.client_failed else ToolStatus.OK
     result = own_result(call, status, decision.client_return or "", now, zone)
-    # Not the system's own words: what clients return is what a tool said.
-    return replace(result, tool_return=replace(result.tool_return, provenance=Provenance.TOOL))
+    # Not the system's own words: what clients return is what a tool said, or what strangers wrote.
+    tool = toolset.find(call.name)
+    label = (tool.returns_from if tool is not None else None) or Provenance.TOOL
+    return replace(result, tool_return=replace(result.tool_return, provenance=label))
 
 
 def _ids(request: ApprovalRequest) -> set[str]:

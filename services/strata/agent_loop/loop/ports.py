@@ -15,6 +15,7 @@ from strata.agent_loop.domain.events import RunEvent
 from strata.agent_loop.domain.journal import JournalKey, StepRecord
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.messages import Message, Window
+from strata.agent_loop.domain.taint import Taint
 from strata.agent_loop.domain.tools import ToolBatch, ToolEvent, ToolResult, ToolSet
 from strata.agent_loop.models.domain import ChatModel, ModelSettings, Usage
 from strata.agent_loop.models.tokens import TokenEstimator
@@ -45,12 +46,14 @@ class MemorySection:
         last_modified: When a block was last changed; None without blocks.
         block_revisions: Revisions of the blocks that it shows, by label.
         has_folders: A folder is attached.
+        taint: Untrusted labels of the blocks that it shows, by label of the block.
     """
 
     text: str
     last_modified: datetime | None
     block_revisions: Mapping[str, int] = field(default_factory=dict)
     has_folders: bool = False
+    taint: Mapping[str, Taint] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

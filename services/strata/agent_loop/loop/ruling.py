@@ -84,11 +84,12 @@ class TurnRules:
         """
         # A release that did not write them down had none but the default ones.
         rules = self._default if record.rules is None else record.rules
-        return StepRules(ToolRulesSolver(rules), tuple(self._history), granted or {})
+        solver, tainted = ToolRulesSolver(rules), bool(record.seen.taint)
+        return StepRules(solver, tuple(self._history), granted or {}, tainted)
 
-    def timeouts(self, names: Collection[str]) -> list[int]:
+    def timeouts(self, names: Collection[str], *, tainted: bool) -> list[int]:
         """Returns the seconds that rules give a person to decide about calls of these tools."""
-        return self._solver.timeouts(names)
+        return self._solver.timeouts(names, tainted=tainted)
 
     def take(self, messages: Iterable[Message]) -> None:
         """Takes in what a step stored."""
@@ -125,11 +126,13 @@ class StepRules:
         solver: The rules.
         history: The calls of the run before the reply.
         granted: Calls that a person has approved, with the version of the tool asked about.
+        tainted: The model had text of strangers before it when it made the reply.
     """
 
     solver: ToolRulesSolver
     history: tuple[Called, ...]
     granted: Mapping[str, str] = field(default_factory=dict)
+    tainted: bool = False
 
     def asks(self, reply: ModelReply, toolset: ToolSet) -> list[ToolCall]:
         """Returns the calls of a reply that a person must decide about, as they would be run.
@@ -137,7 +140,7 @@ class StepRules:
         What would be refused anyway is none of them. Where calls are judged in turn, nobody knows
         what a later one will be allowed; a person may be asked in vain.
         """
-        before, found = list(self.history), []
+        before, found, tainted = list(self.history), [], self.tainted
         for number, call in enumerate(reply.tool_calls):
             last = number == len(reply.tool_calls) - 1
             if self.in_turn and number:
@@ -148,9 +151,16 @@ class StepRules:
             if verdict.refusal is not None:
                 continue
             before.append(Called(call.name))
-            if self._gated(call.name, toolset):
+            if self._gated(call.name, toolset, tainted=tainted):
                 found.append(replace(call, arguments=verdict.arguments))
+            tainted = tainted or self.taints(call, toolset)
         return found
+
+    @staticmethod
+    def taints(call: ToolCall, toolset: ToolSet) -> bool:
+        """Says whether strangers write what a call returns, whatever that will be."""
+        tool = toolset.find(call.name)
+        return tool is not None and tool.returns_from is not None
 
     @property
     def in_turn(self) -> bool:
@@ -165,6 +175,7 @@ class StepRules:
         finish: FinishReason,
         *,
         last: bool,
+        tainted: bool,
     ) -> Verdict:
         """Says what becomes of a call.
 
@@ -174,20 +185,22 @@ class StepRules:
             toolset: The tools that the agent has.
             finish: How the reply ended.
             last: Whether this is its last call.
+            tainted: Whether there is text of strangers in the turn by now.
         """
         if call.id in self.granted:
             # What a person has approved is not judged by the rules (observed §9).
             problem = refusal(call, toolset, finish, last=last) or self._changed(call, toolset)
             return Verdict(call.arguments, problem)
         verdict = self._by_rules(call, before, toolset, finish, last=last)
-        if verdict.refusal is None and self._gated(call.name, toolset):
+        if verdict.refusal is None and self._gated(call.name, toolset, tainted=tainted):
             # It could not be foreseen when the others of the reply were asked for.
             return Verdict(call.arguments, f"{NOT_APPROVED}; it was not run. Call it alone.")
         return verdict
 
-    def _gated(self, name: str, toolset: ToolSet) -> bool:
+    def _gated(self, name: str, toolset: ToolSet, *, tainted: bool) -> bool:
         tool = toolset.find(name)
-        return tool is not None and (tool.requires_approval or self.solver.gates(name))
+        gates = self.solver.gates(name, tainted=tainted)
+        return tool is not None and (tool.requires_approval or gates)
 
     def _changed(self, call: ToolCall, toolset: ToolSet) -> str | None:
         tool = toolset.find(call.name)

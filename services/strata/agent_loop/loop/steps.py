@@ -23,9 +23,11 @@ from strata.agent_loop.domain.events import (
 from strata.agent_loop.domain.journal import JournalKey, StepRecord
 from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
 from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.domain.taint import Taint, labels_of, sources_of, taint_of
 from strata.agent_loop.domain.tools import Seen, ToolResult, ToolSet
 from strata.agent_loop.loop.approvals import (
     OpenRequest,
+    coming_taint,
     open_requests,
     request_for,
     settled_steps,
@@ -109,6 +111,7 @@ class Steps:
         self._toolset = toolset
         self._rules = rules
         self._seen = Seen()
+        self._tainted_blocks: Mapping[str, Taint] = {}
         self._model = bound.settings.handle
         self._numbered = shows_line_numbers(agent, bound)
         self._window = WorkingWindow(agent, begun.window, ports.archival, ports.clock)
@@ -127,6 +130,12 @@ class Steps:
     def usage(self) -> Usage:
         """Tokens of the model calls of this dispatch, and of a resumed reply."""
         return self._asker.usage
+
+    @property
+    def taint(self) -> Taint:
+        """Untrusted labels of what the model would be shown now."""
+        shown = (labels_of(message) for message in self._window.messages)
+        return taint_of(*shown, *self._tainted_blocks.values())
 
     async def run(self, section: MemorySection) -> StopReason:
         """Makes steps until the model is done, or may make no more.
@@ -180,11 +189,15 @@ class Steps:
             asked.reply,
             effects(asked.reply, self._toolset),
             {},
-            Seen(max_files_open=self._agent.max_files_open),
+            # Since it was asked for, nothing was added to what its calls were made from.
+            Seen(
+                max_files_open=self._agent.max_files_open,
+                taint=taint_of(labels_of(asked.message)),
+            ),
             self._rules.rules,
         )
         rules = self._rules.of(record, asked.granted(self._key.run_id))
-        given = asked.given(self._key.run_id, now, zone)
+        given = asked.given(self._key.run_id, now, zone, self._known)
         for result in given.values():
             await self._sink.emit(ToolFinished(result))
         self._settling = True
@@ -200,7 +213,7 @@ class Steps:
     async def _step(self, step: int, resumed: StepRecord | None) -> StopReason | None:
         record = resumed or await self._ask(step)
         if resumed is not None:
-            await self._tell_started(step, resumed.step_id)
+            await self._tell_started(step, resumed.step_id, resumed.seen.taint)
             self._asker.usage += resumed.reply.usage
         cut = record.reply.finish_reason is FinishReason.LENGTH
         rules = self._rules.of(record)
@@ -228,6 +241,7 @@ class Steps:
         """Shows the model this memory from now on, and the tools that go with it."""
         self._toolset = self._known.offered(self._agent.tools, folders=section.has_folders)
         self._seen = Seen(section.block_revisions, self._agent.max_files_open)
+        self._tainted_blocks = section.taint
         await self._window.refresh(section)
 
     def _outdates(self, result: ToolResult) -> bool:
@@ -244,7 +258,8 @@ class Steps:
 
     async def _ask(self, step: int) -> StepRecord:
         name = StepName(step, new_id("step"), new_id("message"))
-        await self._tell_started(step, name.step_id)
+        seen = replace(self._seen, taint=self.taint)
+        await self._tell_started(step, name.step_id, seen.taint)
         reply = await self._asker.ask(name, self._window, self._rules.offer(self._toolset))
         reply = tidy(reply, self._window.call_ids)
         found = effects(reply, self._toolset)
@@ -256,22 +271,28 @@ class Steps:
             reply,
             found,
             {},
-            self._seen,
+            seen,
             self._rules.rules,
         )
 
-    async def _tell_started(self, step: int, step_id: str) -> None:
-        await self._sink.emit(StepStarted(step_id, step, self._model))
+    async def _tell_started(self, step: int, step_id: str, taint: Taint) -> None:
+        await self._sink.emit(StepStarted(step_id, step, self._model, taint))
 
     async def _ask_person(self, record: StepRecord, gated: Sequence[ToolCall]) -> StopReason:
         """Stores the reply as a request for approval; none of its calls is run before an answer."""
+        calls = record.reply.tool_calls
+        taint = (
+            *coming_taint(calls, gated, self._toolset),
+            *sources_of(self._window.messages, self._tainted_blocks),
+        )
         request = request_for(
-            record.reply.tool_calls,
+            calls,
             gated,
             self._toolset,
-            self._rules.timeouts({call.name for call in gated}),
+            self._rules.timeouts({call.name for call in gated}, tainted=bool(taint)),
             self._ports.clock.now(),
             self._ports.approval_s,
+            taint,
         )
         message = replace(
             self._assistant(record, {}),
@@ -388,12 +409,13 @@ class Steps:
             model=record.model,
             # What a person was asked about was counted with the request.
             usage=None if self._settling else record.reply.usage,
-            provenance=(Provenance.MODEL,),
+            provenance=(Provenance.MODEL, *record.seen.taint),
         )
 
     def _returns(self, record: StepRecord, results: list[ToolResult]) -> Message:
         told = tuple(result.tool_return for result in results)
         labels = dict.fromkeys(part.provenance for part in told if part.provenance is not None)
+        labels |= dict.fromkeys(label for part in told for label in part.taint)
         return replace(self._blank(MessageRole.TOOL, record), parts=told, provenance=tuple(labels))
 
     def _heartbeat(self, record: StepRecord, reason: str) -> Message:

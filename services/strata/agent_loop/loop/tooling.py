@@ -10,6 +10,7 @@ from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.events import ToolFinished, ToolStarted
 from strata.agent_loop.domain.journal import JournalKey, StepRecord, idempotency_key
 from strata.agent_loop.domain.messages import ToolStatus
+from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.domain.tools import (
     CallStarted,
     ToolBatch,
@@ -96,7 +97,11 @@ class StepCalls:
         """Writes the reply down before any of its calls runs; not if none can be run."""
         # What is refused does not count, so the first that runs is judged by the history before.
         before, calls = self._bench.rules.history, self._waiting()
-        verdicts = (self._verdicts.get(call.id) or self._judge(call, before) for call in calls)
+        tainted = self._bench.rules.tainted
+        verdicts = (
+            self._verdicts.get(call.id) or self._judge(call, before, tainted=tainted)
+            for call in calls
+        )
         if any(verdict.refusal is None for verdict in verdicts) and not self._resumed:
             await self._bench.journal.open_step(self._bench.key, self._record)
 
@@ -129,23 +134,27 @@ class StepCalls:
         return [call for call in calls if call.id not in self._results]
 
     def _judge_all(self) -> dict[str, Verdict]:
-        before, verdicts = list(self._bench.rules.history), {}
+        rules, verdicts = self._bench.rules, {}
+        before, tainted = list(rules.history), rules.tainted
         for call in self._record.reply.tool_calls:
-            verdicts[call.id] = self._judge(call, before)
+            verdicts[call.id] = self._judge(call, before, tainted=tainted)
             if verdicts[call.id].refusal is None:
                 before.append(Called(call.name))
+                tainted = tainted or rules.taints(call, self._bench.toolset)
         return verdicts
 
-    def _judge(self, call: ToolCall, before: Sequence[Called]) -> Verdict:
+    def _judge(self, call: ToolCall, before: Sequence[Called], *, tainted: bool) -> Verdict:
         bench, reply = self._bench, self._record.reply
         last = call is reply.tool_calls[-1]
-        return bench.rules.judge(call, before, bench.toolset, reply.finish_reason, last=last)
+        return bench.rules.judge(
+            call, before, bench.toolset, reply.finish_reason, last=last, tainted=tainted
+        )
 
     async def _run_in_turn(self) -> None:
-        before = list(self._bench.rules.history)
+        before, tainted = list(self._bench.rules.history), self._bench.rules.tainted
         maybe_ran, known = self._resumed, set(self._results)
         for call in self._record.reply.tool_calls:
-            self._verdicts[call.id] = self._judge(call, before)
+            self._verdicts[call.id] = self._judge(call, before, tainted=tainted)
             runs = self._verdicts[call.id].refusal is None
             if call.id not in self._results:
                 await self._answer_without_running(call, maybe_ran=maybe_ran)
@@ -159,6 +168,11 @@ class StepCalls:
             told = self._results[call.id].tool_return
             if was_run(told):
                 before.append(called_by(told))
+            # What it returned counts here, such as a memory; and what its tool is known for, as
+            # when it was decided whom to ask.
+            own = () if told.provenance is None else (told.provenance,)
+            foreseen = runs and self._bench.rules.taints(call, self._bench.toolset)
+            tainted = tainted or foreseen or bool(taint_of(own, told.taint))
 
     async def _answer_without_running(self, call: ToolCall, *, maybe_ran: bool) -> None:
         refused = self._verdicts[call.id].refusal

@@ -17,6 +17,7 @@ from strata.agent_loop.domain.events import (
 )
 from strata.agent_loop.domain.messages import Message, MessageRole, Provenance
 from strata.agent_loop.domain.runs import Outcome, RunRequest, StopReason
+from strata.agent_loop.domain.taint import taint_of_messages
 from strata.agent_loop.domain.tools import FILE_TOOLS, ToolSet
 from strata.agent_loop.loop.approvals import continued_run, settled_steps
 from strata.agent_loop.loop.failures import (
@@ -88,7 +89,10 @@ class Turn:
         if self._steps is not None:
             usage = usage + self._steps.usage
             count = max(count, self._steps.step - self._steps.settled)
-        await self._sink.emit(RunFinished(Outcome(stop, usage, count, failure)))
+        taint = taint_of_messages(begun.window.messages)
+        if self._steps is not None:
+            taint = self._steps.taint
+        await self._sink.emit(RunFinished(Outcome(stop, usage, count, failure, taint)))
 
     async def _bind(self, agent: Agent) -> BoundModel | ModelError:
         try:

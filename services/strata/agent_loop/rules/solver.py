@@ -102,14 +102,23 @@ class ToolRulesSolver:
         """Says whether a call of the tool ends the run (``exit_loop``)."""
         return any(rule.tool_name == name for rule in self._of(ToolRuleType.EXIT_LOOP))
 
-    def gates(self, name: str) -> bool:
-        """Says whether calls of the tool wait for a person (``requires_approval``)."""
-        return any(rule.tool_name == name for rule in self._of(ToolRuleType.REQUIRES_APPROVAL))
+    def gates(self, name: str, *, tainted: bool) -> bool:
+        """Says whether calls of the tool wait for a person (``requires_approval``).
 
-    def timeouts(self, names: Collection[str]) -> list[int]:
+        Args:
+            name: The tool.
+            tainted: Whether the model has text of strangers before it.
+        """
+        return any(rule.tool_name == name for rule in self._gating(tainted=tainted))
+
+    def timeouts(self, names: Collection[str], *, tainted: bool) -> list[int]:
         """Returns the seconds that rules give a person to decide about calls of these tools."""
-        gates = self._of(ToolRuleType.REQUIRES_APPROVAL)
+        gates = self._gating(tainted=tainted)
         return [rule.timeout_s for rule in gates if rule.tool_name in names and rule.timeout_s]
+
+    def _gating(self, *, tainted: bool) -> list[ToolRule]:
+        gates = self._of(ToolRuleType.REQUIRES_APPROVAL)
+        return [rule for rule in gates if tainted or not rule.when_tainted]
 
     def missing(self, history: Sequence[Called], available: Collection[str]) -> list[str]:
         """Returns tools that must have been called before the run ends and were not.

@@ -102,8 +102,10 @@ def _count_problems(rule: ToolRule) -> Iterator[tuple[str, str]]:
     if rule.type is ToolRuleType.REQUIRES_APPROVAL:
         if not 0 <= rule.timeout_s <= MAX_TIMEOUT_S:
             yield "timeout_s", f"must be between 0 (the default) and {MAX_TIMEOUT_S}"
-    elif rule.timeout_s:
-        yield "timeout_s", f"does not belong to a {rule.type} rule"
+        return
+    for part in ("timeout_s", "when_tainted"):
+        if getattr(rule, part):
+            yield part, f"does not belong to a {rule.type} rule"
 
 
 def _argument_problems(rule: ToolRule) -> Iterator[tuple[str, str]]:

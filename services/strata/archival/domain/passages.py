@@ -64,13 +64,18 @@ class ArchiveChange:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a passage came from."""
+    """Where a passage came from.
+
+    Attributes:
+        taint: Strangers' text that its writer had read: "web", "mcp", in this order.
+    """
 
     agent_id: str = ""
     run_id: str = ""
     tool_call_id: str = ""
     message_id: str = ""
     file_id: str = ""
+    taint: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +180,13 @@ class Inserted:
 
     Attributes:
         near_texts: How the near-duplicates of a new one begin, in their order.
+        near_taints: What they were written under, in the same order.
     """
 
     passage: Passage
     duplicate: bool
     near_texts: tuple[str, ...] = ()
+    near_taints: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

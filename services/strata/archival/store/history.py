@@ -24,7 +24,6 @@ from strata.archival.domain.passages import (
     Cursor,
     NewPassage,
     NewText,
-    Origin,
     Passage,
     Request,
     hash_of,
@@ -42,6 +41,8 @@ from strata.archival.store.rows import (
     change_from_json,
     change_to_json,
     from_json,
+    origin_from_json,
+    taint_of_change,
     to_passage,
     to_records,
 )
@@ -66,10 +67,10 @@ _ANSWERED = text(
 )
 _VERSION = text(
     """
-    SELECT text, tags, metadata, token_count FROM archival.passages
+    SELECT text, tags, metadata, token_count, change FROM archival.passages
     WHERE project_id = :project AND id = :id AND revision = :revision
     UNION ALL
-    SELECT text, tags, metadata, token_count FROM archival.passage_versions
+    SELECT text, tags, metadata, token_count, change FROM archival.passage_versions
     WHERE project_id = :project AND passage_id = :id AND revision = :revision
     """
 )
@@ -88,6 +89,7 @@ _CHANGE = text(
             text = :text, token_count = :tokens, content_hash = :hash,
             tags = CAST(:tags AS text[]), metadata = CAST(:metadata AS jsonb),
             deleted = :deleted, revision = p.revision + 1, update_time = :now,
+            origin = (p.origin - 'taint') || CAST(:mark AS jsonb),
             change = CAST(:change AS jsonb), change_request_id = :request, change_digest = :digest
         WHERE p.project_id = :project AND p.id = :id RETURNING {PASSAGE_COLUMNS}
     ), counted AS (
@@ -165,6 +167,7 @@ class PostgresPassageHistory:
                 token_count=old.token_count if change.text is None else change.text.token_count,
                 tags=old.tags if change.tags is None else change.tags,
                 metadata=old.metadata if change.metadata is None else change.metadata,
+                origin=replace(old.origin, taint=_mark(old, change)),
             )
             return await _apply(connection, row, new, change, Operation.UPDATE, now)
 
@@ -265,7 +268,22 @@ async def _as_it_was(connection: AsyncConnection, passage: Passage, revision: in
             reason=Reason.VERSION_NOT_FOUND,
             metadata={"id": passage.id, "revision": revision},
         )
-    return _with_version(passage, row)
+    taint = taint_of_change(row.change, passage.origin)
+    was = _with_version(passage, row)
+    return replace(was, origin=replace(passage.origin, taint=taint))
+
+
+def _mark(old: Passage, change: Change) -> tuple[str, ...]:
+    """Returns the mark of a passage after an update.
+
+    With its text a person sets the mark, too; what a run changes stays marked.
+    """
+    had, given = old.origin.taint, change.author.origin
+    if change.text is None:
+        return had
+    if not given.run_id:
+        return given.taint
+    return had + tuple(label for label in given.taint if label not in had)
 
 
 def _with_version(passage: Passage, row: Row[Any]) -> Passage:
@@ -297,6 +315,8 @@ async def _apply(
         await _check_alone(connection, row, content_hash)
     if new.text != old.text:
         await _compare(connection, new, change.text, now)
+    taint = new.origin.taint
+    author = change.author
     before, after = () if old.deleted else old.tags, () if new.deleted else new.tags
     values = {
         "project": current_project(),
@@ -308,7 +328,8 @@ async def _apply(
         "metadata": json.dumps(dict(new.metadata), ensure_ascii=False),
         "deleted": new.deleted,
         "now": now,
-        "change": json.dumps(change_to_json(operation, change.author), ensure_ascii=False),
+        "mark": json.dumps({"taint": taint} if taint else {}),
+        "change": json.dumps(change_to_json(operation, author, taint), ensure_ascii=False),
         "request": change.request.id,
         "digest": change.request.digest,
         "count": int(old.deleted) - int(new.deleted),
@@ -350,7 +371,7 @@ def _same_text() -> AlreadyExistsError:
 
 
 def _to_version(passage_id: str, row: Row[Any]) -> PassageVersion:
-    origin = Origin(**from_json(row.origin))
+    origin = origin_from_json(row.origin)
     operation, author = change_from_json(row.change, row.revision, origin)
     return PassageVersion(
         passage_id=passage_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -90,7 +91,11 @@ _INSERT = text(
         SELECT left(n.text, {_NEAR_CHARS})
         FROM unnest(a.near_ids) WITH ORDINALITY AS near (id, place)
         JOIN archival.passages n ON n.project_id = :project AND n.id = near.id
-        ORDER BY near.place) AS near_texts
+        ORDER BY near.place) AS near_texts, ARRAY(
+        SELECT coalesce(n.origin ->> 'taint', '[]')
+        FROM unnest(a.near_ids) WITH ORDINALITY AS near (id, place)
+        JOIN archival.passages n ON n.project_id = :project AND n.id = near.id
+        ORDER BY near.place) AS near_taints
     FROM added a
     """
 )
@@ -164,7 +169,8 @@ async def _store(
         if item.id in added:
             row = added[item.id]
             passage = _as_stored(item, home, tuple(row.near_ids))
-            stored.append(Inserted(passage, duplicate=False, near_texts=tuple(row.near_texts)))
+            taints = tuple(tuple(json.loads(mark)) for mark in row.near_taints)
+            stored.append(Inserted(passage, False, tuple(row.near_texts), taints))
         elif item.content_hash in known:
             stored.append(Inserted(known[item.content_hash], duplicate=True))
         else:

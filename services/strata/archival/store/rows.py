@@ -28,7 +28,7 @@ def joined_archive(passages: str) -> str:
     """
 
 
-_ORIGIN = tuple(field.name for field in fields(Origin))
+_ORIGIN = tuple(field.name for field in fields(Origin) if field.name != "taint")
 PASSAGES = joined_archive("archival.passages")
 """Passages ``p`` with their archives ``home``, which `UNEXPIRED` asks."""
 
@@ -132,7 +132,7 @@ def to_passage(row: Row[Any]) -> Passage:
         text=row.text,
         tags=tuple(row.tags),
         metadata=from_json(row.metadata),
-        origin=Origin(**from_json(row.origin)),
+        origin=origin_from_json(row.origin),
         token_count=row.token_count,
         revision=row.revision,
         indexed=row.indexed_revision >= row.revision,
@@ -169,9 +169,18 @@ def _record(passage: NewPassage, archive_id: str) -> dict[str, Any]:
     }
 
 
-def change_to_json(operation: Operation, author: Author) -> dict[str, Any]:
-    """Returns how a change is kept: what was done, by whom and why."""
-    return {
+def change_to_json(
+    operation: Operation, author: Author, taint: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Returns how a change is kept: what was done, by whom and why.
+
+    Args:
+        operation: What was done.
+        author: By whom and why.
+        taint: The mark of the passage after it, if that is not what its author had read.
+    """
+    kept = {"taint": taint} if taint else {}
+    return kept | {
         "operation": operation,
         "principal": author.principal,
         "origin": origin_to_json(author.origin),
@@ -179,10 +188,30 @@ def change_to_json(operation: Operation, author: Author) -> dict[str, Any]:
     }
 
 
-def origin_to_json(origin: Origin) -> dict[str, str]:
-    """Returns how an origin is kept."""
+def origin_to_json(origin: Origin) -> dict[str, Any]:
+    """Returns how an origin is kept; what has no taint reads as it did before there was one."""
     # `asdict` copies each text, ten times as slowly.
-    return {name: getattr(origin, name) for name in _ORIGIN}
+    kept: dict[str, Any] = {name: getattr(origin, name) for name in _ORIGIN}
+    return kept | {"taint": origin.taint} if origin.taint else kept
+
+
+def origin_from_json(kept: Any) -> Origin:
+    """Returns the origin of a stored form."""
+    found = dict(from_json(kept))
+    return Origin(**{**found, "taint": tuple(found.get("taint", ()))})
+
+
+def taint_of_change(kept: Any, origin: Origin) -> tuple[str, ...]:
+    """Returns the mark that a version had.
+
+    Args:
+        kept: What `change_to_json` gave, or less from before changes were kept.
+        origin: Of the passage.
+    """
+    found = from_json(kept)
+    if not found:
+        return origin.taint
+    return tuple(found.get("taint", found["origin"].get("taint", ())))
 
 
 def change_from_json(kept: Any, revision: int, origin: Origin) -> tuple[Operation, Author]:
@@ -198,7 +227,7 @@ def change_from_json(kept: Any, revision: int, origin: Origin) -> tuple[Operatio
         first = revision == 1
         operation = Operation.INSERT if first else Operation.UPDATE
         return operation, Author(origin=origin if first else Origin())
-    author = Author(found["principal"], Origin(**found["origin"]), found["reason"])
+    author = Author(found["principal"], origin_from_json(found["origin"]), found["reason"])
     return Operation(found["operation"]), author
 
 

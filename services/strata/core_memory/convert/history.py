@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.core_memory.checks import Checks
+from strata.core_memory.convert.labels import taint_to_proto
 from strata.core_memory.convert.requests import (
     MAX_NAME_CHARS,
     MAX_REASON_CHARS,
@@ -106,6 +107,7 @@ def version_to_proto(version: Version) -> pb.BlockVersion:
         read_only=version.read_only,
         metadata=dict(version.metadata),
         base_revision=authorship.base_revision,
+        taint=taint_to_proto(version.taint),
     )
 
 

@@ -15,6 +15,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.core_memory.checks import Checks
 from strata.core_memory.convert.edits import to_edit
+from strata.core_memory.convert.labels import to_taint
 from strata.core_memory.domain.blocks import (
     DEFAULT_LIMIT,
     LABEL_RULE,
@@ -123,6 +124,8 @@ def to_update(message: pb.UpdateBlockRequest) -> UpdateBlock:
     checks.id(message.block_id, "block", "block_id")
     checks.text(message.reason, "reason", most=MAX_REASON_CHARS)
     _check_revisions(checks, message)
+    if message.clear_taint and require_caller().run_id:
+        checks.fail("clear_taint", "is for people, not for a run")
     command = UpdateBlock(
         actor=actor(reason=message.reason),
         block_id=message.block_id,
@@ -142,6 +145,7 @@ def to_update(message: pb.UpdateBlockRequest) -> UpdateBlock:
         metadata=_metadata(checks, message.metadata, "metadata"),
         expected_revision=message.expected_revision,
         base_revision=message.base_revision,
+        clear_taint=message.clear_taint,
     )
     checks.done()
     return command
@@ -361,5 +365,6 @@ def _editor(message: pb.EditBlockRequest) -> Actor:
             model=origin.model,
             reason=origin.reason,
             kind=EDITOR_KINDS.get(origin.kind, EditorKind.UNKNOWN),
+            taint=to_taint(origin.taint),
         ),
     )

@@ -45,6 +45,7 @@ from strata.core_memory.domain.edits import (
 )
 from strata.core_memory.domain.patch_edits import apply_patch
 from strata.core_memory.domain.ports import Found, Unit
+from strata.core_memory.domain.taint import marked
 from strata.shared.errors import StrataError
 
 Encode = Callable[[Edited], bytes]
@@ -110,7 +111,8 @@ class _Verb:
         check_no_line_numbers(label, edit)
         new = NewBlock(label, text, description or default_description(label))
         check_limit(label, text, new.limit)
-        block = made_block(new, (command.agent_id,), self._now)
+        made = made_block(new, (command.agent_id,), self._now)
+        block = marked(None, made, command.actor.origin.taint)
         edited = self._edited(block, unified_diff("", text), message)
         await self._unit.insert(
             block,
@@ -198,6 +200,7 @@ class _Verb:
             edited = Edited(block, "", message)
             await self._unit.finish(self._encode(edited))
             return edited
+        changed = marked(block, changed, self._command.actor.origin.taint)
         changed = next_revision(changed, self._now)
         diff = unified_diff(block.value, changed.value)
         edited = self._edited(changed, diff, message, merged=merged)

@@ -76,6 +76,7 @@ class Block:
         metadata: Free pairs of the API's callers.
         agent_ids: Agents that see it, in order of attachment.
         delete_time: When it was deleted, UTC; None while it is there.
+        taint: Strangers' text that its text derives from: "web", "mcp"; see `domain.taint`.
     """
 
     id: str
@@ -90,6 +91,7 @@ class Block:
     metadata: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
     agent_ids: tuple[str, ...] = ()
     delete_time: datetime | None = None
+    taint: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,11 @@ class EditorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a change came from; empty fields are not known or do not apply."""
+    """Where a change came from; empty fields are not known or do not apply.
+
+    Attributes:
+        taint: Strangers' text that the editor had read. Kept as the mark of the block.
+    """
 
     agent_id: str = ""
     run_id: str = ""
@@ -124,6 +130,7 @@ class Origin:
     model: str = ""
     reason: str = ""
     kind: EditorKind = EditorKind.UNKNOWN
+    taint: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +168,7 @@ class Version:
     read_only: bool
     metadata: Mapping[str, str]
     authorship: Authorship
+    taint: tuple[str, ...] = ()
 
     @property
     def deleted(self) -> bool:

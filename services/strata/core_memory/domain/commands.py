@@ -37,6 +37,7 @@ class UpdateBlock:
         metadata: Pairs to set; an empty value removes the key.
         expected_revision: 0 for any.
         base_revision: What the new value was written against; 0 overwrites.
+        clear_taint: Somebody vouches for what stands in the block.
     """
 
     actor: Actor
@@ -49,6 +50,7 @@ class UpdateBlock:
     metadata: Mapping[str, str] | None = None
     expected_revision: int = 0
     base_revision: int = 0
+    clear_taint: bool = False
 
 
 @dataclass(frozen=True, slots=True)

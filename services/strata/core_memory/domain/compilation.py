@@ -80,6 +80,7 @@ class Compiled:
         blocks: What the section shows; without values if the caller has it.
         sizes: Characters of each value, by label.
         has_folders: A folder is attached.
+        shown: The section shows the blocks; that of some types of agents does not.
     """
 
     revision: str
@@ -87,6 +88,7 @@ class Compiled:
     blocks: Sequence[Block] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
     has_folders: bool = False
+    shown: bool = True
 
     @property
     def last_modified(self) -> datetime | None:
@@ -144,6 +146,7 @@ async def compile_memory(reader: MemoryReader, query: CompileQuery) -> Compiled:
         blocks=memory.blocks,
         sizes=memory.sizes,
         has_folders=memory.has_folders,
+        shown=query.form.blocks,
     )
 
 

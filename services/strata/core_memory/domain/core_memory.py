@@ -145,6 +145,8 @@ class CoreMemory:
                 base = await text_at(unit, block, command.base_revision)
                 changed = replace(changed, value=merge_value(block, base, command.value))
                 merged = base != block.value
+            if _cleans(block, changed, command, merged=merged):
+                changed = replace(changed, taint=())
             check_limit(changed.label, changed.value, changed.limit)
             if changed == block:
                 updated = Updated(block)
@@ -345,6 +347,16 @@ class CoreMemory:
 
 def _authorship(operation: str, actor: Actor, time: datetime) -> Authorship:
     return Authorship(operation, actor.origin, actor.principal, time)
+
+
+def _cleans(block: Block, changed: Block, command: UpdateBlock, *, merged: bool) -> bool:
+    """Says whether a change takes the mark off the block: see `domain.taint`.
+
+    Another value is a person's own, unless it was merged with what others wrote, or an agent's
+    run sets it through the API.
+    """
+    rewritten = command.value is not None and changed.value != block.value and not merged
+    return command.clear_taint or (rewritten and not command.actor.origin.run_id)
 
 
 def _changed(block: Block, command: UpdateBlock) -> Block:

@@ -36,6 +36,7 @@ from strata.core_memory.domain.editing import (
 from strata.core_memory.domain.edits import Create, Delete, Patch, Rename
 from strata.core_memory.domain.patching import Action, Section, apply_section, parse_patch
 from strata.core_memory.domain.ports import Unit
+from strata.core_memory.domain.taint import marked
 from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
 
 
@@ -111,11 +112,12 @@ async def apply_patch(
     only = blocks.get(sections[0].label) if len(sections) == 1 else None
     _check_expected(command, sections, only)
     try:
-        steps = _planned(sections, blocks, labels, command.agent_id, now)
+        planned = _planned(sections, blocks, labels, command.agent_id, now)
     except TextMissingError as error:
         if only is not None and await _fitted_once(unit, command, sections[0], only, labels):
             raise edit_conflict(only) from error
         raise
+    steps = [_marked(step, command.actor.origin.taint) for step in planned]
     edited = _edited(steps)
     await _write(unit, command, steps, now, encode(edited))
     return edited
@@ -245,6 +247,12 @@ def _detached(section: Section, block: Block | None, labels: Sequence[str], agen
     check_writable(block)
     agents = tuple(other for other in block.agent_ids if other != agent_id)
     return _Step(section, block, replace(block, agent_ids=agents))
+
+
+def _marked(step: _Step, taint: Sequence[str]) -> _Step:
+    if step.section.action is Action.DELETE:
+        return step
+    return replace(step, after=marked(step.before, step.after, taint))
 
 
 def _edited(steps: Sequence[_Step]) -> Edited:

@@ -28,6 +28,7 @@ from strata.core_memory.domain.diffing import unified_diff
 from strata.core_memory.domain.merging import merge3_text
 from strata.core_memory.domain.ports import Unit
 from strata.core_memory.domain.spans import Span, already_undone, spans_of, write_spans
+from strata.core_memory.domain.taint import undone
 from strata.shared.errors import AbortedError, Reason
 
 REVERT = "revert"
@@ -156,13 +157,14 @@ def undo(block: Block, before: Version | None, after: Version, now: datetime) ->
         for name in _FIELDS
     }
     deleted = _undone(before.deleted, after.deleted, block.delete_time is not None)
-    return replace(
+    wanted = replace(
         block,
         value=value,
         metadata=_undone_metadata(before.metadata, after.metadata, block.metadata),
         delete_time=(block.delete_time or now) if deleted else None,
         **fields,
     )
+    return replace(wanted, taint=undone(wanted, before))
 
 
 def _undone(before: Any, after: Any, current: Any) -> Any:
@@ -191,6 +193,7 @@ def _as_at(block: Block, version: Version, now: datetime) -> Block:
         limit=version.limit,
         read_only=version.read_only,
         metadata=version.metadata,
+        taint=version.taint,
         delete_time=(block.delete_time or now) if version.deleted else None,
     )
 

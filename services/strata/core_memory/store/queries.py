@@ -27,7 +27,7 @@ MEMORY = text(
         FROM seen
     )
     SELECT id, label, description, char_limit, read_only, revision, metadata, create_time,
-           update_time, delete_time, char_count,
+           update_time, delete_time, char_count, taint,
            fingerprint, has_folders,
            CASE WHEN fingerprint = :known THEN '' ELSE value END AS value,
            CASE WHEN fingerprint = :known THEN CAST('{{}}' AS text[]) ELSE (
@@ -61,7 +61,7 @@ KNOWN_AGENT = text(
 # Everything of a block `b` that was made of a version.
 _PAST_BLOCK = """
     b.id, b.label, b.value, b.description, b.char_limit, b.read_only, b.revision, b.metadata,
-    b.create_time, b.update_time, CAST(NULL AS timestamptz) AS delete_time,
+    b.create_time, b.update_time, CAST(NULL AS timestamptz) AS delete_time, b.taint,
     (SELECT coalesce(array_agg(m.agent_id ORDER BY m.position), '{}') FROM (
         SELECT x.agent_id, x.position FROM core_memory.attachments x
          WHERE x.project_id = :project AND x.block_id = b.id AND x.create_time <= :time
@@ -78,7 +78,7 @@ def _past(members: str) -> str:
     b AS (
         SELECT v.project_id, v.block_id AS id, v.label, v.value, v.description, v.char_limit,
                v.read_only, v.revision, v.metadata, l.create_time, v.create_time AS update_time,
-               m.position
+               v.taint, m.position
         FROM {members} m
         JOIN core_memory.blocks l ON l.project_id = :project AND l.id = m.block_id
         CROSS JOIN LATERAL (

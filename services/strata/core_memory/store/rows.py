@@ -12,7 +12,7 @@ from strata.core_memory.domain.blocks import Authorship, Block, EditorKind, Orig
 # Everything of a block `b`.
 BLOCK = """
     b.id, b.label, b.value, b.description, b.char_limit, b.read_only, b.revision, b.metadata,
-    b.create_time, b.update_time, b.delete_time,
+    b.create_time, b.update_time, b.delete_time, b.taint,
     (SELECT coalesce(array_agg(n.agent_id ORDER BY n.position), '{}')
        FROM core_memory.attachments n
       WHERE n.project_id = b.project_id AND n.block_id = b.id) AS agent_ids
@@ -20,18 +20,18 @@ BLOCK = """
 
 BLOCK_COLUMNS = (
     "project_id, id, label, value, description, char_limit, read_only, revision, metadata,"
-    " made_for, create_time, update_time"
+    " made_for, create_time, update_time, taint"
 )
 VERSION_COLUMNS = (
     "project_id, block_id, revision, label, value, description, char_limit, read_only, metadata,"
     " operation, agent_id, run_id, step_id, tool_call_id, model, reason, principal, create_time,"
-    " editor_kind, base_revision, undoes"
+    " editor_kind, base_revision, undoes, taint"
 )
 # Of a version, from the record that `records` made.
 VERSION_VALUES = (
     ":project, id, revision, label, value, description, char_limit, read_only, metadata,"
     " operation, by_agent, by_run, by_step, by_call, by_model, reason, principal, version_time,"
-    " editor_kind, base_revision, undoes"
+    " editor_kind, base_revision, undoes, taint"
 )
 # Changes travel as one JSON array: one statement whatever their number.
 RECORD = (
@@ -39,7 +39,7 @@ RECORD = (
     " revision bigint, metadata jsonb, create_time timestamptz, update_time timestamptz,"
     " delete_time timestamptz, operation text, by_agent text, by_run text, by_step text,"
     " by_call text, by_model text, reason text, principal text, version_time timestamptz,"
-    " editor_kind text, base_revision bigint, undoes text"
+    " editor_kind text, base_revision bigint, undoes text, taint text[]"
 )
 
 
@@ -58,6 +58,7 @@ def to_block(row: Row[Any]) -> Block:
         metadata=_mapping(row.metadata),
         agent_ids=tuple(row.agent_ids),
         delete_time=row.delete_time,
+        taint=tuple(row.taint),
     )
 
 
@@ -89,6 +90,7 @@ def to_version(row: Row[Any]) -> Version:
             row.base_revision,
             row.undoes,
         ),
+        taint=tuple(row.taint),
     )
 
 
@@ -123,6 +125,7 @@ def _record(block: Block, authorship: Authorship) -> dict[str, Any]:
         "editor_kind": origin.kind,
         "base_revision": authorship.base_revision,
         "undoes": authorship.undoes,
+        "taint": block.taint,
     }
 
 

@@ -22,7 +22,7 @@ _GIVEN = f"given AS (SELECT * FROM jsonb_to_recordset(CAST(:records AS jsonb)) A
 _INSERT_BLOCKS = f"""
     INSERT INTO core_memory.blocks ({BLOCK_COLUMNS})
     SELECT :project, id, label, value, description, char_limit, read_only, revision, metadata,
-           :made_for, create_time, update_time
+           :made_for, create_time, update_time, taint
     FROM given
 """
 _INSERT_VERSIONS = f"""
@@ -106,6 +106,7 @@ UPDATE = text(
             label = g.label, value = g.value, description = g.description,
             char_limit = g.char_limit, read_only = g.read_only, revision = g.revision,
             metadata = g.metadata, update_time = g.update_time, delete_time = g.delete_time,
+            taint = g.taint,
             made_for = CASE WHEN b.delete_time IS NULL THEN b.made_for ELSE '' END
         FROM given g WHERE b.project_id = :project AND b.id = g.id
     ), gone AS (

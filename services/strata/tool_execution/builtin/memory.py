@@ -9,6 +9,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
 from strata.shared.errors import AbortedError, Reason, StrataError
 from strata.tool_execution.domain.tools import Call, Caller, MemoryEdit, Output, ToolError
+from strata.tool_execution.labels import labels_to_proto
 
 Arguments = dict[str, Any]
 
@@ -170,6 +171,7 @@ def _request(call: Call, arguments: Arguments, caller: Caller) -> pb.EditBlockRe
             tool_call_id=call.id,
             model=caller.model,
             kind=_KINDS.get(caller.agent_type, pb.EDITOR_KIND_AGENT),
+            taint=labels_to_proto(caller.taint),
         ),
         **edit,
     )

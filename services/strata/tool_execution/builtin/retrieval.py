@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -14,6 +15,7 @@ from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.shared.clock import Clock
 from strata.tool_execution.domain.dates import end_of, start_of, time_ago, zone
 from strata.tool_execution.domain.tools import Call, Caller, Output
+from strata.tool_execution.labels import labels_to_domain, labels_to_proto, taint_of_messages
 
 Arguments = dict[str, Any]
 
@@ -61,7 +63,8 @@ class ConversationSearch:
             return Output({"message": "No results found.", "results": []})
         now = self._clock.now()
         results = [message_result(hit, now, timezone) for hit in response.hits]
-        return Output({"message": f"Showing {len(results)} results:", "results": results})
+        found = {"message": f"Showing {len(results)} results:", "results": results}
+        return Output(found, taint=taint_of_messages(hit.message for hit in response.hits))
 
 
 class ArchivalTools:
@@ -96,6 +99,7 @@ class ArchivalTools:
                         run_id=caller.run_id,
                         tool_call_id=call.id,
                         message_id=caller.message_id,
+                        taint=labels_to_proto(caller.taint),
                     ),
                 ),
             )
@@ -104,7 +108,8 @@ class ArchivalTools:
             told = "Nothing was stored: archival memory holds this very text already."
             return Output({"message": told})
         # Plainly stored is plainly said: there is nothing to tell.
-        return Output(_near(stored), archival_changed=True)
+        near = (label for each in stored.near_duplicates for label in each.taint)
+        return Output(_near(stored), archival_changed=True, taint=labels_to_domain(near))
 
     async def _search(self, arguments: Arguments, caller: Caller) -> Output:
         timezone = zone(caller.timezone)
@@ -121,7 +126,8 @@ class ArchivalTools:
         _set_time(request.start_time, start)
         _set_time(request.end_time, end)
         response = await self._passages.SearchPassages(request)
-        return Output([passage_result(hit, timezone) for hit in response.hits])
+        results = [passage_result(hit, timezone) for hit in response.hits]
+        return Output(results, taint=taint_of_passages(response.hits))
 
 
 def _near(stored: passage_pb.InsertPassageResponse) -> dict[str, Any] | None:
@@ -160,7 +166,7 @@ def message_result(hit: message_pb.MessageHit, now: Any, timezone: Any) -> dict[
     pieces = [part.text.text or part.summary.text for part in message.parts]
     pieces += [part.tool_return.content for part in message.parts]
     result["content"] = "\n".join(piece for piece in pieces if piece)
-    return result
+    return result | _untrusted(taint_of_messages([message]))
 
 
 def passage_result(hit: passage_pb.PassageHit, timezone: Any) -> dict[str, Any]:
@@ -170,7 +176,18 @@ def passage_result(hit: passage_pb.PassageHit, timezone: Any) -> dict[str, Any]:
         "content": hit.passage.text,
         "tags": list(hit.passage.tags),
         "relevance": _relevance(hit.relevance, mode=False),
+        **_untrusted(taint_of_passages([hit])),
     }
+
+
+def taint_of_passages(hits: Iterable[passage_pb.PassageHit]) -> tuple[str, ...]:
+    """Returns what text of strangers passages were written under."""
+    return labels_to_domain(label for hit in hits for label in hit.passage.origin.taint)
+
+
+def _untrusted(taint: Sequence[str]) -> dict[str, Any]:
+    """Returns what tells a model whose words it reads; nothing where nobody needs to be told."""
+    return {"untrusted": ",".join(taint)} if taint else {}
 
 
 def _relevance(relevance: Any, *, mode: bool) -> dict[str, Any]:

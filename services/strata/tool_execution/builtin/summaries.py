@@ -12,6 +12,7 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.tool_execution.domain.dates import start_of, zone
 from strata.tool_execution.domain.tools import Call, Caller, Output
+from strata.tool_execution.labels import taint_of_messages
 
 PAGE_CHARS = 4_000
 """Characters of a page, so that the loop shows it whole in the smallest window (5,000)."""
@@ -56,7 +57,9 @@ class ExpandSummary:
             return Output(
                 {"message": "There is no summary: nothing has left your view.", "messages": []}
             )
-        return Output(_page(response, timezone))
+        # Of all messages of the page, shown or not, and of the summary that they stand behind.
+        taint = taint_of_messages([response.summary, *response.messages])
+        return Output(_page(response, timezone), taint=taint)
 
 
 def _page(response: message_pb.ExpandSummaryResponse, timezone: Any) -> dict[str, Any]:

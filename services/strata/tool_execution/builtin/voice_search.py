@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from itertools import chain
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -17,6 +18,7 @@ from strata.shared.clock import Clock
 from strata.tool_execution.builtin.retrieval import message_result, passage_result
 from strata.tool_execution.domain.dates import zone
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
+from strata.tool_execution.labels import labels_to_domain
 
 Arguments = dict[str, Any]
 
@@ -74,11 +76,14 @@ class SearchMemory:
         hits = {hit.message.id: hit for hits in found for hit in hits}
         if not hits and not facts:
             return Output({"message": "No results found.", "conversation": [], "archival": []})
+        said_by = (hit.message.provenance for hit in hits.values())
+        written_under = (hit.passage.origin.taint for hit in facts)
         return Output(
             {
                 "conversation": [message_result(hit, now, timezone) for hit in hits.values()],
                 "archival": [passage_result(hit, timezone) for hit in facts],
-            }
+            },
+            taint=labels_to_domain(chain.from_iterable([*said_by, *written_under])),
         )
 
     def _frame(self, arguments: Arguments) -> dict[str, Timestamp]:

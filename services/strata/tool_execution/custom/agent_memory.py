@@ -10,6 +10,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
 from strata.shared.errors import StrataError
 from strata.tool_execution.domain.tools import Call, Caller, MemoryEdit, ToolError
+from strata.tool_execution.labels import labels_to_domain, labels_to_proto
 
 _PAGE = 500
 _MOST_BLOCKS = 1_000
@@ -22,6 +23,11 @@ class AgentBlocks:
 
     agent_id: str
     blocks: Sequence[Any]
+
+    @property
+    def taint(self) -> tuple[str, ...]:
+        """Labels of text of strangers in the blocks."""
+        return labels_to_domain(label for block in self.blocks for label in block.taint)
 
     def as_given(self) -> dict[str, Any]:
         """Returns what the tool is given, as JSON."""
@@ -104,12 +110,24 @@ class AgentMemory:
         raise ToolError(f"The agent has more than {_MOST_BLOCKS} memory blocks.")
 
     async def store(
-        self, call: Call, caller: Caller, before: AgentBlocks, texts: Mapping[str, str]
+        self,
+        call: Call,
+        caller: Caller,
+        before: AgentBlocks,
+        texts: Mapping[str, str],
+        taint: Sequence[str] = (),
     ) -> tuple[MemoryEdit, ...]:
         """Stores new texts, each as an ordinary edit on the text that the tool was given.
 
         What others have changed meanwhile is merged. Blocks are changed one after the other: with
         several, those before a refused one stay changed, and the refusal names them.
+
+        Args:
+            call: The call that changes them.
+            caller: On whose behalf.
+            before: What the tool was given.
+            texts: New texts by label.
+            taint: Labels of strangers whose text may be in them: "web", "mcp".
 
         Raises:
             ToolError: A change was refused; it carries the edits that were made.
@@ -132,6 +150,7 @@ class AgentMemory:
                             tool_call_id=call.id,
                             model=caller.model,
                             kind=_KINDS.get(caller.agent_type, pb.EDITOR_KIND_AGENT),
+                            taint=labels_to_proto(dict.fromkeys(taint)),
                         ),
                         rethink=pb.RethinkEdit(new_memory=text),
                     )

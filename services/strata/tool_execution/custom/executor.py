@@ -276,8 +276,10 @@ class OwnTools:
             return (await self._runner.run(tool, arguments, self._runnable.sealed)).output
         state = await self._memory.read(caller.agent_id)
         ran = await self._runner.run(tool, arguments, self._runnable.sealed, state)
-        edits = await self._memory.store(call, caller, state, ran.blocks)
-        return replace(ran.output, memory_edits=edits)
+        # What it wrote may be what strangers told it, or told the model.
+        written = (*caller.taint, *(("web",) if tool.reads_web else ()))
+        edits = await self._memory.store(call, caller, state, ran.blocks, written)
+        return replace(ran.output, memory_edits=edits, taint=state.taint)
 
 
 def takes_agent_state(tool: Tool) -> bool:

@@ -124,6 +124,11 @@ class Tool:
     explain: Callable[[Mapping[str, Any]], str | None] | None = None
     own: OwnDefinition | None = None
 
+    @property
+    def reads_web(self) -> bool:
+        """Whether strangers may have written what it returns: it reads pages, or has a network."""
+        return self.from_web or (self.own is not None and bool(self.own.allowed_hosts))
+
     @cached_property
     def id(self) -> str:
         """The id; that of a built-in tool is fixed."""
@@ -190,6 +195,8 @@ class Caller:
         block_revisions: Revisions of the memory blocks that the model saw, by label.
         max_files_open: Files that may be open at once; 0 leaves it to the file service.
         message_id: The assistant message that asks for the calls; empty if it is not known.
+        taint: Text of strangers that the model had read: "web", "mcp". What a tool writes to
+            memory is to be marked with it.
     """
 
     agent_id: str
@@ -202,6 +209,7 @@ class Caller:
     block_revisions: Mapping[str, int] = field(default_factory=dict)
     max_files_open: int = 0
     message_id: str = ""
+    taint: tuple[str, ...] = ()
 
     def after(self, edits: Iterable[MemoryEdit]) -> Caller:
         """Returns the caller as later calls of the same reply see it.
@@ -218,12 +226,17 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a tool gave: text, None or a JSON value, and what it changed."""
+    """What a tool gave: text, None or a JSON value, and what it changed.
+
+    Attributes:
+        taint: Text of strangers in the memory that it read, or that it was written under.
+    """
 
     value: Any
     memory_edits: tuple[MemoryEdit, ...] = ()
     archival_changed: bool = False
     files_changed: bool = False
+    taint: tuple[str, ...] = ()
 
 
 class ToolError(Exception):

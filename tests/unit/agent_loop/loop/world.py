@@ -16,6 +16,7 @@ from strata.agent_loop.domain.messages import (
     Message,
     MessageInput,
     MessageRole,
+    Provenance,
     ToolReturn,
     ToolStatus,
     Window,
@@ -278,6 +279,7 @@ class Tools:
         )
         self.batches: list[ToolBatch] = []
         self.failing: set[str] = set()
+        self.labels: dict[str, tuple[Provenance | None, tuple[Provenance, ...]]] = {}
         self.operation = "append"
         self.text = ""
         self.on_call: Callable[[], None] = lambda: None
@@ -319,7 +321,8 @@ class Tools:
             content = package(status, told_text, self._clock.now(), "UTC")
             edit = MemoryEdit("block-1", "human", 2, "+x", self.operation)
             edits = (edit,) if call.name == "edits" else ()
-            told = ToolReturn(call.id, call.name, status, content)
+            label, taint = self.labels.get(call.name, (None, ()))
+            told = ToolReturn(call.id, call.name, status, content, provenance=label, taint=taint)
             opened = call.name == "open_files" and status is ToolStatus.OK
             yield CallFinished(ToolResult(told, 1, edits, call.name == "files", opened))
 
@@ -332,12 +335,15 @@ class Memory:
         self.compiled = 0
         self.revisions: dict[str, int] = {}
         self.has_folders = False
+        self.taint: dict[str, tuple[Provenance, ...]] = {}
         self._fate = fate
 
     async def compile(self, agent: Agent, *, line_numbers: bool) -> MemorySection:
         self._fate.step()
         self.compiled += 1
-        return MemorySection(self.text, None, dict(self.revisions), self.has_folders)
+        return MemorySection(
+            self.text, None, dict(self.revisions), self.has_folders, dict(self.taint)
+        )
 
 
 class Archival:

@@ -115,7 +115,7 @@ class AgentServiceServicer:
         TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
         CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
         model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep, such as
-        when_tainted rules). Rules that do not go with the tools are INVALID_FIELD.
+        enable_sleeptime). Rules that do not go with the tools are INVALID_FIELD.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -139,9 +139,8 @@ class AgentServiceServicer:
         """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
         ABORTED (REVISION_MISMATCH), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED:
         system prompt, tools and blocks would be too large for its model), UNIMPLEMENTED
-        (NOT_BUILT: settings that this release cannot keep, such as when_tainted
-        rules). Rules that do not go with the tools are INVALID_FIELD, also where it is
-        the tools that change.
+        (NOT_BUILT: a tool that the client runs). Rules that do not go with the tools
+        are INVALID_FIELD, also where it is the tools that change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

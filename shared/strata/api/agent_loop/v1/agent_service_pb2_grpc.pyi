@@ -26,7 +26,7 @@ class AgentServiceStub:
     TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
     CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
     model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep, such as
-    when_tainted rules). Rules that do not go with the tools are INVALID_FIELD.
+    enable_sleeptime). Rules that do not go with the tools are INVALID_FIELD.
     """
     GetAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetAgentRequest, _agent_service_pb2.GetAgentResponse]
     """Returns an agent by id or by name. NOT_FOUND (AGENT_NOT_FOUND)."""
@@ -36,9 +36,8 @@ class AgentServiceStub:
     """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
     ABORTED (REVISION_MISMATCH), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED:
     system prompt, tools and blocks would be too large for its model), UNIMPLEMENTED
-    (NOT_BUILT: settings that this release cannot keep, such as when_tainted
-    rules). Rules that do not go with the tools are INVALID_FIELD, also where it is
-    the tools that change.
+    (NOT_BUILT: a tool that the client runs). Rules that do not go with the tools
+    are INVALID_FIELD, also where it is the tools that change.
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.DeleteAgentRequest, _agent_service_pb2.DeleteAgentResponse]
     """Deletes an agent with its conversations, messages, own archive and own
@@ -91,7 +90,7 @@ class AgentServiceServicer:
         TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
         CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
         model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep, such as
-        when_tainted rules). Rules that do not go with the tools are INVALID_FIELD.
+        enable_sleeptime). Rules that do not go with the tools are INVALID_FIELD.
         """
 
     def GetAgent(
@@ -116,9 +115,8 @@ class AgentServiceServicer:
         """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
         ABORTED (REVISION_MISMATCH), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED:
         system prompt, tools and blocks would be too large for its model), UNIMPLEMENTED
-        (NOT_BUILT: settings that this release cannot keep, such as when_tainted
-        rules). Rules that do not go with the tools are INVALID_FIELD, also where it is
-        the tools that change.
+        (NOT_BUILT: a tool that the client runs). Rules that do not go with the tools
+        are INVALID_FIELD, also where it is the tools that change.
         """
 
     def DeleteAgent(

@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from strata.api.common.v1 import message_pb2 as _message_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -107,6 +108,7 @@ class PassageOrigin(_message.Message):
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
     FILE_ID_FIELD_NUMBER: _builtins.int
+    TAINT_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent that wrote it."""
     run_id: _builtins.str
@@ -117,6 +119,13 @@ class PassageOrigin(_message.Message):
     """The message that it was taken from."""
     file_id: _builtins.str
     """The file that it is a chunk of."""
+    @_builtins.property
+    def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
+        """Text of strangers that the agent had read when it wrote the passage: WEB, MCP.
+        Other labels are ignored. Of a passage: as of its text now; UpdatePassage with a
+        text sets it anew, so that what a person writes has none.
+        """
+
     def __init__(
         self,
         *,
@@ -125,10 +134,11 @@ class PassageOrigin(_message.Message):
         tool_call_id: _builtins.str = ...,
         message_id: _builtins.str = ...,
         file_id: _builtins.str = ...,
+        taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "file_id", b"file_id", "message_id", b"message_id", "run_id", b"run_id", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "file_id", b"file_id", "message_id", b"message_id", "run_id", b"run_id", "taint", b"taint", "tool_call_id", b"tool_call_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -494,19 +504,25 @@ class NearDuplicate(_message.Message):
 
     PASSAGE_ID_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
+    TAINT_FIELD_NUMBER: _builtins.int
     passage_id: _builtins.str
     """The passage."""
     text: _builtins.str
     """The first 500 characters of its text."""
+    @_builtins.property
+    def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
+        """Text of strangers that it was written under; see PassageOrigin."""
+
     def __init__(
         self,
         *,
         passage_id: _builtins.str = ...,
         text: _builtins.str = ...,
+        taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["passage_id", b"passage_id", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["passage_id", b"passage_id", "taint", b"taint", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -260,6 +260,7 @@ class ToolReturnPart(_message.Message):
     STDOUT_FIELD_NUMBER: _builtins.int
     STDERR_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
+    TAINT_FIELD_NUMBER: _builtins.int
     tool_call_id: _builtins.str
     """Id of the call that this answers."""
     name: _builtins.str
@@ -278,6 +279,12 @@ class ToolReturnPart(_message.Message):
     def stderr(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Lines that the tool printed to stderr; not shown to the model."""
 
+    @_builtins.property
+    def taint(self) -> _containers.RepeatedScalarFieldContainer[Global___Provenance.ValueType]:
+        """Text of strangers that stands in what was read from memory, or that it was
+        written under: WEB, MCP.
+        """
+
     def __init__(
         self,
         *,
@@ -288,10 +295,11 @@ class ToolReturnPart(_message.Message):
         stdout: _abc.Iterable[_builtins.str] | None = ...,
         stderr: _abc.Iterable[_builtins.str] | None = ...,
         provenance: Global___Provenance.ValueType = ...,
+        taint: _abc.Iterable[Global___Provenance.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "name", b"name", "provenance", b"provenance", "status", b"status", "stderr", b"stderr", "stdout", b"stdout", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "name", b"name", "provenance", b"provenance", "status", b"status", "stderr", b"stderr", "stdout", b"stdout", "taint", b"taint", "tool_call_id", b"tool_call_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -308,6 +316,7 @@ class ApprovalRequestPart(_message.Message):
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     WAITING_CALLS_FIELD_NUMBER: _builtins.int
     BINDINGS_FIELD_NUMBER: _builtins.int
+    TAINT_FIELD_NUMBER: _builtins.int
     approval_id: _builtins.str
     """Id of the approval request."""
     @_builtins.property
@@ -328,6 +337,12 @@ class ApprovalRequestPart(_message.Message):
         the order of the reply.
         """
 
+    @_builtins.property
+    def taint(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaintSource]:
+        """Text of strangers that the model had read when it made the calls, and where it
+        stands, newest first, at most 20 places; empty if there was none.
+        """
+
     def __init__(
         self,
         *,
@@ -336,14 +351,55 @@ class ApprovalRequestPart(_message.Message):
         expire_time: _timestamp_pb2.Timestamp | None = ...,
         waiting_calls: _abc.Iterable[Global___ToolCallPart] | None = ...,
         bindings: _abc.Iterable[Global___ApprovalBinding] | None = ...,
+        taint: _abc.Iterable[Global___TaintSource] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "bindings", b"bindings", "expire_time", b"expire_time", "tool_calls", b"tool_calls", "waiting_calls", b"waiting_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "bindings", b"bindings", "expire_time", b"expire_time", "taint", b"taint", "tool_calls", b"tool_calls", "waiting_calls", b"waiting_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApprovalRequestPart: _TypeAlias = ApprovalRequestPart  # noqa: Y015
+
+@_typing.final
+class TaintSource(_message.Message):
+    """A place in the context window with text of strangers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LABEL_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    TOOL_NAME_FIELD_NUMBER: _builtins.int
+    TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
+    BLOCK_LABEL_FIELD_NUMBER: _builtins.int
+    label: Global___Provenance.ValueType
+    """What text: WEB or MCP."""
+    message_id: _builtins.str
+    """The message that it stands in: a tool's return, a summary, or what the model
+    wrote under it. Empty for a memory block and for a call of the same reply.
+    """
+    tool_name: _builtins.str
+    """The tool that returned it."""
+    tool_call_id: _builtins.str
+    """The call that returned it, or is about to."""
+    block_label: _builtins.str
+    """The memory block that was written under it."""
+    def __init__(
+        self,
+        *,
+        label: Global___Provenance.ValueType = ...,
+        message_id: _builtins.str = ...,
+        tool_name: _builtins.str = ...,
+        tool_call_id: _builtins.str = ...,
+        block_label: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_label", b"block_label", "label", b"label", "message_id", b"message_id", "tool_call_id", b"tool_call_id", "tool_name", b"tool_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TaintSource: _TypeAlias = TaintSource  # noqa: Y015
 
 @_typing.final
 class ApprovalBinding(_message.Message):
@@ -624,7 +680,9 @@ class Message(_message.Message):
 
     @_builtins.property
     def provenance(self) -> _containers.RepeatedScalarFieldContainer[Global___Provenance.ValueType]:
-        """Labels of where the content came from."""
+        """Labels of where the content came from. What the model wrote, and summaries, have
+        WEB and MCP too if such text was in its context.
+        """
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:

@@ -131,22 +131,28 @@ class StepStarted(_message.Message):
     STEP_ID_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    TAINT_FIELD_NUMBER: _builtins.int
     step_id: _builtins.str
     """Id of the step."""
     step: _builtins.int
     """Number of the step in the run, from 1."""
     model: _builtins.str
     """Handle of the model called."""
+    @_builtins.property
+    def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
+        """Text of strangers in the context of the call: WEB, MCP."""
+
     def __init__(
         self,
         *,
         step_id: _builtins.str = ...,
         step: _builtins.int = ...,
         model: _builtins.str = ...,
+        taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "step", b"step", "step_id", b"step_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "step", b"step", "step_id", b"step_id", "taint", b"taint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -524,6 +530,7 @@ class RunFinished(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     STEP_COUNT_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    TAINT_FIELD_NUMBER: _builtins.int
     stop_reason: Global___StopReason.ValueType
     """Why the run ended."""
     step_count: _builtins.int
@@ -536,6 +543,10 @@ class RunFinished(_message.Message):
     def error(self) -> Global___RunError:
         """Set if the run failed."""
 
+    @_builtins.property
+    def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
+        """Text of strangers in the context window at the end: WEB, MCP."""
+
     def __init__(
         self,
         *,
@@ -543,10 +554,11 @@ class RunFinished(_message.Message):
         usage: _usage_pb2.Usage | None = ...,
         step_count: _builtins.int = ...,
         error: Global___RunError | None = ...,
+        taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "step_count", b"step_count", "stop_reason", b"stop_reason", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "step_count", b"step_count", "stop_reason", b"stop_reason", "taint", b"taint", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

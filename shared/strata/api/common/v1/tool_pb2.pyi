@@ -229,7 +229,10 @@ class ToolRule(_message.Message):
     max_count_limit: _builtins.int
     """How many calls a run may make (max_count_per_step); at least 1."""
     when_tainted: _builtins.bool
-    """Only ask for approval when the context holds web or MCP content (requires_approval)."""
+    """Only ask for approval when the turn is tainted: the model has text of strangers
+    (WEB, MCP) in its context, or a call before it in the reply fetches some
+    (requires_approval).
+    """
     timeout_s: _builtins.int
     """Seconds until an unanswered request counts as denied (requires_approval); 0
     means the server's default, at most 30 days. Of several calls the shortest.

@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from strata.api.common.v1 import message_pb2 as _message_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -122,6 +123,7 @@ class Block(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     DELETE_TIME_FIELD_NUMBER: _builtins.int
+    TAINT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "block-" and a time-sortable UUID."""
     label: _builtins.str
@@ -156,6 +158,13 @@ class Block(_message.Message):
     def delete_time(self) -> _timestamp_pb2.Timestamp:
         """When it was deleted; unset while it is there."""
 
+    @_builtins.property
+    def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
+        """Text of strangers that an agent had read when it wrote what stands in the block:
+        WEB, MCP. Taken off when a person sets another value that is not merged, sends
+        clear_taint, or goes back to a text without it; never by a run.
+        """
+
     def __init__(
         self,
         *,
@@ -171,10 +180,11 @@ class Block(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         delete_time: _timestamp_pb2.Timestamp | None = ...,
+        taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "delete_time", b"delete_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_ids", b"agent_ids", "create_time", b"create_time", "delete_time", b"delete_time", "description", b"description", "id", b"id", "label", b"label", "limit", b"limit", "metadata", b"metadata", "read_only", b"read_only", "revision", b"revision", "update_time", b"update_time", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_ids", b"agent_ids", "create_time", b"create_time", "delete_time", b"delete_time", "description", b"description", "id", b"id", "label", b"label", "limit", b"limit", "metadata", b"metadata", "read_only", b"read_only", "revision", b"revision", "taint", b"taint", "update_time", b"update_time", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -471,6 +481,7 @@ class UpdateBlockRequest(_message.Message):
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     BASE_REVISION_FIELD_NUMBER: _builtins.int
+    CLEAR_TAINT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
     block_id: _builtins.str
@@ -493,6 +504,10 @@ class UpdateBlockRequest(_message.Message):
     """The revision that the new value was written against: what others changed
     since is merged, and ABORTED (EDIT_CONFLICT) if it overlaps. 0 overwrites.
     """
+    clear_taint: _builtins.bool
+    """A person has read the block and vouches for it: take the mark of text of
+    strangers off. Not within a run: INVALID_ARGUMENT.
+    """
     @_builtins.property
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Pairs to set; an empty value removes the key."""
@@ -511,10 +526,11 @@ class UpdateBlockRequest(_message.Message):
         expected_revision: _builtins.int = ...,
         reason: _builtins.str = ...,
         base_revision: _builtins.int = ...,
+        clear_taint: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_label", b"_label", "_limit", b"_limit", "_read_only", b"_read_only", "_value", b"_value", "description", b"description", "label", b"label", "limit", b"limit", "read_only", b"read_only", "value", b"value"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_label", b"_label", "_limit", b"_limit", "_read_only", b"_read_only", "_value", b"_value", "base_revision", b"base_revision", "block_id", b"block_id", "description", b"description", "expected_revision", b"expected_revision", "label", b"label", "limit", b"limit", "metadata", b"metadata", "read_only", b"read_only", "reason", b"reason", "request_id", b"request_id", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_label", b"_label", "_limit", b"_limit", "_read_only", b"_read_only", "_value", b"_value", "base_revision", b"base_revision", "block_id", b"block_id", "clear_taint", b"clear_taint", "description", b"description", "expected_revision", b"expected_revision", "label", b"label", "limit", b"limit", "metadata", b"metadata", "read_only", b"read_only", "reason", b"reason", "request_id", b"request_id", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
@@ -1058,6 +1074,7 @@ class EditOrigin(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    TAINT_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent that edited; empty for the API."""
     run_id: _builtins.str
@@ -1072,6 +1089,12 @@ class EditOrigin(_message.Message):
     """Why, in words."""
     kind: Global___EditorKind.ValueType
     """What kind of hand."""
+    @_builtins.property
+    def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
+        """Text of strangers that the editor had read: WEB, MCP. The block is marked with
+        it. Other labels are ignored.
+        """
+
     def __init__(
         self,
         *,
@@ -1082,10 +1105,11 @@ class EditOrigin(_message.Message):
         model: _builtins.str = ...,
         reason: _builtins.str = ...,
         kind: Global___EditorKind.ValueType = ...,
+        taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "kind", b"kind", "model", b"model", "reason", b"reason", "run_id", b"run_id", "step_id", b"step_id", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "kind", b"kind", "model", b"model", "reason", b"reason", "run_id", b"run_id", "step_id", b"step_id", "taint", b"taint", "tool_call_id", b"tool_call_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1204,6 +1228,7 @@ class BlockVersion(_message.Message):
     READ_ONLY_FIELD_NUMBER: _builtins.int
     METADATA_FIELD_NUMBER: _builtins.int
     BASE_REVISION_FIELD_NUMBER: _builtins.int
+    TAINT_FIELD_NUMBER: _builtins.int
     block_id: _builtins.str
     """The block."""
     revision: _builtins.int
@@ -1238,6 +1263,10 @@ class BlockVersion(_message.Message):
     def metadata(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Free key-value pairs."""
 
+    @_builtins.property
+    def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
+        """Text of strangers that this text derives from; see Block."""
+
     def __init__(
         self,
         *,
@@ -1254,10 +1283,11 @@ class BlockVersion(_message.Message):
         read_only: _builtins.bool = ...,
         metadata: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         base_revision: _builtins.int = ...,
+        taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "origin", b"origin"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_revision", b"base_revision", "block_id", b"block_id", "create_time", b"create_time", "description", b"description", "label", b"label", "limit", b"limit", "metadata", b"metadata", "operation", b"operation", "origin", b"origin", "principal", b"principal", "read_only", b"read_only", "revision", b"revision", "value", b"value"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_revision", b"base_revision", "block_id", b"block_id", "create_time", b"create_time", "description", b"description", "label", b"label", "limit", b"limit", "metadata", b"metadata", "operation", b"operation", "origin", b"origin", "principal", b"principal", "read_only", b"read_only", "revision", b"revision", "taint", b"taint", "value", b"value"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from strata.api.common.v1 import message_pb2 as _message_pb2
 from strata.api.common.v1 import tool_pb2 as _tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as _block_service_pb2
 import builtins as _builtins
@@ -128,6 +129,7 @@ class CompileResponse(_message.Message):
     BLOCK_CHARS_FIELD_NUMBER: _builtins.int
     BLOCK_REVISIONS_FIELD_NUMBER: _builtins.int
     HAS_FOLDERS_FIELD_NUMBER: _builtins.int
+    TAINTED_BLOCKS_FIELD_NUMBER: _builtins.int
     not_changed: _builtins.bool
     """True if if_revision is current; then memory_section is empty."""
     revision: _builtins.str
@@ -148,6 +150,10 @@ class CompileResponse(_message.Message):
     def block_revisions(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Revision of each block, by label: what an edit of the reader is based on."""
 
+    @_builtins.property
+    def tainted_blocks(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaintedBlock]:
+        """The blocks in the section that were written under text of strangers, in order."""
+
     def __init__(
         self,
         *,
@@ -158,14 +164,43 @@ class CompileResponse(_message.Message):
         block_chars: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         block_revisions: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         has_folders: _builtins.bool = ...,
+        tainted_blocks: _abc.Iterable[Global___TaintedBlock] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["last_modified_time", b"last_modified_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_chars", b"block_chars", "block_revisions", b"block_revisions", "has_folders", b"has_folders", "last_modified_time", b"last_modified_time", "memory_section", b"memory_section", "not_changed", b"not_changed", "revision", b"revision"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_chars", b"block_chars", "block_revisions", b"block_revisions", "has_folders", b"has_folders", "last_modified_time", b"last_modified_time", "memory_section", b"memory_section", "not_changed", b"not_changed", "revision", b"revision", "tainted_blocks", b"tainted_blocks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CompileResponse: _TypeAlias = CompileResponse  # noqa: Y015
+
+@_typing.final
+class TaintedBlock(_message.Message):
+    """A block that was written under text of strangers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LABEL_FIELD_NUMBER: _builtins.int
+    TAINT_FIELD_NUMBER: _builtins.int
+    label: _builtins.str
+    """Its label."""
+    @_builtins.property
+    def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
+        """What text: WEB, MCP."""
+
+    def __init__(
+        self,
+        *,
+        label: _builtins.str = ...,
+        taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["label", b"label", "taint", b"taint"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TaintedBlock: _TypeAlias = TaintedBlock  # noqa: Y015
 
 @_typing.final
 class PrepareAgentRequest(_message.Message):

@@ -164,6 +164,7 @@ class Run(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     START_TIME_FIELD_NUMBER: _builtins.int
     FINISH_TIME_FIELD_NUMBER: _builtins.int
+    TAINT_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "run-" and a time-sortable UUID."""
     agent_id: _builtins.str
@@ -204,6 +205,10 @@ class Run(_message.Message):
     def finish_time(self) -> _timestamp_pb2.Timestamp:
         """When it ended."""
 
+    @_builtins.property
+    def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
+        """Text of strangers that was in its context window when it ended: WEB, MCP."""
+
     def __init__(
         self,
         *,
@@ -222,10 +227,11 @@ class Run(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         start_time: _timestamp_pb2.Timestamp | None = ...,
         finish_time: _timestamp_pb2.Timestamp | None = ...,
+        taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "error", b"error", "finish_time", b"finish_time", "start_time", b"start_time", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "attempt", b"attempt", "conversation_id", b"conversation_id", "create_time", b"create_time", "error", b"error", "finish_time", b"finish_time", "id", b"id", "kind", b"kind", "last_sequence", b"last_sequence", "request_id", b"request_id", "start_time", b"start_time", "state", b"state", "step_count", b"step_count", "stop_reason", b"stop_reason", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "attempt", b"attempt", "conversation_id", b"conversation_id", "create_time", b"create_time", "error", b"error", "finish_time", b"finish_time", "id", b"id", "kind", b"kind", "last_sequence", b"last_sequence", "request_id", b"request_id", "start_time", b"start_time", "state", b"state", "step_count", b"step_count", "stop_reason", b"stop_reason", "taint", b"taint", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

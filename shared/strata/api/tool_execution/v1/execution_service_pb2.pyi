@@ -157,6 +157,7 @@ class ExecuteToolsRequest(_message.Message):
     BLOCK_REVISIONS_FIELD_NUMBER: _builtins.int
     MAX_FILES_OPEN_FIELD_NUMBER: _builtins.int
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    TAINT_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent."""
     conversation_id: _builtins.str
@@ -189,6 +190,12 @@ class ExecuteToolsRequest(_message.Message):
     def block_revisions(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Revisions of the memory blocks that the model saw, by label."""
 
+    @_builtins.property
+    def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
+        """Text of strangers that the model had read when it made the calls: WEB, MCP.
+        What a tool writes to memory is marked with it.
+        """
+
     def __init__(
         self,
         *,
@@ -204,10 +211,11 @@ class ExecuteToolsRequest(_message.Message):
         block_revisions: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         max_files_open: _builtins.int = ...,
         message_id: _builtins.str = ...,
+        taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_type", b"agent_type", "allowed_tools", b"allowed_tools", "block_revisions", b"block_revisions", "calls", b"calls", "conversation_id", b"conversation_id", "max_files_open", b"max_files_open", "message_id", b"message_id", "model", b"model", "run_id", b"run_id", "step_id", b"step_id", "timezone", b"timezone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_type", b"agent_type", "allowed_tools", b"allowed_tools", "block_revisions", b"block_revisions", "calls", b"calls", "conversation_id", b"conversation_id", "max_files_open", b"max_files_open", "message_id", b"message_id", "model", b"model", "run_id", b"run_id", "step_id", b"step_id", "taint", b"taint", "timezone", b"timezone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -45,6 +45,7 @@ class Tool(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     ALLOWED_HOSTS_FIELD_NUMBER: _builtins.int
+    RETURNS_FROM_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "tool-" and a UUID."""
     name: _builtins.str
@@ -69,6 +70,8 @@ class Tool(_message.Message):
     """Id of the MCP server (MCP tools)."""
     version: _builtins.str
     """Names exactly this definition: equal versions mean equal definitions."""
+    returns_from: _message_pb2.Provenance.ValueType
+    """WEB or MCP if strangers write what it returns; else unset."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Tags."""
@@ -114,10 +117,11 @@ class Tool(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         allowed_hosts: _abc.Iterable[_builtins.str] | None = ...,
+        returns_from: _message_pb2.Provenance.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_hosts", b"allowed_hosts", "create_time", b"create_time", "default_requires_approval", b"default_requires_approval", "description", b"description", "effect", b"effect", "enable_parallel_execution", b"enable_parallel_execution", "id", b"id", "mcp_server_id", b"mcp_server_id", "name", b"name", "parameters_json", b"parameters_json", "pip_requirements", b"pip_requirements", "return_char_limit", b"return_char_limit", "secret_names", b"secret_names", "source_code", b"source_code", "tags", b"tags", "type", b"type", "update_time", b"update_time", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_hosts", b"allowed_hosts", "create_time", b"create_time", "default_requires_approval", b"default_requires_approval", "description", b"description", "effect", b"effect", "enable_parallel_execution", b"enable_parallel_execution", "id", b"id", "mcp_server_id", b"mcp_server_id", "name", b"name", "parameters_json", b"parameters_json", "pip_requirements", b"pip_requirements", "return_char_limit", b"return_char_limit", "returns_from", b"returns_from", "secret_names", b"secret_names", "source_code", b"source_code", "tags", b"tags", "type", b"type", "update_time", b"update_time", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,21 @@
+"""Labels of strangers' text between the wire and the domain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from strata.api.common.v1 import message_pb2 as common
+
+_UNTRUSTED = {common.PROVENANCE_WEB: "web", common.PROVENANCE_MCP: "mcp"}
+_BACK = {name: value for value, name in _UNTRUSTED.items()}
+
+
+def to_taint(values: Iterable[common.Provenance.ValueType]) -> tuple[str, ...]:
+    """Returns the labels that taint, each once, in a fixed order; others are left out."""
+    given = set(values)
+    return tuple(name for value, name in _UNTRUSTED.items() if value in given)
+
+
+def taint_to_proto(taint: Iterable[str]) -> list[common.Provenance.ValueType]:
+    """Returns the wire form of labels."""
+    return [_BACK[label] for label in taint]

@@ -1,0 +1,90 @@
+"""Edits that were made while strangers' text was read, and who takes their mark off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from integration.core_memory.test_edits import AGENT, agent, create, edit, patch, versions
+from strata.api.common.v1 import message_pb2
+from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.api.core_memory.v1 import context_service_pb2 as context_pb
+from strata.shared.context import use
+from strata.shared.errors import InvalidArgumentError
+from strata.shared.ids import new_id
+
+__all__ = ["agent"]
+
+WEB, MCP = message_pb2.PROVENANCE_WEB, message_pb2.PROVENANCE_MCP
+UNDER_WEB = pb.EditOrigin(taint=[WEB, message_pb2.PROVENANCE_USER])
+
+
+async def update(client: Any, block: pb.Block, **fields: Any) -> pb.UpdateBlockResponse:
+    request = pb.UpdateBlockRequest(block_id=block.id, **fields)
+    response: pb.UpdateBlockResponse = await client.blocks.UpdateBlock(request)
+    return response
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        {"append": pb.AppendEdit(content="x")},
+        {"rethink": pb.RethinkEdit(new_memory="x")},
+        {"rename": pb.RenameEdit(description="Obey.")},
+        {"patch": pb.PatchEdit(patch="@@ -1 +1 @@\n-one\n+two")},
+    ],
+    ids=lambda verb: next(iter(verb)),
+)
+async def test_every_verb_marks_what_it_changes(client: Any, verb: dict[str, Any]) -> None:
+    block = await create(client, value="one")
+    assert not block.taint
+    assert list((await edit(client, origin=UNDER_WEB, **verb)).block.taint) == [WEB]
+    kept = (await edit(client, append=pb.AppendEdit(content="y"))).block
+    assert list(kept.taint) == [WEB]
+    both = await edit(client, append=pb.AppendEdit(content="z"), origin=pb.EditOrigin(taint=[MCP]))
+    assert list(both.block.taint) == [WEB, MCP]
+    marks = [list(each.taint) for each in await versions(client, block.id)]
+    assert marks == [[WEB, MCP], [WEB], [WEB], []]
+
+
+async def test_blocks_that_are_made_are_marked_and_told_of(client: Any) -> None:
+    await create(client, value="one")
+    await edit(client, "notes", create=pb.CreateEdit(file_text="x"), origin=UNDER_WEB)
+    added = "*** Add Block: more\n+text\n*** Update Block: human\n@@ -1 +1 @@\n-one\n+two"
+    changes = (await patch(client, added, "", origin=pb.EditOrigin(taint=[MCP]))).changes
+    assert [list(change.block.taint) for change in changes] == [[MCP], [MCP]]
+
+    def compile_request(**more: Any) -> context_pb.CompileRequest:
+        return context_pb.CompileRequest(agent_id=AGENT, **more)
+
+    compiled = await client.context.Compile(compile_request())
+    told = {each.label: list(each.taint) for each in compiled.tainted_blocks}
+    assert told == {"human": [MCP], "notes": [WEB], "more": [MCP]}
+    again = await client.context.Compile(compile_request(if_revision=compiled.revision))
+    assert again.not_changed
+    assert again.tainted_blocks == compiled.tainted_blocks
+
+
+async def test_a_person_takes_the_mark_off(client: Any) -> None:
+    block = await create(client, value="one")
+    dirty = (await edit(client, append=pb.AppendEdit(content="x"), origin=UNDER_WEB)).block
+    assert (await update(client, block, description="Other.")).block.taint
+    assert (await update(client, block, value=dirty.value)).block.taint, "nothing was rewritten"
+    # Merged with what the agent wrote, which is still in it.
+    merged = await update(client, block, value="zero\none", base_revision=block.revision)
+    assert (merged.merged, list(merged.block.taint)) == (True, [WEB])
+    vouched = (await update(client, block, clear_taint=True)).block
+    assert (list(vouched.taint), vouched.revision) == ([], merged.block.revision + 1)
+    back = pb.RevertBlockRequest(block_id=block.id, to_revision=dirty.revision)
+    assert (await client.blocks.RevertBlock(back)).blocks[0].taint
+    assert not (await update(client, block, value="Mine.")).block.taint
+
+
+async def test_a_run_takes_no_mark_off(client: Any, project: str) -> None:
+    block = await create(client, value="one")
+    await edit(client, append=pb.AppendEdit(content="x"), origin=UNDER_WEB)
+    with use(client.keys.context(project, new_id("run"))):
+        with pytest.raises(InvalidArgumentError, match="clear_taint"):
+            await update(client, block, clear_taint=True)
+        assert (await update(client, block, value="Clean.")).block.taint

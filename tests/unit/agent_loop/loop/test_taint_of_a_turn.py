@@ -1,0 +1,218 @@
+"""Rules that ask for approval only where the model has text of strangers before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strata.agent_loop.domain.approvals import Decision
+from strata.agent_loop.domain.events import StepStarted
+from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
+from strata.agent_loop.domain.runs import StopReason
+from strata.agent_loop.domain.taint import TaintSource
+from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.domain.tools import ToolSet
+from strata.shared.tool_rules import ToolRuleType
+from unit.agent_loop.loop.gated import acts, answer, asked, no, with_answer, yes
+from unit.agent_loop.loop.ruled import rule, told
+from unit.agent_loop.loop.world import Died, LoopWorld, Sink, reply
+
+WEB, MCP = Provenance.WEB, Provenance.MCP
+GATE = ToolRule(ToolRuleType.REQUIRES_APPROVAL, "acts", when_tainted=True, timeout_s=60)
+WAITS = StopReason.REQUIRES_APPROVAL
+
+
+def careful_world(*more: ToolRule, foreseen: bool = True) -> LoopWorld:
+    """`reads` returns web pages, `keyed` a memory, `acts` must not be called under taint.
+
+    Args:
+        more: Other rules.
+        foreseen: Whether the registry says what `reads` returns.
+    """
+    world = LoopWorld()
+    rule(world, GATE, *more, tools=("keyed", "reads", "acts", "edits"))
+    world.tools.labels = {"reads": (WEB, ()), "keyed": (Provenance.MEMORY, (MCP,))}
+    if foreseen:
+        tools = (
+            replace(tool, returns_from=WEB if tool.name == "reads" else None)
+            for tool in world.tools.toolset.tools
+        )
+        world.tools.toolset = ToolSet(tuple(tools))
+    return world
+
+
+def taints(sink: Sink) -> list[tuple[Provenance, ...]]:
+    return [event.taint for event in sink.of(StepStarted)]
+
+
+def labels(world: LoopWorld) -> list[tuple[Provenance, ...]]:
+    return [message.provenance for message in world.recall.messages[1:]]
+
+
+async def test_without_text_of_strangers_the_call_runs() -> None:
+    world = careful_world()
+    sink = await world.run(None, world.calls("acts"), reply("Done."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert (taints(sink), sink.outcome.taint) == ([(), ()], ())
+    assert told(world) == ["did acts"]
+
+
+async def test_after_a_page_was_read_it_waits_and_says_why() -> None:
+    world = careful_world()
+    sink = await world.run(None, world.calls("reads"), world.calls("acts"))
+    assert sink.outcome.stop_reason is WAITS
+    assert (taints(sink), sink.outcome.taint) == ([(), (WEB,)], (WEB,))
+    user, model, web = Provenance.USER, Provenance.MODEL, Provenance.WEB
+    assert labels(world) == [(user,), (model,), (web,), (model, web)]
+    request = asked(world)
+    page = world.recall.messages[3]
+    assert request.taint == (TaintSource(WEB, page.id, "reads", page.tool_returns[0].tool_call_id),)
+    assert request.expire_time is not None
+    assert (request.expire_time - world.clock.now()).total_seconds() == 60
+    assert not acts(world)
+
+    sink = await world.run(with_answer(world, yes(request)), reply("Done."))
+    assert sum(acts(world).values()) == 1
+    assert labels(world)[-1] == (model, WEB)
+
+
+async def test_the_next_turn_is_tainted_by_what_is_still_in_the_window() -> None:
+    world = careful_world()
+    await world.run(None, world.calls("reads"), reply("Read."))
+    sink = await world.run(world.request("Now act."), world.calls("acts"))
+    assert (sink.outcome.stop_reason, taints(sink)) == (WAITS, [(WEB,)])
+
+
+async def test_memory_that_was_read_taints() -> None:
+    world = careful_world()
+    await world.run(None, world.calls("keyed"), world.calls("acts"))
+    assert [(each.label, each.tool_name) for each in asked(world).taint] == [(MCP, "keyed")]
+    assert world.recall.messages[3].provenance == (Provenance.MEMORY, MCP)
+
+
+async def test_memory_that_is_shown_taints_until_its_mark_is_gone() -> None:
+    world = careful_world()
+    world.memory.taint = {"human": (WEB,)}
+    await world.run(None, world.calls("acts"))
+    assert asked(world).taint == (TaintSource(WEB, block_label="human"),)
+    await world.run(with_answer(world, no(asked(world))), reply("Well."))
+    # What was written under it stays in the window, and what was written there is marked.
+    world.memory.taint = {}
+    sink = await world.run(world.request("Again."), world.calls("acts"))
+    assert sink.outcome.stop_reason is WAITS
+    assert {each.label for each in asked(world).taint} == {WEB}
+
+
+async def test_a_page_that_is_fetched_in_the_same_reply_gates_what_follows_it() -> None:
+    world = careful_world()
+    sink = await world.run(None, world.calls("reads", "acts"))
+    assert sink.outcome.stop_reason is WAITS
+    [gated], [waiting] = asked(world).tool_calls, asked(world).waiting_calls
+    assert (gated.name, waiting.name) == ("acts", "reads")
+    assert asked(world).taint == (TaintSource(WEB, tool_name="reads", tool_call_id=waiting.id),)
+    await world.run(with_answer(world, yes(asked(world))), reply("Done."))
+    assert told(world) == ["did reads", "did acts"]
+
+
+async def test_a_page_that_is_fetched_after_the_call_does_not_gate_it() -> None:
+    world = careful_world()
+    await world.run(None, world.calls("acts", "reads"), reply("Done."))
+    assert told(world) == ["did acts", "did reads"]
+
+
+async def test_a_memory_read_in_the_same_reply_came_too_late_for_its_words() -> None:
+    world = careful_world()
+    await world.run(None, world.calls("keyed", "acts"), reply("Done."))
+    assert told(world) == ["did keyed", "did acts"]
+
+
+async def test_calls_that_run_in_turn_see_what_the_ones_before_them_read() -> None:
+    world = careful_world(ToolRule(ToolRuleType.RUN_FIRST, "keyed"))
+    await world.run(None, world.calls("keyed", "acts"), reply("Oh."))
+    first, second = told(world)
+    assert first == "did keyed"
+    assert "was not run. Call it alone." in second
+    assert not acts(world)
+
+
+async def test_a_gate_without_a_condition_stays_one() -> None:
+    world = careful_world(ToolRule(ToolRuleType.REQUIRES_APPROVAL, "acts", timeout_s=90))
+    await world.run(None, world.calls("acts"))
+    request = asked(world)
+    assert request.taint == ()
+    assert request.expire_time is not None
+    assert (request.expire_time - world.clock.now()).total_seconds() == 90
+
+
+async def test_a_summary_is_as_tainted_as_what_it_stands_for() -> None:
+    world = careful_world()
+    world.model.on_summary = lambda _request: reply("- They read a page.")
+    await world.run(None, world.calls("reads"), reply("Read."))
+    world.models.settings = replace(world.models.settings, context_window=4_000)
+    for number in range(6):
+        await world.run(world.request(f"{number} " + "y" * 2_500), reply("x" * 2_500))
+    summaries = [m for m in world.recall.messages if m.role is MessageRole.SUMMARY]
+    assert [m.provenance for m in summaries] == [(Provenance.SYSTEM, WEB)]
+    assert not any(m.tool_returns for m in world.recall.messages)
+    sink = await world.run(world.request("Act."), world.calls("acts"))
+    assert sink.outcome.stop_reason is WAITS
+    [summary] = [m for m in world.recall.messages if m.role is MessageRole.SUMMARY]
+    assert asked(world).taint[0] == TaintSource(WEB, summary.id)
+
+
+async def test_a_summary_of_clean_messages_is_clean() -> None:
+    world = LoopWorld(window_tokens=4_000)
+    for number in range(6):
+        await world.run(world.request(f"{number} " + "y" * 2_500), reply("x" * 2_500))
+    summaries = [m for m in world.recall.messages if m.role is MessageRole.SUMMARY]
+    assert [m.provenance for m in summaries] == [(Provenance.SYSTEM,)]
+
+
+async def test_what_tools_write_to_is_told_what_the_model_had_read() -> None:
+    world = careful_world()
+    await world.run(None, world.calls("reads", "edits"), world.calls("edits"), reply("Noted."))
+    assert [batch.seen.taint for batch in world.tools.batches] == [(), (WEB,)]
+
+
+async def test_a_client_that_fetches_a_page_brings_text_of_strangers() -> None:
+    world = careful_world(ToolRule(ToolRuleType.REQUIRES_APPROVAL, "reads"))
+    await world.run(None, world.calls("reads"))
+    [call] = asked(world).tool_calls
+    given = answer(asked(world), Decision(call.id, client_return="<p>Obey</p>"))
+    sink = await world.run(with_answer(world, given), world.calls("acts"))
+    assert sink.outcome.stop_reason is WAITS
+
+
+@pytest.mark.parametrize("last", range(1, 16))
+async def test_a_reply_is_judged_by_what_it_was_made_from_however_often_it_is_gone_on_with(
+    last: int,
+) -> None:
+    """The mark of a shared block may be taken off between two dispatches."""
+    world = careful_world()
+    world.memory.taint = {"human": (WEB,)}
+    world.fate.last = last
+    request = world.request("Go.")
+    sink = Sink()
+    try:
+        sink = await world.run(request, world.calls("edits"), world.calls("acts"))
+    except Died:
+        world.fate.last = None
+        _, journalled = world.journal.rows.get(request.run_id, (0, None))
+        if journalled is not None:
+            world.memory.taint = {}
+        sink = await world.run(replace(request, attempt=2), world.calls("acts"))
+    assert sink.outcome.stop_reason is WAITS
+    assert not acts(world)
+    assert {batch.seen.taint for batch in world.tools.batches} <= {(WEB,)}
+
+
+async def test_what_was_approved_is_written_under_the_taint_that_it_was_asked_under() -> None:
+    world = careful_world(ToolRule(ToolRuleType.REQUIRES_APPROVAL, "edits"))
+    await world.run(None, world.calls("reads"), world.calls("edits"))
+    kept = [m for m in world.recall.messages if not m.tool_returns and not m.tool_calls]
+    world.recall.messages = kept  # As if the page had left the window meanwhile.
+    await world.run(with_answer(world, yes(asked(world))), reply("Noted."))
+    assert world.tools.batches[-1].seen.taint == (WEB,)
+    returned: Message = world.recall.messages[-2]
+    assert returned.tool_returns[0].status is ToolStatus.OK

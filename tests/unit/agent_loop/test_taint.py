@@ -1,0 +1,100 @@
+"""The taint of a context, against a plain reading of the rules."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.agent_loop.domain.messages import (
+    Message,
+    MessageRole,
+    Provenance,
+    ToolReturn,
+    ToolStatus,
+)
+from strata.agent_loop.domain.taint import (
+    UNTRUSTED,
+    TaintSource,
+    sources_of,
+    taint_of,
+    taint_of_messages,
+)
+
+LABELS = st.sampled_from(list(Provenance))
+RETURNS = st.builds(
+    ToolReturn,
+    st.sampled_from(["c1", "c2", "c3"]),
+    st.sampled_from(["fetch", "search"]),
+    st.just(ToolStatus.OK),
+    st.just(""),
+    provenance=st.none() | LABELS,
+    taint=st.lists(st.sampled_from(UNTRUSTED), max_size=2).map(tuple),
+)
+MESSAGES = st.lists(
+    st.builds(
+        Message,
+        id=st.integers(0, 99).map(str),
+        role=st.sampled_from(list(MessageRole)),
+        parts=st.lists(RETURNS, max_size=2).map(tuple),
+        provenance=st.lists(LABELS, max_size=3).map(tuple),
+    ),
+    max_size=8,
+)
+BLOCKS = st.dictionaries(
+    st.sampled_from("abc"), st.lists(st.sampled_from(UNTRUSTED), max_size=2).map(tuple)
+)
+
+
+def slowly(messages: list[Message]) -> set[Provenance]:
+    """Every label anywhere in the messages, one by one, that strangers' text has."""
+    found = set()
+    for message in messages:
+        everything = list(message.provenance)
+        for part in message.tool_returns:
+            everything += [label for label in (part.provenance, *part.taint) if label is not None]
+        found |= {each for each in everything if each.value in ("web", "mcp")}
+    return found
+
+
+@given(MESSAGES)
+def test_taint_is_every_untrusted_label_once(messages: list[Message]) -> None:
+    taint = taint_of_messages(messages)
+    assert set(taint) == slowly(messages)
+    assert taint == taint_of(taint)
+    assert taint == taint_of_messages(list(reversed(messages)))
+
+
+@given(MESSAGES, MESSAGES)
+def test_taint_never_shrinks_with_more_to_read(one: list[Message], more: list[Message]) -> None:
+    assert set(taint_of_messages(one)) <= set(taint_of_messages([*one, *more]))
+
+
+@given(MESSAGES, BLOCKS, st.integers(2, 6))
+def test_every_label_has_a_place(
+    messages: list[Message], blocks: dict[str, tuple[Provenance, ...]], most: int
+) -> None:
+    sources = sources_of(messages, blocks, most)
+    assert len(sources) <= most
+    assert {each.label for each in sources} == slowly(messages) | set(taint_of(*blocks.values()))
+    by_id = {message.id for message in messages}
+    for source in sources:
+        if source.block_label:
+            assert source.label in blocks[source.block_label]
+        else:
+            assert source.message_id in by_id
+
+
+def test_the_newest_place_is_named_first_and_replies_only_if_nothing_else_is_left() -> None:
+    def returned(number: str) -> Message:
+        part = ToolReturn(f"c{number}", "fetch", ToolStatus.OK, "", provenance=Provenance.WEB)
+        return Message(number, MessageRole.TOOL, (part,), provenance=(Provenance.WEB,))
+
+    reply = Message("3", MessageRole.ASSISTANT, (), provenance=(Provenance.MODEL, Provenance.WEB))
+    web, mcp = Provenance.WEB, Provenance.MCP
+    found = sources_of([returned("1"), returned("2"), reply], {"human": (mcp,)})
+    assert found == (
+        TaintSource(web, "2", "fetch", "c2"),
+        TaintSource(web, "1", "fetch", "c1"),
+        TaintSource(mcp, block_label="human"),
+    )
+    assert sources_of([reply], {}) == (TaintSource(web, "3"),)
