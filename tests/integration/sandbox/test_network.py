@@ -242,6 +242,12 @@ async def test_sockets_of_other_kinds_cannot_even_be_made(place: Place) -> None:
         }
         found = {name: attempt(lambda: socket.socket(*kind)) for name, kind in kinds.items()}
         found["tcp"] = attempt(lambda: socket.socket(2, socket.SOCK_STREAM, 6).close())
+        with socket.socket() as s:
+            for level, name in ((1, 9), (1, 20), (6, 1)):
+                s.setsockopt(level, name, struct.pack("ll", 1, 0))
+            # Programs for the kernel: SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF.
+            for name in (26, 51):
+                found[f"option {name}"] = attempt(lambda: s.setsockopt(1, name, bytes(16)))
         return {**found, "fast open": attempt(fast_open)}
     """
     found = await place.value(source(body))
