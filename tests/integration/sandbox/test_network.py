@@ -245,8 +245,9 @@ async def test_sockets_of_other_kinds_cannot_even_be_made(place: Place) -> None:
         with socket.socket() as s:
             for level, name in ((1, 9), (1, 20), (6, 1)):
                 s.setsockopt(level, name, struct.pack("ll", 1, 0))
-            # Programs for the kernel: SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF.
-            for name in (26, 51):
+            # Not on the list (SO_LINGER), and programs for the kernel (SO_ATTACH_FILTER,
+            # SO_ATTACH_REUSEPORT_CBPF).
+            for name in (13, 26, 51):
                 found[f"option {name}"] = attempt(lambda: s.setsockopt(1, name, bytes(16)))
         return {**found, "fast open": attempt(fast_open)}
     """
