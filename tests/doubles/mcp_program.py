@@ -33,6 +33,11 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     match name:
         case "hang":
             time.sleep(3600)
+        case "mark":
+            # An effect that can be counted, of a call that never returns.
+            with Path(str(arguments["file"])).open("a") as file:
+                file.write("done\n")
+            time.sleep(3600)
         case "die":
             sys.stderr.write("out of cheese\n")
             sys.stderr.flush()

@@ -1,0 +1,110 @@
+"""The process that runs tools dies in the middle of a call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from doubles.script import Call, Reply, call, say
+from live import LiveStrata
+from mcp_support import DOUBLES, tool
+from strata.api.common.v1 import message_pb2
+from strata.api.common.v1 import run_event_pb2 as event_pb
+from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
+from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
+from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
+from world import World
+
+NAP = """
+import time
+def nap() -> str:
+    \"\"\"Sleeps.\"\"\"
+    print("asleep", flush=True)
+    time.sleep(25)
+    return "awake"
+"""
+NOTE = Call("memory_insert", {"label": "human", "new_str": "Was there."})
+
+
+def room(strata: LiveStrata) -> int:
+    """The process that runs tools."""
+    (found,) = [
+        each.pid
+        for each in psutil.Process(strata.pid).children()
+        if any("tool_execution" in part for part in each.cmdline())
+    ]
+    return found
+
+
+async def add_program(world: World, folder: Path) -> None:
+    """Adds the server whose tool leaves a line in a file and does not return."""
+    listed = folder / "tools.json"
+    listed.write_text(json.dumps([tool("mark")]))
+    command = [sys.executable, str(DOUBLES / "mcp_program.py"), str(listed)]
+    server = mcp_pb.McpServer(name="marker", transport=mcp_pb.MCP_TRANSPORT_STDIO, command=command)
+    stub = mcp_grpc.McpServiceStub(world.channel)
+    added = (await stub.AddMcpServer(mcp_pb.AddMcpServerRequest(server=server))).server
+    assert [each.name for each in added.tools] == ["marker__mark"], added.error
+
+
+async def until(holds: Any) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.05)
+
+
+def returns_of(log: list[message_pb2.Message]) -> dict[str, message_pb2.ToolReturnPart]:
+    parts = [part.tool_return for message in log for part in message.parts]
+    return {part.name: part for part in parts if part.name}
+
+
+@pytest.mark.parametrize("either_live", ["split"], indirect=True)
+async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
+    either_live: LiveStrata, tmp_path: Path
+) -> None:
+    world = await either_live.start()
+    await add_program(world, tmp_path)
+    await world.tools.UpsertTool(tool_pb.UpsertToolRequest(source_code=NAP))
+    agent = await world.make_agent(tools=["marker__mark", "nap", "memory_insert"])
+    marks = tmp_path / "marks"
+
+    # The tool of the server has had its effect; what comes after it has not begun.
+    mark = Call("marker__mark", {"file": str(marks)})
+    world.model.script(Reply(calls=(mark, NOTE)), say("I cannot tell."))
+    turn = asyncio.create_task(world.send(agent, "Mark it."))
+    await until(lambda: marks.exists() and marks.read_text() == "done\n")
+    before = room(either_live)
+    tree = [before, *(each.pid for each in psutil.Process(before).children(recursive=True))]
+    os.kill(before, signal.SIGKILL)
+    ran = await turn
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
+    assert ran.text == "I cannot tell."
+    told = returns_of(await world.log(agent))
+    assert told["marker__mark"].status == message_pb2.TOOL_STATUS_UNKNOWN
+    assert told["memory_insert"].status == message_pb2.TOOL_STATUS_OK
+    assert marks.read_text() == "done\n"
+    assert (await world.block(agent, "human")).value.count("Was there.") == 1
+    await until(lambda: not any(map(psutil.pid_exists, tree)))
+
+    # The next one is killed in the sandbox; the tool itself is none the worse for it.
+    world.model.script(call("nap"), say("Perhaps I slept."))
+    stream = world.begin(agent, "Sleep.")
+    await stream.until("tool_started")
+    second = room(either_live)
+    assert second != before
+    await until(lambda: bool(psutil.Process(second).children(recursive=True)))
+    os.kill(second, signal.SIGKILL)
+    ran = await stream.rest()
+    assert ran.text == "Perhaps I slept."
+    told = returns_of(await world.log(agent))
+    assert told["nap"].status == message_pb2.TOOL_STATUS_UNKNOWN
+    assert len(world.model.requests) == 4
+    await world.channel.close()
