@@ -1,0 +1,62 @@
+"""Many calls of one reply, some of which mean harm."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from integration.agent_loop.world import World
+from integration.tool_execution.conftest import Tools
+from strata.api.tool_execution.v1 import tool_service_pb2 as pb
+from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WORK = '''
+import os
+import sys
+import time
+
+def work(number: int, kind: str = "") -> int:
+    """Doubles a number.
+
+    Args:
+        number: It.
+        kind: What it does instead.
+    """
+    if kind == "sleep":
+        time.sleep(3600)
+    if kind == "print":
+        for _ in range(1024):
+            sys.stdout.write("x" * (1 << 20))
+    if kind == "fork":
+        while True:
+            try:
+                os.fork()
+            except OSError:
+                time.sleep(0.01)
+    return 2 * number
+'''
+CALLS = 200
+HARM = {17: "sleep", 101: "print", 163: "fork"}
+
+
+async def test_of_two_hundred_calls_three_do_harm_and_the_rest_return(
+    tools: Tools, world: World
+) -> None:
+    registry: Any = pb_grpc.ToolServiceStub(world.channel("tool_execution"))
+    await registry.UpsertTool(
+        pb.UpsertToolRequest(source_code=WORK, enable_parallel_execution=True)
+    )
+    calls = [("work", {"number": n, "kind": HARM.get(n, "")}) for n in range(CALLS)]
+    ended = await tools.run(*calls, own=["work"])
+    told = [json.loads(each.tool_return.content) for each in ended]
+    good = {n: packed["message"] for n, packed in enumerate(told) if packed["status"] == "OK"}
+    assert good == {n: str(2 * n) for n in range(CALLS) if n not in HARM}
+    slept, printed, forked = (told[n]["message"] for n in HARM)
+    # Each names the limit that it met, and its size.
+    assert "30 seconds" in slept
+    assert "1 MiB" in printed
+    assert "64 processes" in forked
