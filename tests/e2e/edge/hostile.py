@@ -44,7 +44,8 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "LintMemoryRequest": frozenset({"agent_id"}),
     "RevertBlockRequest": frozenset({"agent_id"}),
     "GetToolRequest": frozenset({"name"}),
-    "RunToolRequest": frozenset({"source_code"}),
+    # The agent is looked for when a tool that wants its memory was found, which here is none.
+    "RunToolRequest": frozenset({"source_code", "agent_id"}),
     "CreateAgentRequest": frozenset(
         {
             *("without_blocks", "model", "compaction", "tool_rules", "tools"),

@@ -15,7 +15,7 @@ from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
-from strata.shared.errors import InvalidArgumentError
+from strata.shared.errors import InvalidArgumentError, Reason
 from strata.shared.ids import new_id
 from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
 
@@ -330,6 +330,19 @@ async def test_a_dry_run_shows_what_would_change(tools: Tools, registry: Any) ->
     with pytest.raises(InvalidArgumentError) as raised:
         await registry.RunTool(pb.RunToolRequest(source_code=text))
     assert [each.field for each in raised.value.violations] == ["agent_id"]
+
+
+async def test_a_dry_run_sees_no_memory_of_others(
+    world: World, tools: Tools, registry: Any
+) -> None:
+    text = source("return memory.list_block_labels()")
+    with pytest.raises(InvalidArgumentError) as raised:
+        await registry.RunTool(pb.RunToolRequest(source_code=text, agent_id="agent-1"))
+    assert raised.value.reason is Reason.INVALID_ID
+    with world.signed_in():
+        for agent in (tools.agent.id, new_id("agent")):
+            ran = await registry.RunTool(pb.RunToolRequest(source_code=text, agent_id=agent))
+            assert json.loads(ran.tool_return.content)["message"] == []
 
 
 async def test_an_agent_uses_it_and_sees_the_change_in_its_prompt(

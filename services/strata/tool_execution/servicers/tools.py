@@ -149,6 +149,8 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
 
     async def RunTool(self, request: pb.RunToolRequest, context: Context) -> pb.RunToolResponse:
         """Runs a tool once in the sandbox; one that fails is data."""
+        if request.agent_id:
+            check_id(request.agent_id, "agent", field="agent_id")
         tool, sealed = await self._to_run(request)
         self._check_sandbox()
         began = self._clock.monotonic()
@@ -228,7 +230,7 @@ def _agent_of(request: pb.RunToolRequest) -> str:
             f"The tool cannot be run: agent_id {said}.",
             violations=[FieldViolation("agent_id", said)],
         )
-    return check_id(request.agent_id, "agent", field="agent_id")
+    return request.agent_id
 
 
 def _not_for_builtin(what: str) -> InvalidArgumentError:
