@@ -177,12 +177,6 @@ async def test_what_is_wrong_is_named(
         await registry.GetTool(pb.GetToolRequest(name="weather"))
 
 
-async def test_what_is_not_built_is_refused(registry: Any) -> None:
-    with pytest.raises(UnimplementedError) as caught:
-        await upsert(registry, source="def f(agent_state, x: int):\n  'Does.'")
-    assert caught.value.metadata["what"] == "agent_state"
-
-
 async def test_names_of_built_in_tools_are_taken(registry: Any) -> None:
     with pytest.raises(AlreadyExistsError) as caught:
         await upsert(registry, name="memory_insert")

@@ -9,6 +9,7 @@ from strata.api.common.v1 import message_pb2 as common
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
 from strata.shared.clock import Clock
+from strata.shared.context import require_scope
 from strata.shared.db import decode_page_token, encode_page_token, page_limit
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
@@ -228,6 +229,8 @@ def _agent_of(request: pb.RunToolRequest) -> str:
             f"The tool cannot be run: agent_id {said}.",
             violations=[FieldViolation("agent_id", said)],
         )
+    # The method needs no more than "run"; but the tool can return what it reads.
+    require_scope("read")
     return check_id(request.agent_id, "agent", field="agent_id")
 
 

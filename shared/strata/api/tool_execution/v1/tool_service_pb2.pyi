@@ -490,7 +490,8 @@ class RunToolRequest(_message.Message):
     """Arguments, a JSON object; empty means none."""
     agent_id: _builtins.str
     """Agent whose memory a tool with the parameter agent_state is given; needed for such a
-    tool. Nothing in it is changed.
+    tool. Nothing in it is changed. The key needs the scope "read" too, since the tool can
+    return what it reads.
     """
     function_name: _builtins.str
     """Name of the function of the source that is meant, where it has several public
