@@ -371,3 +371,25 @@ async def test_versions_tell_what_kind_of_hand_it_was(client: Any) -> None:
     unknown = pb.EditOrigin(kind=9)  # type: ignore[arg-type]
     attempt = edit(client, append=pb.AppendEdit(content="x"), origin=unknown)
     await refused(attempt, InvalidArgumentError, Reason.INVALID_FIELD)
+
+
+async def test_an_edit_may_name_the_block_that_it_means(client: Any) -> None:
+    """A label can come to stand for another block, or for none; then nothing is made either."""
+    block = await create(client, value="a")
+    rethink: dict[str, Any] = {
+        "rethink": pb.RethinkEdit(new_memory="b"),
+        "block_id": block.id,
+    }
+    assert (await edit(client, **rethink)).block.value == "b"
+    gone = pb.DetachBlockRequest(agent_id=AGENT, block_id=block.id)
+    await client.blocks.DetachBlock(gone)
+    with pytest.raises(NotFoundError) as none:
+        await edit(client, **rethink)
+    await create(client, value="another")
+    with pytest.raises(NotFoundError) as other:
+        await edit(client, **rethink)
+    assert none.value.reason is other.value.reason is Reason.BLOCK_NOT_FOUND
+    assert await memory(client) == {"human": "another"}
+    with pytest.raises(InvalidArgumentError) as both:
+        await patch(client, "@@\n-another\n+x", block_id=block.id)
+    assert [each.field for each in both.value.violations] == ["block_id"]

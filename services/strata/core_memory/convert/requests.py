@@ -176,6 +176,9 @@ def to_edit_block(message: pb.EditBlockRequest) -> EditBlock:
     # The headers of a patch may name its blocks.
     required = message.WhichOneof("edit") != "patch"
     label = checks.text(message.label, "label", most=MAX_NAME_CHARS, required=required)
+    checks.id(message.block_id, "block", "block_id", optional=True)
+    if message.block_id and not required:
+        checks.fail("block_id", "does not go with a patch, which names its blocks by label")
     _check_revisions(checks, message)
     if message.origin.kind not in (pb.EDITOR_KIND_UNSPECIFIED, *EDITOR_KINDS):
         checks.fail("origin.kind", "must be one of the known kinds")
@@ -192,6 +195,7 @@ def to_edit_block(message: pb.EditBlockRequest) -> EditBlock:
         edit=edit,
         expected_revision=message.expected_revision,
         base_revision=message.base_revision,
+        block_id=message.block_id,
     )
 
 

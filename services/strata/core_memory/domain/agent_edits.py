@@ -25,6 +25,7 @@ from strata.core_memory.domain.editing import (
     TextMissingError,
     apply_edit,
     bad_label,
+    block_gone,
     check_no_line_numbers,
     check_writable,
     edit_conflict,
@@ -55,7 +56,7 @@ async def apply_verb(unit: Unit, command: EditBlock, now: datetime, encode: Enco
     """Applies one memory verb to the newest text of the agent's block.
 
     Raises:
-        NotFoundError: The agent has no such label.
+        NotFoundError: The agent has no such label, or another block under it than is meant.
         FailedPreconditionError: Read-only, over the limit, or not applicable.
         AbortedError: The block is not at the expected revision, or others changed the text
             that is to be changed since the agent saw it.
@@ -66,6 +67,9 @@ async def apply_verb(unit: Unit, command: EditBlock, now: datetime, encode: Enco
     if isinstance(edit, Patch):
         return await apply_patch(unit, command, edit, now, encode)
     found = await unit.lock_labelled(command.agent_id, command.label)
+    if command.block_id and (found.block is None or found.block.id != command.block_id):
+        # Its label may stand for another one now, which is not to be overwritten.
+        raise block_gone(command.label)
     verb = _Verb(unit, command, found, now, encode)
     if found.block is None:
         return await verb.create(edit)

@@ -87,6 +87,7 @@ class EditBlock:
     Attributes:
         expected_revision: 0 for any.
         base_revision: What the editor saw; 0 for the newest.
+        block_id: The block that has to have the label; empty for any.
     """
 
     actor: Actor
@@ -95,6 +96,7 @@ class EditBlock:
     edit: Edit
     expected_revision: int = 0
     base_revision: int = 0
+    block_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,6 +171,16 @@ def unknown_label(label: str, labels: Sequence[str]) -> NotFoundError:
     )
 
 
+def block_gone(label: str) -> NotFoundError:
+    """Returns the error for a block that lost its label, or that the agent lost."""
+    return NotFoundError(
+        f"The block that was memory block '{shortened(label)}' is not there under that label any"
+        " more. Nothing was done.",
+        reason=Reason.BLOCK_NOT_FOUND,
+        metadata={"label": label},
+    )
+
+
 def label_taken(label: str) -> AlreadyExistsError:
     """Returns the error for a label that another block of the agent has."""
     return AlreadyExistsError(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
-from strata.shared.errors import StrataError
+from strata.shared.errors import AlreadyExistsError, Reason, StrataError
 from strata.tool_execution.domain.tools import Call, Caller, MemoryEdit, ToolError
 from strata.tool_execution.labels import labels_to_domain, labels_to_proto
 
 _PAGE = 500
 _MOST_BLOCKS = 1_000
+# Versions among which an edit of a repeated call is looked for.
+_RECENT = 50
 _KINDS = {"sleeptime_agent": pb.EDITOR_KIND_SLEEPTIME_AGENT}
 
 
@@ -119,8 +122,9 @@ class AgentMemory:
     ) -> tuple[MemoryEdit, ...]:
         """Stores new texts, each as an ordinary edit on the text that the tool was given.
 
-        What others have changed meanwhile is merged. Blocks are changed one after the other: with
-        several, those before a refused one stay changed, and the refusal names them.
+        What others have changed meanwhile is merged. A call that is repeated edits no block twice:
+        the edit that it made before stays, whatever it wants now. Blocks are changed one after the
+        other: with several, those before a refused one stay changed, and the refusal names them.
 
         Args:
             call: The call that changes them.
@@ -132,17 +136,20 @@ class AgentMemory:
         Raises:
             ToolError: A change was refused; it carries the edits that were made.
         """
-        revisions = {block.label: block.revision for block in before.blocks}
+        known = {block.label: block for block in before.blocks}
         edits: list[MemoryEdit] = []
-        for number, (label, text) in enumerate(sorted(texts.items())):
+        for label, text in sorted(texts.items()):
+            block = known[label]
             try:
-                response = await self._blocks.EditBlock(
+                edits += await self._edit(
+                    call,
+                    caller,
                     pb.EditBlockRequest(
-                        # The key of the call makes each edit happen once.
-                        request_id=f"{call.key}#{number}",
+                        request_id=_key(call, block.id),
                         agent_id=caller.agent_id,
                         label=label,
-                        base_revision=revisions[label],
+                        block_id=block.id,
+                        base_revision=block.revision,
                         origin=pb.EditOrigin(
                             agent_id=caller.agent_id,
                             run_id=caller.run_id,
@@ -153,7 +160,7 @@ class AgentMemory:
                             taint=labels_to_proto(dict.fromkeys(taint)),
                         ),
                         rethink=pb.RethinkEdit(new_memory=text),
-                    )
+                    ),
                 )
             except StrataError as error:
                 stored = ", ".join(f"'{edit.label}'" for edit in edits)
@@ -163,14 +170,57 @@ class AgentMemory:
                     f" stored: {error.message}{also}",
                     memory_edits=edits,
                 ) from error
-            edits += [
-                MemoryEdit(
-                    change.block.id,
-                    change.block.label,
-                    change.block.revision,
-                    change.diff,
-                    change.operation,
-                )
-                for change in response.changes
-            ]
         return tuple(edits)
+
+    async def _edit(
+        self, call: Call, caller: Caller, request: pb.EditBlockRequest
+    ) -> Sequence[MemoryEdit]:
+        try:
+            response = await self._blocks.EditBlock(request)
+        except AlreadyExistsError as error:
+            if error.reason is not Reason.REQUEST_ID_REUSED:
+                raise
+            # The call was made before, and wanted something else then: it read another text.
+            return await self._made_before(call, caller, request)
+        return [
+            MemoryEdit(
+                change.block.id,
+                change.block.label,
+                change.block.revision,
+                change.diff,
+                change.operation,
+            )
+            for change in response.changes
+        ]
+
+    async def _made_before(
+        self, call: Call, caller: Caller, request: pb.EditBlockRequest
+    ) -> Sequence[MemoryEdit]:
+        """Returns the edit that the same call made before, if it is among the newest."""
+        recent = await self._blocks.ListBlockVersions(
+            pb.ListBlockVersionsRequest(block_id=request.block_id, page_size=_RECENT)
+        )
+        for version in recent.versions:
+            origin = version.origin
+            if (origin.run_id, origin.tool_call_id) == (caller.run_id, call.id):
+                found = await self._blocks.DiffBlock(
+                    pb.DiffBlockRequest(block_id=request.block_id, to_revision=version.revision)
+                )
+                return [
+                    MemoryEdit(
+                        request.block_id,
+                        version.label,
+                        version.revision,
+                        found.diff,
+                        version.operation,
+                    )
+                ]
+        return ()
+
+
+def _key(call: Call, block_id: str) -> str:
+    """Names the edit of one block by one call for ever, which makes it happen once.
+
+    Not a number: a repeated call may have fewer blocks left to change.
+    """
+    return f"{call.key}#{hashlib.sha256(block_id.encode()).hexdigest()[:16]}"

@@ -112,11 +112,11 @@ def takes_agent_state(source: str, function: str) -> bool:
     """
     if AGENT_STATE not in source:
         return False
-    return any(
-        parameter.arg == AGENT_STATE
-        for each in ast.parse(source).body
-        if isinstance(each, _Function) and each.name == function
-        for parameter, _ in _parameters(each.args)
+    # Of two of one name the last counts, as for the schema.
+    named = {each.name: each for each in _parse(source).body if isinstance(each, _Function)}
+    meant = named.get(function)
+    return meant is not None and any(
+        parameter.arg == AGENT_STATE for parameter, _ in _parameters(meant.args)
     )
 
 

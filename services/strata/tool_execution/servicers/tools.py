@@ -9,6 +9,7 @@ from strata.api.common.v1 import message_pb2 as common
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
 from strata.shared.clock import Clock
+from strata.shared.context import require_scope
 from strata.shared.db import decode_page_token, encode_page_token, page_limit
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
@@ -169,7 +170,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
                 name=tool.name,
                 status=common.TOOL_STATUS_OK if ok else common.TOOL_STATUS_FAILED,
                 content=content,
-                provenance=common.PROVENANCE_TOOL,
+                provenance=convert.returns_from(tool) or common.PROVENANCE_TOOL,
             ),
             duration_ms=round((self._clock.monotonic() - began) * 1000),
             isolation=self._runner.isolation,
@@ -230,6 +231,8 @@ def _agent_of(request: pb.RunToolRequest) -> str:
             f"The tool cannot be run: agent_id {said}.",
             violations=[FieldViolation("agent_id", said)],
         )
+    # The method needs no more than "run"; but the tool can return what it reads.
+    require_scope("read")
     return request.agent_id
 
 

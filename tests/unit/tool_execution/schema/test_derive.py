@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from strata.tool_execution.schema import DerivedTool, SourceError, derive_tool
+from strata.tool_execution.schema.derive import takes_agent_state
 
 
 def derived(source: str, name: str = "") -> DerivedTool:
@@ -298,3 +299,21 @@ def test_defaults_that_json_cannot_hold_are_left_out() -> None:
     given = {name: each["default"] for name, each in properties.items() if "default" in each}
     assert given == {"c": [1, 2], "d": {"1": 2, "a": 3}}
     assert found.parameters["required"] == []
+
+
+@pytest.mark.parametrize(
+    ("source", "takes"),
+    [
+        ("def f(agent_state): ...", True),
+        ("async def f(x: int, *, agent_state): ...", True),
+        ("def f(x: int): 'agent_state'", False),
+        ("def _g(agent_state): ...\ndef f(): ...", False),
+        # Of two of one name the last is the one that is called.
+        ("def f(agent_state): ...\ndef f(): ...", False),
+        ("def f(): ...\ndef f(agent_state): ...", True),
+        ("def f(agent_state): return '\\d'", True),
+    ],
+)
+def test_a_stored_source_says_again_whether_it_takes_the_state(source: str, takes: bool) -> None:
+    assert takes_agent_state(source, "f") is takes
+    assert derived(source).takes_agent_state is takes

@@ -977,6 +977,7 @@ class EditBlockRequest(_message.Message):
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     ORIGIN_FIELD_NUMBER: _builtins.int
     BASE_REVISION_FIELD_NUMBER: _builtins.int
+    BLOCK_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key; agents use "run/step/call"."""
     agent_id: _builtins.str
@@ -991,6 +992,10 @@ class EditBlockRequest(_message.Message):
     """The revision that the editor saw. An edit that depends on the text around it
     (insert at a line, rethink) is merged with what others changed since; ABORTED
     (EDIT_CONFLICT) with the current text if it overlaps. 0 means the newest.
+    """
+    block_id: _builtins.str
+    """The block that is meant: BLOCK_NOT_FOUND if the agent has none of that label any more,
+    or another one. Empty means whichever has the label. Not with a patch.
     """
     @_builtins.property
     def append(self) -> Global___AppendEdit:
@@ -1050,10 +1055,11 @@ class EditBlockRequest(_message.Message):
         expected_revision: _builtins.int = ...,
         origin: Global___EditOrigin | None = ...,
         base_revision: _builtins.int = ...,
+        block_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "create", b"create", "delete", b"delete", "edit", b"edit", "insert", b"insert", "origin", b"origin", "patch", b"patch", "rename", b"rename", "replace", b"replace", "rethink", b"rethink", "string_replace", b"string_replace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "append", b"append", "base_revision", b"base_revision", "create", b"create", "delete", b"delete", "edit", b"edit", "expected_revision", b"expected_revision", "insert", b"insert", "label", b"label", "origin", b"origin", "patch", b"patch", "rename", b"rename", "replace", b"replace", "request_id", b"request_id", "rethink", b"rethink", "string_replace", b"string_replace"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "append", b"append", "base_revision", b"base_revision", "block_id", b"block_id", "create", b"create", "delete", b"delete", "edit", b"edit", "expected_revision", b"expected_revision", "insert", b"insert", "label", b"label", "origin", b"origin", "patch", b"patch", "rename", b"rename", "replace", b"replace", "request_id", b"request_id", "rethink", b"rethink", "string_replace", b"string_replace"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_edit: _TypeAlias = _typing.Literal["append", "replace", "string_replace", "insert", "rethink", "create", "delete", "rename", "patch"]  # noqa: Y015
     _WhichOneofArgType_edit: _TypeAlias = _typing.Literal["edit", b"edit"]  # noqa: Y015

@@ -490,7 +490,9 @@ class RunToolRequest(_message.Message):
     """Arguments, a JSON object; empty means none."""
     agent_id: _builtins.str
     """Agent whose memory a tool with the parameter agent_state is given; needed for such a
-    tool. Nothing in it is changed. One that is not there has no memory blocks.
+    tool. Nothing in it is changed; one that is not there has no memory blocks. The key
+    needs the scope "read" too, since the tool can return what it reads. PERMISSION_DENIED
+    (SCOPE_MISSING).
     """
     function_name: _builtins.str
     """Name of the function of the source that is meant, where it has several public

@@ -1,0 +1,135 @@
+"""Custom tools that take ``agent_state``: calls that are repeated, and blocks that go meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from integration.agent_loop.world import World
+from integration.tool_execution.conftest import Tools
+from integration.tool_execution.test_agent_state import START, make_block, put, ran, source
+from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
+from strata.api.tool_execution.v1 import tool_service_pb2 as pb
+from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
+from strata.shared.context import RequestContext, current_project, use
+from strata.shared.errors import PermissionDeniedError, Reason, UnavailableError
+from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+BOTH = (
+    "memory.get_block('alpha').value = 'two'\nmemory.get_block('human').value = 'y'\nreturn 'done'"
+)
+
+
+@pytest.fixture
+def registry(world: World) -> pb_grpc.ToolServiceStub:
+    return pb_grpc.ToolServiceStub(world.channel("tool_execution"))
+
+
+async def repeated(tools: Tools) -> execution_pb.FinishedCall:
+    """Runs the same call as before, or for the first time: of one id, with one key."""
+    tools._count = 0
+    (ended,) = await tools.run(("stateful", {}), own=["stateful"], keys=[f"{tools.run_id}/once"])
+    return ended
+
+
+def status(ended: execution_pb.FinishedCall) -> str:
+    return str(json.loads(ended.tool_return.content)["status"])
+
+
+async def test_a_repeated_call_stores_what_is_left(
+    tools: Tools, registry: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The room died between two blocks; the tool finds the first as it wants it."""
+    await make_block(tools, tools.world.blocks, "alpha", value="one")
+    await put(registry, source(BOTH))
+    store = AgentMemory.store
+
+    async def only_the_first(
+        memory: AgentMemory, call: Any, caller: Any, before: Any, texts: Any, *more: Any
+    ) -> None:
+        await store(memory, call, caller, before, dict(sorted(texts.items())[:1]), *more)
+        raise UnavailableError("died")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AgentMemory, "store", only_the_first)
+        assert status(await repeated(tools)) == "Failed"
+    assert (await tools.block("alpha")).value == "two"
+    assert (await tools.block("human")).value == START
+
+    ended = await repeated(tools)
+    assert status(ended) == "OK", ended.tool_return.content
+    assert [edit.label for edit in ended.memory_edits] == ["human"]
+    assert (await tools.block("human")).value == "y"
+    assert (await tools.block("alpha")).revision == 2
+
+
+async def test_a_repeated_call_that_wants_more_tells_the_edit_that_it_made(
+    tools: Tools, registry: Any
+) -> None:
+    await put(registry, source("memory.get_block('human').value += '!'\nreturn 'done'"))
+    first = await repeated(tools)
+    # Others come between, so that the newest version is not the one that is looked for.
+    await tools.write("human", f"{START}!\nAge: 36")
+    again = await repeated(tools)
+    assert status(again) == "OK", again.tool_return.content
+    assert list(again.memory_edits) == list(first.memory_edits)
+    assert (await tools.block("human")).value == f"{START}!\nAge: 36"
+
+
+def late(tools: Tools, do: Callable[[block_pb.Block], Awaitable[object]]) -> Any:
+    """A reading of memory behind which somebody else does something to the block "human"."""
+    read = AgentMemory.read
+
+    async def read_and_be_late(memory: AgentMemory, agent_id: str) -> AgentBlocks:
+        found = await read(memory, agent_id)
+        await do(await tools.block("human"))
+        return found
+
+    return read_and_be_late
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_block_that_is_taken_away_meanwhile_is_not_made_again(
+    tools: Tools, registry: Any, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    """Nor is another one overwritten that has got its label."""
+    blocks = tools.world.blocks
+
+    async def take_away(block: block_pb.Block) -> None:
+        request = block_pb.DetachBlockRequest(agent_id=tools.agent.id, block_id=block.id)
+        await blocks.DetachBlock(request)
+        if replaced:
+            await make_block(tools, blocks, "human", value="Somebody else")
+
+    monkeypatch.setattr(AgentMemory, "read", late(tools, take_away))
+    await put(registry, source("memory.get_block('human').value += '!'\nreturn 'done'"))
+    ended, said, edits = await ran(tools)
+    assert (ended, edits) == ("Failed", [])
+    assert "'human'" in said
+    assert "not there under that label any more" in said
+    assert ("human" in await tools.labels()) is replaced
+    if replaced:
+        assert (await tools.block("human")).value == "Somebody else"
+
+
+async def test_who_may_not_read_sees_no_memory_in_a_dry_run(
+    tools: Tools, world: World, registry: Any
+) -> None:
+    """The method itself needs no more than "run", and its tool could return everything."""
+    text = source("return memory.get_block('human').value")
+    request = pb.RunToolRequest(source_code=text, agent_id=tools.agent.id)
+    token = world.signer.mint("org-1", current_project(), "key-2", ["run"])
+    with use(RequestContext(caller=world.verifier.verify(token), request_id="test")):
+        with pytest.raises(PermissionDeniedError) as caught:
+            await registry.RunTool(request)
+        plain = pb.RunToolRequest(source_code="def f() -> int:\n    'Does.'\n    return 1")
+        assert (await registry.RunTool(plain)).tool_return.content
+    assert caught.value.reason is Reason.SCOPE_MISSING
+    assert caught.value.metadata["scope"] == "read"
+    assert START.splitlines()[0] in (await registry.RunTool(request)).tool_return.content
