@@ -341,9 +341,7 @@ class Memory:
     async def compile(self, agent: Agent, *, line_numbers: bool) -> MemorySection:
         self._fate.step()
         self.compiled += 1
-        return MemorySection(
-            self.text, None, dict(self.revisions), self.has_folders, dict(self.taint)
-        )
+        return MemorySection(self.text, None, dict(self.revisions), self.has_folders, self.taint)
 
 
 class Archival:
@@ -496,9 +494,7 @@ def assert_pairs_are_whole(messages: Sequence[Message]) -> None:
     for message, following in itertools.pairwise([*messages, None]):
         if message is not None and message.tool_calls:
             assert following is not None
-            assert [r.tool_call_id for r in following.tool_returns] == [
-                c.id for c in message.tool_calls
-            ]
+            asked = [call.id for call in message.tool_calls]
+            assert [told.tool_call_id for told in following.tool_returns] == asked
         if following is not None and following.tool_returns:
-            assert message is not None
-            assert message.tool_calls
+            assert message is not None and message.tool_calls  # noqa: PT018
