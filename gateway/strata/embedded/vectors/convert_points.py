@@ -184,16 +184,17 @@ def put_scored(target: Any, hits: Iterable[edge.ScoredPoint]) -> None:
             message.id.num = name
         else:
             message.id.uuid = str(name)
-        if (held := vectors_output(hit.vector)) is not None:
-            message.vectors.CopyFrom(held)
-        if (order := _order_value(hit.order_value)) is not None:
-            message.order_value.CopyFrom(order)
-        _put_payload(message.payload, hit.payload)
+        if (vector := hit.vector) is not None:
+            message.vectors.CopyFrom(vectors_output(vector))
+        if (order := hit.order_value) is not None:
+            message.order_value.CopyFrom(_order_value(order))
+        if fields := hit.payload:
+            _put_payload(message.payload, fields)
 
 
-def _put_payload(target: Any, fields: Mapping[str, Any] | None) -> None:
+def _put_payload(target: Any, fields: Mapping[str, Any]) -> None:
     # What a search asks for are ids and times: set in place, in a third of the time.
-    for name, item in (fields or {}).items():
+    for name, item in fields.items():
         if isinstance(item, str):
             target[name].string_value = item
         elif type(item) is int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import lru_cache
 
 from qdrant_client import models
 
@@ -35,7 +36,8 @@ def tenant_filter(collection: Collection, project_id: str, where: Where) -> mode
     must_not: list[models.Condition] = [
         _any(collection, name, values) for name, values in where.none_of.items() if values
     ]
-    return models.Filter(must=must, must_not=must_not or None)
+    # Our own values, here and below: to check them again would take as long as to send them.
+    return models.Filter.model_construct(must=must, must_not=must_not or None)
 
 
 def documents_filter(
@@ -63,6 +65,7 @@ def first_chunks(conditions: models.Filter) -> models.Filter:
     return models.Filter(must=[*must, first], must_not=conditions.must_not)
 
 
+@lru_cache(maxsize=1_000)
 def tenant_corpus(project_id: str) -> models.SearchParams:
     """Counts how rare a word is in the project alone.
 
@@ -83,14 +86,14 @@ def project_filter(project_id: str) -> models.Filter:
 def _project(project_id: str) -> models.FieldCondition:
     if not project_id.strip():
         raise InternalError("a search without a project", reason=Reason.TENANT_MISSING)
-    return models.FieldCondition(key=PROJECT_FIELD, match=models.MatchValue(value=project_id))
+    return _matches(PROJECT_FIELD, models.MatchValue.model_construct(value=project_id))
 
 
 def _value(collection: Collection, name: str, value: FilterValue) -> models.FieldCondition:
     if isinstance(value, bool):
         raise InternalError(f"a bool for {name}; see FieldKind")
     _check_indexed(collection, name)
-    return models.FieldCondition(key=name, match=models.MatchValue(value=value))
+    return _matches(name, models.MatchValue.model_construct(value=value))
 
 
 def _any(collection: Collection, name: str, values: Sequence[FilterValue]) -> models.FieldCondition:
@@ -99,7 +102,11 @@ def _any(collection: Collection, name: str, values: Sequence[FilterValue]) -> mo
     numbers = [value for value in values if isinstance(value, int)]
     if strings and numbers:
         raise InternalError(f"values of two types for {name}")
-    return models.FieldCondition(key=name, match=models.MatchAny(any=strings or numbers))
+    return _matches(name, models.MatchAny.model_construct(any=strings or numbers))
+
+
+def _matches(name: str, match: models.Match) -> models.FieldCondition:
+    return models.FieldCondition.model_construct(key=name, match=match)
 
 
 def _period(

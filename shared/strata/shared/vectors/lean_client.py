@@ -48,21 +48,59 @@ class LeanQdrantClient(AsyncQdrantClient):
         **kwargs: Any,
     ) -> Any:
         """Returns a `LeanResponse` per request; only scalar fields of a payload are read."""
-        reply = await self.grpc_points.QueryBatch(
-            grpc.QueryBatchPoints(
-                collection_name=collection_name,
-                query_points=[
-                    RestToGrpc.convert_query_request(each, collection_name) for each in requests
-                ],
-                read_consistency=consistency,
-                timeout=timeout,
-            ),
-            timeout=timeout,
+        batch = grpc.QueryBatchPoints(
+            collection_name=collection_name, read_consistency=consistency, timeout=timeout
         )
+        filters: dict[int, grpc.Filter] = {}
+        for each in requests:
+            _fill_query(batch.query_points.add(), each, collection_name, filters)
+        reply = await self.grpc_points.QueryBatch(batch, timeout=timeout)
         return [
             LeanResponse([LeanPoint(point.score, _fields(point.payload)) for point in each.result])
             for each in reply.result
         ]
+
+
+def _fill_query(
+    message: Any,
+    request: models.QueryRequest,
+    collection_name: str,
+    filters: dict[int, grpc.Filter],
+) -> None:
+    """Fills in one request of a batch, whose arms share one filter object."""
+    if not _is_plain(request):
+        message.CopyFrom(RestToGrpc.convert_query_request(request, collection_name))
+        return
+    message.collection_name = collection_name
+    nearest = message.query.nearest
+    vector: Any = request.query
+    if isinstance(vector, models.SparseVector):
+        nearest.sparse.indices.extend(vector.indices)
+        nearest.sparse.values.extend(vector.values)
+    else:
+        nearest.dense.data.extend(vector)
+    if request.using is not None:
+        message.using = request.using
+    if request.limit is not None:
+        message.limit = request.limit
+    if request.filter is not None:
+        known = filters.get(id(request.filter))
+        if known is None:
+            known = filters[id(request.filter)] = RestToGrpc.convert_filter(request.filter)
+        message.filter.CopyFrom(known)
+    if request.params is not None:
+        message.params.CopyFrom(RestToGrpc.convert_search_params(request.params))
+    if request.with_payload is not None:
+        wanted = RestToGrpc.convert_with_payload_interface(request.with_payload)
+        message.with_payload.CopyFrom(wanted)
+
+
+def _is_plain(request: models.QueryRequest) -> bool:
+    vector = request.query
+    nearest = isinstance(vector, models.SparseVector) or (
+        isinstance(vector, list) and bool(vector) and isinstance(vector[0], float)
+    )
+    return nearest and request.model_fields_set <= _PLAIN
 
 
 def _fill(message: Any, point: models.PointStruct) -> None:
@@ -83,14 +121,15 @@ def _fill(message: Any, point: models.PointStruct) -> None:
 
 
 def _fields(payload: Any) -> dict[str, Any]:
-    fields = {}
+    fields: dict[str, Any] = {}
     for name, value in payload.items():
-        kind = value.WhichOneof("kind")
-        if kind == "string_value":  # nearly all are
-            fields[name] = value.string_value
-        elif kind in _SCALARS:
+        text = value.string_value
+        if text:  # nearly all are
+            fields[name] = text
+        elif (kind := value.WhichOneof("kind")) in _SCALARS:
             fields[name] = getattr(value, kind)
     return fields
 
 
+_PLAIN = frozenset({"query", "using", "limit", "filter", "params", "with_payload"})
 _SCALARS = frozenset({"string_value", "integer_value", "double_value", "bool_value"})

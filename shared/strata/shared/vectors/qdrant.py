@@ -252,8 +252,8 @@ class QdrantIndex:
         if dense is not None:
             arms[DENSE] = _arm(DENSE, list(dense), conditions, depth, fields)
         if sparse:
-            arms[SPARSE] = _arm(SPARSE, engine_sparse(sparse), conditions, depth, fields)
-            arms[SPARSE].params = tenant_corpus(project_id)
+            corpus = tenant_corpus(project_id)
+            arms[SPARSE] = _arm(SPARSE, engine_sparse(sparse), conditions, depth, fields, corpus)
         if where.matches_nothing or not arms or limit < 1:
             return []
         target = _target(collection, generation)
@@ -440,14 +440,21 @@ async def _again_if_cut(call: Callable[[], Awaitable[_T]]) -> _T:
 
 
 def _arm(
-    name: str, vector: Any, conditions: models.Filter, depth: int, fields: list[str]
+    name: str,
+    vector: Any,
+    conditions: models.Filter,
+    depth: int,
+    fields: list[str],
+    params: models.SearchParams | None = None,
 ) -> models.QueryRequest:
-    return models.QueryRequest(
+    # Our own values: to check each number of a vector takes longer than to send it.
+    return models.QueryRequest.model_construct(
         query=vector,
         using=name,
         filter=conditions,
         limit=depth,
         with_payload=fields,
+        params=params,
     )
 
 
