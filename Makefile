@@ -5,6 +5,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+OTHERS := tests/node/node_modules/.ready
 PROTOS := $(shell find protos -name '*.proto' 2>/dev/null | LC_ALL=C sort)
 API := shared/strata/api
 
@@ -23,12 +24,17 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $(READY)
 
+# MCP servers of others, for the tests; without Node those tests are skipped.
+$(OTHERS): tests/node/package-lock.json
+	@if command -v npm >/dev/null; then \
+		cd tests/node && npm ci --ignore-scripts --no-audit --no-fund --silent && touch node_modules/.ready; fi
+
 setup: $(READY) ## Make the virtual environment.
 
 run: $(READY) ## Start Strata with embedded engines and chat with an agent.
 	@$(BIN)/strata run
 
-test: $(READY) ## Run all tests but the slow ones.
+test: $(READY) $(OTHERS) ## Run all tests but the slow ones.
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 25
 
 test-slow: $(READY) ## Run the long forms of fault, soak and load tests.
@@ -97,4 +103,4 @@ lock: $(READY) ## Resolve the dependencies again.
 		--python-version 3.11 --group dev pyproject.toml -o requirements.lock
 
 clean: ## Remove what the commands above made.
-	@rm -rf $(VENV) .make .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) tests/node/node_modules .make .mypy_cache .ruff_cache .pytest_cache .hypothesis

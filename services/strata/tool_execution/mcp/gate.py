@@ -82,12 +82,20 @@ def _judged(name: str, tool_name: str, item: Mapping[str, Any]) -> Reported:
     if len(description) > MAX_DESCRIPTION_CHARS:
         problem = f"its description exceeds {MAX_DESCRIPTION_CHARS} characters"
         return Reported(name, tool_name, description[:MAX_DESCRIPTION_CHARS], problem=problem)
+    if _is_task_only(item.get("execution")):
+        problem = "it runs as a task only, which is not supported"
+        return Reported(name, tool_name, description, problem=problem)
     if "inputSchema" not in item:
         return Reported(name, tool_name, description, problem="it has no inputSchema")
     try:
         return Reported(name, tool_name, description, usable_schema(item["inputSchema"]))
     except GivenSchemaError as error:
         return Reported(name, tool_name, description, problem=f"its inputSchema {error}"[:500])
+
+
+def _is_task_only(execution: Any) -> bool:
+    """Whether a plain call of it is always refused (the protocol's "execution.taskSupport")."""
+    return isinstance(execution, Mapping) and execution.get("taskSupport") == "required"
 
 
 def usable_schema(given: Any) -> dict[str, Any]:

@@ -169,3 +169,13 @@ def test_whatever_a_server_answers_is_a_value_or_the_tools_failure(result: dict[
     except ToolError:
         return
     json.dumps(value, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize(
+    ("execution", "usable"),
+    [({"taskSupport": "required"}, False), ({"taskSupport": "optional"}, True), (None, True)],
+)
+def test_what_runs_as_a_task_only_cannot_be_used(execution: Any, usable: bool) -> None:
+    listed = {"name": "dig", "description": "Digs.", "inputSchema": TOWN, "execution": execution}
+    [found] = judge("garden", [listed])
+    assert (found.problem == "") is usable

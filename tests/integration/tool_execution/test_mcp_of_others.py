@@ -1,0 +1,180 @@
+"""MCP servers that others wrote, as the registries of Python and Node have them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from doubles.script import Call, Reply, say
+from integration.agent_loop.world import World
+from mcp_support import Mcp, names, until
+from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
+from strata.shared.errors import NotFoundError
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+_NODE = shutil.which("node")
+_EVERYTHING = (
+    Path(__file__).parents[2]
+    / "node/node_modules/@modelcontextprotocol/server-everything/dist/index.js"
+)
+needs_node = pytest.mark.skipif(_NODE is None, reason="needs Node")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def mcp(world: World, tmp_path: Path) -> AsyncIterator[Mcp]:
+    each = Mcp(world, tmp_path)
+    yield each
+    for server_id in each.added:
+        with contextlib.suppress(NotFoundError):
+            await each.remove(server_id)
+
+
+def everything(*arguments: str) -> list[str]:
+    assert _NODE is not None
+    assert _EVERYTHING.exists(), "run `make test` once: it fetches the servers"
+    return [_NODE, str(_EVERYTHING), *arguments]
+
+
+@asynccontextmanager
+async def serving(kind: str) -> AsyncIterator[str]:
+    """Runs the server of Node over HTTP; yields its root."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = await asyncio.create_subprocess_exec(
+        *everything(kind),
+        env={**os.environ, "PORT": str(port)},
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    try:
+        while b"on port" not in (line := await process.stderr.readline()):
+            assert line, "it ended before it listened"
+        drained = asyncio.create_task(process.stderr.read())
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        await process.wait()
+    await drained
+
+
+def programs(command: str) -> list[psutil.Process]:
+    """Our child processes with this in their command."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if command in " ".join(process.cmdline()):
+                found.append(process)
+    return found
+
+
+async def test_a_server_of_python_tells_the_time(mcp: Mcp) -> None:
+    command = [sys.executable, "-m", "mcp_server_time", "--local-timezone", "Europe/Vienna"]
+    server = await mcp.add("clock", command=command)
+    assert names(server.tools) == ["clock__convert_time", "clock__get_current_time"], server.error
+    told = await mcp.run(
+        "clock__convert_time",
+        source_timezone="Europe/Vienna",
+        time="12:00",
+        target_timezone="Asia/Tokyo",
+    )
+    assert told["target"]["timezone"] == "Asia/Tokyo"
+    assert told["time_difference"] in ("+7.0h", "+8.0h")
+    assert "Invalid timezone" in await mcp.refused("clock__get_current_time", timezone="Asia/No")
+    # It ends between two calls, and is there again for the second.
+    [process] = programs("mcp_server_time")
+    process.kill()
+    await until(lambda: not programs("mcp_server_time"))
+    assert (await mcp.run("clock__get_current_time", timezone="UTC"))["timezone"] == "UTC"
+
+
+@needs_node
+async def test_a_server_of_node_over_stdio(mcp: Mcp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATA_MASTER_SECRET", "of the operator")
+    server = await mcp.add("every", command=everything("stdio"), environment={"COLOUR": "green"})
+    assert "every__echo" in names(server.tools), server.error
+    # Of all that it has, one cannot be called as others are.
+    assert dict(server.quarantined_tools) == {
+        "simulate-research-query": "it runs as a task only, which is not supported"
+    }
+    await several(mcp)
+    given = json.loads(await mcp.run("every__get-env"))
+    assert given["COLOUR"] == "green"
+    assert not [name for name in given if name.startswith("STRATA_")]
+    # Progress on the way, and what it sends unasked, disturbs nobody.
+    assert "Started" in await mcp.run("every__toggle-simulated-logging")
+    told = await mcp.run("every__trigger-long-running-operation", duration=0.2, steps=4)
+    assert "Steps: 4" in told
+
+
+@needs_node
+@pytest.mark.parametrize("kind", ["streamableHttp", "sse"])
+async def test_a_server_of_node_over_http(mcp: Mcp, kind: str) -> None:
+    streamable = kind == "streamableHttp"
+    async with serving(kind) as root:
+        server = await mcp.add(
+            "every",
+            url=f"{root}/mcp" if streamable else f"{root}/sse",
+            transport=pb.MCP_TRANSPORT_STREAMABLE_HTTP if streamable else pb.MCP_TRANSPORT_SSE,
+        )
+        assert "every__echo" in names(server.tools), server.error
+        await several(mcp)
+        told = await mcp.run("every__trigger-long-running-operation", duration=0.2, steps=4)
+        assert "Steps: 4" in told
+    # It is gone: said, not waited for.
+    assert "every" in await mcp.refused("every__echo", message="Are you there?")
+
+
+async def several(mcp: Mcp) -> None:
+    """Calls tools whose answers differ in kind."""
+    assert await mcp.run("every__echo", message="Grüß Gott") == "Echo: Grüß Gott"
+    assert "is 5" in await mcp.run("every__get-sum", a=2, b=3)
+    weather = await mcp.run("every__get-structured-content", location="Chicago")
+    assert weather == {"temperature": 36, "conditions": "Light rain / drizzle", "humidity": 82}
+    assert "[image, image/png" in await mcp.run("every__get-tiny-image")
+    links = await mcp.run("every__get-resource-links", count=2)
+    assert links.count("not read]") == 2
+    read = await mcp.run("every__get-resource-reference", resourceType="Text", resourceId=1)
+    assert "This is a plaintext resource" in read
+    noted = await mcp.run("every__get-annotated-message", messageType="error", includeImage=False)
+    assert "Error" in noted
+    refused = await mcp.refused("every__get-structured-content", location="Graz")
+    assert "location" in refused
+
+
+@needs_node
+async def test_an_agent_uses_servers_of_both(mcp: Mcp) -> None:
+    await mcp.add("clock", command=[sys.executable, "-m", "mcp_server_time"])
+    await mcp.add("every", command=everything("stdio"))
+    agent = await mcp.world.make_agent(tools=["clock__get_current_time", "every__get-sum"])
+    mcp.world.model.script(
+        Reply(
+            calls=(
+                Call("clock__get_current_time", {"timezone": "UTC"}),
+                Call("every__get-sum", {"a": 40, "b": 2}),
+            )
+        ),
+        say("Done."),
+    )
+    ran = await mcp.world.run(agent, "What time is it, and what is 40 and 2?")
+    parts = [part for message in ran.stored for part in message.parts]
+    told: list[Any] = [
+        json.loads(part.tool_return.content) for part in parts if part.HasField("tool_return")
+    ]
+    assert [each["status"] for each in told] == ["OK", "OK"]
+    assert told[0]["message"]["timezone"] == "UTC"
+    assert "42" in told[1]["message"]
