@@ -1,0 +1,53 @@
+"""``strata mcp serve`` with a client that is not ours: the protocol's own SDK for Node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_clients import PROGRAM, http_server, variables
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from world import World
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+_NODE = shutil.which("node")
+_CLIENT = Path(__file__).parents[2] / "node/client.mjs"
+
+
+async def seen(place: Mapping[str, str], *arguments: str) -> Any:
+    """What the client of Node tells."""
+    assert _NODE is not None
+    process = await asyncio.create_subprocess_exec(
+        *(_NODE, str(_CLIENT), *arguments),
+        env=variables(place),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    return json.loads(out)
+
+
+@pytest.mark.skipif(_NODE is None, reason="needs Node")
+@pytest.mark.parametrize("kind", ["stdio", "http"])
+async def test_a_client_of_node_writes_and_reads(
+    world: World, ann: agent_pb.Agent, place: Mapping[str, str], kind: str
+) -> None:
+    if kind == "stdio":
+        told = await seen(place, "stdio", sys.executable, *PROGRAM, "--agent", ann.id)
+    else:
+        async with http_server(place, "--agent", ann.id) as (url, token):
+            told = await seen(place, "http", url, token)
+    assert {"list_memory_blocks", "read_memory_block", "core_memory_append"} <= set(told["tools"])
+    assert not told["written"].get("isError")
+    assert json.loads(told["read"]["content"][0]["text"])["value"].endswith("Likes coffee.")
+    assert told["wrong"]["isError"]
+    assert told["resources"]
+    assert (await world.block(ann, "human")).value.endswith("Likes coffee.")
