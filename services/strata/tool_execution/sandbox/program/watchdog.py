@@ -131,6 +131,8 @@ def _disk(pid: int, call: Watched) -> str:
         return "disk"
     # How large a file is that is only mapped, nobody tells: as large as one can be.
     used = mapped * call.disk_bytes
+    if used > call.disk_bytes:
+        return "disk"
     found = (*_tree(call.scratch, call.files + 1), *deleted)
     for entries, status in enumerate(found, start=1):
         used += status.st_blocks * 512
