@@ -8,6 +8,7 @@ import stat
 import zipfile
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -97,11 +98,10 @@ async def test_modes_links_and_start_files_of_a_wheel_do_nothing(place: Path) ->
     for restricted in (False, True):
         if restricted and not landlock.abi():
             continue
-        worker = await asyncio.to_thread(
-            lambda r=restricted: Worker(
-                other_user=False, restricted=r, environments=str(place / "root")
-            )
+        start = partial(
+            Worker, other_user=False, restricted=restricted, environments=str(place / "root")
         )
+        worker = await asyncio.to_thread(start)
         try:
             found = await asyncio.to_thread(worker.value, source(LOOK), None, packages=str(folder))
         finally:

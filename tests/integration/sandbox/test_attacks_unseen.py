@@ -197,6 +197,7 @@ def test_what_stands_around_the_call_tells_no_secret(jail: Worker) -> None:
     assert found == {"service": False, "other": False, "open": [0, 1, 2, 3]}
 
 
+OF_EACH_LEVEL = ["unprivileged, namespaces", "unprivileged, landlock"]
 ENDS = {
     "exit with a list": ("sys.exit([1])", RunStatus.TOOL_ERROR),
     "exit with what compares": (
@@ -247,6 +248,7 @@ ENDS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("jail", OF_EACH_LEVEL, indirect=True)
 @pytest.mark.parametrize("name", list(ENDS))
 def test_no_end_is_without_a_clear_status(jail: Worker, name: str) -> None:
     body, status = ENDS[name]
@@ -279,6 +281,7 @@ VALUES = {
 }
 
 
+@pytest.mark.parametrize("jail", OF_EACH_LEVEL, indirect=True)
 @pytest.mark.parametrize("name", list(VALUES))
 def test_no_value_is_more_than_a_value(jail: Worker, name: str) -> None:
     wall = 0.4 if name == "a list for ever" else 8.0

@@ -188,10 +188,10 @@ def test_what_is_written_for_uv_is_one_line_that_means_the_same(text: str) -> No
 
 
 def test_names_of_encodings_do_not_pile_up() -> None:
-    before = len(encodings._cache)  # type: ignore[attr-defined]
+    before = len(encodings._cache)
     for number in range(20):
         assert encoding_of(f"{number}" + "x" * 60_000) == ""
-    assert len(encodings._cache) == before  # type: ignore[attr-defined]
+    assert len(encodings._cache) == before
     for name in (
         "punycode",
         "idna",

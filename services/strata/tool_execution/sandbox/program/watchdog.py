@@ -174,7 +174,8 @@ def _deleted(pid: int) -> tuple[int, list[os.stat_result]]:
     for descriptor in _of_a_thread(pid, "fd", _list):
         try:
             status = os.stat(descriptor)  # noqa: PTH116
-        except FileNotFoundError:
+        except OSError:
+            # Closed meanwhile.
             continue
         if status.st_nlink == 0 and stat.S_ISREG(status.st_mode):
             opened[status.st_ino] = status
@@ -190,13 +191,28 @@ def _of_a_thread(pid: int, name: str, read: Callable[[str], list[str]]) -> list[
     The first thread of all may have ended, and then shows nothing.
     """
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
-            if found := read(f"/proc/{pid}/task/{thread}/{name}"):
-                return found
-    except (FileNotFoundError, ProcessLookupError):
-        # It has ended.
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
+    except OSError:
         return []
+    for thread in threads:
+        place = f"/proc/{pid}/task/{thread}"
+        try:
+            if found := read(f"{place}/{name}"):
+                return found
+        except PermissionError:
+            # A thread that has ended has no memory, and cannot be looked at either.
+            if any(_memory(text) is not None for text in _status(place)):
+                raise
+        except OSError:
+            continue
     return []
+
+
+def _status(place: str) -> list[str]:
+    try:
+        return _text(f"{place}/status")
+    except OSError:
+        return []
 
 
 def _list(folder: str) -> list[str]:
