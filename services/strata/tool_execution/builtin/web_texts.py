@@ -16,6 +16,9 @@ _ENCODINGS = re.compile(
 )
 
 
+_MAX_CHARSET = 40
+
+
 def tidy(text: str) -> str:
     """Returns a text with one kind of line end, few blank lines and no control characters."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n")
@@ -24,6 +27,9 @@ def tidy(text: str) -> str:
 
 def encoding_of(charset: str) -> str:
     """Returns Python's name of the encoding that a server names; empty if it is none we take."""
+    if len(charset) > _MAX_CHARSET:
+        # Python keeps every name that it was ever asked for.
+        return ""
     try:
         name = codecs.lookup(charset).name
     except (LookupError, ValueError):

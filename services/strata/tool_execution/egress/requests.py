@@ -70,7 +70,9 @@ def read_request(data: bytes) -> Request:
         if field is None:
             raise ProxyError(HTTPStatus.BAD_REQUEST, "A header field is malformed.")
         fields.append((field[1], field[2]))
-    if method == "CONNECT":
+    if method.upper() == "CONNECT":
+        if method != "CONNECT":
+            raise ProxyError(HTTPStatus.BAD_REQUEST, "CONNECT is written in capitals.")
         if not _AUTHORITY.fullmatch(where):
             raise ProxyError(HTTPStatus.BAD_REQUEST, "CONNECT wants a host and a port.")
         return Request(parse_url(f"https://{where}"), tunnel=True)
@@ -98,7 +100,8 @@ def read_request(data: bytes) -> Request:
 
 
 def _body(fields: list[tuple[str, str]]) -> int:
-    lengths = {value.strip() for key, value in fields if key.lower() == "content-length"}
+    # White space is what HTTP calls so, and not all that Unicode does: servers read it strictly.
+    lengths = {value.strip(" \t") for key, value in fields if key.lower() == "content-length"}
     if any(key.lower() == "transfer-encoding" for key, _ in fields):
         # Where a body ends must be beyond doubt, or what follows is another request.
         raise ProxyError(

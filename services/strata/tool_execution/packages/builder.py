@@ -210,13 +210,16 @@ def _files(folder: Path) -> list[int]:
 
 
 def _let_read(target: Path) -> None:
-    """Lets everybody read it: the user that tools run as may be another."""
+    """Lets everybody read it, as the user that tools run as may be another, and nobody else write.
+
+    The bits that run a program as its owner go: nothing of a package is to have one.
+    """
     for place, _, names in os.walk(target):
         Path(place).chmod(0o755)
         for name in names:
             path = Path(place, name)
             if not path.is_symlink():
-                path.chmod(stat.S_IMODE(path.stat().st_mode) | 0o444)
+                path.chmod(stat.S_IMODE(path.stat().st_mode) & 0o755 | 0o444)
 
 
 async def _read(process: asyncio.subprocess.Process) -> str:

@@ -50,6 +50,16 @@ _SPECIAL_V6 = tuple(
         ),
     )
 )
+# Addresses that end with an IPv4 one: compatible, mapped, translated (RFC 2765) and NAT64.
+_CARRIERS = tuple(
+    map(
+        ipaddress.IPv6Network,
+        ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48"),
+    )
+)
+_6TO4 = ipaddress.IPv6Network("2002::/16")
+_TEREDO = ipaddress.IPv6Network("2001::/32")
+_V4_BITS = 0xFFFFFFFF
 # What no setting opens: who reads a cloud's metadata has the keys of the machine.
 _NEVER = tuple(
     map(
@@ -101,9 +111,23 @@ def is_allowed(address: Address, allowed: Sequence[Network]) -> bool:
     """Says whether an address lies in one of the networks that were opened on purpose."""
     if isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None:
         return False
-    if any(address in network for network in _NEVER):
+    if any(each in network for each in (address, *_carried(address)) for network in _NEVER):
         return False
     return any(address in network for network in allowed)
+
+
+def _carried(address: Address) -> list[ipaddress.IPv4Address]:
+    """Returns the IPv4 addresses that an IPv6 one may lead to, by way of a translator or tunnel."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return []
+    bits = int(address)
+    found = [bits & _V4_BITS for network in _CARRIERS if address in network]
+    if address in _6TO4:
+        found.append(bits >> 80 & _V4_BITS)
+    if address in _TEREDO:
+        # The server of the tunnel, and its client, which is written inverted.
+        found += [bits >> 64 & _V4_BITS, ~bits & _V4_BITS]
+    return [ipaddress.IPv4Address(each) for each in found]
 
 
 def check_addresses(texts: Sequence[str], allowed: Sequence[Network] = ()) -> list[Address]:

@@ -264,6 +264,9 @@ def lock(request: dict[str, Any], config: Config, filter_code: bytes | None) -> 
         sys.path.append(packages)
     sys.argv = ["tool"]
     random.seed()
+    if not config.namespaces:
+        # With them it ends with the first process of the fork server's.
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     code = filter_code or seccomp.assemble(
         seccomp.instructions(syscalls.machine(), own=os.getpid())
     )

@@ -32,6 +32,8 @@ _NEWER = 451
 
 _CLONE_NAMESPACES = 0x7E020080  # every CLONE_NEW*, CLONE_NEWTIME among them
 _CLONE_THREAD = 0x00010000
+_CLONE_FILES = 0x00000400
+_CLOSE_RANGE_UNSHARE = 2
 _AF_UNIX = 1
 _AF_INET = 2
 _SOCK_STREAM = 1
@@ -51,6 +53,8 @@ _MSG_FASTOPEN = 0x20000000
 # which Landlock before ABI 6 does not look at.
 _IOCTLS = (0x5412, 0x541C, 0x8901, 0x8902)  # TIOCSTI, TIOCLINUX, FIOSETOWN, SIOCSPGRP
 _FCNTLS = (8, 10, 15, 1024)  # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_SECCOMP = 22
 _PR_SET_MM = 35
 _PR_SET_PTRACER = 0x59616D61
@@ -59,20 +63,23 @@ _SET_MODE_FILTER = 1
 
 # In the tables for the jail's own use, or refused to tools: sockets of every kind (a call has no
 # network but what `_network` lets through, and the abstract names of unix sockets belong to a
-# network namespace).
+# network namespace). Who watches the files of /usr and of packages sees what other calls and the
+# machine do with them.
 _NEVER = frozenset({
     "socket", "connect", "accept", "accept4", "bind", "listen", "landlock_create_ruleset",
     "landlock_add_rule", "landlock_restrict_self", "pivot_root", "capset", "seccomp",
-    "mount_setattr",
+    "mount_setattr", "inotify_add_watch",
 })  # fmt: skip
 # Without a user of its own, a tool is the service's user, and Landlock (up to ABI 7) does not look
-# at these: the owner may change modes, owners and times of files that it may not open, and watch
-# what happens in folders that it may not list.
+# at these: the owner may change modes, owners and times of files that it may not open.
 _OF_OWNERS = frozenset({
     "chmod", "fchmod", "fchmodat", "chown", "fchown", "lchown", "fchownat", "utime", "utimes",
     "futimesat", "utimensat", "truncate", "setpriority", "tkill", "pidfd_open",
-    "inotify_add_watch",
 })  # fmt: skip
+_PRCTLS = (_PR_SET_MM, _PR_SET_SECCOMP, _PR_SET_PTRACER)
+# Without a mount of its own, what a call takes of the disk is what the watchdog sees: so it may not
+# hide from it, and not outlive the fork server that it runs in.
+_PRCTLS_WATCHED = (*_PRCTLS, _PR_SET_DUMPABLE, _PR_SET_PDEATHSIG)
 
 Instruction = tuple[int, int, int, int]
 
@@ -148,15 +155,20 @@ def _stream_pair() -> list[Instruction]:
     return [_argument(0), (_EQUAL, 1, 0, _AF_UNIX), _DENY, *_only(1, _stream_types())]
 
 
+def _options_of_pairs() -> list[Instruction]:
+    return [_argument(1), (_EQUAL, 1, 0, _SOL_SOCKET), _DENY, *_only(2, _SOCKET_OPTIONS)]
+
+
 def _rules(own: int | None) -> dict[str, list[Instruction]]:
     rules = {
         # Its flags are in memory, where a filter cannot look: the library falls back to clone.
         "clone3": [_refuse(errno.ENOSYS)],
         "clone": _without_bits(0, _CLONE_NAMESPACES),
         "socketpair": _stream_pair(),
+        "setsockopt": _options_of_pairs(),
         "ioctl": _none_of(1, _IOCTLS),
         "fcntl": _none_of(1, _FCNTLS),
-        "prctl": _none_of(0, [_PR_SET_MM, _PR_SET_SECCOMP, _PR_SET_PTRACER]),
+        "prctl": _none_of(0, _PRCTLS if own is None else _PRCTLS_WATCHED),
         "chmod": _without_bits(1, _SET_ID_BITS),
         "fchmod": _without_bits(1, _SET_ID_BITS),
         "fchmodat": _without_bits(2, _SET_ID_BITS),
@@ -169,10 +181,18 @@ def _rules(own: int | None) -> dict[str, list[Instruction]]:
         _argument(0),
         (_ANY_BIT, 0, 1, _CLONE_NAMESPACES),
         _DENY,
-        (_ANY_BIT, 0, 1, _CLONE_THREAD),
-        _PERMIT,
+        (_ANY_BIT, 1, 0, _CLONE_THREAD),
         again,
+        # One table of descriptors for all threads: that is where the watchdog looks.
+        (_ANY_BIT, 1, 0, _CLONE_FILES),
+        _DENY,
+        _PERMIT,
     ]
+    rules["close_range"] = _without_bits(2, _CLOSE_RANGE_UNSHARE)
+    # A descriptor on its way is in no table, and keeps a deleted file.
+    rules["sendmsg"] = [_DENY]
+    # Takes any amount at once, and the watchdog comes later. Libraries write zeros instead.
+    rules["fallocate"] = [_refuse(errno.EOPNOTSUPP)]
     rules["fork"] = rules["vfork"] = [again]
     for name in ("prlimit64", "sched_setaffinity", "sched_setattr", "kill"):
         rules[name] = _only(0, [0, own])

@@ -24,6 +24,7 @@ from . import values
 _FILE = "<tool>"
 # Frames of this module above the tool's own: run and _call.
 _OWN_FRAMES = 2
+_UNTOLD = b'{"error":{"type":"Exception","message":"(it cannot be read)","traceback":""}}'
 
 
 def send(connection: socket.socket, message: bytes) -> None:
@@ -68,6 +69,11 @@ async def _awaited(value: Any) -> object:
     return await value
 
 
+def _is_success(code: object) -> bool:
+    # Not by comparing first: it may be an object of the tool's.
+    return code is None or (type(code) is int and code == 0)
+
+
 def _answer(request: dict[str, Any]) -> bytes:
     try:
         value = _call(request["source"], request["function"], request["arguments"])
@@ -75,7 +81,7 @@ def _answer(request: dict[str, Any]) -> bytes:
     except values.BadResult as error:
         return json.dumps({"bad": str(error)}).encode()
     except SystemExit as error:
-        if not request["function"] and error.code in {None, 0}:
+        if not request["function"] and _is_success(error.code):
             return b'{"value":null}'
         return json.dumps({"error": values.describe(error, _OWN_FRAMES)}).encode()
     except BaseException as error:  # noqa: BLE001 - everything a tool raises is told
@@ -96,7 +102,10 @@ def run(connection: socket.socket, request: dict[str, Any]) -> None:
         )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    answer = _answer(request)
+    try:
+        answer = _answer(request)
+    except BaseException:  # noqa: BLE001 - one that cannot even be described
+        answer = _UNTOLD
     for name in ("stdout", "stderr"):
         # A tool may have put anything there.
         with contextlib.suppress(BaseException):

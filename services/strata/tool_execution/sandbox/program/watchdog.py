@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 PERIOD_S = 0.05
 # Shared memory is counted with each process that maps it: too much rather than too little.
 _COUNTED = re.compile(r"^(?:RssAnon|RssShmem):\s*(\d+) kB$", re.MULTILINE)
 _PARENT = re.compile(r"^PPid:\s*(\d+)$", re.MULTILINE)
+# A mapping of a file that has no name any more: its device and inode.
+_UNNAMED = re.compile(r"^\S+ \S+ \S+ ([0-9a-f]+:[0-9a-f]+) (\d+) +/.* \(deleted\)$", re.MULTILINE)
 _THREADS = re.compile(r"^Threads:\s*(\d+)$", re.MULTILINE)
 
 
@@ -122,8 +124,16 @@ def _root(pid: int, seen: dict[int, _Process], watched: dict[int, Watched]) -> i
 
 def _disk(pid: int, call: Watched) -> str:
     """Returns what of the scratch folder is too much: ``disk``, ``files``, or nothing."""
-    used = 0
-    found = (*_tree(call.scratch, call.files + 1), *_deleted(pid))
+    try:
+        mapped, deleted = _deleted(pid)
+    except PermissionError:
+        # Who hides what it holds is not trusted with more.
+        return "disk"
+    # How large a file is that is only mapped, nobody tells: as large as one can be.
+    used = mapped * call.disk_bytes
+    if used > call.disk_bytes:
+        return "disk"
+    found = (*_tree(call.scratch, call.files + 1), *deleted)
     for entries, status in enumerate(found, start=1):
         used += status.st_blocks * 512
         if used > call.disk_bytes:
@@ -151,16 +161,65 @@ def _tree(folder: str, most: int) -> Iterator[os.stat_result]:
             continue
 
 
-def _deleted(pid: int) -> Iterator[os.stat_result]:
-    """Gives the files that a process holds open after their last name was removed."""
-    try:
-        descriptors = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208
-    except OSError:
-        return
-    for descriptor in descriptors:
+def _deleted(pid: int) -> tuple[int, list[os.stat_result]]:
+    """Returns what a process holds after its last name was removed.
+
+    Returns:
+        The number of files that are mapped and not open, and the status of those that are open.
+
+    Raises:
+        PermissionError: It has seen to it that this cannot be seen.
+    """
+    opened: dict[int, os.stat_result] = {}
+    for descriptor in _of_a_thread(pid, "fd", _list):
         try:
-            status = os.stat(f"/proc/{pid}/fd/{descriptor}")  # noqa: PTH116
+            status = os.stat(descriptor)  # noqa: PTH116
         except OSError:
+            # Closed meanwhile.
             continue
         if status.st_nlink == 0 and stat.S_ISREG(status.st_mode):
-            yield status
+            opened[status.st_ino] = status
+    mapped: set[tuple[str, str]] = set()
+    for text in _of_a_thread(pid, "maps", _text):
+        mapped.update(found for found in _UNNAMED.findall(text) if int(found[1]) not in opened)
+    return len(mapped), list(opened.values())
+
+
+def _of_a_thread(pid: int, name: str, read: Callable[[str], list[str]]) -> list[str]:
+    """Returns what the first thread shows that shows something: they share all of it.
+
+    The first thread of all may have ended, and then shows nothing.
+    """
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208
+    except OSError:
+        return []
+    for thread in threads:
+        place = f"/proc/{pid}/task/{thread}"
+        try:
+            if found := read(f"{place}/{name}"):
+                return found
+        except PermissionError:
+            # A thread that has ended has no memory, and cannot be looked at either.
+            if any(_memory(text) is not None for text in _status(place)):
+                raise
+        except OSError:
+            continue
+    return []
+
+
+def _status(place: str) -> list[str]:
+    try:
+        return _text(f"{place}/status")
+    except OSError:
+        return []
+
+
+def _list(folder: str) -> list[str]:
+    return [f"{folder}/{name}" for name in os.listdir(folder)]  # noqa: PTH208
+
+
+def _text(path: str) -> list[str]:
+    with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+        text = file.read()
+    return [text] if text else []
