@@ -118,7 +118,8 @@ def is_allowed(address: Address, allowed: Sequence[Network]) -> bool:
 
 def _carried(address: Address) -> list[ipaddress.IPv4Address]:
     """Returns the IPv4 addresses that an IPv6 one may lead to, by way of a translator or tunnel."""
-    if isinstance(address, ipaddress.IPv4Address):
+    # Nobody's address and the machine's own look as if they were compatible ones.
+    if isinstance(address, ipaddress.IPv4Address) or int(address) <= 1:
         return []
     bits = int(address)
     found = [bits & _V4_BITS for network in _CARRIERS if address in network]
