@@ -5,14 +5,10 @@ from __future__ import annotations
 import statistics
 import time
 
-import numpy as np
-import numpy.typing as npt
 import psutil
 
 _NUMBERS = 20_000
 _LOOPS = 21
-_BLOCK_BYTES = 64 << 20
-_READS = 7
 
 
 def plain_loop_ms() -> float:
@@ -22,16 +18,6 @@ def plain_loop_ms() -> float:
     of two runs can be compared as multiples of it.
     """
     return statistics.median(_loop() for _ in range(_LOOPS))
-
-
-def memory_ms() -> float:
-    """Returns how long it takes to read 64 MiB that no cache holds: the median, in milliseconds.
-
-    A search reads all vectors, and what others do to the memory slows it down by half, of which
-    a plain loop tells nothing.
-    """
-    block = np.ones(_BLOCK_BYTES // 8, dtype=np.int64)
-    return statistics.median(_read(block) for _ in range(_READS))
 
 
 class DiskWait:
@@ -57,9 +43,3 @@ def _loop() -> float:
     for number in range(_NUMBERS):
         total += number * number % 7
     return (time.thread_time() - started) * 1000
-
-
-def _read(block: npt.NDArray[np.int64]) -> float:
-    started = time.perf_counter()
-    block.sum()
-    return (time.perf_counter() - started) * 1000

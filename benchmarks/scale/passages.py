@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from benchmarks.pace import memory_ms, plain_loop_ms
+from benchmarks.pace import plain_loop_ms
 from benchmarks.report import Report, Row
 from benchmarks.samples import Samples
 from benchmarks.scale.material import Sized, questions, with_vectors
@@ -79,10 +79,7 @@ async def measure(rooms: Rooms, report: Report, count: int, searches: int) -> No
             samples.add((time.perf_counter() - begun) * 1000)
             check(response.hits)
         cpu = (rooms.cpu_ms() - before) / len(samples)
-        note = (
-            f"CPU {cpu:.1f} ms; a plain loop {plain_loop_ms():.1f} ms; "
-            f"64 MiB read in {memory_ms():.1f} ms"
-        )
+        note = f"CPU {cpu:.1f} ms; a plain loop {plain_loop_ms():.1f} ms"
         del samples.values[:WARM_UP]
         report.add(
             Row(f"search of {count:,} passages, {name}", samples.median, "ms", samples.p95,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from pathlib import Path
@@ -11,10 +12,12 @@ import pytest
 import pytest_asyncio
 
 from integration.agent_loop.world import World, open_world
+from mcp_support import Mcp
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as pb_grpc
+from strata.shared.errors import NotFoundError
 from strata.shared.ids import new_id
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 
@@ -147,3 +150,13 @@ async def tools(world: World) -> Tools:
         block_pb.NewBlock(label="rules", value="Be kind.", read_only=True),
     ]
     return Tools(world, await world.make_agent(blocks=blocks))
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def mcp(world: World, tmp_path: Path) -> AsyncIterator[Mcp]:
+    """A project whose MCP servers are removed after the test."""
+    each = Mcp(world, tmp_path)
+    yield each
+    for server_id in each.added:
+        with contextlib.suppress(NotFoundError):
+            await each.remove(server_id)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import shutil
 import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from doubles import mcp_sdk_server
 from doubles.script import Call, Reply, say
-from integration.agent_loop.world import World
 from mcp_support import (
     DOUBLES,
     Mcp,
@@ -41,15 +36,6 @@ from strata.shared.errors import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TOWN = {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def mcp(world: World, tmp_path: Path) -> AsyncIterator[Mcp]:
-    each = Mcp(world, tmp_path)
-    yield each
-    for server_id in each.added:
-        with contextlib.suppress(NotFoundError):
-            await each.remove(server_id)
 
 
 async def test_an_agent_calls_a_tool_of_a_server(mcp: Mcp) -> None:

@@ -16,13 +16,10 @@ from typing import Any
 
 import psutil
 import pytest
-import pytest_asyncio
 
 from doubles.script import Call, Reply, say
-from integration.agent_loop.world import World
 from mcp_support import Mcp, names, until
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
-from strata.shared.errors import NotFoundError
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 _NODE = shutil.which("node")
@@ -31,15 +28,6 @@ _EVERYTHING = (
     / "node/node_modules/@modelcontextprotocol/server-everything/dist/index.js"
 )
 needs_node = pytest.mark.skipif(_NODE is None, reason="needs Node")
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def mcp(world: World, tmp_path: Path) -> AsyncIterator[Mcp]:
-    each = Mcp(world, tmp_path)
-    yield each
-    for server_id in each.added:
-        with contextlib.suppress(NotFoundError):
-            await each.remove(server_id)
 
 
 def everything(*arguments: str) -> list[str]:
@@ -61,15 +49,19 @@ async def serving(kind: str) -> AsyncIterator[str]:
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stderr is not None
+    said = b""
     try:
         while b"on port" not in (line := await process.stderr.readline()):
-            assert line, "it ended before it listened"
+            said += line
+            assert line, f"it ended before it listened: {said.decode()}"
         drained = asyncio.create_task(process.stderr.read())
         yield f"http://127.0.0.1:{port}"
-    finally:
         process.kill()
+        await drained
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
         await process.wait()
-    await drained
 
 
 def programs(command: str) -> list[psutil.Process]:
