@@ -33,9 +33,9 @@ class Narrowed:
         whole: Passes the same points as the filter; None if every point passes.
         broad: Those of its conditions that most points meet.
         rest: Passes the same points as the filter without these; None if every point passes.
-        share: Estimated part of the points that meets all of `broad`, 0 to 1.
+        share: Part of the points that meets all of `broad`, 0 to 1: estimated, and lowered to what
+            was seen when it was less among the best.
         sampled: Set when `share` was corrected by what was seen.
-        misleading: Set when points that meet these turned out to be rare among the best.
     """
 
     whole: edge.Filter | None
@@ -43,7 +43,6 @@ class Narrowed:
     rest: edge.Filter | None
     share: float
     sampled: bool = False
-    misleading: bool = False
 
 
 class Narrowing:

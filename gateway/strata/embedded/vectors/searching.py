@@ -3,7 +3,10 @@
 The engine has no graph: it scores every point that passes the filter, and to look at the time of
 a hundred thousand points takes longer than to score them all. So the best are taken without such
 conditions, more than are asked for, and only of these is it checked whether they meet them. When
-enough do, they are the best of all that do. When not, the search is made as it was asked.
+enough do, they are the best of all that do. When not, the search is made as it was asked, and the
+next one takes more of the best.
+
+A search by words looks at the points only that have one of them, and is made as it was asked.
 """
 
 from __future__ import annotations
@@ -60,18 +63,19 @@ def _guesses(messages: Iterable[wire.points.QueryPoints], narrowing: Narrowing) 
         if not _is_plain(message):
             continue
         narrowed = narrowing.of(message.filter)
-        if not narrowed.broad or narrowed.misleading:
+        if not narrowed.broad:
             continue
         limit = message.limit if message.HasField("limit") else DEFAULT_LIMIT
-        taken = math.ceil((_MARGIN * limit + _AT_LEAST_MORE) / narrowed.share)
-        if taken <= _MOST_TAKEN:
-            yield _Guess(place, narrowed, taken)
+        wanted = _MARGIN * limit + _AT_LEAST_MORE
+        if wanted <= _MOST_TAKEN * narrowed.share:
+            yield _Guess(place, narrowed, math.ceil(wanted / narrowed.share))
 
 
 def _is_plain(message: wire.points.QueryPoints) -> bool:
-    """Whether a query orders points by their distance from a vector, and by nothing else."""
+    """Whether a query orders points by their distance from a dense vector, and by nothing else."""
     return (
         message.query.WhichOneof("variant") == "nearest"
+        and message.query.nearest.WhichOneof("variant") == "dense"
         and message.HasField("filter")
         and not message.prefetch
         and not message.offset
@@ -97,7 +101,9 @@ def _guessed(
         if len(within) >= requests[guess.place].limit or len(points) < guess.taken:
             found[guess.place] = within
         else:
-            guess.narrowed.misleading = True
+            # By chance, or since what meets the conditions is rare among the best: then a few
+            # such searches bring the share down to where none is tried any more.
+            guess.narrowed.share = min(guess.narrowed.share, len(within) / len(points) * _CAUTION)
     return found
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -22,13 +22,15 @@ class EngineWorker:
     """Runs functions over the store, one at a time and in the order asked.
 
     The engine keeps Python's global lock during a call, so more threads would gain nothing. A
-    call that is cancelled while it waits for its turn is not made.
+    call that is cancelled while it waits for its turn is not made. What is asked with `run_now`
+    does not wait for the way to the thread and back where nothing is before it.
     """
 
     def __init__(self, folder: Path) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         self._folder = folder
         self._store: CollectionStore | None = None
+        self._unfinished: set[Future[Any]] = set()
 
     async def open(self) -> None:
         """Loads every collection."""
@@ -41,8 +43,21 @@ class EngineWorker:
         Raises:
             VectorsError: Whatever the engine raised.
         """
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, self._timed, work)
+        future = self._executor.submit(self._timed, work)
+        self._unfinished.add(future)
+        future.add_done_callback(self._unfinished.discard)
+        return await asyncio.wrap_future(future)
+
+    async def run_now(self, work: Callable[[CollectionStore], _Result]) -> tuple[_Result, float]:
+        """As `run`, in the thread of the event loop if the other one has nothing to do.
+
+        For what takes some milliseconds: nothing else is served meanwhile, as it would be with
+        the lock that the engine keeps.
+
+        Raises:
+            VectorsError: Whatever the engine raised.
+        """
+        return await self.run(work) if self._unfinished else self._timed(work)
 
     def _timed(self, work: Callable[[CollectionStore], _Result]) -> tuple[_Result, float]:
         assert self._store is not None

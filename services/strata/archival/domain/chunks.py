@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from strata.shared.vectors import Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +130,12 @@ class FileChunkStore(Protocol):
         limit: int,
         *,
         waiting_only: bool,
-        begun: Callable[[], None] = ...,
+        begun: Moment = ...,
     ) -> list[tuple[StoredChunk, float]]:
         """Returns, of the folders' chunks, the best by words with their scores.
 
         With ``waiting_only`` these are only chunks that are not in the index yet. ``begun`` is
-        called when the moment is fixed that the answer tells of.
+        awaited when the moment is fixed that the answer tells of.
         """
         ...
 

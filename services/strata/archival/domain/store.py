@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from strata.archival.domain.passages import (
     Request,
     Uploaded,
 )
+from strata.shared.vectors import Moment
 
 NOT_REPEATABLE = Request()
 
@@ -241,12 +242,12 @@ class PassageStore(Protocol):
         limit: int,
         *,
         waiting_only: bool,
-        begun: Callable[[], None] = ...,
+        begun: Moment = ...,
     ) -> list[tuple[Passage, float]]:
         """Returns, of the conditions' passages, the best by words with their scores.
 
         With ``waiting_only`` these are only passages that are not in the index yet. ``begun`` is
-        called when the moment is fixed that the answer tells of.
+        awaited when the moment is fixed that the answer tells of.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Row, text
@@ -14,6 +14,7 @@ from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
+from strata.shared.vectors import Moment, at_once
 
 _CHUNK = "s.id AS set_id, s.file_id, c.ordinal, c.text, c.start_line, c.end_line"
 # A chunk belongs to a set that serves; every search says so.
@@ -222,7 +223,7 @@ class PostgresFileChunkStore:
         limit: int,
         *,
         waiting_only: bool,
-        begun: Callable[[], None] = lambda: None,
+        begun: Moment = at_once,
     ) -> list[tuple[StoredChunk, float]]:
         """Returns chunks by words."""
         values = {
@@ -232,8 +233,10 @@ class PostgresFileChunkStore:
             "limit": limit,
         }
         statement = _BY_WAITING_WORDS if waiting_only else _BY_ALL_WORDS
-        async with self._database.transaction(snapshot=True) as connection:
-            begun()
+        async with self._database.transaction(
+            snapshot=True, generic_plan=waiting_only
+        ) as connection:
+            await begun()
             rows = (await connection.execute(statement, values)).all()
         return [(_to_chunk(row), row.rank) for row in rows]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from typing import Any
@@ -44,6 +44,7 @@ from strata.archival.store.words import (
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import NotFoundError, Reason, UnavailableError
+from strata.shared.vectors import Moment, at_once
 
 _GET = text(
     f"SELECT {PASSAGE_COLUMNS} FROM {PASSAGES}"
@@ -200,7 +201,7 @@ class PostgresPassageStore:
         limit: int,
         *,
         waiting_only: bool,
-        begun: Callable[[], None] = lambda: None,
+        begun: Moment = at_once,
     ) -> list[tuple[Passage, float]]:
         """Returns passages by words, all under the conditions."""
         conditions = _conditions(within)
@@ -212,8 +213,10 @@ class PostgresPassageStore:
             "pairs": pairs_of(words),
             "limit": limit,
         }
-        async with self._database.transaction(snapshot=True) as connection:
-            begun()
+        async with self._database.transaction(
+            snapshot=True, generic_plan=waiting_only
+        ) as connection:
+            await begun()
             rows = (await connection.execute(_by_words(tuple(conditions)), values)).all()
         return [(to_passage(row), row.rank) for row in rows]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -11,6 +11,7 @@ from typing import Protocol
 from strata.recall.domain.messages import Message, Role
 from strata.shared.reranking import Report
 from strata.shared.timewords import TimeRange
+from strata.shared.vectors import Moment
 
 DEFAULT_ROLES = (Role.USER, Role.ASSISTANT, Role.SUMMARY)
 
@@ -139,7 +140,7 @@ class SearchStore(Protocol):
         spoken: Sequence[TimeRange],
         *,
         waiting_only: bool,
-        begun: Callable[[], None] = ...,
+        begun: Moment = ...,
     ) -> list[tuple[Message, float]]:
         """Returns the best by words with their scores, under the query's conditions.
 
@@ -147,7 +148,7 @@ class SearchStore(Protocol):
             query: The question.
             spoken: Times that it speaks of; what was said then comes first.
             waiting_only: Only what the index does not have yet.
-            begun: Is called when the moment is fixed that the answer tells of.
+            begun: Is awaited when the moment is fixed that the answer tells of.
         """
         ...
 

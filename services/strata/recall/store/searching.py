@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from strata.recall.store.rows import COLUMNS, to_message
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.timewords import TimeRange
+from strata.shared.vectors import Moment, at_once
 
 # Ranking reads the text of all that match; older matches than these are not ranked.
 RANKED_MATCHES = 1_000
@@ -65,7 +66,7 @@ class PostgresSearchStore:
         spoken: Sequence[TimeRange],
         *,
         waiting_only: bool,
-        begun: Callable[[], None] = lambda: None,
+        begun: Moment = at_once,
     ) -> list[tuple[Message, float]]:
         """Returns messages by words."""
         words, strict = split_text(query.text), _strict(query)
@@ -82,11 +83,14 @@ class PostgresSearchStore:
             "bonus": _SPOKEN_BONUS,
         }
         # A phrase may stand in a message that the index would not think of.
-        if waiting_only and not strict:
+        waiting_alone = waiting_only and not strict
+        if waiting_alone:
             conditions.append("m.index_state = 'pending'")
         statement = _with(_BY_WORDS, tuple(conditions))
-        async with self._database.transaction(snapshot=True) as connection:
-            begun()
+        async with self._database.transaction(
+            snapshot=True, generic_plan=waiting_alone
+        ) as connection:
+            await begun()
             rows: Sequence[Row[Any]] = (await connection.execute(statement, values)).all()
         scores = [float(row.score) for row in rows]
         return list(zip(await _messages(rows), scores, strict=True))

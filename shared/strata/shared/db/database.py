@@ -113,7 +113,12 @@ class Database:
 
     @asynccontextmanager
     async def transaction(
-        self, *, project_id: str | None = None, read_only: bool = False, snapshot: bool = False
+        self,
+        *,
+        project_id: str | None = None,
+        read_only: bool = False,
+        snapshot: bool = False,
+        generic_plan: bool = False,
     ) -> AsyncIterator[AsyncConnection]:
         """Runs the block in one transaction that sees one project's rows only.
 
@@ -124,6 +129,8 @@ class Database:
             project_id: The tenant; by default that of the call being served.
             read_only: Refuse writes.
             snapshot: Every statement sees the rows of one moment; refuses writes too.
+            generic_plan: Plan a statement once for all values, and not for those of each call:
+                where to plan it takes longer than to run it, and the values decide nothing.
 
         Raises:
             MissingTenantError: There is no project.
@@ -138,6 +145,8 @@ class Database:
         if snapshot:
             begin += ", ISOLATION LEVEL REPEATABLE READ"
         begin += f"; SELECT set_config('{TENANT_SETTING}', '{tenant}', true)"
+        if generic_plan:
+            begin += "; SET LOCAL plan_cache_mode = force_generic_plan"
         async with self._run(begin) as connection:
             yield connection
 

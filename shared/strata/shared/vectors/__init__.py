@@ -15,6 +15,7 @@ from strata.shared.vectors.index import (
     SparseVector,
     VectorIndex,
     Where,
+    at_once,
 )
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "SparseVector",
     "VectorIndex",
     "Where",
+    "at_once",
 ]

@@ -171,6 +171,10 @@ class Preference:
 Moment: TypeAlias = Callable[[], Awaitable[object]]
 
 
+async def at_once() -> None:
+    """A `Moment` that has come."""
+
+
 class VectorIndex(Protocol):
     """Documents of all projects, searched within one.
 

@@ -24,6 +24,8 @@ from strata.shared.vectors.index import Moment
 # What waits for the index is found by words alone. Its score is set between those of the
 # hits: a good match by words ranks with a fair one by meaning.
 _PENDING_WEIGHT = 0.5
+# Turns of the event loop until a request that is being made is on its way.
+_STEPS_OF_A_REQUEST = 3
 _Item = TypeVar("_Item")
 _Found_co = TypeVar("_Found_co", covariant=True)
 _log = get_logger(__name__)
@@ -33,13 +35,13 @@ class ByWords(Protocol[_Found_co]):
     """A search of the database by words."""
 
     def __call__(
-        self, *, waiting_only: bool, begun: Callable[[], None]
+        self, *, waiting_only: bool, begun: Moment
     ) -> Coroutine[Any, Any, Sequence[tuple[_Found_co, float]]]:
         """Returns the best with their scores.
 
         Args:
             waiting_only: Only of what the index lacks.
-            begun: Is called when the moment is fixed that the answer tells of.
+            begun: Is awaited when the moment is fixed that the answer tells of.
         """
         ...
 
@@ -123,7 +125,14 @@ async def find(
         by_ids: Reads what the index names.
     """
     begun = asyncio.Event()
-    search = asyncio.create_task(by_words(waiting_only=True, begun=begun.set))
+
+    async def begin() -> None:
+        begun.set()
+        # The index takes longer: what it is asked goes out before the database's statement is made.
+        for _ in range(_STEPS_OF_A_REQUEST):
+            await asyncio.sleep(0)
+
+    search = asyncio.create_task(by_words(waiting_only=True, begun=begin))
     search.add_done_callback(lambda _: begun.set())  # it may fail before it has begun
     try:
         await asyncio.sleep(0)  # the database is asked first
@@ -133,7 +142,7 @@ async def find(
         search.cancel()
         await asyncio.gather(search, return_exceptions=True)
     if hits is None:
-        return Matches((), (), await by_words(waiting_only=False, begun=begun.set))
+        return Matches((), (), await by_words(waiting_only=False, begun=begin))
     named = await by_ids([hit.document_id for hit in hits])
     return Matches(hits, named, waiting)
 

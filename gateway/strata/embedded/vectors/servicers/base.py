@@ -62,7 +62,9 @@ class EngineServicer:
         self, name: str, work: Callable[[edge.EdgeShard, Narrowing], _Response]
     ) -> tuple[_Response, float]:
         """As `read`; `work` is also given what tells which part of a filter must be checked."""
-        return await self._worker.run(lambda store: work(store.shard(name), store.narrowing(name)))
+        return await self._worker.run_now(
+            lambda store: work(store.shard(name), store.narrowing(name))
+        )
 
     async def write(
         self, name: str, build: Callable[[], list[edge.UpdateOperation]]
