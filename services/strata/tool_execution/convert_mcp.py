@@ -285,7 +285,7 @@ def _check_credentials(wire: pb.McpServer, found: Violations) -> None:
     problem = secret_name_problem(given.client_secret)
     found.unless(not problem, f"{place}.client_secret", f"names a secret that {problem}")
     found.unless(
-        not given.scope or len(given.scope) <= MAX_SCOPE and bool(_SCOPE.fullmatch(given.scope)),
+        not given.scope or (len(given.scope) <= MAX_SCOPE and bool(_SCOPE.fullmatch(given.scope))),
         f"{place}.scope",
         f"must be scopes separated by single spaces, at most {MAX_SCOPE} characters",
     )
