@@ -43,6 +43,10 @@ class Place:
             name, url=self.url, transport=HTTP, client_credentials=pb.McpClientCredentials(**given)
         )
 
+    async def look(self) -> str:
+        """Calls the server's tool; returns what the model is told."""
+        return str((await self.mcp.run("vault__look"))["result"])
+
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def place(world: World, tmp_path: Path) -> AsyncIterator[Place]:
@@ -64,7 +68,7 @@ async def test_a_client_gets_a_token_for_itself_and_keeps_it_to_itself(
 ) -> None:
     server = await place.add(scope="gold:read")
     assert server.healthy, server.error
-    said = await place.mcp.run("vault__look")
+    said = await place.look()
     assert said == "gold, and the token [secret access token]"
     [asked] = place.authority.asked
     assert asked["grant_type"] == "client_credentials"
@@ -79,7 +83,7 @@ async def test_a_client_gets_a_token_for_itself_and_keeps_it_to_itself(
 async def test_a_token_that_has_ended_is_replaced_within_the_call(place: Place) -> None:
     await place.add()
     place.authority.valid.clear()
-    said = await asyncio.gather(*(place.mcp.run("vault__look") for _ in range(4)))
+    said = await asyncio.gather(*(place.look() for _ in range(4)))
     assert {each.partition(",")[0] for each in said} == {"gold"}
     # One new token for all of them, and no call twice.
     assert (len(place.authority.issued), place.vault.opened) == (2, 4)
@@ -90,7 +94,7 @@ async def test_a_token_is_renewed_when_its_time_is_over(place: Place) -> None:
     await place.add()
     before = len(place.authority.issued)
     place.authority.lifetime = 3600
-    assert (await place.mcp.run("vault__look")).startswith("gold")
+    assert (await place.look()).startswith("gold")
     assert len(place.authority.issued) == before + 1
 
 
