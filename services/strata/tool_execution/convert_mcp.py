@@ -16,6 +16,7 @@ from strata.tool_execution.convert_registry import REQUEST_ID, Violations, secre
 from strata.tool_execution.domain.mcp import (
     DEFAULT_CALLS,
     DEFAULT_TIMEOUT_S,
+    ClientCredentials,
     McpServer,
     McpTool,
     ToolState,
@@ -30,10 +31,14 @@ MAX_CALLS = 32
 MAX_ENTRIES = 32
 MAX_ARGUMENTS = 64
 MAX_VALUE = 4_096
+MAX_CLIENT_ID = 512
+MAX_SCOPE = 1_000
 _NAME = re.compile(r"[a-z](?:_?[a-z0-9-])*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+# As RFC 6749 has it.
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+(?: [\x21\x23-\x5b\x5d-\x7e]+)*")
 # What the protocol and the connection need themselves.
 _OUR_HEADERS = frozenset(
     {
@@ -130,6 +135,7 @@ def server_to_proto(
         environment=server.environment,
         headers=server.headers,
         bearer_secret=server.bearer_secret,
+        client_credentials=_credentials_to_proto(server.client_credentials),
         disabled=not server.enabled,
         max_concurrent_calls=server.max_calls,
     )
@@ -179,8 +185,8 @@ def _checked(
     if wire.oauth:
         raise not_built(
             "oauth",
-            "Signing in to MCP servers through OAuth is not built in this release. Store a token"
-            " with PutSecret and name it as bearer_secret.",
+            "OAuth in which a person signs in to an MCP server is not built in this release. Use"
+            " client_credentials, or store a token with PutSecret and name it as bearer_secret.",
         )
     return McpServer(
         id=server_id,
@@ -193,6 +199,7 @@ def _checked(
         headers=dict(wire.headers),
         header_secrets=dict(wire.header_secrets),
         bearer_secret=wire.bearer_secret,
+        client_credentials=_to_credentials(wire),
         enabled=not wire.disabled,
         call_timeout=timeout or DEFAULT_TIMEOUT_S,
         max_calls=calls or DEFAULT_CALLS,
@@ -202,6 +209,8 @@ def _checked(
 def _check_program(wire: pb.McpServer, found: Violations) -> None:
     for field in ("url", "headers", "header_secrets", "bearer_secret"):
         found.unless(not getattr(wire, field), f"server.{field}", "is not for stdio")
+    none = not wire.HasField("client_credentials")
+    found.unless(none, "server.client_credentials", "is not for stdio")
     found.unless(
         0 < len(wire.command) <= MAX_ARGUMENTS and bool(wire.command[0].strip()),
         "server.command",
@@ -247,6 +256,57 @@ def _check_http(wire: pb.McpServer, found: Violations) -> None:
     if wire.bearer_secret:
         problem = secret_name_problem(wire.bearer_secret)
         found.unless(not problem, "server.bearer_secret", problem)
+    if wire.HasField("client_credentials"):
+        found.unless(
+            "authorization" not in names,
+            "server.client_credentials",
+            "cannot be used together with bearer_secret or an Authorization header",
+        )
+        _check_credentials(wire, found)
+
+
+def _check_credentials(wire: pb.McpServer, found: Violations) -> None:
+    given, place = wire.client_credentials, "server.client_credentials"
+    try:
+        parse_url(given.issuer)
+    except ForbiddenUrlError as error:
+        found.add(f"{place}.issuer", f"cannot be used: {error.message}")
+    found.unless(
+        not set("?#") & set(given.issuer), f"{place}.issuer", "must have no query and no fragment"
+    )
+    # Whoever protects the server's traffic must not send the client's secret in the clear.
+    clear = given.issuer.lower().startswith("http:") and wire.url.lower().startswith("https:")
+    found.unless(not clear, f"{place}.issuer", "must begin with https, as the server's URL does")
+    found.unless(
+        len(given.client_id) <= MAX_CLIENT_ID and bool(_HEADER_VALUE.fullmatch(given.client_id)),
+        f"{place}.client_id",
+        f"must be at most {MAX_CLIENT_ID} printable ASCII characters",
+    )
+    problem = secret_name_problem(given.client_secret)
+    found.unless(not problem, f"{place}.client_secret", f"names a secret that {problem}")
+    found.unless(
+        not given.scope or (len(given.scope) <= MAX_SCOPE and bool(_SCOPE.fullmatch(given.scope))),
+        f"{place}.scope",
+        f"must be scopes separated by single spaces, at most {MAX_SCOPE} characters",
+    )
+
+
+def _to_credentials(wire: pb.McpServer) -> ClientCredentials | None:
+    if not wire.HasField("client_credentials"):
+        return None
+    given = wire.client_credentials
+    return ClientCredentials(given.issuer, given.client_id, given.client_secret, given.scope)
+
+
+def _credentials_to_proto(given: ClientCredentials | None) -> pb.McpClientCredentials | None:
+    if given is None:
+        return None
+    return pb.McpClientCredentials(
+        issuer=given.issuer,
+        client_id=given.client_id,
+        client_secret=given.client_secret,
+        scope=given.scope,
+    )
 
 
 def _check_map(

@@ -60,6 +60,22 @@ async def test_a_changed_tool_is_shown_and_approved_as_it_was_seen(
     assert (approved.name, approved.version) == ("write", "v2")
 
 
+async def test_a_server_is_added_with_a_client_of_its_authorization_server(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
+    added = ("mcp", "servers", "add", "wiki", "--url", "https://wiki.example.org/mcp")
+    client = ("--oauth-client", "strata", "--oauth-secret", "KEY", "--oauth-scope", "a b")
+    assert (await strata(*added, *client)).code == 2
+    assert not gateway.mcp.servers
+    done = await strata(*added, *client, "--oauth-issuer", "https://login.example.org")
+    assert done.code == 0, done
+    [wiki] = gateway.mcp.servers.values()
+    assert wiki.client_credentials == pb.McpClientCredentials(
+        issuer="https://login.example.org", client_id="strata", client_secret="KEY", scope="a b"
+    )
+    assert "OAuth issuer: https://login.example.org" in done.out
+
+
 async def test_a_server_is_a_program_or_a_url(strata: Run) -> None:
     for arguments in (["x"], ["x", "--url", "https://x.org", "--", "y"], ["x", "--env", "A"]):
         assert (await strata("mcp", "servers", "add", *arguments)).code == 2

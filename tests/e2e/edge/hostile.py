@@ -76,7 +76,7 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "McpServer": frozenset(
         {
             *("tools", "quarantined_tools", "url", "headers", "header_secrets", "bearer_secret"),
-            *("environment_secrets", "oauth"),
+            *("environment_secrets", "oauth", "client_credentials"),
         }
     ),
 }

@@ -56,6 +56,16 @@ def add(
     bearer: Annotated[
         str, typer.Option("--bearer", help="Name of the secret that is its bearer token.")
     ] = "",
+    issuer: Annotated[
+        str, typer.Option("--oauth-issuer", help="Authorization server that gives it tokens.")
+    ] = "",
+    client_id: Annotated[str, typer.Option("--oauth-client", help="Id of the client there.")] = "",
+    client_secret: Annotated[
+        str, typer.Option("--oauth-secret", help="Name of the secret that is the client's.")
+    ] = "",
+    scope: Annotated[
+        str, typer.Option("--oauth-scope", help="Scopes to ask for, separated by spaces.")
+    ] = "",
     headers: Annotated[
         list[str] | None, typer.Option("--header", help="NAME=VALUE, no secret; repeatable.")
     ] = None,
@@ -79,6 +89,12 @@ def add(
     """Add a server: a program of the host, or one that is reached at a URL."""
     if bool(url) == bool(command):
         raise UsageError("Give --url URL, or a program after --.")
+    given = (issuer, client_id, client_secret)
+    if any((*given, scope)) and not all(given):
+        raise UsageError("--oauth-issuer, --oauth-client and --oauth-secret go together.")
+    credentials = pb.McpClientCredentials(
+        issuer=issuer, client_id=client_id, client_secret=client_secret, scope=scope
+    )
     transport = pb.MCP_TRANSPORT_STDIO
     if url:
         transport = pb.MCP_TRANSPORT_SSE if sse else pb.MCP_TRANSPORT_STREAMABLE_HTTP
@@ -90,6 +106,7 @@ def add(
             command=command or [],
             url=url,
             bearer_secret=bearer,
+            client_credentials=credentials if issuer else None,
             headers=_pairs("--header", headers),
             header_secrets=_pairs("--header-secret", header_secrets),
             environment=_pairs("--env", environment),
@@ -277,6 +294,8 @@ def _show(server: pb.McpServer, as_json: bool) -> None:
             ("transport", _transport(server)),
             ("command", " ".join(server.command)),
             ("url", server.url),
+            ("OAuth issuer", server.client_credentials.issuer),
+            ("OAuth client", server.client_credentials.client_id),
             ("health", _health(server)),
             ("error", server.error),
             ("last contact", when(server.last_contact_time)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
@@ -40,6 +40,23 @@ class ToolState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ClientCredentials:
+    """How a client gets tokens for itself from an authorization server.
+
+    Attributes:
+        issuer: The only authorization server that the credentials are for.
+        client_id: Id of the client there.
+        client_secret: Name of the secret that is the client's.
+        scope: Scopes to ask for, separated by spaces; empty means what the server names.
+    """
+
+    issuer: str
+    client_id: str
+    client_secret: str
+    scope: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class McpServer:
     """A server.
 
@@ -51,6 +68,7 @@ class McpServer:
         headers: Headers that are no secrets (HTTP).
         header_secrets: Names of secrets by header (HTTP).
         bearer_secret: Name of the secret that is sent as bearer token, or empty (HTTP).
+        client_credentials: How to get tokens for it, or None (HTTP).
         enabled: False if it is not to be used.
         call_timeout: Seconds that one call may take.
         max_calls: Calls at the same time at most.
@@ -68,6 +86,7 @@ class McpServer:
     headers: Mapping[str, str] = field(default_factory=dict)
     header_secrets: Mapping[str, str] = field(default_factory=dict)
     bearer_secret: str = ""
+    client_credentials: ClientCredentials | None = None
     enabled: bool = True
     call_timeout: int = DEFAULT_TIMEOUT_S
     max_calls: int = DEFAULT_CALLS
@@ -80,6 +99,8 @@ class McpServer:
     def secret_names(self) -> frozenset[str]:
         """The secrets that it needs."""
         names = {*self.environment_secrets.values(), *self.header_secrets.values()}
+        if self.client_credentials is not None:
+            names.add(self.client_credentials.client_secret)
         return frozenset(names | {self.bearer_secret} - {""})
 
     @property
@@ -100,6 +121,8 @@ class McpServer:
             sorted(self.header_secrets.items()),
             self.bearer_secret,
             self.max_calls,
+            # Only where there are some: what was noted of requests before stays the same.
+            *([asdict(self.client_credentials)] if self.client_credentials else []),
         ]
 
 

@@ -107,7 +107,11 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 def guarded_client(
-    transport: GuardedTransport, headers: Mapping[str, str], connect_s: float, read_s: float
+    transport: GuardedTransport,
+    headers: Mapping[str, str],
+    connect_s: float,
+    read_s: float,
+    auth: httpx2.Auth | None = None,
 ) -> httpx2.AsyncClient:
     """Returns a client that uses the transport for everything; proxies take no part.
 
@@ -116,9 +120,11 @@ def guarded_client(
         headers: Sent with every request.
         connect_s: Seconds to connect.
         read_s: Seconds between two pieces of an answer.
+        auth: Signs requests in.
     """
     return httpx2.AsyncClient(
         transport=transport,
+        auth=auth,
         headers={"Accept-Encoding": "identity", "User-Agent": "Strata", **headers},
         timeout=httpx2.Timeout(connect_s, read=read_s),
         trust_env=False,

@@ -76,6 +76,8 @@ class _Entry:
     pause: float = 0.0
     retry_at: float = 0.0
     users: int = 0
+    # Of the authorization server, to be taken out of what comes back.
+    tokens: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 class McpManager:
@@ -113,11 +115,13 @@ class McpManager:
         found = (await self._store.connectable([origin.server_id])).get(origin.server_id)
         if found is None or not found.server.enabled:
             raise ToolError(f"{tool.name} may not be run: its MCP server is gone or disabled.")
-        redactor = Redactor(self._secrets(found, tool.name))
+        secrets = self._secrets(found, tool.name)
+        tokens = self._entry(found).tokens
         seconds = min(float(found.server.call_timeout), self._limits.call_s)
         deadline = asyncio.get_running_loop().time() + seconds
         try:
             result = await self._in_slot(tool, origin, found, arguments, deadline)
+            redactor = Redactor({**secrets, **tokens})
             return Output(redactor.value(read_result(tool.name, result)))
         except ConnectError as error:
             said = f"{tool.name} was not run: its MCP server cannot be used now: {error}."
@@ -130,7 +134,7 @@ class McpManager:
             said = f"Error executing function {tool.name}: {str(error)[:MAX_FAILURE]}"
         except ToolError as error:
             said = str(error)
-        raise ToolError(redactor.text(said))
+        raise ToolError(Redactor({**secrets, **tokens}).text(said))
 
     async def _in_slot(
         self,
@@ -289,7 +293,7 @@ class McpManager:
             # On a thread: it takes a second the first time, and others must not wait for it.
             module = await asyncio.to_thread(importlib.import_module, _CONNECTION)
             connection: Connection = await module.Connection.open(
-                self._way.opener(server, secrets),
+                self._way.opener(server, secrets, entry.tokens),
                 lambda changed: self._changed(key, changed),
                 self._limits.connect_s,
             )
@@ -300,7 +304,7 @@ class McpManager:
                 await connection.close()
                 raise
         except (ConnectError, ToolError) as error:
-            said = Redactor(secrets).text(str(error))
+            said = Redactor({**secrets, **entry.tokens}).text(str(error))
             entry.error = said
             entry.pause = min(max(_FIRST_PAUSE_S, entry.pause * 2), _LONGEST_PAUSE_S)
             entry.retry_at = asyncio.get_running_loop().time() + entry.pause

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, MutableMapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import httpx2
 
@@ -19,6 +20,9 @@ from strata.tool_execution.domain.mcp import McpServer, Transport, stdio_disable
 from strata.tool_execution.mcp.errors import ConnectError
 from strata.tool_execution.mcp.http import SIGN_IN, GuardedTransport, guarded_client
 from strata.tool_execution.mcp.streams import Opener, Streams, status_text
+
+if TYPE_CHECKING:
+    from strata.tool_execution.mcp.oauth import ClientCredentialsAuth
 
 # Longer than the longest call: what hangs longer than that breaks the session.
 _READ_S = 660.0
@@ -55,17 +59,23 @@ class Way:
             return
         with contextlib.suppress(FetchError):
             await self.admission.resolve(parse_url(server.url))
+        if server.client_credentials is not None:
+            with contextlib.suppress(FetchError):
+                await self.admission.resolve(parse_url(server.client_credentials.issuer))
 
-    def opener(self, server: McpServer, secrets: Mapping[str, str]) -> Opener:
+    def opener(
+        self, server: McpServer, secrets: Mapping[str, str], tokens: MutableMapping[str, str]
+    ) -> Opener:
         """Returns what opens the way.
 
         Args:
             server: The server.
             secrets: By name; all that it needs.
+            tokens: Where tokens that it gets are put, by what they are.
         """
         if server.transport is Transport.STDIO:
             return lambda: self._program(server, secrets)
-        return lambda: self._http(server, secrets)
+        return lambda: self._http(server, secrets, tokens)
 
     @contextlib.asynccontextmanager
     async def _program(
@@ -89,7 +99,9 @@ class Way:
             yield Streams(incoming, outgoing, told)
 
     @contextlib.asynccontextmanager
-    async def _http(self, server: McpServer, secrets: Mapping[str, str]) -> AsyncIterator[Streams]:
+    async def _http(
+        self, server: McpServer, secrets: Mapping[str, str], tokens: MutableMapping[str, str]
+    ) -> AsyncIterator[Streams]:
         from mcp.client.sse import sse_client  # noqa: PLC0415 - the SDK
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
 
@@ -98,13 +110,19 @@ class Way:
         if server.bearer_secret:
             sent["Authorization"] = f"Bearer {secrets[server.bearer_secret]}"
         transport = GuardedTransport(self.admission, self.message_bytes, self.ssl_context)
+        auth = _auth(server, secrets, tokens)
 
         def told() -> str:
             status = transport.last_status
+            if auth is not None and auth.failed:
+                return ""
+            if status in SIGN_IN and auth is not None:
+                return f"it answered {status_text(status)} to a token that it was given"
             if status in SIGN_IN:
                 return (
                     f"it answered {status_text(status)}: store a token as a secret and name it as"
-                    " bearer_secret; signing in through OAuth is not built"
+                    " bearer_secret, or give client_credentials; OAuth in which a person signs in"
+                    " is not built"
                 )
             return f"it answered {status_text(status)}" if status >= 400 else ""
 
@@ -115,18 +133,30 @@ class Way:
                 timeout: httpx2.Timeout | None = None,
                 auth: httpx2.Auth | None = None,
             ) -> httpx2.AsyncClient:
-                return guarded_client(transport, sent, self.connect_s, _READ_S)
+                return guarded_client(transport, sent, self.connect_s, _READ_S, auth)
 
-            async with sse_client(server.url, httpx_client_factory=client_of) as (
+            async with sse_client(server.url, httpx_client_factory=client_of, auth=auth) as (
                 incoming,
                 outgoing,
             ):
                 yield Streams(incoming, outgoing, told)
             return
         async with (
-            guarded_client(transport, sent, self.connect_s, _READ_S) as client,
+            guarded_client(transport, sent, self.connect_s, _READ_S, auth) as client,
             streamable_http_client(
                 server.url, http_client=client, max_sse_event_size=self.message_bytes
             ) as (incoming, outgoing),
         ):
             yield Streams(incoming, outgoing, told)
+
+
+def _auth(
+    server: McpServer, secrets: Mapping[str, str], tokens: MutableMapping[str, str]
+) -> ClientCredentialsAuth | None:
+    credentials = server.client_credentials
+    if credentials is None:
+        return None
+    from strata.tool_execution.mcp.oauth import ClientCredentialsAuth  # noqa: PLC0415 - the SDK
+
+    secret = secrets[credentials.client_secret]
+    return ClientCredentialsAuth(server.url, credentials, secret, tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from sqlalchemy.exc import IntegrityError
@@ -25,6 +25,7 @@ from strata.tool_execution.domain.mcp import (
     MAX_ERROR,
     MAX_KNOWN_TOOLS,
     MAX_SERVERS,
+    ClientCredentials,
     Connectable,
     McpServer,
     McpTool,
@@ -305,6 +306,9 @@ def _values(project: str, server: McpServer) -> dict[str, Any]:
         "headers": json.dumps(dict(server.headers)),
         "header_secrets": json.dumps(dict(server.header_secrets)),
         "bearer": server.bearer_secret,
+        "client_credentials": json.dumps(
+            asdict(server.client_credentials) if server.client_credentials else None
+        ),
         "enabled": server.enabled,
         "timeout": server.call_timeout,
         "calls": server.max_calls,
@@ -312,6 +316,7 @@ def _values(project: str, server: McpServer) -> dict[str, Any]:
 
 
 def _to_server(row: Any) -> McpServer:
+    credentials = json.loads(row.client_credentials)
     return McpServer(
         id=row.id,
         name=row.name,
@@ -323,6 +328,7 @@ def _to_server(row: Any) -> McpServer:
         headers=json.loads(row.headers),
         header_secrets=json.loads(row.header_secrets),
         bearer_secret=row.bearer_secret,
+        client_credentials=ClientCredentials(**credentials) if credentials else None,
         enabled=row.enabled,
         call_timeout=row.call_timeout,
         max_calls=row.max_calls,

@@ -9,7 +9,8 @@ from strata.tool_execution.store.rows import COLUMNS
 _SERVER = (
     "id, name, transport, command, environment::text AS environment,"
     " environment_secrets::text AS environment_secrets, url, headers::text AS headers,"
-    " header_secrets::text AS header_secrets, bearer_secret, enabled, call_timeout, max_calls,"
+    " header_secrets::text AS header_secrets, bearer_secret,"
+    " client_credentials::text AS client_credentials, enabled, call_timeout, max_calls,"
     " error, last_contact_time, create_time, update_time"
 )
 _OF = "WHERE project_id = :project AND id = :id"
@@ -19,10 +20,11 @@ INSERT = text(
     f"""
     INSERT INTO tool_execution.mcp_servers (
         project_id, id, name, transport, command, environment, environment_secrets, url, headers,
-        header_secrets, bearer_secret, enabled, call_timeout, max_calls)
+        header_secrets, bearer_secret, client_credentials, enabled, call_timeout, max_calls)
     VALUES (:project, :id, :name, :transport, CAST(:command AS text[]),
         CAST(:environment AS json), CAST(:environment_secrets AS json), :url,
-        CAST(:headers AS json), CAST(:header_secrets AS json), :bearer, :enabled, :timeout, :calls)
+        CAST(:headers AS json), CAST(:header_secrets AS json), :bearer,
+        CAST(:client_credentials AS json), :enabled, :timeout, :calls)
     RETURNING {_SERVER}
     """
 )
@@ -32,7 +34,8 @@ UPDATE = text(
         command = CAST(:command AS text[]), environment = CAST(:environment AS json),
         environment_secrets = CAST(:environment_secrets AS json), url = :url,
         headers = CAST(:headers AS json), header_secrets = CAST(:header_secrets AS json),
-        bearer_secret = :bearer, enabled = :enabled, call_timeout = :timeout, max_calls = :calls,
+        bearer_secret = :bearer, client_credentials = CAST(:client_credentials AS json),
+        enabled = :enabled, call_timeout = :timeout, max_calls = :calls,
         update_time = now()
     {_OF} RETURNING {_SERVER}
     """
@@ -60,6 +63,7 @@ CONNECTABLE = text(
         (SELECT json_object_agg(s.name, encode(s.sealed, 'base64'))
            FROM tool_execution.secrets s
           WHERE s.project_id = m.project_id AND (s.name = m.bearer_secret
+             OR s.name = m.client_credentials->>'client_secret'
              OR s.name IN (SELECT value FROM json_each_text(m.environment_secrets))
              OR s.name IN (SELECT value FROM json_each_text(m.header_secrets)))
         )::text AS sealed

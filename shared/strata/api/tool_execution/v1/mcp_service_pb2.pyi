@@ -208,6 +208,7 @@ class McpServer(_message.Message):
     LAST_CONTACT_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     OAUTH_FIELD_NUMBER: _builtins.int
+    CLIENT_CREDENTIALS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "mcp_server-" and a time-sortable UUID."""
     name: _builtins.str
@@ -233,7 +234,9 @@ class McpServer(_message.Message):
     max_concurrent_calls: _builtins.int
     """Calls of it at the same time: 0 means 4, at most 32. Further ones wait."""
     oauth: _builtins.bool
-    """Must be false in this release: signing in through OAuth is refused."""
+    """Must be false in this release: OAuth in which a person signs in is refused. See
+    client_credentials.
+    """
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Command and arguments (stdio)."""
@@ -274,6 +277,12 @@ class McpServer(_message.Message):
     def update_time(self) -> _timestamp_pb2.Timestamp:
         """When its configuration was last changed."""
 
+    @_builtins.property
+    def client_credentials(self) -> Global___McpClientCredentials:
+        """How to get tokens from an authorization server (HTTP); unset if it needs none. Not
+        together with bearer_secret or an Authorization header.
+        """
+
     def __init__(
         self,
         *,
@@ -298,14 +307,54 @@ class McpServer(_message.Message):
         last_contact_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
         oauth: _builtins.bool = ...,
+        client_credentials: Global___McpClientCredentials | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "last_contact_time", b"last_contact_time", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client_credentials", b"client_credentials", "create_time", b"create_time", "last_contact_time", b"last_contact_time", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bearer_secret", b"bearer_secret", "call_timeout_seconds", b"call_timeout_seconds", "command", b"command", "create_time", b"create_time", "disabled", b"disabled", "environment", b"environment", "environment_secrets", b"environment_secrets", "error", b"error", "header_secrets", b"header_secrets", "headers", b"headers", "healthy", b"healthy", "id", b"id", "last_contact_time", b"last_contact_time", "max_concurrent_calls", b"max_concurrent_calls", "name", b"name", "oauth", b"oauth", "quarantined_tools", b"quarantined_tools", "tools", b"tools", "transport", b"transport", "update_time", b"update_time", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bearer_secret", b"bearer_secret", "call_timeout_seconds", b"call_timeout_seconds", "client_credentials", b"client_credentials", "command", b"command", "create_time", b"create_time", "disabled", b"disabled", "environment", b"environment", "environment_secrets", b"environment_secrets", "error", b"error", "header_secrets", b"header_secrets", "headers", b"headers", "healthy", b"healthy", "id", b"id", "last_contact_time", b"last_contact_time", "max_concurrent_calls", b"max_concurrent_calls", "name", b"name", "oauth", b"oauth", "quarantined_tools", b"quarantined_tools", "tools", b"tools", "transport", b"transport", "update_time", b"update_time", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___McpServer: _TypeAlias = McpServer  # noqa: Y015
+
+@_typing.final
+class McpClientCredentials(_message.Message):
+    """The OAuth grant of a client that acts for itself: no person signs in. Tokens are got
+    when the server asks for one, and are stored nowhere.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ISSUER_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_SECRET_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    issuer: _builtins.str
+    """Issuer of the authorization server, a URL without query and fragment; with https
+    unless the server's own URL is without, too. The credentials are sent nowhere but to
+    the token endpoint that this issuer's own metadata names.
+    """
+    client_id: _builtins.str
+    """Id of the client, at most 512 printable ASCII characters."""
+    client_secret: _builtins.str
+    """Name of the secret that is the client's."""
+    scope: _builtins.str
+    """Scopes to ask for, separated by single spaces; empty means those that the server names."""
+    def __init__(
+        self,
+        *,
+        issuer: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        client_secret: _builtins.str = ...,
+        scope: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_secret", b"client_secret", "issuer", b"issuer", "scope", b"scope"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___McpClientCredentials: _TypeAlias = McpClientCredentials  # noqa: Y015
 
 @_typing.final
 class McpTool(_message.Message):

@@ -103,7 +103,7 @@ class McpServiceServicer:
         """Adds a server and reads its tools. One that cannot be reached is added too and says
         what is wrong in "error". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
         FAILED_PRECONDITION (MCP_STDIO_DISABLED). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
-        UNIMPLEMENTED (NOT_BUILT; metadata "what"): OAuth.
+        UNIMPLEMENTED (NOT_BUILT; metadata "what"): OAuth in which a person signs in.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -127,7 +127,7 @@ class McpServiceServicer:
         """Replaces how a server is reached and used, and reads its tools again; what is left
         empty becomes empty. Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND).
         FAILED_PRECONDITION (MCP_STDIO_DISABLED). UNIMPLEMENTED (NOT_BUILT; metadata "what"):
-        OAuth.
+        OAuth in which a person signs in.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -29,7 +29,7 @@ class McpServiceStub:
     """Adds a server and reads its tools. One that cannot be reached is added too and says
     what is wrong in "error". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
     FAILED_PRECONDITION (MCP_STDIO_DISABLED). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
-    UNIMPLEMENTED (NOT_BUILT; metadata "what"): OAuth.
+    UNIMPLEMENTED (NOT_BUILT; metadata "what"): OAuth in which a person signs in.
     """
     GetMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.GetMcpServerRequest, _mcp_service_pb2.GetMcpServerResponse]
     """Returns a server with its usable tools. NOT_FOUND (MCP_SERVER_NOT_FOUND)."""
@@ -39,7 +39,7 @@ class McpServiceStub:
     """Replaces how a server is reached and used, and reads its tools again; what is left
     empty becomes empty. Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND).
     FAILED_PRECONDITION (MCP_STDIO_DISABLED). UNIMPLEMENTED (NOT_BUILT; metadata "what"):
-    OAuth.
+    OAuth in which a person signs in.
     """
     RefreshMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.RefreshMcpServerRequest, _mcp_service_pb2.RefreshMcpServerResponse]
     """Reads the tools again; flags what changed. A server that cannot be reached says what
@@ -82,7 +82,7 @@ class McpServiceServicer:
         """Adds a server and reads its tools. One that cannot be reached is added too and says
         what is wrong in "error". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
         FAILED_PRECONDITION (MCP_STDIO_DISABLED). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
-        UNIMPLEMENTED (NOT_BUILT; metadata "what"): OAuth.
+        UNIMPLEMENTED (NOT_BUILT; metadata "what"): OAuth in which a person signs in.
         """
 
     def GetMcpServer(
@@ -107,7 +107,7 @@ class McpServiceServicer:
         """Replaces how a server is reached and used, and reads its tools again; what is left
         empty becomes empty. Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND).
         FAILED_PRECONDITION (MCP_STDIO_DISABLED). UNIMPLEMENTED (NOT_BUILT; metadata "what"):
-        OAuth.
+        OAuth in which a person signs in.
         """
 
     def RefreshMcpServer(

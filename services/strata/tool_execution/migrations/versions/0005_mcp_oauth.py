@@ -1,0 +1,21 @@
+"""MCP servers that take tokens of an authorization server.
+
+Revision ID: 0005
+"""
+
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Adds how tokens are got; servers that are there need none."""
+    op.execute("ALTER TABLE mcp_servers ADD COLUMN client_credentials json NOT NULL DEFAULT 'null'")
+
+
+def downgrade() -> None:
+    """Drops it: such servers answer that they want a token."""
+    op.execute("ALTER TABLE mcp_servers DROP COLUMN client_credentials")
