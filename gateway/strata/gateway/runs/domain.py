@@ -327,7 +327,14 @@ class EventPage:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended."""
+    """How a run ended.
+
+    Attributes:
+        asked: What it asks a person for; None for nothing.
+        taint: See `Run`.
+        reopens: The request for approval that it had the answer to, and came to no call of;
+            empty for none.
+    """
 
     stop_reason: StopReason
     failure: RunFailure | None
@@ -335,6 +342,7 @@ class Ending:
     step_count: int
     asked: AskedApproval | None = None
     taint: tuple[str, ...] = ()
+    reopens: str = ""
 
     @property
     def state(self) -> RunState:
@@ -455,6 +463,14 @@ class RunStore(ApprovalStore, Protocol):
 
     async def cancel(self, project_id: str, run_id: str, finished: bytes) -> Run:
         """Ends a queued run, with `finished` as its only event; asks a running one to stop.
+
+        Raises:
+            NotFoundError: There is no such run.
+        """
+        ...
+
+    async def asked_by(self, project_id: str, run_id: str) -> tuple[Principal, int]:
+        """Returns on whose behalf a run acted, and its `max_steps`.
 
         Raises:
             NotFoundError: There is no such run.

@@ -75,6 +75,7 @@ def message_from_proto(wire: pb.Message) -> Message:
         pinned=wire.pinned,
         client_message_id=wire.client_message_id,
         create_time=_moment(wire),
+        copied=bool(wire.copied_from_id),
     )
 
 

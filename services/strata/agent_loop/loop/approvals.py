@@ -56,11 +56,13 @@ class Answer:
         response: The answer.
         run_id: The run that it came with.
         time: When it was stored; None if that is not known.
+        copied: It was given in the conversation that this one is a fork of.
     """
 
     response: ApprovalResponse
     run_id: str
     time: datetime | None
+    copied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,7 @@ def open_requests(messages: Sequence[Message]) -> list[OpenRequest]:
         elif answer is not None:
             asked = found.get(answer.approval_id)
             if asked is not None:
-                given = Answer(answer, message.run_id, message.create_time)
+                given = Answer(answer, message.run_id, message.create_time, message.copied)
                 found[answer.approval_id] = replace(asked, answers=(*asked.answers, given))
         elif found and message.tool_returns:
             returned = {told.tool_call_id for told in message.tool_returns}
@@ -202,6 +204,9 @@ async def decided(
     for given in asked.answers:
         if given.run_id == key.run_id:
             break
+        if given.copied:
+            # That run is none of this conversation's business; it may be under way.
+            return replace(asked.up_to(given.run_id), begun=True)
         record = await journal.close(replace(key, run_id=given.run_id))
         # A journal that is not there may have been cleaned up.
         forgotten = given.time is None or now - given.time > _JOURNALLED
