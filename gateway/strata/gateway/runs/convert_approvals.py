@@ -63,9 +63,7 @@ def answer_run(request: pb.RespondToApprovalRequest, approval: Approval, caller:
         InvalidArgumentError: The decisions are not those that are asked for.
     """
     refuse(list(_mismatches(request, request_of(approval))))
-    answer = message_pb2.ApprovalResponsePart(
-        approval_id=approval.id, decisions=request.decisions
-    )
+    answer = message_pb2.ApprovalResponsePart(approval_id=approval.id, decisions=request.decisions)
     new = _run_with(answer, approval, principal_of(caller), request.max_steps)
     return replace(new, kind=RunKind.FOREGROUND, request_id=request.request_id or None)
 

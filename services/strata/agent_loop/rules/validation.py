@@ -103,7 +103,9 @@ def _count_problems(rule: ToolRule) -> Iterator[tuple[str, str]]:
         if not 0 <= rule.timeout_s <= MAX_TIMEOUT_S:
             yield "timeout_s", f"must be between 0 (the default) and {MAX_TIMEOUT_S}"
         if rule.default_approve and rule.when_tainted:
-            text = "must not be APPROVE with when_tainted: a person decides what strangers may lead to"
+            text = (
+                "must not be APPROVE with when_tainted: a person decides what strangers may lead to"
+            )
             yield "default_decision", text
         return
     for part, given in (
