@@ -95,9 +95,7 @@ class ChatSession:
     async def answer(
         self, approval_id: str, decisions: Sequence[message_pb2.ApprovalDecision]
     ) -> bool:
-        """Answers a request for approval, shows the run that goes on, and returns whether it went
-        well.
-        """
+        """Answers a request for approval and shows the run; returns whether that went well."""
         return await self._answered(await self._show_run(self._answer(approval_id, decisions)))
 
     async def answer_json(

@@ -1,9 +1,9 @@
 """Requests for approval as the gateway keeps them. Pure.
 
 A run that ends with one leaves its conversation waiting: no message is taken, unless its sender has
-the request denied, until it is answered once or its deadline has passed. A deadline that approves is
-an answer like others: a gateway gives it (`defaults`), and until then the conversation waits. What it asks for is known
-to the agent loop; here is who may go on, and when.
+the request denied, until it is answered once or its deadline has passed. A deadline that approves
+is an answer like others: a gateway gives it (`defaults`), and until then the conversation waits.
+What it asks for is known to the agent loop; here is who may go on, and when.
 """
 
 from __future__ import annotations

@@ -43,7 +43,6 @@ from strata.agent_loop.models.domain import (
 )
 from strata.shared.ids import new_id
 
-
 # Journals are kept for a day at least.
 _JOURNALLED = timedelta(hours=23)
 

@@ -18,6 +18,7 @@ from strata.shared.errors import (
     UnavailableError,
 )
 from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
+from strata.tool_execution.custom.annotations import deferred
 from strata.tool_execution.custom.redaction import Redactor
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.hosts import NetworkPolicy
@@ -31,7 +32,15 @@ from strata.tool_execution.domain.sandbox import (
     RunStatus,
     Sandbox,
 )
-from strata.tool_execution.domain.tools import Call, Caller, Output, Tool, ToolError, ToolType
+from strata.tool_execution.domain.tools import (
+    Call,
+    Caller,
+    Effect,
+    Output,
+    Tool,
+    ToolError,
+    ToolType,
+)
 from strata.tool_execution.schema import derive
 
 _MAIN = "_strata_main"
@@ -163,6 +172,11 @@ class SandboxRunner:
         # Whatever a tool makes of its process, this is all that is taken from it.
         said = output.value if isinstance(output.value, Mapping) else {}
         blocks = state.checked(tool.name, said.get("blocks", {}))
+        if blocks and tool.effect is Effect.READ_ONLY:
+            raise ToolError(
+                f"{tool.name} was run, but nothing of what it changed in memory was stored: it is"
+                " declared read-only."
+            )
         return Ran(replace(output, value=said.get("value")), result.isolation, blocks)
 
     def _check_hosts(self, hosts: Sequence[str]) -> None:
@@ -295,6 +309,7 @@ def _behind(module: str) -> str:
 
 def _with_fitting(source: str, function: str, stateful: bool) -> str:
     """The source, and behind it what calls its function: its own lines keep their numbers."""
+    source = deferred(source) if stateful else source
     text = f"{source}\n\n{_behind('fitting')}\n\n"
     if not stateful:
         return (
