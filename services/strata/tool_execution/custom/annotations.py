@@ -25,7 +25,8 @@ def deferred(source: str) -> str:
     module = ast.parse(source)
     if _defers_all(module):
         return source
-    lines = [line.encode() for line in source.splitlines(keepends=True)]
+    # As bytes: places in a line are counted in them, and fewer of them end a line.
+    lines = source.encode().splitlines(keepends=True)
     # From the end, so that the places before stay what they are.
     found = sorted(_annotations(module), key=lambda each: (each.lineno, each.col_offset))
     for annotation in reversed(found):

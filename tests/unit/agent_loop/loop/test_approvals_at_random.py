@@ -65,6 +65,8 @@ class Story:
             await self._answer(open_now[0].request, words, death)
         elif kind == "again" and self.answered:
             request, _ = self.answered[-1]
+            # Where the first answer was lost before its calls, this one counts.
+            self.approved |= {call.id for call in request.tool_calls}
             everything = [Decision(call.id, approve=True) for call in request.tool_calls]
             await self._run(with_answer(world, answer(request, *everything)), [], None)
 

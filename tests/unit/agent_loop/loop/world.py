@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from strata.agent_loop.domain.agents import Agent, AgentType, ModelConfig
@@ -102,6 +103,7 @@ class Recall:
         self.swaps: list[WindowSwap] = []
         self.on_swap: Callable[[], None] = lambda: None
         self.commits: list[StepCommit] = []
+        self.now: Callable[[], datetime | None] = lambda: None
         self._agent = agent
         self._fate = fate
         self._fence: tuple[str, int] = ("", 0)
@@ -157,7 +159,9 @@ class Recall:
     def _store(self, messages: Sequence[Message]) -> list[Message]:
         stored = []
         for message in messages:
-            stored.append(replace(message, sequence=len(self.log) + 1))
+            # Answers are asked for their age.
+            now = self.now() if message.role is MessageRole.APPROVAL else None
+            stored.append(replace(message, sequence=len(self.log) + 1, create_time=now))
             self.log[message.id] = stored[-1]
         return stored
 
@@ -197,6 +201,12 @@ class Journal:
             raise stale()
         self.rows[key.run_id] = (key.attempt, record)
         return record if record is not None and record.step == step else None
+
+    async def close(self, key: JournalKey) -> StepRecord | None:
+        self._fate.step()
+        _, record = self.rows.get(key.run_id, (0, None))
+        self.rows[key.run_id] = (2**31 - 1, record)
+        return record
 
     async def open_step(self, key: JournalKey, record: StepRecord) -> None:
         self._fate.step()
@@ -437,6 +447,7 @@ class LoopWorld:
         metadata = Metadata(self.clock.now(), "UTC", None, 0)
         system = assemble(self.agent.system, self.memory.text, metadata)
         self.recall = Recall(self.agent, system, self.fate)
+        self.recall.now = self.clock.now
         self.journal = Journal(self.fate)
         self.model = Model(self.fate)
         self.tools = Tools(self.fate, self.clock)
