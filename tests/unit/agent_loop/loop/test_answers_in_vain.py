@@ -44,7 +44,7 @@ async def died_within(world: LoopWorld, *, after: bool) -> RunRequest:
     """A run that has an answer, and whose process dies in the call or after its result."""
     run = with_answer(world, yes(asked(world)))
 
-    def die() -> None:
+    def die(*_: object) -> None:
         raise Died
 
     if after:
@@ -56,7 +56,7 @@ async def died_within(world: LoopWorld, *, after: bool) -> RunRequest:
         await world.run(run)
     world.tools.on_call = lambda: None
     if after:
-        del world.recall.commit_step  # type: ignore[method-assign]
+        del world.recall.commit_step
     return run
 
 
