@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from test_approvals import GATE, INSERT, asked_in
 
 from doubles.script import call, say
+from integration.system.test_approvals import GATE, INSERT, asked_in
 from strata.api.common.v1 import tool_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.shared.errors import InvalidArgumentError

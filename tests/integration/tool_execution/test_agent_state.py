@@ -102,6 +102,7 @@ async def test_what_it_changes_is_an_ordinary_edit(tools: Tools, registry: Any, 
     assert version.origin.kind == block_pb.EDITOR_KIND_AGENT
     assert version.origin.run_id == tools.run_id
     assert version.origin.tool_call_id.startswith("call-")
+    assert version.origin.tool_name == "stateful"
     assert version.origin.model == "test/test-model"
 
 
