@@ -18,7 +18,6 @@ from strata.shared.errors import (
     UnavailableError,
 )
 from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
-from strata.tool_execution.custom.annotations import deferred
 from strata.tool_execution.custom.redaction import Redactor
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.hosts import NetworkPolicy
@@ -309,7 +308,6 @@ def _behind(module: str) -> str:
 
 def _with_fitting(source: str, function: str, stateful: bool) -> str:
     """The source, and behind it what calls its function: its own lines keep their numbers."""
-    source = deferred(source) if stateful else source
     text = f"{source}\n\n{_behind('fitting')}\n\n"
     if not stateful:
         return (
