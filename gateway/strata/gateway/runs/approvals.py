@@ -12,9 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from strata.shared.errors import FailedPreconditionError, Reason
+
+if TYPE_CHECKING:
+    # It knows requests for approval.
+    from strata.gateway.runs.domain import Principal
 
 
 class OnApproval(StrEnum):
@@ -104,6 +108,14 @@ class ApprovalStore(Protocol):
         self, project_id: str, which: ApprovalFilter, *, after: str | None, limit: int
     ) -> Sequence[Approval]:
         """Returns requests for approval, oldest first, those after the id `after` if given."""
+        ...
+
+    async def asked_by(self, project_id: str, run_id: str) -> tuple[Principal, int]:
+        """Returns on whose behalf a run acted, and its `max_steps`.
+
+        Raises:
+            NotFoundError: There is no such run.
+        """
         ...
 
     async def due_approvals(self, after: DueApproval | None, limit: int) -> Sequence[DueApproval]:

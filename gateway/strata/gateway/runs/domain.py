@@ -469,14 +469,6 @@ class RunStore(ApprovalStore, Protocol):
         """
         ...
 
-    async def asked_by(self, project_id: str, run_id: str) -> tuple[Principal, int]:
-        """Returns on whose behalf a run acted, and its `max_steps`.
-
-        Raises:
-            NotFoundError: There is no such run.
-        """
-        ...
-
     async def usage(
         self, project_id: str, start: datetime, end: datetime, agent_id: str
     ) -> UsageSum:
