@@ -64,9 +64,7 @@ from strata.agent_loop.prompts.system_message import ArchivalStats, Metadata, as
 from strata.shared.clock import ManualClock
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
-from unit.agent_loop.loop.journals import Died as Died
-from unit.agent_loop.loop.journals import Fate as Fate
-from unit.agent_loop.loop.journals import Journal, stale
+from unit.agent_loop.loop.journals import Fate, Journal, stale
 
 USAGE = Usage(prompt_tokens=10, completion_tokens=5)
 
