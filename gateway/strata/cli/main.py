@@ -52,6 +52,7 @@ ENTRIES = (
     Entry("tools", "Add tools of your own, try and search them.", _USE, "tools"),
     Entry("mcp", "Use tools of MCP servers, and be one for other programs.", _USE, "mcp"),
     Entry("runs", "List, show and cancel runs.", _USE, "runs"),
+    Entry("approvals", "List, show and answer what agents wait for.", _USE, "approvals"),
     Entry("models", "List the chat models that agents can use, and keep keys.", _USE, "models"),
 )
 

@@ -20,6 +20,7 @@ from strata.gateway.registry import (
     public_services,
 )
 from strata.gateway.runs.clients import AgentDirectory, GrpcToolVersions, GrpcTurnClient
+from strata.gateway.runs.defaults import DefaultAnswers
 from strata.gateway.runs.dispatcher import Dispatcher, DispatchTerms
 from strata.gateway.runs.follow import RunFollower
 from strata.gateway.runs.live import RunHub
@@ -90,6 +91,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         on_not_found=agents.forget,
     )
     stack.push_async_callback(dispatcher.close)
+    defaults = DefaultAnswers(store, dispatcher.start, poll_s=settings.poll_s)
     follower = RunFollower(store, hub, poll_s=settings.poll_s)
     authenticator = ApiKeyAuthenticator(
         PostgresKeyLookup(worker),
@@ -127,7 +129,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
                 for each in services
             ),
         ),
-        background=(dispatcher.keep_leases, dispatcher.take_over),
+        background=(dispatcher.keep_leases, dispatcher.take_over, defaults.keep_giving),
         authenticator=authenticator,
     )
 

@@ -77,7 +77,7 @@ class AgentLoopSettings(RoomSettings):
     approval_timeout_s: int = Field(
         default=24 * 3600,
         gt=0,
-        description="Seconds until an unanswered request for approval counts as denied.",
+        description="Seconds until the default decision about an unanswered request for approval.",
     )
     default_model: str = Field(
         default="", description='Handle of the model for agents that name none: "provider/model".'

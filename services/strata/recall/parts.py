@@ -9,6 +9,7 @@ from typing import Any
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.common.v1 import message_pb2 as common
+from strata.api.common.v1 import tool_pb2 as tool
 from strata.recall.domain.messages import Part
 
 _STATUS = {
@@ -119,6 +120,8 @@ def _request_to_json(value: common.ApprovalRequestPart) -> Part:
         ]
     if value.taint:
         stored["taint"] = [_source_to_json(source) for source in value.taint]
+    if value.default_decision == tool.DEFAULT_DECISION_APPROVE:
+        stored["default_approve"] = True
     return stored
 
 
@@ -146,6 +149,8 @@ def _request_from_json(part: Part) -> common.ApprovalRequestPart:
         bindings=[common.ApprovalBinding(**bound) for bound in part.get("bindings", ())],
         taint=[_source_from_json(source) for source in part.get("taint", ())],
     )
+    if part.get("default_approve"):
+        request.default_decision = tool.DEFAULT_DECISION_APPROVE
     if "expire_time" in part:
         expires = Timestamp()
         expires.FromJsonString(part["expire_time"])
@@ -169,16 +174,20 @@ def _decision_to_json(value: common.ApprovalDecision) -> Part:
 
 
 def _response_to_json(value: common.ApprovalResponsePart) -> Part:
-    return {
+    stored: dict[str, Any] = {
         "approval_id": value.approval_id,
         "decisions": [_decision_to_json(decision) for decision in value.decisions],
     }
+    if value.by_default:
+        stored["by_default"] = True
+    return stored
 
 
 def _response_from_json(part: Part) -> common.ApprovalResponsePart:
     return common.ApprovalResponsePart(
         approval_id=part["approval_id"],
         decisions=[_decision_from_json(decision) for decision in part["decisions"]],
+        by_default=part.get("by_default", False),
     )
 
 

@@ -199,3 +199,29 @@ async def test_other_project_sees_no_journal(journal: PostgresJournal, key: Jour
     stranger = RequestContext(caller=Caller("org", new_id("project"), "key"))
     with context.use(stranger), pytest.raises(AbortedError):
         await journal.record(key, 1, [result("a")])
+
+
+async def test_a_run_that_is_over_writes_nothing_more(
+    journal: PostgresJournal, key: JournalKey
+) -> None:
+    assert await journal.close(key) is None
+    with pytest.raises(AbortedError) as raised:
+        await journal.open_step(replace(key, attempt=9), record("a"))
+    assert stale(raised)
+    with pytest.raises(AbortedError):
+        await journal.resume(replace(key, attempt=9), 1)
+    assert await journal.close(key) is None
+
+
+async def test_closing_gives_the_last_step_with_what_is_known_of_its_calls(
+    journal: PostgresJournal, key: JournalKey
+) -> None:
+    await journal.open_step(key, record("a"))
+    second = record("b", "c", step=2)
+    await journal.open_step(key, second)
+    await journal.record(key, 2, [result("b")])
+    found = await journal.close(key)
+    assert found == replace(second, results={"b": result("b")})
+    with pytest.raises(AbortedError):
+        await journal.record(key, 2, [result("c")])
+    assert await journal.close(key) == found

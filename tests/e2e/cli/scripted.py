@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from e2e.cli.scripted_approvals import Approvals
 from e2e.cli.scripted_mcp import McpServers
 from strata.api.agent_loop.v1 import (
     agent_service_pb2,
@@ -68,10 +69,11 @@ class OneKey:
         return Caller("organization-1", "project-1", "key-1")
 
 
-class Runs(run_service_pb2_grpc.RunServiceServicer):
+class Runs(Approvals, run_service_pb2_grpc.RunServiceServicer):
     """Streams what `on_send` and `on_stream` yield."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.sent: list[run_service_pb2.SendMessageRequest] = []
         self.streamed: list[run_service_pb2.StreamRunRequest] = []
         self.cancelled: list[str] = []
@@ -79,22 +81,12 @@ class Runs(run_service_pb2_grpc.RunServiceServicer):
         self.on_send: Script = reply("Hello!")
         self.on_stream: Script = reply("Hello!")
         self.on_answer: Script = reply("Thank you.")
-        self.answered: list[run_service_pb2.RespondToApprovalRequest] = []
-        self.approvals: list[run_service_pb2.Approval] = []
         self.runs: list[run_service_pb2.Run] = []
 
     async def SendMessage(self, request: Any, context: Any) -> Any:
         self.sent.append(request)
         async for event in self.on_send(request):
             yield run_service_pb2.SendMessageResponse(event=event)
-
-    async def RespondToApproval(self, request: Any, context: Any) -> Any:
-        self.answered.append(request)
-        async for event in self.on_answer(request):
-            yield run_service_pb2.RespondToApprovalResponse(event=event)
-
-    async def ListApprovals(self, request: Any, context: Any) -> Any:
-        return run_service_pb2.ListApprovalsResponse(approvals=self.approvals)
 
     async def StreamRun(self, request: Any, context: Any) -> Any:
         self.streamed.append(request)

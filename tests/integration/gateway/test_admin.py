@@ -40,7 +40,7 @@ async def test_the_first_project_is_made_once(world: World) -> None:
     for secret in (world.local.api_key, lost.api_key):
         response = await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=(("x-api-key", secret),))
         assert response.project.id == world.local.project_id
-        assert set(response.api_key.scopes) == {"read", "write", "run", "admin"}
+        assert set(response.api_key.scopes) == {"read", "write", "run", "approve", "admin"}
         assert response.organization_id == world.local.organization_id
         assert response.server_version
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,18 +16,20 @@ from integration.gateway.world import (
     World,
     collect,
     event,
+    eventually,
     finished,
     kinds,
     reply,
     started,
     step,
 )
-from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
+from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.shared.ids import new_id
 
 
-def asks(approval_id: str, version: str = "v1") -> Any:
+def asks(approval_id: str, version: str = "v1", *, approved_in: float = 0) -> Any:
     """A turn that ends with a request."""
     request = message_pb2.ApprovalRequestPart(
         approval_id=approval_id,
@@ -38,6 +41,9 @@ def asks(approval_id: str, version: str = "v1") -> Any:
         ],
     )
     request.expire_time.FromDatetime(datetime.now(UTC) + timedelta(hours=1))
+    if approved_in:
+        request.expire_time.FromDatetime(datetime.now(UTC) + timedelta(seconds=approved_in))
+        request.default_decision = tool_pb2.DEFAULT_DECISION_APPROVE
 
     async def turn(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
         yield started()
@@ -138,3 +144,82 @@ async def test_a_message_can_take_the_place_of_an_answer(world: World) -> None:
         grpc.StatusCode.FAILED_PRECONDITION,
         "APPROVAL_DECIDED",
     )
+
+
+async def found(gateway: Gateway, approval_id: str) -> pb.Approval:
+    request = pb.GetApprovalRequest(approval_id=approval_id)
+    approval: pb.Approval = (
+        await gateway.runs.GetApproval(request, metadata=gateway.metadata)
+    ).approval
+    return approval
+
+
+async def test_a_deadline_that_approves_goes_on_by_itself(world: World) -> None:
+    gateway = await world.gateway()
+    other = await world.gateway()
+    agent, approval_id = world.new_agent(), new_id("approval")
+    world.turns.script = asks(approval_id, approved_in=1)
+    await collect(gateway.send(agent))
+    world.turns.script = reply("Done.")
+
+    async def decided() -> bool:
+        return bool((await found(other, approval_id)).answer_run_id)
+
+    await eventually(decided)
+    run_id = (await found(gateway, approval_id)).answer_run_id
+    assert kinds(await collect(gateway.stream(run_id)))[-1] == "run_finished"
+    answers = [each for each in world.turns.requests if each.HasField("approval")]
+    [mine] = [each for each in answers if each.approval.approval_id == approval_id]
+    assert mine.approval.by_default
+    assert [(d.tool_call_id, d.approve) for d in mine.approval.decisions] == [("c1", True)]
+    assert kinds(await collect(gateway.send(agent)))[-1] == "run_finished"
+
+
+async def test_an_answer_in_vain_can_be_given_again(world: World) -> None:
+    gateway = await world.gateway()
+    world.tools.versions["pay"] = "v1"
+    agent, approval_id = await open_approval(world, gateway)
+
+    async def no_model(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        yield started()
+        yield finished(run_event_pb2.STOP_REASON_LLM_API_ERROR, steps=0)
+
+    async def in_a_call(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        yield started()
+        yield event(tool_started=run_event_pb2.ToolStarted(tool_call_id="c1", name="pay"))
+        yield finished(run_event_pb2.STOP_REASON_ERROR, steps=0)
+
+    world.turns.script = no_model
+    await collect(respond(gateway, approval_id, approve=True))
+    assert not (await found(gateway, approval_id)).decided
+    assert await refusal(gateway.send(agent)) == (
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "APPROVAL_PENDING",
+    )
+    world.turns.script = in_a_call
+    await collect(respond(gateway, approval_id, approve=True))
+    assert (await found(gateway, approval_id)).decided
+    assert await refusal(respond(gateway, approval_id, approve=True)) == (
+        grpc.StatusCode.FAILED_PRECONDITION,
+        "APPROVAL_DECIDED",
+    )
+
+
+async def test_a_key_may_decide_and_do_nothing_else(world: World) -> None:
+    gateway = await world.gateway()
+    agent, approval_id = await open_approval(world, gateway)
+    request = admin_pb.CreateApiKeyRequest(name="approver", scopes=["approve"])
+    made = await gateway.admin.CreateApiKey(request, metadata=gateway.metadata)
+    approver = replace(gateway, api_key=made.secret)
+    assert (await found(approver, approval_id)).agent_id == agent
+    listing = pb.ListApprovalsRequest(agent_id=agent)
+    listed = await approver.runs.ListApprovals(listing, metadata=approver.metadata)
+    assert [each.request.approval_id for each in listed.approvals] == [approval_id]
+    denied = (grpc.StatusCode.PERMISSION_DENIED, "SCOPE_MISSING")
+    assert await refusal(approver.send(agent)) == denied
+    assert await refusal(approver.stream(listed.approvals[0].run_id)) == denied
+    events = await collect(respond(approver, approval_id, reason="No."))
+    assert kinds(events)[-1] == "run_finished"
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await found(approver, new_id("approval"))
+    assert reason(raised.value) == "APPROVAL_NOT_FOUND"

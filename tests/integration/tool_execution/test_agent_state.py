@@ -10,7 +10,7 @@ import pytest
 from doubles.script import call, say
 from integration.agent_loop.world import World
 from integration.tool_execution.conftest import Tools
-from strata.api.common.v1 import message_pb2
+from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
@@ -21,6 +21,8 @@ from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+TIMES = "times: int, "
+DESCRIBED = "\n\n    Args:\n        times: How often.\n    "
 START = "Name: Ada\nCity: Graz"
 
 
@@ -29,7 +31,7 @@ def source(body: str, name: str = "stateful", parameters: str = "") -> str:
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     return (
         f'def {name}({parameters}agent_state: "AgentState") -> object:\n'
-        f'    """Does something with memory."""\n'
+        f'    """Does something with memory.{DESCRIBED if parameters == TIMES else ""}"""\n'
         f"    memory = agent_state.memory\n{lines}\n"
     )
 
@@ -65,8 +67,8 @@ async def test_a_tool_sees_the_memory_of_its_agent(tools: Tools, registry: Any) 
             "block = memory.get_block('human')\n"
             "return [agent_state.id, memory.list_block_labels(), block.value, block.limit,\n"
             "        block.read_only, block.description, times]",
-            parameters="times: int, ",
-        ).replace('memory."""', 'memory.\n\n    Args:\n        times: How often.\n    """'),
+            parameters=TIMES,
+        ),
     )
     assert json.loads(tool.parameters_json)["properties"].keys() == {"times"}
     status, said, edits = await ran(tools, times=2)
@@ -100,6 +102,7 @@ async def test_what_it_changes_is_an_ordinary_edit(tools: Tools, registry: Any, 
     assert version.origin.kind == block_pb.EDITOR_KIND_AGENT
     assert version.origin.run_id == tools.run_id
     assert version.origin.tool_call_id.startswith("call-")
+    assert version.origin.tool_name == "stateful"
     assert version.origin.model == "test/test-model"
 
 
@@ -111,6 +114,26 @@ async def test_async_tools_and_unquoted_annotations_do_too(tools: Tools, registr
     )
     assert (await ran(tools))[:2] == ("OK", "1")
     assert (await tools.block("human")).value == "later"
+
+
+async def test_the_annotation_needs_no_quotes(tools: Tools, registry: Any) -> None:
+    text = source("memory.get_block('human').value = _said(agent_state)\nreturn 1")
+    helper = "def _said(state: AgentState) -> str:\n    return state.id\n\n\n"
+    await put(registry, helper + text.replace('"AgentState"', "AgentState"))
+    assert (await ran(tools))[:2] == ("OK", "1")
+    assert (await tools.block("human")).value == tools.agent.id
+
+
+async def test_a_read_only_tool_changes_nothing(tools: Tools, registry: Any) -> None:
+    text = source("memory.get_block('human').value += '!' * times\nreturn 'done'", parameters=TIMES)
+    await put(registry, text, effect=tool_pb2.TOOL_EFFECT_READ_ONLY)
+    before = await tools.block("human")
+    status, said, edits = await ran(tools, times=1)
+    assert status == "Failed"
+    assert "nothing of what it changed in memory was stored: it is declared read-only" in said
+    assert not edits
+    assert (await tools.block("human")).revision == before.revision
+    assert (await ran(tools, times=0))[:2] == ("OK", "done")
 
 
 async def test_arguments_still_fit_their_annotations(tools: Tools, registry: Any) -> None:

@@ -45,7 +45,7 @@ def _decide(
     decision = message_pb2.ApprovalDecision(
         tool_call_id=call.tool_call_id, arguments_hash=hashes.get(call.tool_call_id, "")
     )
-    sys.stdout.write(f"{safe(call.name)}\n{safe(_whole(call.arguments))}\n")
+    sys.stdout.write(f"{safe(call.name)}\n{safe(whole_arguments(call.arguments))}\n")
     while (answer := read("Approve? [y/n] ").strip().lower()) not in {"y", "yes", "n", "no"}:
         pass
     if answer.startswith("y"):
@@ -55,7 +55,8 @@ def _decide(
     return decision
 
 
-def _whole(arguments: str) -> str:
+def whole_arguments(arguments: str) -> str:
+    """Returns the arguments of a call, all of them, as a person can read them."""
     try:
         value = json.loads(arguments or "{}")
     except ValueError:

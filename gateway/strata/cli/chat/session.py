@@ -92,6 +92,18 @@ class ChatSession:
             view = await self._show_run(self._follower(text))
         return await self._answered(view)
 
+    async def answer(
+        self, approval_id: str, decisions: Sequence[message_pb2.ApprovalDecision]
+    ) -> bool:
+        """Answers a request for approval and shows the run; returns whether that went well."""
+        return await self._answered(await self._show_run(self._answer(approval_id, decisions)))
+
+    async def answer_json(
+        self, approval_id: str, decisions: Sequence[message_pb2.ApprovalDecision]
+    ) -> bool:
+        """Does the same, and prints the events of the run, one JSON document a line."""
+        return await self._print_run(self._answer(approval_id, decisions))
+
     async def _answered(self, view: TurnView) -> bool:
         """Asks the person as long as the agent needs approvals; returns whether all went well."""
         while view.asked is not None and self._options.ask is not None:
@@ -104,12 +116,11 @@ class ChatSession:
 
     async def _answer_open(self, approval_id: str) -> bool:
         """Asks about what an earlier run has left open; returns whether it was answered."""
-        request = pb.ListApprovalsRequest(agent_id=self._options.agent_id, page_size=500)
-        found = (await self._client.runs.ListApprovals(request)).approvals
-        asked = next((a.request for a in found if a.request.approval_id == approval_id), None)
+        request = pb.GetApprovalRequest(approval_id=approval_id)
+        asked = (await self._client.runs.GetApproval(request)).approval.request
         ask = self._options.ask
-        decisions = ask(asked) if asked is not None and ask is not None else None
-        if asked is None or decisions is None:
+        decisions = ask(asked) if ask is not None else None
+        if decisions is None:
             return False
         return await self._answered(await self._show_run(self._answer(approval_id, decisions)))
 
@@ -143,6 +154,9 @@ class ChatSession:
 
     async def stream_json(self, text: str) -> bool:
         """Sends a message and prints the events of its run, one JSON document a line."""
+        return await self._print_run(self._follower(text))
+
+    async def _print_run(self, follower: RunFollower) -> bool:
         ok = False
 
         def show(update: Update) -> None:
@@ -154,7 +168,7 @@ class ChatSession:
                 ok = view.ending is not None and view.ending.ok
 
         view = TurnView(_NoScreen())
-        await self._follow(self._follower(text), show, lambda _: None)
+        await self._follow(follower, show, lambda _: None)
         return ok
 
     def _follower(self, text: str) -> RunFollower:

@@ -112,6 +112,7 @@ def _facts(version: pb.BlockVersion, names: Names) -> list[tuple[str, str]]:
         ("when", when(version.create_time)),
         ("model", origin.model),
         ("run", origin.run_id),
+        ("tool", origin.tool_name),
         ("untrusted", labels_line(version.taint)),
         ("why", clipped(origin.reason, _REASON_CHARS)),
     ]

@@ -27,6 +27,7 @@ class Scope(StrEnum):
     READ = "read"
     WRITE = "write"
     RUN = "run"
+    APPROVE = "approve"
     ADMIN = "admin"
 
 

@@ -13,6 +13,7 @@ _GATEWAY = "strata.api.gateway.v1"
 _RUN = frozenset({Scope.RUN})
 # Whoever may start a run may also see what becomes of it.
 _RUN_OR_READ = frozenset({Scope.RUN, Scope.READ})
+_READ_OR_APPROVE = frozenset({Scope.READ, Scope.APPROVE})
 _ANY = frozenset(Scope)
 _ADMINISTRATION = frozenset(
     {
@@ -27,7 +28,10 @@ _EXCEPTIONS: dict[str, frozenset[Scope]] = {
     f"{_GATEWAY}.RunService.SendMessage": _RUN,
     f"{_GATEWAY}.RunService.StartRun": _RUN,
     f"{_GATEWAY}.RunService.CancelRun": _RUN,
-    f"{_GATEWAY}.RunService.RespondToApproval": _RUN,
+    # Who decides about calls need not be able to make any.
+    f"{_GATEWAY}.RunService.RespondToApproval": frozenset({Scope.RUN, Scope.APPROVE}),
+    f"{_GATEWAY}.RunService.ListApprovals": _READ_OR_APPROVE,
+    f"{_GATEWAY}.RunService.GetApproval": _READ_OR_APPROVE,
     f"{_GATEWAY}.RunService.StreamRun": _RUN_OR_READ,
     f"{_GATEWAY}.RunService.GetRun": _RUN_OR_READ,
     f"{_GATEWAY}.AdminService.WhoAmI": _ANY,

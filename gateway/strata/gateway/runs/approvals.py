@@ -1,8 +1,9 @@
 """Requests for approval as the gateway keeps them. Pure.
 
 A run that ends with one leaves its conversation waiting: no message is taken, unless its sender has
-the request denied, until it is answered once or its deadline has passed. What it asks for is known
-to the agent loop; here is who may go on, and when.
+the request denied, until it is answered once or its deadline has passed. A deadline that approves
+is an answer like others: a gateway gives it (`defaults`), and until then the conversation waits.
+What it asks for is known to the agent loop; here is who may go on, and when.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from strata.shared.errors import FailedPreconditionError, Reason
+
+if TYPE_CHECKING:
+    # It knows requests for approval.
+    from strata.gateway.runs.domain import Principal
 
 
 class OnApproval(StrEnum):
@@ -34,12 +39,14 @@ class AskedApproval:
     Attributes:
         id: Id of the request.
         request: The request, serialised.
-        expire_time: When it counts as denied.
+        expire_time: When the default decision is taken.
+        default_approve: That decision is to approve.
     """
 
     id: str
     request: bytes
     expire_time: datetime
+    default_approve: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +55,10 @@ class Approval:
 
     Attributes:
         request: The request, serialised.
-        expire_time: When it counts as denied.
-        decided: It was answered, or the deadline has passed.
-        answer_run_id: The run that went on with the answer, or with a message in its place.
+        expire_time: When the default decision is taken.
+        decided: It was answered, or the deadline has passed and denies.
+        answer_run_id: The run that went on with the answer, with the default decision, or with a
+            message in its place.
     """
 
     id: str
@@ -76,6 +84,15 @@ class ApprovalFilter:
         return f"approvals|{self.agent_id}|{self.include_decided}"
 
 
+@dataclass(frozen=True, slots=True)
+class DueApproval:
+    """A request that nobody has answered, and that the deadline approves."""
+
+    project_id: str
+    id: str
+    expire_time: datetime
+
+
 class ApprovalStore(Protocol):
     """Where requests for approval are. They are written with the runs that make and answer them."""
 
@@ -91,6 +108,22 @@ class ApprovalStore(Protocol):
         self, project_id: str, which: ApprovalFilter, *, after: str | None, limit: int
     ) -> Sequence[Approval]:
         """Returns requests for approval, oldest first, those after the id `after` if given."""
+        ...
+
+    async def asked_by(self, project_id: str, run_id: str) -> tuple[Principal, int]:
+        """Returns on whose behalf a run acted, and its `max_steps`.
+
+        Raises:
+            NotFoundError: There is no such run.
+        """
+        ...
+
+    async def due_approvals(self, after: DueApproval | None, limit: int) -> Sequence[DueApproval]:
+        """Returns requests of all projects that their deadline approves now, oldest deadline first.
+
+        They stay open until a run takes their answer, so each is answered once however many
+        gateways look.
+        """
         ...
 
 

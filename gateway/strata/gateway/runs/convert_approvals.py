@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC
 
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
-from strata.api.common.v1 import message_pb2
+from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.gateway.runs.approvals import Approval, ApprovalFilter, AskedApproval, OnApproval
 from strata.gateway.runs.convert import (
@@ -16,9 +17,9 @@ from strata.gateway.runs.convert import (
     refuse,
     run_violations,
 )
-from strata.gateway.runs.domain import NewRun, RunKind
+from strata.gateway.runs.domain import Ending, NewRun, Principal, RunKind, RunState
 from strata.shared.context import Caller
-from strata.shared.errors import FieldViolation
+from strata.shared.errors import FieldViolation, Reason
 from strata.shared.ids import check_id, new_id
 
 MAX_REASON = 10_000
@@ -36,6 +37,7 @@ def asked_approval(request: message_pb2.ApprovalRequestPart) -> AskedApproval:
         request.approval_id,
         request.SerializeToString(deterministic=True),
         request.expire_time.ToDatetime(tzinfo=UTC),
+        request.default_decision == tool_pb2.DEFAULT_DECISION_APPROVE,
     )
 
 
@@ -61,24 +63,76 @@ def answer_run(request: pb.RespondToApprovalRequest, approval: Approval, caller:
         InvalidArgumentError: The decisions are not those that are asked for.
     """
     refuse(list(_mismatches(request, request_of(approval))))
+    answer = message_pb2.ApprovalResponsePart(approval_id=approval.id, decisions=request.decisions)
+    new = _run_with(answer, approval, principal_of(caller), request.max_steps)
+    return replace(new, kind=RunKind.FOREGROUND, request_id=request.request_id or None)
+
+
+def default_run(approval: Approval, principal: Principal, max_steps: int) -> NewRun:
+    """Returns the run that approves all that is asked for, since nobody has answered.
+
+    Args:
+        approval: The request.
+        principal: On whose behalf the run acted that asked.
+        max_steps: Most model calls of that run; 0 for the default.
+    """
+    asked = request_of(approval)
+    hashes = {bound.tool_call_id: bound.arguments_hash for bound in asked.bindings}
+    answer = message_pb2.ApprovalResponsePart(
+        approval_id=approval.id,
+        decisions=[
+            message_pb2.ApprovalDecision(
+                tool_call_id=call.tool_call_id,
+                approve=True,
+                arguments_hash=hashes.get(call.tool_call_id, ""),
+            )
+            for call in asked.tool_calls
+        ],
+        by_default=True,
+    )
+    return _run_with(answer, approval, principal, max_steps)
+
+
+def answered_in_vain(payload: bytes, ending: Ending) -> Ending:
+    """Returns the end of a run that has come to no call; it opens again what the run answered.
+
+    What was denied, or returned by the client, needs no run of its own: the next one tells it.
+
+    Args:
+        payload: What the run was dispatched with.
+        ending: Its end.
+    """
+    if ending.state not in (RunState.FAILED, RunState.CANCELLED):
+        return ending
+    if ending.failure is not None and ending.failure.reason == Reason.APPROVAL_NOT_FOUND.value:
+        # The conversation has no such request: it is over, whatever the gateway knows of it.
+        return ending
+    answer = turn_pb.ExecuteRunRequest.FromString(payload).approval
+    runs = any(each.approve and not each.HasField("client_return") for each in answer.decisions)
+    return replace(ending, reopens=answer.approval_id) if runs else ending
+
+
+def _run_with(
+    answer: message_pb2.ApprovalResponsePart,
+    approval: Approval,
+    principal: Principal,
+    max_steps: int,
+) -> NewRun:
     payload = turn_pb.ExecuteRunRequest(
         agent_id=approval.agent_id,
         conversation_id=approval.conversation_id,
-        approval=message_pb2.ApprovalResponsePart(
-            approval_id=approval.id, decisions=request.decisions
-        ),
-        max_steps=request.max_steps,
+        approval=answer,
+        max_steps=max_steps,
     ).SerializeToString(deterministic=True)
     return NewRun(
         id=new_id("run"),
-        principal=principal_of(caller),
+        principal=principal,
         agent_id=approval.agent_id,
         conversation_id=approval.conversation_id,
-        kind=RunKind.FOREGROUND,
+        kind=RunKind.BACKGROUND,
         payload=payload,
         payload_hash=hashlib.sha256(payload).digest(),
-        max_steps=request.max_steps,
-        request_id=request.request_id or None,
+        max_steps=max_steps,
         on_approval=OnApproval.ANSWER,
         approval_id=approval.id,
     )

@@ -327,7 +327,14 @@ class EventPage:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended."""
+    """How a run ended.
+
+    Attributes:
+        asked: What it asks a person for; None for nothing.
+        taint: See `Run`.
+        reopens: The request for approval that it had the answer to, and came to no call of;
+            empty for none.
+    """
 
     stop_reason: StopReason
     failure: RunFailure | None
@@ -335,6 +342,7 @@ class Ending:
     step_count: int
     asked: AskedApproval | None = None
     taint: tuple[str, ...] = ()
+    reopens: str = ""
 
     @property
     def state(self) -> RunState:

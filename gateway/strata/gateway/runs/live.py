@@ -16,14 +16,12 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 from strata.api.common.v1 import run_event_pb2
-from strata.api.common.v1.message_pb2 import ROLE_APPROVAL, ROLE_ASSISTANT
-from strata.gateway.runs.approvals import AskedApproval
 from strata.gateway.runs.convert import stop_of, taint_of, usage_of
-from strata.gateway.runs.convert_approvals import asked_approval
+from strata.gateway.runs.convert_approvals import answered_in_vain
 from strata.gateway.runs.domain import (
     Dispatch,
     Ending,
@@ -34,6 +32,7 @@ from strata.gateway.runs.domain import (
     StoredEvent,
     Usage,
 )
+from strata.gateway.runs.progress import Progress
 from strata.shared.clock import Clock
 from strata.shared.errors import StrataError
 from strata.shared.logs import get_logger
@@ -132,39 +131,6 @@ class _Text:
             self.text = self.reasoning = ""
 
 
-@dataclass(slots=True)
-class _Progress:
-    """What the log says so far, to tell doubles and to account for a run that is cut off."""
-
-    step: int = 0
-    open_step: int = 0
-    restarted_step: int = 0
-    usage: Usage = field(default_factory=Usage)
-    message_ids: set[str] = field(default_factory=set)
-    asked: AskedApproval | None = None
-    taint: tuple[str, ...] = ()
-
-    def note(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
-        match kind:
-            case "step_started":
-                self.step = max(self.step, event.step_started.step)
-                self.open_step = event.step_started.step
-                self.taint = taint_of(event.step_started.taint)
-            case "step_restarted":
-                self.restarted_step = event.step_restarted.step
-            case "message_stored":
-                message = event.message_stored.message
-                self.message_ids.add(message.id)
-                # A request for approval is the model's reply, too, and has its tokens.
-                if message.role in (ROLE_ASSISTANT, ROLE_APPROVAL):
-                    self.usage += usage_of(message.usage)
-                    self.open_step = 0
-            case "approval_requested":
-                self.asked = asked_approval(event.approval_requested.approval)
-            case _:
-                pass
-
-
 class LiveRun:
     """The log of one run under way.
 
@@ -189,7 +155,8 @@ class LiveRun:
         self._recent: deque[run_event_pb2.RunEvent] = deque()
         self._recent_from = run.last_sequence + 1
         self._subscriptions: set[Subscription] = set()
-        self._progress = _Progress()
+        self._progress = Progress()
+        self._payload = dispatch.payload
         self._text = _Text()
         self._writing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -294,6 +261,8 @@ class LiveRun:
                 self._progress.asked if waits else None,
                 taint_of(finished.taint),
             )
+            if not self._progress.began:
+                ending = answered_in_vain(self._payload, ending)
             following = await self._store.finish(
                 self.fence, ending, [*self._unstored, stored], take_next=take_next
             )

@@ -35,8 +35,9 @@ _EVENTS = """INSERT INTO gateway.run_events (project_id, run_id, sequence, paylo
       FROM unnest(CAST(:sequences AS bigint[]), CAST(:payloads AS bytea[]))
            AS batch(sequence, payload)"""
 
-# Until then its conversation waits; afterwards its calls count as denied.
-_PENDING = "decide_time IS NULL AND expire_time > now()"
+# Until then its conversation waits; afterwards its calls count as denied, or wait for the gateway
+# that approves them.
+_PENDING = "decide_time IS NULL AND (default_approve OR expire_time > now())"
 
 ACCEPT: TextClause = text(f"""
 WITH known AS (
@@ -200,15 +201,25 @@ WITH ended AS (
     {_EVENTS} WHERE EXISTS (SELECT FROM ended)
 ), asked AS (
     INSERT INTO gateway.approvals (
-        project_id, id, agent_id, conversation_id, run_id, request, expire_time)
+        project_id, id, agent_id, conversation_id, run_id, request, expire_time,
+        default_approve)
     SELECT :project_id, CAST(:approval_id AS text), agent_id, conversation_id, :run_id,
-           CAST(:approval_request AS bytea), CAST(:approval_until AS timestamptz)
+           CAST(:approval_request AS bytea), CAST(:approval_until AS timestamptz),
+           :approval_default
       FROM ended WHERE CAST(:approval_id AS text) IS NOT NULL
         ON CONFLICT DO NOTHING
+), reopened AS (
+    -- A deadline approves once.
+    UPDATE gateway.approvals
+       SET decide_time = NULL, answer_run_id = NULL,
+           default_approve = default_approve AND expire_time > now()
+     WHERE project_id = :project_id AND id = CAST(:reopened_id AS text)
+       AND answer_run_id = :run_id AND EXISTS (SELECT FROM ended)
 ), next AS (
     SELECT run.id FROM gateway.runs run JOIN ended USING (conversation_id)
      WHERE run.project_id = :project_id AND run.state = 'QUEUED' AND run.run_at <= now()
-       AND :take_next AND CAST(:approval_id AS text) IS NULL
+       AND :take_next
+       AND CAST(:approval_id AS text) IS NULL AND CAST(:reopened_id AS text) IS NULL
      ORDER BY run.id LIMIT 1 FOR UPDATE OF run SKIP LOCKED
 ), woken AS (
     UPDATE gateway.runs SET {_TAKEN}
@@ -262,6 +273,11 @@ def approvals_statement(filters: Iterable[str]) -> TextClause:
         " ORDER BY id LIMIT :limit"
     )
 
+
+ASKED_BY = text("""
+SELECT organization_id, project_id, principal, scopes, max_steps FROM gateway.runs
+ WHERE project_id = :project_id AND id = :run_id
+""")
 
 _APPROVAL_FILTERS = {
     "agent_id": "agent_id = :agent_id",
@@ -333,4 +349,11 @@ RELEASE_OTHERS = text(f"""
 UPDATE gateway.runs SET lease_until = now() - interval '1 second'
  WHERE owner <> :owner AND state IN ({_ACTIVE}) AND lease_until >= now()
 RETURNING id
+""")
+
+DUE = text("""
+SELECT project_id, id, expire_time FROM gateway.approvals
+ WHERE default_approve AND decide_time IS NULL AND expire_time <= now()
+   AND (expire_time, id) > (CAST(:after_time AS timestamptz), CAST(:after_id AS text))
+ ORDER BY expire_time, id LIMIT :limit
 """)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy.exc import IntegrityError
@@ -15,6 +15,7 @@ from strata.gateway.runs import statements as sql
 from strata.gateway.runs.approvals import (
     Approval,
     ApprovalFilter,
+    DueApproval,
     OnApproval,
     approval_pending,
     not_open,
@@ -52,6 +53,7 @@ from strata.shared.errors import (
 
 _ACCEPT_ATTEMPTS = 10
 _QUOTA_RETRY_S = 1.0
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +240,8 @@ class PostgresRunStore:
             "approval_id": ending.asked.id if ending.asked else None,
             "approval_request": ending.asked.request if ending.asked else None,
             "approval_until": ending.asked.expire_time if ending.asked else None,
+            "approval_default": ending.asked is not None and ending.asked.default_approve,
+            "reopened_id": ending.reopens or None,
             "take_next": take_next,
             "lease_s": self._terms.lease_s,
             "run_s": self._terms.run_s,
@@ -283,6 +287,28 @@ class PostgresRunStore:
         async with self._transaction(project_id, read_only=True) as connection:
             found = await connection.execute(sql.approvals_statement(filters), values)
             return [_approval(row) for row in found.mappings()]
+
+    async def asked_by(self, project_id: str, run_id: str) -> tuple[Principal, int]:
+        """See `RunStore.asked_by`."""
+        async with self._transaction(project_id, read_only=True) as connection:
+            found = await connection.execute(
+                sql.ASKED_BY, {"project_id": project_id, "run_id": run_id}
+            )
+            row = found.mappings().one_or_none()
+        if row is None:
+            raise run_not_found(run_id)
+        return _principal(row), row["max_steps"]
+
+    async def due_approvals(self, after: DueApproval | None, limit: int) -> Sequence[DueApproval]:
+        """See `RunStore.due_approvals`."""
+        values = {
+            "after_time": after.expire_time if after else _LONG_AGO,
+            "after_id": after.id if after else "",
+            "limit": limit,
+        }
+        async with self._worker.system_transaction() as connection:
+            found = await connection.execute(sql.DUE, values)
+            return [DueApproval(row.project_id, row.id, row.expire_time) for row in found]
 
     async def usage(
         self, project_id: str, start: datetime, end: datetime, agent_id: str
@@ -426,13 +452,16 @@ def _usage(row: Mapping[Any, Any]) -> Usage:
     )
 
 
-def _dispatch(row: Mapping[Any, Any]) -> Dispatch:
-    principal = Principal(
+def _principal(row: Mapping[Any, Any]) -> Principal:
+    return Principal(
         row["organization_id"], row["project_id"], row["principal"], frozenset(row["scopes"])
     )
+
+
+def _dispatch(row: Mapping[Any, Any]) -> Dispatch:
     return Dispatch(
         run=_run(row),
-        principal=principal,
+        principal=_principal(row),
         payload=bytes(row["payload"]),
         max_steps=row["max_steps"],
         deadline_time=row["deadline_time"],

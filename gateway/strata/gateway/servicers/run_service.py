@@ -99,6 +99,14 @@ class RunServicer(pb_grpc.RunServiceServicer):
             next_page_token=page.next_page_token,
         )
 
+    async def GetApproval(
+        self, request: pb.GetApprovalRequest, context: Any
+    ) -> pb.GetApprovalResponse:
+        """Returns a request for approval."""
+        approval_id = check_id(request.approval_id, "approval", field="approval_id")
+        approval = await self._store.approval(current_project(), approval_id)
+        return pb.GetApprovalResponse(approval=approving.approval_to_pb(approval))
+
     async def StreamRun(
         self, request: pb.StreamRunRequest, context: Any
     ) -> AsyncIterator[pb.StreamRunResponse]:

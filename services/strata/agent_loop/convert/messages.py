@@ -26,7 +26,7 @@ from strata.agent_loop.domain.messages import (
 from strata.agent_loop.domain.taint import TaintSource
 from strata.agent_loop.models.domain import ReasoningPart, TextPart, ToolCall, Usage
 from strata.api.common.v1 import message_pb2 as pb
-from strata.api.common.v1 import usage_pb2
+from strata.api.common.v1 import tool_pb2, usage_pb2
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 
 ROLES = {
@@ -75,6 +75,7 @@ def message_from_proto(wire: pb.Message) -> Message:
         pinned=wire.pinned,
         client_message_id=wire.client_message_id,
         create_time=_moment(wire),
+        copied=bool(wire.copied_from_id),
     )
 
 
@@ -214,6 +215,7 @@ def approval_request_from_proto(wire: pb.ApprovalRequestPart) -> ApprovalRequest
         ),
         expires,
         tuple(_source_from_proto(source) for source in wire.taint if source.label in _PROVENANCE),
+        wire.default_decision == tool_pb2.DEFAULT_DECISION_APPROVE,
     )
 
 
@@ -233,6 +235,8 @@ def approval_request_to_proto(part: ApprovalRequest) -> pb.ApprovalRequestPart:
         ],
         taint=[_source_to_proto(source) for source in part.taint],
     )
+    if part.default_approve:
+        wire.default_decision = tool_pb2.DEFAULT_DECISION_APPROVE
     if part.expire_time is not None:
         wire.expire_time.FromDatetime(part.expire_time)
     return wire
@@ -253,6 +257,7 @@ def approval_response_from_proto(wire: pb.ApprovalResponsePart) -> ApprovalRespo
             )
             for each in wire.decisions
         ),
+        wire.by_default,
     )
 
 
@@ -292,6 +297,7 @@ def _response_to_proto(part: ApprovalResponse) -> pb.ApprovalResponsePart:
             )
             for each in part.decisions
         ],
+        by_default=part.by_default,
     )
 
 

@@ -11,6 +11,7 @@ from strata.shared.errors import FieldViolation
 from strata.shared.tool_rules import ToolRuleType
 
 _TYPES = {kind: pb.ToolRuleType.Value(f"TOOL_RULE_TYPE_{kind.name}") for kind in ToolRuleType}
+_DECISIONS = frozenset(pb.DefaultDecision.values())
 _TYPES_BACK = {value: kind for kind, value in _TYPES.items()}
 
 
@@ -27,6 +28,9 @@ def rule_violations(field: str, rules: Sequence[pb.ToolRule]) -> list[FieldViola
             found.append(FieldViolation(f"{field}[{index}].type", "must be one of the known types"))
         if not wire.tool_name:
             found.append(FieldViolation(f"{field}[{index}].tool_name", "must not be empty"))
+        if wire.default_decision not in _DECISIONS:
+            part = f"{field}[{index}].default_decision"
+            found.append(FieldViolation(part, "must be DENY or APPROVE"))
     return found or shape_violations(field, [_rule(wire) for wire in rules])
 
 
@@ -44,6 +48,11 @@ def rules_to_proto(rules: Iterable[ToolRule]) -> list[pb.ToolRule]:
             prefilled_arguments_json=rule.prefilled,
             timeout_s=rule.timeout_s,
             when_tainted=rule.when_tainted,
+            default_decision=(
+                pb.DEFAULT_DECISION_APPROVE
+                if rule.default_approve
+                else pb.DEFAULT_DECISION_UNSPECIFIED
+            ),
         )
         for rule in rules
     ]
@@ -75,4 +84,5 @@ def _rule(wire: pb.ToolRule) -> ToolRule:
         prefilled=dict(wire.prefilled_arguments_json),
         timeout_s=wire.timeout_s,
         when_tainted=wire.when_tainted,
+        default_approve=wire.default_decision == pb.DEFAULT_DECISION_APPROVE,
     )

@@ -44,8 +44,9 @@ class ApprovalRequest:
         tool_calls: Calls that need a decision, with the arguments that they would run with.
         waiting_calls: Calls of the reply that need none; they run after the answer.
         bindings: One per call, in the order of the reply.
-        expire_time: From then on the calls count as denied.
+        expire_time: When the default decision is taken.
         taint: Where the model had read text of strangers when it made the calls.
+        default_approve: The default decision is to approve, not to deny.
     """
 
     approval_id: str
@@ -54,6 +55,7 @@ class ApprovalRequest:
     bindings: tuple[ApprovalBinding, ...] = ()
     expire_time: datetime | None = None
     taint: tuple[TaintSource, ...] = ()
+    default_approve: bool = False
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -85,10 +87,17 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalResponse:
-    """The answer to a request."""
+    """The answer to a request.
+
+    Attributes:
+        approval_id: The request.
+        decisions: One per call.
+        by_default: Nobody had answered; this is the default decision.
+    """
 
     approval_id: str
     decisions: tuple[Decision, ...]
+    by_default: bool = False
 
     def of(self, tool_call_id: str) -> Decision:
         """Returns the decision about a call; what nobody decided about is denied."""

@@ -122,7 +122,11 @@ MessagePart: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation; the fields are those of the contract."""
+    """One message of a conversation; the fields are those of the contract.
+
+    Attributes:
+        copied: It is a copy, in a fork.
+    """
 
     id: str
     role: MessageRole
@@ -140,6 +144,7 @@ class Message:
     pinned: bool = False
     client_message_id: str = ""
     create_time: datetime | None = None
+    copied: bool = False
 
     @property
     def hidden(self) -> bool:

@@ -24,9 +24,10 @@ class ToolRule:
         max_count: Calls that a run may make (``max_count_per_step``).
         prefilled: Arguments that override the model's, JSON objects as text, by tool name
             (``run_first``, ``constrain_child_tools``).
-        timeout_s: Seconds until a request for approval counts as denied (``requires_approval``);
-            0 for the default.
+        timeout_s: Seconds until the default decision is taken about a request for approval
+            (``requires_approval``); 0 for the default.
         when_tainted: Only where the model has text of strangers before it (``requires_approval``).
+        default_approve: Nobody's answer approves (``requires_approval``).
     """
 
     type: ToolRuleType
@@ -39,6 +40,7 @@ class ToolRule:
     prefilled: Mapping[str, str] = field(default_factory=dict)
     timeout_s: int = 0
     when_tainted: bool = False
+    default_approve: bool = False
 
     @property
     def sentence(self) -> str | None:
@@ -108,6 +110,7 @@ def rule_to_json(rule: ToolRule) -> dict[str, Any]:
         "prefilled": dict(rule.prefilled),
         "timeout_s": rule.timeout_s,
         "when_tainted": rule.when_tainted,
+        "default_approve": rule.default_approve,
     }
     given = {name: value for name, value in settings.items() if value}
     return {"type": rule.type.value, "tool_name": rule.tool_name, **given}

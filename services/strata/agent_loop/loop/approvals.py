@@ -1,15 +1,16 @@
 """What waits for a person in a window, and what becomes of it.
 
-Everything follows from the window: a request is open until its calls have returns behind it, and
-the first answer behind it is the one that counts. A run that finds an open request brings it to an
-end before it asks the model: the run that has the answer runs what was approved, any other run
-nothing at all. Thus no call runs on two answers, and no request can hold a conversation up.
+A request is open until its calls have returns behind it in the window. A run that finds an open
+request brings it to an end before it asks the model: the run that has the answer runs what was
+approved, any other run nothing at all. An answer counts unless that of an earlier run has come as
+far as the journal, which is closed for that run before anybody looks. Thus no call runs on two
+answers, and no request can hold a conversation up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from strata.agent_loop.domain.approvals import (
@@ -18,17 +19,20 @@ from strata.agent_loop.domain.approvals import (
     Decision,
     bindings_of,
 )
+from strata.agent_loop.domain.journal import JournalKey
 from strata.agent_loop.domain.messages import Message, Provenance, ToolStatus
 from strata.agent_loop.domain.taint import TaintSource
 from strata.agent_loop.domain.tools import ToolResult, ToolSet
 from strata.agent_loop.loop.packaging import (
     DEPENDED,
     EXPIRED,
+    NOT_REACHED,
     OUTCOME_UNKNOWN,
     UNANSWERED,
     denied,
     own_result,
 )
+from strata.agent_loop.loop.ports import Journal
 from strata.agent_loop.models.domain import (
     FinishReason,
     ModelReply,
@@ -39,6 +43,26 @@ from strata.agent_loop.models.domain import (
 )
 from strata.shared.ids import new_id
 
+# Journals are kept for a day at least.
+_JOURNALLED = timedelta(hours=23)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer in the window.
+
+    Attributes:
+        response: The answer.
+        run_id: The run that it came with.
+        time: When it was stored; None if that is not known.
+        copied: It was given in the conversation that this one is a fork of.
+    """
+
+    response: ApprovalResponse
+    run_id: str
+    time: datetime | None
+    copied: bool = False
+
 
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
@@ -47,14 +71,34 @@ class OpenRequest:
     Attributes:
         message: The message that makes it.
         request: The request.
-        answer: The first answer to it; None if there is none.
-        answered_by: The run that the answer came with.
+        answers: The answers to it, oldest first. There are several if runs ended before they came
+            to the calls. The last one counts.
+        begun: An earlier run may have started calls.
+        results: What is known of the calls that it made, by call id.
     """
 
     message: Message
     request: ApprovalRequest
-    answer: ApprovalResponse | None = None
-    answered_by: str = ""
+    answers: tuple[Answer, ...] = ()
+    begun: bool = False
+    results: Mapping[str, ToolResult] = field(default_factory=dict)
+
+    @property
+    def answer(self) -> ApprovalResponse | None:
+        """The answer that counts; None if there is none."""
+        return self.answers[-1].response if self.answers else None
+
+    @property
+    def answered_by(self) -> str:
+        """The run that the answer came with."""
+        return self.answers[-1].run_id if self.answers else ""
+
+    def up_to(self, run_id: str) -> OpenRequest:
+        """Returns the request with the answer of a run as its last, if the run has one."""
+        ids = [answer.run_id for answer in self.answers]
+        if run_id not in ids:
+            return self
+        return replace(self, answers=self.answers[: ids.index(run_id) + 1])
 
     @property
     def reply(self) -> ModelReply:
@@ -93,6 +137,7 @@ class OpenRequest:
         if not mine:
             for call in self.request.waiting_calls:
                 told[call.id] = self._left(call, now, zone)
+            told |= self.results
         return {call_id: result for call_id, result in told.items() if result is not None}
 
     def _told(
@@ -100,7 +145,8 @@ class OpenRequest:
     ) -> ToolResult | None:
         if self.answer is None:
             expires = self.request.expire_time
-            text = EXPIRED if expires is not None and expires <= now else UNANSWERED
+            over = expires is not None and expires <= now and not self.request.default_approve
+            text = EXPIRED if over else UNANSWERED
             return own_result(call, ToolStatus.FAILED, text, now, zone)
         decision = self.answer.of(call.id)
         if decision.client_return is not None:
@@ -109,10 +155,12 @@ class OpenRequest:
             return own_result(call, ToolStatus.FAILED, denied(decision.reason), now, zone)
         if mine:
             return None
+        if not self.begun:
+            return own_result(call, ToolStatus.FAILED, NOT_REACHED, now, zone)
         return own_result(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN, now, zone)
 
     def _left(self, call: ToolCall, now: datetime, zone: str) -> ToolResult:
-        if self.answer is None:
+        if self.answer is None or not self.begun:
             return own_result(call, ToolStatus.FAILED, DEPENDED, now, zone)
         # The run that got the answer ended before it could say whether it had come to this call.
         return own_result(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN, now, zone)
@@ -127,16 +175,46 @@ def open_requests(messages: Sequence[Message]) -> list[OpenRequest]:
             found[request.approval_id] = OpenRequest(message, request)
         elif answer is not None:
             asked = found.get(answer.approval_id)
-            if asked is not None and asked.answer is None:
-                found[answer.approval_id] = OpenRequest(
-                    asked.message, asked.request, answer, message.run_id
-                )
+            if asked is not None:
+                given = Answer(answer, message.run_id, message.create_time, message.copied)
+                found[answer.approval_id] = replace(asked, answers=(*asked.answers, given))
         elif found and message.tool_returns:
             returned = {told.tool_call_id for told in message.tool_returns}
             ended = [key for key, asked in found.items() if _ids(asked.request) & returned]
             for key in ended:
                 del found[key]
     return list(found.values())
+
+
+async def decided(
+    asked: OpenRequest, journal: Journal, key: JournalKey, now: datetime
+) -> OpenRequest:
+    """Finds out which answer to a request counts, before anything is done about it.
+
+    Args:
+        asked: The request.
+        journal: Knows how far the runs of earlier answers have come, and is closed for them.
+        key: The run under way.
+        now: The time.
+
+    Returns:
+        The request with that answer as its last, and what is known of calls made on it.
+    """
+    for given in asked.answers:
+        if given.run_id == key.run_id:
+            break
+        if given.copied:
+            # That run is none of this conversation's business; it may be under way.
+            return replace(asked.up_to(given.run_id), begun=True)
+        record = await journal.close(replace(key, run_id=given.run_id))
+        # A journal that is not there may have been cleaned up.
+        forgotten = given.time is None or now - given.time > _JOURNALLED
+        if record is None and not forgotten:
+            continue
+        known = record.results if record is not None else {}
+        results = {call_id: known[call_id] for call_id in known.keys() & _ids(asked.request)}
+        return replace(asked.up_to(given.run_id), begun=True, results=results)
+    return asked.up_to(key.run_id)
 
 
 def continued_run(messages: Sequence[Message], answer: ApprovalResponse | None) -> str:
@@ -163,6 +241,8 @@ def request_for(
     now: datetime,
     default_s: int,
     taint: tuple[TaintSource, ...] = (),
+    *,
+    default_approve: bool = False,
 ) -> ApprovalRequest:
     """Returns the request for a reply.
 
@@ -174,6 +254,7 @@ def request_for(
         now: The time.
         default_s: Seconds if no rule says anything.
         taint: Where the model had read text of strangers.
+        default_approve: The default decision is to approve.
     """
     asked = {call.id: call for call in gated}
     shown = [asked.get(call.id, call) for call in calls]
@@ -184,6 +265,7 @@ def request_for(
         bindings=bindings_of(shown, {tool.name: tool.version for tool in toolset.tools}),
         expire_time=now + timedelta(seconds=min(timeouts, default=default_s)),
         taint=taint,
+        default_approve=default_approve,
     )
 
 

@@ -36,6 +36,10 @@ OUTCOME_UNKNOWN = (
 
 EXPIRED = f"{DENIED} Nobody answered before the deadline of the request."
 UNANSWERED = f"{DENIED} The user did not answer the request and went on with another message."
+NOT_REACHED = (
+    f"{NOT_STARTED_WITH} it was approved, but the run that had the approval ended before it came"
+    " to the call. Ask for it again if it is still wanted."
+)
 DEPENDED = f"{NOT_STARTED_WITH} it waited for the approval of other calls of the same reply."
 
 

@@ -236,6 +236,17 @@ class Journal(Protocol):
         """
         ...
 
+    async def close(self, key: JournalKey) -> StepRecord | None:
+        """Takes the fence of a run that is over, so that none of its dispatches writes any more.
+
+        Args:
+            key: The run; its attempt does not matter.
+
+        Returns:
+            The last step that the run has journalled; None if it never came to that.
+        """
+        ...
+
     async def open_step(self, key: JournalKey, record: StepRecord) -> None:
         """Writes a reply and its calls down, before any of them runs.
 

@@ -91,6 +91,10 @@ class TurnRules:
         """Returns the seconds that rules give a person to decide about calls of these tools."""
         return self._solver.timeouts(names, tainted=tainted)
 
+    def approves_by_default(self, names: Collection[str], *, tainted: bool) -> bool:
+        """Says whether calls of these tools are approved if nobody decides about them."""
+        return self._solver.approves_by_default(names, tainted=tainted)
+
     def take(self, messages: Iterable[Message]) -> None:
         """Takes in what a step stored."""
         self._history += calls_of(messages)

@@ -28,6 +28,7 @@ from strata.agent_loop.domain.tools import Seen, ToolResult, ToolSet
 from strata.agent_loop.loop.approvals import (
     OpenRequest,
     coming_taint,
+    decided,
     open_requests,
     request_for,
     settled_steps,
@@ -174,13 +175,17 @@ class Steps:
         answer = self._request.approval
         if answer is None or self.settled:
             return
-        mine = (a for a in self._waiting if a.answered_by == self._key.run_id)
-        if not any(asked.request.approval_id == answer.approval_id for asked in mine):
+        if all(asked.request.approval_id != answer.approval_id for asked in self._waiting):
             raise nothing_to_answer(answer.approval_id)
 
     async def _settle(self, asked: OpenRequest, resumed: StepRecord | None) -> StopReason | None:
         """Brings a request for approval to its end: what the person approved is run."""
         now, zone = self._ports.clock.now(), self._agent.timezone
+        if resumed is not None:
+            # It wrote its reply down, so its answer was the one that counts.
+            asked = asked.up_to(self._key.run_id)
+        else:
+            asked = await decided(asked, self._ports.journal, self._key, now)
         record = resumed or StepRecord(
             self.step,
             asked.message.step_id or new_id("step"),
@@ -285,14 +290,16 @@ class Steps:
             *coming_taint(calls, gated, self._toolset),
             *sources_of(self._window.messages, self._tainted_blocks),
         )
+        names = {call.name for call in gated}
         request = request_for(
             calls,
             gated,
             self._toolset,
-            self._rules.timeouts({call.name for call in gated}, tainted=bool(taint)),
+            self._rules.timeouts(names, tainted=bool(taint)),
             self._ports.clock.now(),
             self._ports.approval_s,
             taint,
+            default_approve=self._rules.approves_by_default(names, tainted=bool(taint)),
         )
         message = replace(
             self._assistant(record, {}),

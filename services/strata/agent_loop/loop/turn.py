@@ -175,7 +175,7 @@ class Turn:
                 conversation_id=self._key.conversation_id,
                 agent_id=self._key.agent_id,
                 run_id=self._key.run_id,
-                provenance=(Provenance.USER,),
+                provenance=(Provenance.SYSTEM if given.by_default else Provenance.USER,),
             )
             for given in (self._request.approval,)
             if given is not None

@@ -116,6 +116,15 @@ class ToolRulesSolver:
         gates = self._gating(tainted=tainted)
         return [rule.timeout_s for rule in gates if rule.tool_name in names and rule.timeout_s]
 
+    def approves_by_default(self, names: Collection[str], *, tainted: bool) -> bool:
+        """Says whether calls of these tools are approved if nobody decides about them.
+
+        Each needs a rule that says so, and none of the rules that gate it may say otherwise.
+        """
+        gates = self._gating(tainted=tainted)
+        said = [(rule.tool_name, rule.default_approve) for rule in gates]
+        return all((name, True) in said and (name, False) not in said for name in names)
+
     def _gating(self, *, tainted: bool) -> list[ToolRule]:
         gates = self._of(ToolRuleType.REQUIRES_APPROVAL)
         return [rule for rule in gates if tainted or not rule.when_tainted]

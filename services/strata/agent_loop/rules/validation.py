@@ -102,9 +102,18 @@ def _count_problems(rule: ToolRule) -> Iterator[tuple[str, str]]:
     if rule.type is ToolRuleType.REQUIRES_APPROVAL:
         if not 0 <= rule.timeout_s <= MAX_TIMEOUT_S:
             yield "timeout_s", f"must be between 0 (the default) and {MAX_TIMEOUT_S}"
+        if rule.default_approve and rule.when_tainted:
+            text = (
+                "must not be APPROVE with when_tainted: a person decides what strangers may lead to"
+            )
+            yield "default_decision", text
         return
-    for part in ("timeout_s", "when_tainted"):
-        if getattr(rule, part):
+    for part, given in (
+        ("timeout_s", rule.timeout_s),
+        ("when_tainted", rule.when_tainted),
+        ("default_decision", rule.default_approve),
+    ):
+        if given:
             yield part, f"does not belong to a {rule.type} rule"
 
 

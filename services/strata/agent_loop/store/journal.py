@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import text
@@ -93,6 +94,9 @@ _RECORD = text(
     """
 )
 
+# No dispatch has such a number.
+_FOR_GOOD = 2**31 - 1
+
 
 class PostgresJournal:
     """Implements `loop.ports.Journal`."""
@@ -102,10 +106,18 @@ class PostgresJournal:
 
     async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
         """Takes the fence for a repeated dispatch; returns the step if it is journalled."""
+        return await self._take_over(key, step)
+
+    async def close(self, key: JournalKey) -> StepRecord | None:
+        """Takes the fence of a run that is over, for good; returns its last step if journalled."""
+        return await self._take_over(replace(key, attempt=_FOR_GOOD), None)
+
+    async def _take_over(self, key: JournalKey, step: int | None) -> StepRecord | None:
         async with self._database.transaction() as connection:
             row = (await connection.execute(_TAKE_OVER, _fence(key))).one_or_none()
             if row is None:
                 raise _stale(key)
+            step = row.step if step is None else step
             if row.step != step or row.reply is None:
                 return None
             found = await connection.execute(

@@ -144,6 +144,7 @@ def _origin_to_proto(origin: Origin) -> pb.EditOrigin:
         run_id=origin.run_id,
         step_id=origin.step_id,
         tool_call_id=origin.tool_call_id,
+        tool_name=origin.tool_name,
         model=origin.model,
         reason=origin.reason,
         kind=_KINDS[origin.kind],

@@ -182,7 +182,7 @@ def to_edit_block(message: pb.EditBlockRequest) -> EditBlock:
     _check_revisions(checks, message)
     if message.origin.kind not in (pb.EDITOR_KIND_UNSPECIFIED, *EDITOR_KINDS):
         checks.fail("origin.kind", "must be one of the known kinds")
-    for name in ("agent_id", "run_id", "step_id", "tool_call_id", "model"):
+    for name in ("agent_id", "run_id", "step_id", "tool_call_id", "tool_name", "model"):
         checks.text(getattr(message.origin, name), f"origin.{name}", most=MAX_NAME_CHARS)
     checks.text(message.origin.reason, "origin.reason", most=MAX_REASON_CHARS)
     edit = to_edit(checks, message)
@@ -366,6 +366,7 @@ def _editor(message: pb.EditBlockRequest) -> Actor:
             run_id=caller.run_id or origin.run_id,
             step_id=origin.step_id,
             tool_call_id=origin.tool_call_id,
+            tool_name=origin.tool_name,
             model=origin.model,
             reason=origin.reason,
             kind=EDITOR_KINDS.get(origin.kind, EditorKind.UNKNOWN),

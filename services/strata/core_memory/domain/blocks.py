@@ -131,6 +131,7 @@ class Origin:
     reason: str = ""
     kind: EditorKind = EditorKind.UNKNOWN
     taint: tuple[str, ...] = ()
+    tool_name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

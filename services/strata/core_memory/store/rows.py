@@ -25,13 +25,13 @@ BLOCK_COLUMNS = (
 VERSION_COLUMNS = (
     "project_id, block_id, revision, label, value, description, char_limit, read_only, metadata,"
     " operation, agent_id, run_id, step_id, tool_call_id, model, reason, principal, create_time,"
-    " editor_kind, base_revision, undoes, taint"
+    " editor_kind, base_revision, undoes, taint, tool_name"
 )
 # Of a version, from the record that `records` made.
 VERSION_VALUES = (
     ":project, id, revision, label, value, description, char_limit, read_only, metadata,"
     " operation, by_agent, by_run, by_step, by_call, by_model, reason, principal, version_time,"
-    " editor_kind, base_revision, undoes, taint"
+    " editor_kind, base_revision, undoes, taint, by_tool"
 )
 # Changes travel as one JSON array: one statement whatever their number.
 RECORD = (
@@ -39,7 +39,8 @@ RECORD = (
     " revision bigint, metadata jsonb, create_time timestamptz, update_time timestamptz,"
     " delete_time timestamptz, operation text, by_agent text, by_run text, by_step text,"
     " by_call text, by_model text, reason text, principal text, version_time timestamptz,"
-    " editor_kind text, base_revision bigint, undoes text, taint text[]"
+    " editor_kind text, base_revision bigint, undoes text, taint text[],"
+    " by_tool text"
 )
 
 
@@ -69,6 +70,7 @@ def to_version(row: Row[Any]) -> Version:
         run_id=row.run_id,
         step_id=row.step_id,
         tool_call_id=row.tool_call_id,
+        tool_name=row.tool_name,
         model=row.model,
         reason=row.reason,
         kind=EditorKind(row.editor_kind),
@@ -118,6 +120,7 @@ def _record(block: Block, authorship: Authorship) -> dict[str, Any]:
         "by_run": origin.run_id,
         "by_step": origin.step_id,
         "by_call": origin.tool_call_id,
+        "by_tool": origin.tool_name,
         "by_model": origin.model,
         "reason": origin.reason,
         "principal": authorship.principal,

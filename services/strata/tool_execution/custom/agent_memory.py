@@ -155,6 +155,7 @@ class AgentMemory:
                             run_id=caller.run_id,
                             step_id=caller.step_id,
                             tool_call_id=call.id,
+                            tool_name=call.name,
                             model=caller.model,
                             kind=_KINDS.get(caller.agent_type, pb.EDITOR_KIND_AGENT),
                             taint=labels_to_proto(dict.fromkeys(taint)),

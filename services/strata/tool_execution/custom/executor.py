@@ -31,7 +31,15 @@ from strata.tool_execution.domain.sandbox import (
     RunStatus,
     Sandbox,
 )
-from strata.tool_execution.domain.tools import Call, Caller, Output, Tool, ToolError, ToolType
+from strata.tool_execution.domain.tools import (
+    Call,
+    Caller,
+    Effect,
+    Output,
+    Tool,
+    ToolError,
+    ToolType,
+)
 from strata.tool_execution.schema import derive
 
 _MAIN = "_strata_main"
@@ -163,6 +171,11 @@ class SandboxRunner:
         # Whatever a tool makes of its process, this is all that is taken from it.
         said = output.value if isinstance(output.value, Mapping) else {}
         blocks = state.checked(tool.name, said.get("blocks", {}))
+        if blocks and tool.effect is Effect.READ_ONLY:
+            raise ToolError(
+                f"{tool.name} was run, but nothing of what it changed in memory was stored: it is"
+                " declared read-only."
+            )
         return Ran(replace(output, value=said.get("value")), result.isolation, blocks)
 
     def _check_hosts(self, hosts: Sequence[str]) -> None:

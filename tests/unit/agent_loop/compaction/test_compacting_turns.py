@@ -19,7 +19,8 @@ from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.models.domain import ModelReply, Usage
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.shared.errors import AbortedError, Reason, UnavailableError
-from unit.agent_loop.loop.world import Died, LoopWorld, Sink, reply
+from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.world import LoopWorld, Sink, reply
 
 VIEW = View(5000)
 OVERFLOW = ModelError(ModelErrorKind.CONTEXT_OVERFLOW, "too long")

@@ -14,7 +14,8 @@ from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.approvals import open_requests
 from strata.agent_loop.loop.requests import View
 from strata.agent_loop.models.domain import Role
-from unit.agent_loop.loop.world import Died, LoopWorld, Sink
+from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.world import LoopWorld, Sink
 
 
 def gated_world(*names: str, **fields: Any) -> LoopWorld:

@@ -11,12 +11,8 @@ from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.models.domain import ModelReply, ToolChoice
 from strata.shared.tool_rules import ToolRuleType
-from unit.agent_loop.loop.world import (
-    Agents,
-    Died,
-    LoopWorld,
-    Sink,
-)
+from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.world import Agents, LoopWorld, Sink
 
 AUTO = ToolChoice()
 REASON = (

@@ -14,7 +14,6 @@ from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.loop.approvals import open_requests
 from strata.agent_loop.models.domain import ReasoningPart, TextPart, ToolCall
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.shared.errors import Reason
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.gated import (
@@ -30,8 +29,9 @@ from unit.agent_loop.loop.gated import (
     with_answer,
     yes,
 )
+from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.ruled import most, rule, told
-from unit.agent_loop.loop.world import USAGE, Died, LoopWorld, assert_pairs_are_whole, reply
+from unit.agent_loop.loop.world import USAGE, LoopWorld, assert_pairs_are_whole, reply
 
 GATE = ToolRuleType.REQUIRES_APPROVAL
 
@@ -217,34 +217,6 @@ async def test_a_tool_that_is_another_one_now_does_not_run(change: str) -> None:
     }
     assert refused.startswith(starts[change])
     assert free == "did reads"
-    assert not acts(world)
-
-
-async def test_an_answer_that_a_dead_run_took_along_is_not_acted_on_by_another() -> None:
-    world = gated_world("acts")
-    await world.run(None, world.calls("reads", "acts"))
-    world.models.error = ModelError(ModelErrorKind.NOT_CONFIGURED, "no model")
-    sink = await world.run(with_answer(world, yes(asked(world))))
-    assert sink.outcome.failure is not None
-    world.models.error = None
-    await world.run(world.request("And?"), reply("I do not know."))
-    assert {told.status for told in returns(world)} == {ToolStatus.UNKNOWN}
-    assert world.tools.batches == []
-    assert_a_provider_takes_it(world)
-
-
-async def test_a_second_answer_to_a_request_that_a_dead_run_had_answered_changes_nothing() -> None:
-    world = gated_world("acts")
-    await world.run(None, world.calls("acts"))
-    request = asked(world)
-    world.models.error = ModelError(ModelErrorKind.NOT_CONFIGURED, "no model")
-    await world.run(with_answer(world, no(request, "Mine.")))
-    world.models.error = None
-    sink = await world.run(with_answer(world, yes(request)))
-    assert sink.outcome.failure is not None
-    assert sink.outcome.failure.reason is Reason.APPROVAL_NOT_FOUND
-    await world.run(world.request("And?"), reply("It was denied."))
-    assert told(world) == ["Error: request to call tool denied. User reason: Mine."]
     assert not acts(world)
 
 

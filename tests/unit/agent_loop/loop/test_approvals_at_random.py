@@ -21,7 +21,8 @@ from unit.agent_loop.loop.gated import (
     returns,
     with_answer,
 )
-from unit.agent_loop.loop.world import Died, LoopWorld, assert_pairs_are_whole, reply
+from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
 
 VERDICTS = ("approve", "deny", "client", "forget")
 # The process dies at this call to the outside; the run is dispatched again, or given up.
@@ -65,6 +66,8 @@ class Story:
             await self._answer(open_now[0].request, words, death)
         elif kind == "again" and self.answered:
             request, _ = self.answered[-1]
+            # Where the first answer was lost before its calls, this one counts.
+            self.approved |= {call.id for call in request.tool_calls}
             everything = [Decision(call.id, approve=True) for call in request.tool_calls]
             await self._run(with_answer(world, answer(request, *everything)), [], None)
 

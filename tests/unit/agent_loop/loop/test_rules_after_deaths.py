@@ -14,6 +14,7 @@ from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import ToolBatch
 from strata.agent_loop.rules.history import calls_of
 from strata.agent_loop.rules.solver import ToolRulesSolver
+from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.ruled import (
     child,
     conditional,
@@ -29,12 +30,7 @@ from unit.agent_loop.loop.ruled import (
     until_done,
     world_with,
 )
-from unit.agent_loop.loop.world import (
-    Died,
-    LoopWorld,
-    assert_pairs_are_whole,
-    reply,
-)
+from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
 
 
 def told_in(world: LoopWorld) -> list[tuple[str, str, str, str]]:

@@ -15,8 +15,9 @@ from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import ToolSet
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.gated import acts, answer, asked, no, with_answer, yes
+from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.ruled import rule, told
-from unit.agent_loop.loop.world import Died, LoopWorld, Sink, reply
+from unit.agent_loop.loop.world import LoopWorld, Sink, reply
 
 WEB, MCP = Provenance.WEB, Provenance.MCP
 GATE = ToolRule(ToolRuleType.REQUIRES_APPROVAL, "acts", when_tainted=True, timeout_s=60)

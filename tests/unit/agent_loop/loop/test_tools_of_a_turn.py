@@ -9,7 +9,8 @@ import pytest
 from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.tools import FILE_TOOLS, Seen
 from strata.agent_loop.models.domain import FinishReason
-from unit.agent_loop.loop.world import Agents, Died, LoopWorld, assert_pairs_are_whole, reply
+from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.world import Agents, LoopWorld, assert_pairs_are_whole, reply
 
 
 def with_tools(world: LoopWorld, *names: str) -> None:

@@ -26,14 +26,8 @@ from strata.shared.errors import (
     Reason,
     UnavailableError,
 )
-from unit.agent_loop.loop.world import (
-    USAGE,
-    Died,
-    LoopWorld,
-    Sink,
-    assert_pairs_are_whole,
-    reply,
-)
+from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.world import USAGE, LoopWorld, Sink, assert_pairs_are_whole, reply
 from unit.loop_time import put_forward
 
 

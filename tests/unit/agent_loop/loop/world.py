@@ -6,11 +6,12 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from strata.agent_loop.domain.agents import Agent, AgentType, ModelConfig
 from strata.agent_loop.domain.events import MessageStored, RunEvent, RunFinished
-from strata.agent_loop.domain.journal import JournalKey, StepRecord
+from strata.agent_loop.domain.journal import JournalKey
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.messages import (
     Message,
@@ -63,30 +64,9 @@ from strata.agent_loop.prompts.system_message import ArchivalStats, Metadata, as
 from strata.shared.clock import ManualClock
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
+from unit.agent_loop.loop.journals import Fate, Journal, stale
 
 USAGE = Usage(prompt_tokens=10, completion_tokens=5)
-
-
-class Died(BaseException):
-    """The process is gone: nothing after this runs."""
-
-
-class Fate:
-    """Counts the calls to the outside and lets one of them be the last."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.last: int | None = None
-
-    def step(self) -> None:
-        """Dies if the time has come."""
-        self.calls += 1
-        if self.last is not None and self.calls > self.last:
-            raise Died
-
-
-def stale() -> AbortedError:
-    return AbortedError("stale", reason=Reason.STALE_ATTEMPT)
 
 
 class Recall:
@@ -102,6 +82,7 @@ class Recall:
         self.swaps: list[WindowSwap] = []
         self.on_swap: Callable[[], None] = lambda: None
         self.commits: list[StepCommit] = []
+        self.now: Callable[[], datetime | None] = lambda: None
         self._agent = agent
         self._fate = fate
         self._fence: tuple[str, int] = ("", 0)
@@ -157,7 +138,9 @@ class Recall:
     def _store(self, messages: Sequence[Message]) -> list[Message]:
         stored = []
         for message in messages:
-            stored.append(replace(message, sequence=len(self.log) + 1))
+            # Answers are asked for their age.
+            now = self.now() if message.role is MessageRole.APPROVAL else None
+            stored.append(replace(message, sequence=len(self.log) + 1, create_time=now))
             self.log[message.id] = stored[-1]
         return stored
 
@@ -180,40 +163,6 @@ class Recall:
         self._fate.step()
         stored = tuple(self.log[message.id] for message in commit.messages)
         return CommittedStep(stored, self.revision, len(self.messages) + self.hidden)
-
-
-class Journal:
-    """A journal with the fence of the real one."""
-
-    def __init__(self, fate: Fate) -> None:
-        self.rows: dict[str, tuple[int, StepRecord | None]] = {}
-        self.opened = 0
-        self._fate = fate
-
-    async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
-        self._fate.step()
-        attempt, record = self.rows.get(key.run_id, (0, None))
-        if attempt > key.attempt:
-            raise stale()
-        self.rows[key.run_id] = (key.attempt, record)
-        return record if record is not None and record.step == step else None
-
-    async def open_step(self, key: JournalKey, record: StepRecord) -> None:
-        self._fate.step()
-        if self.rows.get(key.run_id, (0, None))[0] > key.attempt:
-            raise stale()
-        self.rows[key.run_id] = (key.attempt, record)
-        self.opened += 1
-        self._fate.step()
-
-    async def record(self, key: JournalKey, step: int, results: Sequence[ToolResult]) -> None:
-        self._fate.step()
-        attempt, record = self.rows[key.run_id]
-        if attempt != key.attempt or record is None or record.step != step:
-            raise stale()
-        known = {**record.results, **{r.tool_return.tool_call_id: r for r in results}}
-        self.rows[key.run_id] = (attempt, replace(record, results=known))
-        self._fate.step()
 
 
 def _summary(request: ModelRequest) -> ModelReply:
@@ -437,6 +386,7 @@ class LoopWorld:
         metadata = Metadata(self.clock.now(), "UTC", None, 0)
         system = assemble(self.agent.system, self.memory.text, metadata)
         self.recall = Recall(self.agent, system, self.fate)
+        self.recall.now = self.clock.now
         self.journal = Journal(self.fate)
         self.model = Model(self.fate)
         self.tools = Tools(self.fate, self.clock)

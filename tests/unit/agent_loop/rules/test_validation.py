@@ -60,6 +60,7 @@ def test_every_type_can_be_right(kind: str) -> None:
         ("prefilled_arguments_json", {"a": "{}"}),
         ("when_tainted", True),
         ("timeout_s", 60),
+        ("default_decision", pb.DEFAULT_DECISION_APPROVE),
     ],
 )
 def test_settings_that_a_type_ignores_are_refused(kind: str, field: str, value: Any) -> None:
@@ -72,6 +73,7 @@ def test_settings_that_a_type_ignores_are_refused(kind: str, field: str, value: 
         "prefilled_arguments_json": {"run_first", "constrain_child_tools"},
         "when_tainted": {"requires_approval"},
         "timeout_s": {"requires_approval"},
+        "default_decision": {"requires_approval"},
     }
     if kind not in used[field]:
         found = rule_violations("tool_rules", [rule(kind, **{**GOOD[kind], field: value})])
@@ -150,3 +152,14 @@ def test_contradictions_are_found() -> None:
 def test_there_is_an_end_to_the_number_of_rules() -> None:
     assert wrong(*[rule("exit_loop")] * MAX_RULES) == []
     assert wrong(*[rule("exit_loop")] * (MAX_RULES + 1)) == [""]
+
+
+def test_nothing_is_approved_by_default_after_text_of_strangers() -> None:
+    approve, deny = pb.DEFAULT_DECISION_APPROVE, pb.DEFAULT_DECISION_DENY
+    both = rule("requires_approval", default_decision=approve, when_tainted=True)
+    assert wrong(both) == ["[0].default_decision"]
+    assert wrong(rule("requires_approval", default_decision=approve)) == []
+    assert wrong(rule("requires_approval", default_decision=deny, when_tainted=True)) == []
+    unknown = rule("requires_approval")
+    unknown.default_decision = 9  # type: ignore[assignment]
+    assert wrong(unknown) == ["[0].default_decision"]

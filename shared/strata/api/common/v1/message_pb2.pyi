@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from strata.api.common.v1 import tool_pb2 as _tool_pb2
 from strata.api.common.v1 import usage_pb2 as _usage_pb2
 import builtins as _builtins
 import sys
@@ -317,15 +318,18 @@ class ApprovalRequestPart(_message.Message):
     WAITING_CALLS_FIELD_NUMBER: _builtins.int
     BINDINGS_FIELD_NUMBER: _builtins.int
     TAINT_FIELD_NUMBER: _builtins.int
+    DEFAULT_DECISION_FIELD_NUMBER: _builtins.int
     approval_id: _builtins.str
     """Id of the approval request."""
+    default_decision: _tool_pb2.DefaultDecision.ValueType
+    """The default decision: approved or, unset, denied."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallPart]:
         """The calls that wait for a decision."""
 
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
-        """When the calls are denied if nobody has answered."""
+        """When the default decision is taken if nobody has answered."""
 
     @_builtins.property
     def waiting_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallPart]:
@@ -352,10 +356,11 @@ class ApprovalRequestPart(_message.Message):
         waiting_calls: _abc.Iterable[Global___ToolCallPart] | None = ...,
         bindings: _abc.Iterable[Global___ApprovalBinding] | None = ...,
         taint: _abc.Iterable[Global___TaintSource] | None = ...,
+        default_decision: _tool_pb2.DefaultDecision.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "bindings", b"bindings", "expire_time", b"expire_time", "taint", b"taint", "tool_calls", b"tool_calls", "waiting_calls", b"waiting_calls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "bindings", b"bindings", "default_decision", b"default_decision", "expire_time", b"expire_time", "taint", b"taint", "tool_calls", b"tool_calls", "waiting_calls", b"waiting_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -485,8 +490,11 @@ class ApprovalResponsePart(_message.Message):
 
     APPROVAL_ID_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
+    BY_DEFAULT_FIELD_NUMBER: _builtins.int
     approval_id: _builtins.str
     """Id of the approval request that this answers."""
+    by_default: _builtins.bool
+    """True if nobody had answered before the deadline, and this is the default decision."""
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApprovalDecision]:
         """One decision per call."""
@@ -496,10 +504,11 @@ class ApprovalResponsePart(_message.Message):
         *,
         approval_id: _builtins.str = ...,
         decisions: _abc.Iterable[Global___ApprovalDecision] | None = ...,
+        by_default: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "decisions", b"decisions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "by_default", b"by_default", "decisions", b"decisions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

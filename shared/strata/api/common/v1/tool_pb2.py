@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fstrata/api/common/v1/tool.proto\x12\x14strata.api.common.v1\"\x88\x04\n\x08ToolRule\x12\x30\n\x04type\x18\x01 \x01(\x0e\x32\".strata.api.common.v1.ToolRuleType\x12\x11\n\ttool_name\x18\x02 \x01(\t\x12\x10\n\x08\x63hildren\x18\x03 \x03(\t\x12T\n\x14\x63hild_output_mapping\x18\x04 \x03(\x0b\x32\x36.strata.api.common.v1.ToolRule.ChildOutputMappingEntry\x12\x15\n\rdefault_child\x18\x05 \x01(\t\x12\x1e\n\x16require_output_mapping\x18\x06 \x01(\x08\x12\x17\n\x0fmax_count_limit\x18\x07 \x01(\x05\x12\\\n\x18prefilled_arguments_json\x18\x08 \x03(\x0b\x32:.strata.api.common.v1.ToolRule.PrefilledArgumentsJsonEntry\x12\x14\n\x0cwhen_tainted\x18\t \x01(\x08\x12\x11\n\ttimeout_s\x18\n \x01(\x05\x1a\x39\n\x17\x43hildOutputMappingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a=\n\x1bPrefilledArgumentsJsonEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*\xee\x01\n\x08ToolType\x12\x19\n\x15TOOL_TYPE_UNSPECIFIED\x10\x00\x12\x14\n\x10TOOL_TYPE_CUSTOM\x10\x01\x12\x12\n\x0eTOOL_TYPE_CORE\x10\x02\x12\x14\n\x10TOOL_TYPE_MEMORY\x10\x03\x12\x17\n\x13TOOL_TYPE_SLEEPTIME\x10\x04\x12\x13\n\x0fTOOL_TYPE_FILES\x10\x05\x12\x19\n\x15TOOL_TYPE_MULTI_AGENT\x10\x06\x12\x15\n\x11TOOL_TYPE_BUILTIN\x10\x07\x12\x11\n\rTOOL_TYPE_MCP\x10\x08\x12\x14\n\x10TOOL_TYPE_CLIENT\x10\t*}\n\nToolEffect\x12\x1b\n\x17TOOL_EFFECT_UNSPECIFIED\x10\x00\x12\x19\n\x15TOOL_EFFECT_READ_ONLY\x10\x01\x12\x1a\n\x16TOOL_EFFECT_IDEMPOTENT\x10\x02\x12\x1b\n\x17TOOL_EFFECT_SIDE_EFFECT\x10\x03*\xf1\x02\n\x0cToolRuleType\x12\x1e\n\x1aTOOL_RULE_TYPE_UNSPECIFIED\x10\x00\x12\x1c\n\x18TOOL_RULE_TYPE_RUN_FIRST\x10\x01\x12\x1c\n\x18TOOL_RULE_TYPE_EXIT_LOOP\x10\x02\x12 \n\x1cTOOL_RULE_TYPE_CONTINUE_LOOP\x10\x03\x12\x1e\n\x1aTOOL_RULE_TYPE_CONDITIONAL\x10\x04\x12(\n$TOOL_RULE_TYPE_CONSTRAIN_CHILD_TOOLS\x10\x05\x12%\n!TOOL_RULE_TYPE_MAX_COUNT_PER_STEP\x10\x06\x12#\n\x1fTOOL_RULE_TYPE_PARENT_LAST_TOOL\x10\x07\x12\'\n#TOOL_RULE_TYPE_REQUIRED_BEFORE_EXIT\x10\x08\x12$\n TOOL_RULE_TYPE_REQUIRES_APPROVAL\x10\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fstrata/api/common/v1/tool.proto\x12\x14strata.api.common.v1\"\xc9\x04\n\x08ToolRule\x12\x30\n\x04type\x18\x01 \x01(\x0e\x32\".strata.api.common.v1.ToolRuleType\x12\x11\n\ttool_name\x18\x02 \x01(\t\x12\x10\n\x08\x63hildren\x18\x03 \x03(\t\x12T\n\x14\x63hild_output_mapping\x18\x04 \x03(\x0b\x32\x36.strata.api.common.v1.ToolRule.ChildOutputMappingEntry\x12\x15\n\rdefault_child\x18\x05 \x01(\t\x12\x1e\n\x16require_output_mapping\x18\x06 \x01(\x08\x12\x17\n\x0fmax_count_limit\x18\x07 \x01(\x05\x12\\\n\x18prefilled_arguments_json\x18\x08 \x03(\x0b\x32:.strata.api.common.v1.ToolRule.PrefilledArgumentsJsonEntry\x12\x14\n\x0cwhen_tainted\x18\t \x01(\x08\x12\x11\n\ttimeout_s\x18\n \x01(\x05\x12?\n\x10\x64\x65\x66\x61ult_decision\x18\x0b \x01(\x0e\x32%.strata.api.common.v1.DefaultDecision\x1a\x39\n\x17\x43hildOutputMappingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a=\n\x1bPrefilledArgumentsJsonEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*\xee\x01\n\x08ToolType\x12\x19\n\x15TOOL_TYPE_UNSPECIFIED\x10\x00\x12\x14\n\x10TOOL_TYPE_CUSTOM\x10\x01\x12\x12\n\x0eTOOL_TYPE_CORE\x10\x02\x12\x14\n\x10TOOL_TYPE_MEMORY\x10\x03\x12\x17\n\x13TOOL_TYPE_SLEEPTIME\x10\x04\x12\x13\n\x0fTOOL_TYPE_FILES\x10\x05\x12\x19\n\x15TOOL_TYPE_MULTI_AGENT\x10\x06\x12\x15\n\x11TOOL_TYPE_BUILTIN\x10\x07\x12\x11\n\rTOOL_TYPE_MCP\x10\x08\x12\x14\n\x10TOOL_TYPE_CLIENT\x10\t*}\n\nToolEffect\x12\x1b\n\x17TOOL_EFFECT_UNSPECIFIED\x10\x00\x12\x19\n\x15TOOL_EFFECT_READ_ONLY\x10\x01\x12\x1a\n\x16TOOL_EFFECT_IDEMPOTENT\x10\x02\x12\x1b\n\x17TOOL_EFFECT_SIDE_EFFECT\x10\x03*\xf1\x02\n\x0cToolRuleType\x12\x1e\n\x1aTOOL_RULE_TYPE_UNSPECIFIED\x10\x00\x12\x1c\n\x18TOOL_RULE_TYPE_RUN_FIRST\x10\x01\x12\x1c\n\x18TOOL_RULE_TYPE_EXIT_LOOP\x10\x02\x12 \n\x1cTOOL_RULE_TYPE_CONTINUE_LOOP\x10\x03\x12\x1e\n\x1aTOOL_RULE_TYPE_CONDITIONAL\x10\x04\x12(\n$TOOL_RULE_TYPE_CONSTRAIN_CHILD_TOOLS\x10\x05\x12%\n!TOOL_RULE_TYPE_MAX_COUNT_PER_STEP\x10\x06\x12#\n\x1fTOOL_RULE_TYPE_PARENT_LAST_TOOL\x10\x07\x12\'\n#TOOL_RULE_TYPE_REQUIRED_BEFORE_EXIT\x10\x08\x12$\n TOOL_RULE_TYPE_REQUIRES_APPROVAL\x10\t*l\n\x0f\x44\x65\x66\x61ultDecision\x12 \n\x1c\x44\x45\x46\x41ULT_DECISION_UNSPECIFIED\x10\x00\x12\x19\n\x15\x44\x45\x46\x41ULT_DECISION_DENY\x10\x01\x12\x1c\n\x18\x44\x45\x46\x41ULT_DECISION_APPROVE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,16 +35,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOOLRULE_CHILDOUTPUTMAPPINGENTRY']._serialized_options = b'8\001'
   _globals['_TOOLRULE_PREFILLEDARGUMENTSJSONENTRY']._loaded_options = None
   _globals['_TOOLRULE_PREFILLEDARGUMENTSJSONENTRY']._serialized_options = b'8\001'
-  _globals['_TOOLTYPE']._serialized_start=581
-  _globals['_TOOLTYPE']._serialized_end=819
-  _globals['_TOOLEFFECT']._serialized_start=821
-  _globals['_TOOLEFFECT']._serialized_end=946
-  _globals['_TOOLRULETYPE']._serialized_start=949
-  _globals['_TOOLRULETYPE']._serialized_end=1318
+  _globals['_TOOLTYPE']._serialized_start=646
+  _globals['_TOOLTYPE']._serialized_end=884
+  _globals['_TOOLEFFECT']._serialized_start=886
+  _globals['_TOOLEFFECT']._serialized_end=1011
+  _globals['_TOOLRULETYPE']._serialized_start=1014
+  _globals['_TOOLRULETYPE']._serialized_end=1383
+  _globals['_DEFAULTDECISION']._serialized_start=1385
+  _globals['_DEFAULTDECISION']._serialized_end=1493
   _globals['_TOOLRULE']._serialized_start=58
-  _globals['_TOOLRULE']._serialized_end=578
-  _globals['_TOOLRULE_CHILDOUTPUTMAPPINGENTRY']._serialized_start=458
-  _globals['_TOOLRULE_CHILDOUTPUTMAPPINGENTRY']._serialized_end=515
-  _globals['_TOOLRULE_PREFILLEDARGUMENTSJSONENTRY']._serialized_start=517
-  _globals['_TOOLRULE_PREFILLEDARGUMENTSJSONENTRY']._serialized_end=578
+  _globals['_TOOLRULE']._serialized_end=643
+  _globals['_TOOLRULE_CHILDOUTPUTMAPPINGENTRY']._serialized_start=523
+  _globals['_TOOLRULE_CHILDOUTPUTMAPPINGENTRY']._serialized_end=580
+  _globals['_TOOLRULE_PREFILLEDARGUMENTSJSONENTRY']._serialized_start=582
+  _globals['_TOOLRULE_PREFILLEDARGUMENTSJSONENTRY']._serialized_end=643
 # @@protoc_insertion_point(module_scope)

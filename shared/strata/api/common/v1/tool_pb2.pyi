@@ -157,6 +157,30 @@ TOOL_RULE_TYPE_REQUIRES_APPROVAL: ToolRuleType.ValueType  # 9
 """(requires_approval) The tool waits for a person."""
 Global___ToolRuleType: _TypeAlias = ToolRuleType  # noqa: Y015
 
+class _DefaultDecision:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DefaultDecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DefaultDecision.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DEFAULT_DECISION_UNSPECIFIED: _DefaultDecision.ValueType  # 0
+    """Denied."""
+    DEFAULT_DECISION_DENY: _DefaultDecision.ValueType  # 1
+    """Denied."""
+    DEFAULT_DECISION_APPROVE: _DefaultDecision.ValueType  # 2
+    """Approved: they run then, without a message from anybody."""
+
+class DefaultDecision(_DefaultDecision, metaclass=_DefaultDecisionEnumTypeWrapper):
+    """What becomes of calls that nobody has decided about before the deadline."""
+
+DEFAULT_DECISION_UNSPECIFIED: DefaultDecision.ValueType  # 0
+"""Denied."""
+DEFAULT_DECISION_DENY: DefaultDecision.ValueType  # 1
+"""Denied."""
+DEFAULT_DECISION_APPROVE: DefaultDecision.ValueType  # 2
+"""Approved: they run then, without a message from anybody."""
+Global___DefaultDecision: _TypeAlias = DefaultDecision  # noqa: Y015
+
 @_typing.final
 class ToolRule(_message.Message):
     """One rule about when a tool may or must be called. A field that does not
@@ -216,6 +240,7 @@ class ToolRule(_message.Message):
     PREFILLED_ARGUMENTS_JSON_FIELD_NUMBER: _builtins.int
     WHEN_TAINTED_FIELD_NUMBER: _builtins.int
     TIMEOUT_S_FIELD_NUMBER: _builtins.int
+    DEFAULT_DECISION_FIELD_NUMBER: _builtins.int
     type: Global___ToolRuleType.ValueType
     """Which rule."""
     tool_name: _builtins.str
@@ -234,8 +259,15 @@ class ToolRule(_message.Message):
     (requires_approval).
     """
     timeout_s: _builtins.int
-    """Seconds until an unanswered request counts as denied (requires_approval); 0
-    means the server's default, at most 30 days. Of several calls the shortest.
+    """Seconds until the default decision is taken about an unanswered request
+    (requires_approval); 0 means the server's default, at most 30 days. Of several
+    calls the shortest.
+    """
+    default_decision: Global___DefaultDecision.ValueType
+    """What becomes of a call after the deadline (requires_approval). A request is
+    approved by default only if every call that it asks about has a rule that says
+    so, and no rule that gates one of them says otherwise. APPROVE is refused
+    together with when_tainted.
     """
     @_builtins.property
     def children(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -266,10 +298,11 @@ class ToolRule(_message.Message):
         prefilled_arguments_json: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         when_tainted: _builtins.bool = ...,
         timeout_s: _builtins.int = ...,
+        default_decision: Global___DefaultDecision.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_output_mapping", b"child_output_mapping", "children", b"children", "default_child", b"default_child", "max_count_limit", b"max_count_limit", "prefilled_arguments_json", b"prefilled_arguments_json", "require_output_mapping", b"require_output_mapping", "timeout_s", b"timeout_s", "tool_name", b"tool_name", "type", b"type", "when_tainted", b"when_tainted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["child_output_mapping", b"child_output_mapping", "children", b"children", "default_child", b"default_child", "default_decision", b"default_decision", "max_count_limit", b"max_count_limit", "prefilled_arguments_json", b"prefilled_arguments_json", "require_output_mapping", b"require_output_mapping", "timeout_s", b"timeout_s", "tool_name", b"tool_name", "type", b"type", "when_tainted", b"when_tainted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

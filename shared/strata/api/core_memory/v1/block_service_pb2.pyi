@@ -1081,6 +1081,7 @@ class EditOrigin(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     TAINT_FIELD_NUMBER: _builtins.int
+    TOOL_NAME_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent that edited; empty for the API."""
     run_id: _builtins.str
@@ -1095,6 +1096,8 @@ class EditOrigin(_message.Message):
     """Why, in words."""
     kind: Global___EditorKind.ValueType
     """What kind of hand."""
+    tool_name: _builtins.str
+    """Name of the tool that was called."""
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
         """Text of strangers that the editor had read: WEB, MCP. The block is marked with
@@ -1112,10 +1115,11 @@ class EditOrigin(_message.Message):
         reason: _builtins.str = ...,
         kind: Global___EditorKind.ValueType = ...,
         taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
+        tool_name: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "kind", b"kind", "model", b"model", "reason", b"reason", "run_id", b"run_id", "step_id", b"step_id", "taint", b"taint", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "kind", b"kind", "model", b"model", "reason", b"reason", "run_id", b"run_id", "step_id", b"step_id", "taint", b"taint", "tool_call_id", b"tool_call_id", "tool_name", b"tool_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -76,7 +76,9 @@ class ApiKey(_message.Message):
     """Name."""
     @_builtins.property
     def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What it may do: "read", "write", "run", "admin"."""
+        """What it may do: "read", "write", "run", "approve", "admin". Who may "run" may also
+        answer requests for approval; "approve" alone lists, shows and answers them.
+        """
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:

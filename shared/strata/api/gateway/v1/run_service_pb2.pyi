@@ -685,8 +685,8 @@ class Approval(_message.Message):
     decided: _builtins.bool
     """True once somebody, or the deadline, has decided."""
     answer_run_id: _builtins.str
-    """The run that went on with the answer, or with a message in its place; empty
-    if there was none, as after the deadline.
+    """The run that went on with the answer, with the default decision, or with a
+    message in its place; empty if there was none, as after a deadline that denies.
     """
     @_builtins.property
     def request(self) -> _message_pb2.ApprovalRequestPart:
@@ -776,6 +776,52 @@ class ListApprovalsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListApprovalsResponse: _TypeAlias = ListApprovalsResponse  # noqa: Y015
+
+@_typing.final
+class GetApprovalRequest(_message.Message):
+    """Asks for an approval."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVAL_ID_FIELD_NUMBER: _builtins.int
+    approval_id: _builtins.str
+    """The request for approval."""
+    def __init__(
+        self,
+        *,
+        approval_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetApprovalRequest: _TypeAlias = GetApprovalRequest  # noqa: Y015
+
+@_typing.final
+class GetApprovalResponse(_message.Message):
+    """One approval."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    APPROVAL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def approval(self) -> Global___Approval:
+        """The approval."""
+
+    def __init__(
+        self,
+        *,
+        approval: Global___Approval | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetApprovalResponse: _TypeAlias = GetApprovalResponse  # noqa: Y015
 
 @_typing.final
 class ExplainRunRequest(_message.Message):

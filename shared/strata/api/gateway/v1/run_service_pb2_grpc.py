@@ -80,6 +80,11 @@ class RunServiceStub:
                 request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ListApprovalsRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ListApprovalsResponse.FromString,
                 _registered_method=True)
+        self.GetApproval = channel.unary_unary(
+                '/strata.api.gateway.v1.RunService/GetApproval',
+                request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetApprovalRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetApprovalResponse.FromString,
+                _registered_method=True)
         self.ExplainRun = channel.unary_unary(
                 '/strata.api.gateway.v1.RunService/ExplainRun',
                 request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ExplainRunRequest.SerializeToString,
@@ -150,7 +155,8 @@ class RunServiceServicer:
         """Answers an approval request and streams the run that goes on: approved calls
         run, each at most once; denied ones are told to the model with the reason. An
         answer counts once; a repeated request_id gives the events of the first run.
-        Denying is possible whatever has become of the tools. NOT_FOUND
+        Denying is possible whatever has become of the tools. If the run that has the
+        answer ends before it came to the calls, the request is open again. NOT_FOUND
         (APPROVAL_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
         INVALID_ARGUMENT (other tool call ids, other arguments), FAILED_PRECONDITION
         (APPROVAL_DECIDED, APPROVAL_EXPIRED, APPROVAL_OUTDATED), ALREADY_EXISTS
@@ -162,6 +168,13 @@ class RunServiceServicer:
 
     def ListApprovals(self, request, context):
         """Lists approval requests of all agents of the project, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetApproval(self, request, context):
+        """Returns an approval request, decided or not. NOT_FOUND (APPROVAL_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -216,6 +229,11 @@ def add_RunServiceServicer_to_server(servicer, server):
                     servicer.ListApprovals,
                     request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ListApprovalsRequest.FromString,
                     response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ListApprovalsResponse.SerializeToString,
+            ),
+            'GetApproval': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetApproval,
+                    request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetApprovalRequest.FromString,
+                    response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetApprovalResponse.SerializeToString,
             ),
             'ExplainRun': grpc.unary_unary_rpc_method_handler(
                     servicer.ExplainRun,
@@ -445,6 +463,33 @@ class RunService:
             '/strata.api.gateway.v1.RunService/ListApprovals',
             strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ListApprovalsRequest.SerializeToString,
             strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ListApprovalsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetApproval(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.gateway.v1.RunService/GetApproval',
+            strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetApprovalRequest.SerializeToString,
+            strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetApprovalResponse.FromString,
             options,
             channel_credentials,
             insecure,

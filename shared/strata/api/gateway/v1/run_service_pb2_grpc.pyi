@@ -49,7 +49,8 @@ class RunServiceStub:
     """Answers an approval request and streams the run that goes on: approved calls
     run, each at most once; denied ones are told to the model with the reason. An
     answer counts once; a repeated request_id gives the events of the first run.
-    Denying is possible whatever has become of the tools. NOT_FOUND
+    Denying is possible whatever has become of the tools. If the run that has the
+    answer ends before it came to the calls, the request is open again. NOT_FOUND
     (APPROVAL_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
     INVALID_ARGUMENT (other tool call ids, other arguments), FAILED_PRECONDITION
     (APPROVAL_DECIDED, APPROVAL_EXPIRED, APPROVAL_OUTDATED), ALREADY_EXISTS
@@ -57,6 +58,8 @@ class RunServiceStub:
     """
     ListApprovals: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ListApprovalsRequest, _run_service_pb2.ListApprovalsResponse]
     """Lists approval requests of all agents of the project, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+    GetApproval: _aio.UnaryUnaryMultiCallable[_run_service_pb2.GetApprovalRequest, _run_service_pb2.GetApprovalResponse]
+    """Returns an approval request, decided or not. NOT_FOUND (APPROVAL_NOT_FOUND)."""
     ExplainRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ExplainRunRequest, _run_service_pb2.ExplainRunResponse]
     """Tells what a run did and where its time and tokens went. NOT_FOUND (RUN_NOT_FOUND)."""
 
@@ -131,7 +134,8 @@ class RunServiceServicer:
         """Answers an approval request and streams the run that goes on: approved calls
         run, each at most once; denied ones are told to the model with the reason. An
         answer counts once; a repeated request_id gives the events of the first run.
-        Denying is possible whatever has become of the tools. NOT_FOUND
+        Denying is possible whatever has become of the tools. If the run that has the
+        answer ends before it came to the calls, the request is open again. NOT_FOUND
         (APPROVAL_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
         INVALID_ARGUMENT (other tool call ids, other arguments), FAILED_PRECONDITION
         (APPROVAL_DECIDED, APPROVAL_EXPIRED, APPROVAL_OUTDATED), ALREADY_EXISTS
@@ -144,6 +148,13 @@ class RunServiceServicer:
         context: _aio.ServicerContext[_run_service_pb2.ListApprovalsRequest, _abc.Awaitable[_run_service_pb2.ListApprovalsResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.ListApprovalsResponse]:
         """Lists approval requests of all agents of the project, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
+
+    def GetApproval(
+        self,
+        request: _run_service_pb2.GetApprovalRequest,
+        context: _aio.ServicerContext[_run_service_pb2.GetApprovalRequest, _abc.Awaitable[_run_service_pb2.GetApprovalResponse]],
+    ) -> _abc.Awaitable[_run_service_pb2.GetApprovalResponse]:
+        """Returns an approval request, decided or not. NOT_FOUND (APPROVAL_NOT_FOUND)."""
 
     def ExplainRun(
         self,

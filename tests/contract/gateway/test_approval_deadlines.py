@@ -1,0 +1,161 @@
+"""Deadlines that approve, and answers whose runs come to nothing, on the real store."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from contract.gateway.stores import Gateways
+from contract.gateway.test_approvals import answering, asking, refused
+from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.common.v1 import message_pb2
+from strata.gateway.runs.approvals import ApprovalFilter, OnApproval
+from strata.gateway.runs.defaults import DefaultAnswers
+from strata.gateway.runs.domain import Dispatch, Ending, RunFailure, RunState, StopReason
+from strata.gateway.runs.store import PostgresRunStore
+from strata.shared.errors import FailedPreconditionError, Reason
+
+REQUEST = message_pb2.ApprovalRequestPart(
+    tool_calls=[
+        message_pb2.ToolCallPart(tool_call_id=call_id, name="pay") for call_id in ("c1", "c2")
+    ],
+    bindings=[message_pb2.ApprovalBinding(tool_call_id="c1", arguments_hash="h")],
+)
+FAILED = replace(
+    WELL, stop_reason=StopReason.ERROR, failure=RunFailure("INTERNAL", "x", retryable=True)
+)
+
+
+def lenient(seconds: float) -> tuple[str, Ending]:
+    """A request that its deadline approves, and the end of a run with it."""
+    approval_id, ending = asking(seconds)
+    assert ending.asked is not None
+    request = message_pb2.ApprovalRequestPart(approval_id=approval_id)
+    request.MergeFrom(REQUEST)
+    asked = replace(ending.asked, request=request.SerializeToString(), default_approve=True)
+    return approval_id, replace(ending, asked=asked)
+
+
+async def asks(gateways: Gateways, seconds: float, conversation: str = "conversation-1") -> str:
+    fence = await taken(gateways.first, "gateway-1", conversation)
+    approval_id, ending = lenient(seconds)
+    await gateways.first.finish(fence, ending, events(1), take_next=True)
+    return approval_id
+
+
+def giving(store: PostgresRunStore) -> tuple[DefaultAnswers, list[Dispatch]]:
+    started: list[Dispatch] = []
+    return DefaultAnswers(store, started.append, poll_s=1), started
+
+
+async def test_before_its_deadline_nothing_is_approved(gateways: Gateways) -> None:
+    approval_id = await asks(gateways, 600)
+    defaults, started = giving(gateways.first)
+    assert await defaults.give() == 0
+    assert started == []
+    assert not (await gateways.first.approval(PROJECT, approval_id)).decided
+
+
+async def test_of_many_gateways_one_gives_the_answer(gateways: Gateways) -> None:
+    approval_id = await asks(gateways, -1)
+    error = await refused(gateways, new_run())
+    assert error.reason is Reason.APPROVAL_PENDING
+    givers = [giving(store) for store in (gateways.first, gateways.second) * 3]
+    given = await asyncio.gather(*(defaults.give() for defaults, _ in givers))
+    assert sum(given) == 1
+    [dispatch] = [each for _, started in givers for each in started]
+    assert dispatch.run.state is RunState.RUNNING
+    # It acts for whom the run acted that asked.
+    assert dispatch.principal == new_run().principal
+    answer = turn_pb.ExecuteRunRequest.FromString(dispatch.payload).approval
+    assert (answer.approval_id, answer.by_default) == (approval_id, True)
+    assert [(d.tool_call_id, d.approve, d.arguments_hash) for d in answer.decisions] == [
+        ("c1", True, "h"),
+        ("c2", True, ""),
+    ]
+    found = await gateways.first.approval(PROJECT, approval_id)
+    assert (found.decided, found.answer_run_id) == (True, dispatch.run.id)
+    assert await givers[0][0].give() == 0
+
+
+async def test_a_person_or_a_message_may_be_faster(gateways: Gateways) -> None:
+    first = await asks(gateways, -1)
+    second = await asks(gateways, -1, "conversation-2")
+    assert (await gateways.first.accept(answering(first))).dispatch is not None
+    denies = new_run("conversation-2", on_approval=OnApproval.DENY)
+    assert (await gateways.first.accept(denies)).dispatch is not None
+    defaults, started = giving(gateways.second)
+    assert await defaults.give() == 0
+    assert started == []
+    assert (await gateways.first.approval(PROJECT, second)).answer_run_id == denies.id
+
+
+async def test_one_request_that_cannot_be_answered_does_not_hold_up_others(
+    gateways: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strata.gateway.runs.defaults._BATCH", 1)
+    stuck = await asks(gateways, -9)
+    other = await asks(gateways, -5, "conversation-2")
+    store = gateways.first
+
+    class Refusing(PostgresRunStore):
+        async def accept(self, new: object) -> object:  # type: ignore[override]
+            if new.approval_id == stuck:  # type: ignore[attr-defined]
+                raise FailedPreconditionError("no", reason=Reason.APPROVAL_DECIDED)
+            return await store.accept(new)  # type: ignore[arg-type]
+
+    refusing = Refusing(gateways.database, gateways.worker, store._terms)
+    defaults, started = giving(refusing)
+    assert await defaults.give() == 1
+    answer = turn_pb.ExecuteRunRequest.FromString(started[0].payload).approval
+    assert answer.approval_id == other
+
+
+async def test_a_failed_answer_opens_the_request_again(gateways: Gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    queued = await gateways.first.accept(new_run())
+    approval_id, ending = asking()
+    await gateways.first.finish(fence, ending, events(1), take_next=True)
+    accepted = await gateways.first.accept(answering(approval_id))
+    assert accepted.dispatch is not None
+    fence = fence_of(accepted.dispatch, "gateway-1")
+    reopens = replace(FAILED, reopens=approval_id)
+    assert await gateways.first.finish(fence, reopens, events(1), take_next=True) is None
+    [listed] = await gateways.first.approvals(PROJECT, ApprovalFilter(), after=None, limit=10)
+    assert (listed.id, listed.decided, listed.answer_run_id) == (approval_id, False, "")
+    assert await gateways.second.claim(10) == []
+    again = await gateways.first.accept(answering(approval_id))
+    assert again.dispatch is not None
+    fence = fence_of(again.dispatch, "gateway-1")
+    following = await gateways.first.finish(fence, WELL, events(1), take_next=True)
+    assert following is not None
+    assert following.run.id == queued.run.id
+
+
+async def test_only_the_run_with_the_answer_opens_a_request_again(gateways: Gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    approval_id, ending = asking()
+    await gateways.first.finish(fence, ending, events(1), take_next=True)
+    accepted = await gateways.first.accept(answering(approval_id))
+    assert accepted.dispatch is not None
+    other = await taken(gateways.first, "gateway-1", "conversation-2")
+    reopens = replace(FAILED, reopens=approval_id)
+    await gateways.first.finish(other, reopens, events(1), take_next=False)
+    assert (await gateways.first.approval(PROJECT, approval_id)).decided
+
+
+async def test_a_deadline_approves_once(gateways: Gateways) -> None:
+    approval_id = await asks(gateways, -1)
+    defaults, started = giving(gateways.first)
+    assert await defaults.give() == 1
+    fence = fence_of(started[0], "gateway-1")
+    reopens = replace(FAILED, reopens=approval_id)
+    await gateways.first.finish(fence, reopens, events(1), take_next=True)
+    assert await defaults.give() == 0
+    # Past its deadline it denies now, and holds nobody up.
+    found = await gateways.first.approval(PROJECT, approval_id)
+    assert (found.decided, found.answer_run_id) == (True, "")
+    assert (await gateways.first.accept(new_run())).dispatch is not None

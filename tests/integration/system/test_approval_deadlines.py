@@ -1,0 +1,54 @@
+"""Deadlines that approve, through the whole system."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from doubles.script import call, say
+from integration.system.test_approvals import GATE, INSERT, asked_in
+from strata.api.common.v1 import tool_pb2
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.shared.errors import InvalidArgumentError
+from world import World, roles
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def test_a_call_that_nobody_decides_about_runs_at_its_deadline(world: World) -> None:
+    rule = tool_pb2.ToolRule(
+        type=GATE.type,
+        tool_name=GATE.tool_name,
+        timeout_s=1,
+        default_decision=tool_pb2.DEFAULT_DECISION_APPROVE,
+    )
+    agent = await world.make_agent(tool_rules=[rule])
+    assert agent.tool_rules == [rule]
+    world.model.script(call("memory_insert", INSERT), say("Noted."))
+    asked = asked_in(await world.send(agent, "I like rowing."))
+    assert asked.default_decision == tool_pb2.DEFAULT_DECISION_APPROVE
+    wanted = run_pb.GetApprovalRequest(approval_id=asked.approval_id)
+    async with asyncio.timeout(60):
+        while not (found := (await world.runs.GetApproval(wanted)).approval).answer_run_id:
+            await asyncio.sleep(0.05)
+    assert found.request == asked
+    ran = await world.follow(found.answer_run_id)
+    assert ran.text == "Noted."
+    assert (await world.block(agent, "human")).value.count("Likes rowing.") == 1
+    log = await world.log(agent)
+    assert roles(log)[1:] == ["user", "approval", "approval", "assistant", "tool", "assistant"]
+    assert log[3].parts[0].approval_response.by_default
+
+
+async def test_a_default_that_approves_needs_a_rule_that_fits(world: World) -> None:
+    rule = tool_pb2.ToolRule(
+        type=GATE.type,
+        tool_name=GATE.tool_name,
+        when_tainted=True,
+        default_decision=tool_pb2.DEFAULT_DECISION_APPROVE,
+    )
+    with pytest.raises(InvalidArgumentError) as raised:
+        await world.make_agent(tool_rules=[rule])
+    [violation] = raised.value.violations
+    assert violation.field == "tool_rules[0].default_decision"

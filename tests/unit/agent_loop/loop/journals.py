@@ -1,0 +1,72 @@
+"""The journal of the pure loop's world, and the death of its process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from strata.agent_loop.domain.journal import JournalKey, StepRecord
+from strata.agent_loop.domain.tools import ToolResult
+from strata.shared.errors import AbortedError, Reason
+
+
+class Died(BaseException):
+    """The process is gone: nothing after this runs."""
+
+
+class Fate:
+    """Counts the calls to the outside and lets one of them be the last."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.last: int | None = None
+
+    def step(self) -> None:
+        """Dies if the time has come."""
+        self.calls += 1
+        if self.last is not None and self.calls > self.last:
+            raise Died
+
+
+def stale() -> AbortedError:
+    return AbortedError("stale", reason=Reason.STALE_ATTEMPT)
+
+
+class Journal:
+    """A journal with the fence of the real one."""
+
+    def __init__(self, fate: Fate) -> None:
+        self.rows: dict[str, tuple[int, StepRecord | None]] = {}
+        self.opened = 0
+        self._fate = fate
+
+    async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
+        self._fate.step()
+        attempt, record = self.rows.get(key.run_id, (0, None))
+        if attempt > key.attempt:
+            raise stale()
+        self.rows[key.run_id] = (key.attempt, record)
+        return record if record is not None and record.step == step else None
+
+    async def close(self, key: JournalKey) -> StepRecord | None:
+        self._fate.step()
+        _, record = self.rows.get(key.run_id, (0, None))
+        self.rows[key.run_id] = (2**31 - 1, record)
+        return record
+
+    async def open_step(self, key: JournalKey, record: StepRecord) -> None:
+        self._fate.step()
+        if self.rows.get(key.run_id, (0, None))[0] > key.attempt:
+            raise stale()
+        self.rows[key.run_id] = (key.attempt, record)
+        self.opened += 1
+        self._fate.step()
+
+    async def record(self, key: JournalKey, step: int, results: Sequence[ToolResult]) -> None:
+        self._fate.step()
+        attempt, record = self.rows[key.run_id]
+        if attempt != key.attempt or record is None or record.step != step:
+            raise stale()
+        known = {**record.results, **{r.tool_return.tool_call_id: r for r in results}}
+        self.rows[key.run_id] = (attempt, replace(record, results=known))
+        self._fate.step()

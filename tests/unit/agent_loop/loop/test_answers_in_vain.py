@@ -1,0 +1,206 @@
+"""An answer whose run ends before it came to the calls, and one whose run may have begun them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from strata.agent_loop.domain.approvals import ApprovalResponse, Decision
+from strata.agent_loop.domain.messages import ToolStatus
+from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.loop.approvals import open_requests
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.shared.errors import AbortedError, UnavailableError
+from unit.agent_loop.loop.gated import (
+    acts,
+    answer,
+    asked,
+    assert_a_provider_takes_it,
+    gated_world,
+    no,
+    returns,
+    with_answer,
+    yes,
+)
+from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.ruled import most, rule, told
+from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
+
+
+async def answered_in_vain(
+    world: LoopWorld, response: ApprovalResponse | None = None
+) -> RunRequest:
+    """A run that has an answer, and no model."""
+    run = with_answer(world, response or yes(asked(world)))
+    world.models.error = ModelError(ModelErrorKind.NOT_CONFIGURED, "no model")
+    sink = await world.run(run)
+    assert sink.outcome.stop_reason is StopReason.LLM_API_ERROR
+    world.models.error = None
+    return run
+
+
+async def died_within(world: LoopWorld, *, after: bool) -> RunRequest:
+    """A run that has an answer, and whose process dies in the call or after its result."""
+    run = with_answer(world, yes(asked(world)))
+
+    def die(*_: object) -> None:
+        raise Died
+
+    if after:
+        # The step is not stored: its calls have ended.
+        world.recall.commit_step = die  # type: ignore[method-assign, assignment]
+    else:
+        world.tools.on_call = die
+    with pytest.raises(Died):
+        await world.run(run)
+    world.tools.on_call = lambda: None
+    if after:
+        del world.recall.commit_step
+    return run
+
+
+async def test_the_next_run_tells_that_the_call_was_not_started() -> None:
+    world = gated_world("acts")
+    rule(world, most("acts", 1), tools=("acts", "reads"))
+    await world.run(None, world.calls("reads", "acts"))
+    await answered_in_vain(world)
+    sink = await world.run(world.request("And?"), reply("It was not done."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    waited, approved = returns(world)
+    assert (waited.status, approved.status) == (ToolStatus.FAILED, ToolStatus.FAILED)
+    assert told(world)[1].startswith("The call was not started: it was approved")
+    assert not acts(world)
+    assert_a_provider_takes_it(world)
+
+
+async def test_another_answer_counts_and_the_call_runs_once() -> None:
+    world = gated_world("acts")
+    await world.run(None, world.calls("reads", "acts"))
+    request = asked(world)
+    await answered_in_vain(world)
+    await answered_in_vain(world)
+    sink = await world.run(with_answer(world, yes(request)), reply("Done."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert told(world) == ["did reads", "did acts"]
+    assert sum(acts(world).values()) == 1
+    assert open_requests(world.recall.messages) == []
+    assert_a_provider_takes_it(world)
+
+
+async def test_the_last_answer_counts_whatever_the_first_was() -> None:
+    for first, last, runs in ((no, yes, 1), (yes, no, 0)):
+        world = gated_world("acts")
+        await world.run(None, world.calls("acts"))
+        request = asked(world)
+        await answered_in_vain(world, first(request))
+        await world.run(with_answer(world, last(request)), reply("Done."))
+        assert sum(acts(world).values()) == runs
+
+
+async def test_what_was_denied_or_returned_by_the_client_is_told_by_the_next_run() -> None:
+    world = gated_world("acts", "edits")
+    await world.run(None, world.calls("acts", "edits"))
+    first, second = asked(world).tool_calls
+    mine = answer(
+        asked(world), Decision(first.id, reason="No."), Decision(second.id, client_return="mine")
+    )
+    await answered_in_vain(world, mine)
+    await world.run(world.request("And?"), reply("I see."))
+    assert told(world) == ["Error: request to call tool denied. User reason: No.", "mine"]
+
+
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_call_that_may_have_begun_is_unknown_and_never_run_again(again: bool) -> None:
+    world = gated_world("acts")
+    await world.run(None, world.calls("acts"))
+    request = asked(world)
+    await died_within(world, after=False)
+    ran = sum(acts(world).values())
+    following = with_answer(world, yes(request)) if again else world.request("And?")
+    sink = await world.run(following, reply("I do not know."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    [only] = returns(world)
+    assert only.status is ToolStatus.UNKNOWN
+    assert sum(acts(world).values()) == ran
+    assert_pairs_are_whole(world.recall.messages)
+
+
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_call_that_has_ended_is_told_with_its_result(again: bool) -> None:
+    world = gated_world("acts")
+    await world.run(None, world.calls("acts"))
+    request = asked(world)
+    await died_within(world, after=True)
+    assert sum(acts(world).values()) == 1
+    following = with_answer(world, yes(request)) if again else world.request("And?")
+    await world.run(following, reply("It is done."))
+    assert told(world) == ["did acts"]
+    assert sum(acts(world).values()) == 1
+
+
+async def test_a_run_that_is_over_cannot_begin_its_calls_any_more() -> None:
+    world = gated_world("acts")
+    await world.run(None, world.calls("acts"))
+    run = with_answer(world, yes(asked(world)))
+    following = world.request("And?")
+
+    async def overtake() -> None:
+        # Between the begin of its turn and its journal, somebody gives it up.
+        world.recall._fence = ("", 0)
+        await world.run(following, reply("Not done."))
+
+    begin = world.recall.begin_turn
+
+    async def slowly(key: object, inputs: object) -> object:
+        found = await begin(key, inputs)  # type: ignore[arg-type]
+        if key.run_id == run.run_id:  # type: ignore[attr-defined]
+            world.recall.begin_turn = begin  # type: ignore[method-assign]
+            await overtake()
+        return found
+
+    world.recall.begin_turn = slowly  # type: ignore[method-assign, assignment]
+    with pytest.raises(AbortedError):
+        await world.run(run)
+    assert not acts(world)
+    assert told(world)[0].startswith("The call was not started:")
+
+
+async def test_a_room_that_is_down_leaves_the_answer_to_the_retry() -> None:
+    world = gated_world("acts")
+    await world.run(None, world.calls("acts"))
+    run = with_answer(world, yes(asked(world)))
+    compile_it = world.memory.compile
+
+    async def down(*_: object, **__: object) -> None:
+        raise UnavailableError("core memory is down")
+
+    world.memory.compile = down  # type: ignore[method-assign, assignment]
+    with pytest.raises(UnavailableError):
+        await world.run(run)
+    world.memory.compile = compile_it  # type: ignore[method-assign]
+    await world.run(replace(run, attempt=2), reply("Done."))
+    assert told(world) == ["did acts"]
+    assert sum(acts(world).values()) == 1
+
+
+async def test_a_fork_leaves_the_run_of_the_original_alone() -> None:
+    world = gated_world("acts")
+    await world.run(None, world.calls("acts"))
+    run = await answered_in_vain(world)
+    world.recall.messages = [replace(m, copied=True) for m in world.recall.messages]
+    await world.run(world.request("And here?"), reply("I do not know."))
+    assert {each.status for each in returns(world)} == {ToolStatus.UNKNOWN}
+    assert run.run_id not in world.journal.rows
+
+
+async def test_an_answer_older_than_journals_are_kept_is_not_taken_for_unused() -> None:
+    world = gated_world("acts")
+    await world.run(None, world.calls("acts"))
+    request = asked(world)
+    await answered_in_vain(world)
+    world.clock.advance(timedelta(hours=24).total_seconds())
+    await world.run(with_answer(world, yes(request)), reply("I do not know."))
+    assert {each.status for each in returns(world)} == {ToolStatus.UNKNOWN}
+    assert not acts(world)

@@ -1,0 +1,89 @@
+"""Which ends of a run open the request again that it had the answer to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.gateway.runs.convert_approvals import answered_in_vain
+from strata.gateway.runs.domain import Ending, RunFailure, StopReason, Usage
+from strata.gateway.runs.progress import Progress
+from strata.shared.errors import Reason
+
+FAILURE = RunFailure("LLM_NOT_CONFIGURED", "no model", retryable=False)
+YES: dict[str, Any] = {"approve": True}
+
+
+def ended(reason: StopReason, failure: RunFailure | None = None) -> Ending:
+    return Ending(reason, failure, Usage(), 0)
+
+
+def payload(*decisions: dict[str, Any]) -> bytes:
+    answer = message_pb2.ApprovalResponsePart(
+        approval_id="approval-1",
+        decisions=[message_pb2.ApprovalDecision(**each) for each in decisions],
+    )
+    return turn_pb.ExecuteRunRequest(approval=answer).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("ending", "decisions", "reopens"),
+    [
+        (ended(StopReason.LLM_API_ERROR, FAILURE), [YES], True),
+        (ended(StopReason.ERROR, FAILURE), [{"reason": "no"}, YES], True),
+        (ended(StopReason.CANCELLED), [YES], True),
+        (ended(StopReason.END_TURN), [YES], False),
+        (ended(StopReason.REQUIRES_APPROVAL), [YES], False),
+        (ended(StopReason.ERROR, FAILURE), [{"reason": "no"}], False),
+        (ended(StopReason.ERROR, FAILURE), [{**YES, "client_return": "mine"}], False),
+        (
+            ended(
+                StopReason.ERROR, RunFailure(Reason.APPROVAL_NOT_FOUND.value, "", retryable=False)
+            ),
+            [YES],
+            False,
+        ),
+    ],
+)
+def test_what_was_approved_and_not_begun_is_open_again(
+    ending: Ending, decisions: list[dict[str, Any]], reopens: bool
+) -> None:
+    found = answered_in_vain(payload(*decisions), ending)
+    assert found.reopens == ("approval-1" if reopens else "")
+
+
+@given(st.sampled_from(StopReason))
+def test_a_run_with_a_message_opens_nothing(reason: StopReason) -> None:
+    message = turn_pb.ExecuteRunRequest(agent_id="agent-1").SerializeToString()
+    assert answered_in_vain(message, ended(reason)).reopens == ""
+
+
+@pytest.mark.parametrize(
+    ("event", "began"),
+    [
+        (run_event_pb2.RunEvent(run_started=run_event_pb2.RunStarted()), False),
+        (run_event_pb2.RunEvent(step_started=run_event_pb2.StepStarted(step=1)), False),
+        # What was denied is told so before anything is written down.
+        (run_event_pb2.RunEvent(tool_finished=run_event_pb2.ToolFinished()), False),
+        (run_event_pb2.RunEvent(tool_started=run_event_pb2.ToolStarted()), True),
+        (
+            run_event_pb2.RunEvent(
+                message_stored=run_event_pb2.MessageStored(
+                    message=message_pb2.Message(role=message_pb2.ROLE_ASSISTANT)
+                )
+            ),
+            True,
+        ),
+    ],
+)
+def test_a_tool_that_began_or_a_reply_that_was_stored_is_a_beginning(
+    event: run_event_pb2.RunEvent, began: bool
+) -> None:
+    progress = Progress()
+    progress.note(event, event.WhichOneof("event"))
+    assert progress.began is began
