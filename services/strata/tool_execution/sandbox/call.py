@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict
 
 from strata.tool_execution.domain.sandbox import Limits, Proxy, Run, RunResult, RunStatus
-from strata.tool_execution.sandbox import outcome
+from strata.tool_execution.sandbox import frames, outcome
 from strata.tool_execution.sandbox.forkserver import Child, Exit
 from strata.tool_execution.sandbox.outcome import Verdict
 
@@ -73,15 +73,13 @@ class Call:
     Args:
         child: The process.
         run: What it is to do.
-        packages: The folder of its packages as the jail is told of it; empty for none.
         proxy: Through which it reaches its hosts; None for a call without.
     """
 
-    def __init__(self, child: Child, run: Run, packages: str, proxy: Proxy | None = None) -> None:
+    def __init__(self, child: Child, run: Run, proxy: Proxy | None = None) -> None:
         self._child = child
         self._proxy = proxy
         self._run = run
-        self._packages = packages
         self._loop = asyncio.get_running_loop()
         limits = run.limits
         self._outputs = [
@@ -199,7 +197,7 @@ class Call:
     async def _converse(self) -> Verdict | None:
         body = self._request()
         connection = self._child.connection
-        await self._loop.sock_sendall(connection, struct.pack(">I", len(body)) + body)
+        await self._loop.sock_sendall(connection, body)
         first = await (self._connected(self._proxy) if self._proxy else self._frame(_ENVELOPE))
         if first is None:
             return None
@@ -252,12 +250,9 @@ class Call:
             "function": run.function,
             "arguments": json.loads(run.arguments_json or "{}"),
             "environment": dict(run.environment),
-            "packages": self._packages,
-            "egress": self._proxy is not None,
-            "scratch": self._child.scratch,
-            "limits": asdict(run.limits),
+            "result_bytes": run.limits.result_bytes,
         }
-        return json.dumps(request).encode()
+        return frames.framed(request)
 
     async def _frame(self, most: int) -> bytes | None:
         """Returns a message: None at the end of the stream, empty if it is longer than `most`."""
@@ -285,7 +280,7 @@ def check(run: Run) -> str:
     Only what the jail itself cannot take: the rest of it is the tool's to fail with.
     """
     for name, value in run.environment.items():
-        if not name or "=" in name or "\0" in name + value:
+        if not name or "=" in name or "\0" in name + value or not _is_text(name + value):
             return f"{name!r} cannot be an environment variable."
     try:
         arguments = json.loads(run.arguments_json or "{}")
@@ -294,6 +289,15 @@ def check(run: Run) -> str:
     if not isinstance(arguments, dict):
         return "The arguments are no JSON object."
     return _check_limits(run.limits)
+
+
+def _is_text(text: str) -> bool:
+    """Whether it is free of halves of surrogate pairs, which no environment can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_limits(limits: Limits) -> str:

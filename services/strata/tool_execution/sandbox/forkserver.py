@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from strata.tool_execution.domain.sandbox import Isolation, Limits
-from strata.tool_execution.sandbox import scratch
+from strata.tool_execution.sandbox import frames, scratch
+from strata.tool_execution.sandbox.shape import Shape
 
 _START_S = 30.0
 _MAX_MESSAGE = 1 << 16
@@ -168,8 +169,11 @@ class ForkServer:
         """The id of its process."""
         return self._process.pid
 
-    def spawn(self) -> Child:
-        """Asks for a jailed process; it can be talked to at once.
+    def spawn(self, shape: Shape) -> Child:
+        """Asks for a process that locks itself in and waits; it can be talked to at once.
+
+        Args:
+            shape: Of the call that it will serve.
 
         Raises:
             OSError: The service has no descriptor or no scratch folder left.
@@ -188,6 +192,8 @@ class ForkServer:
             os.set_blocking(output, False)
             os.set_blocking(errors, False)
             connection.setblocking(False)
+            # Past the fork server, like all that follows; the socket is empty and has room.
+            connection.sendall(frames.framed(shape.as_message(folder)))
             child = Child(
                 next(self._numbers), self, connection, output, errors,
                 self._loop.create_future(), folder,

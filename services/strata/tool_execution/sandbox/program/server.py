@@ -1,5 +1,8 @@
 """The fork server: makes a jailed process for every call, and ends it.
 
+A process is made ahead of its call and locks itself in at once, for the shape of calls that it is
+told: limits, packages, network. Then it waits for one request.
+
 It is started in a fresh interpreter with an empty environment and one descriptor, a socket to the
 service, and so holds no secret. Requests go to the jailed process directly: it never sees them.
 
@@ -143,17 +146,20 @@ class ForkServer:
             body = tool.receive(connection)
             if not body:
                 os._exit(0)
-            request = json.loads(body)
-            if request["egress"]:
+            shape = json.loads(body)
+            if shape["egress"]:
                 network.pass_listener(connection, self._config.namespaces)
-            jail.lock(request, self._config, self._filters.get(request["egress"]))
+            jail.lock(shape, self._config, self._filters.get(shape["egress"]))
         except BaseException as error:  # noqa: BLE001 - whatever fails, the call is not made
             if connection is not None:
                 text = f"{type(error).__name__}: {error}"
                 tool.send(connection, json.dumps({"refused": text}).encode())
             os._exit(_SETUP_FAILED)
+        # From here on nothing is left to give up: it waits behind all of its walls.
         tool.send(connection, b'{"locked":true}')
-        tool.run(connection, request)
+        body = tool.receive(connection)
+        if body:
+            tool.run(connection, body)
         os._exit(0)
 
     def _arrange(self, descriptors: array.array[int]) -> socket.socket:

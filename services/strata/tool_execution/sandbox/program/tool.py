@@ -19,7 +19,7 @@ import sys
 import types
 from typing import Any
 
-from . import values
+from . import settings, values
 
 _FILE = "<tool>"
 # Frames of this module above the tool's own: run and _call.
@@ -70,6 +70,7 @@ async def _awaited(value: Any) -> object:
 
 def _answer(request: dict[str, Any]) -> bytes:
     try:
+        settings.add_environment(request["environment"])
         value = _call(request["source"], request["function"], request["arguments"])
         body = values.encode(value)
     except values.BadResult as error:
@@ -80,12 +81,12 @@ def _answer(request: dict[str, Any]) -> bytes:
         return json.dumps({"error": values.describe(error, _OWN_FRAMES)}).encode()
     except BaseException as error:  # noqa: BLE001 - everything a tool raises is told
         return json.dumps({"error": values.describe(error, _OWN_FRAMES)}).encode()
-    if len(body) > request["limits"]["result_bytes"]:
+    if len(body) > request["result_bytes"]:
         return json.dumps({"large": len(body)}).encode()
     return b'{"value":' + body + b"}"
 
 
-def run(connection: socket.socket, request: dict[str, Any]) -> None:
+def run(connection: socket.socket, body: bytes) -> None:
     """Runs a call, answers, and ends the process."""
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         stream = io.TextIOWrapper(
@@ -96,7 +97,7 @@ def run(connection: socket.socket, request: dict[str, Any]) -> None:
         )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    answer = _answer(request)
+    answer = _answer(json.loads(body))
     for name in ("stdout", "stderr"):
         # A tool may have put anything there.
         with contextlib.suppress(BaseException):
