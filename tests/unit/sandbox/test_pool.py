@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
@@ -28,23 +28,13 @@ SHAPES = [
 ]
 
 
-class Exited:
-    """Stands for the future of a child's end, without a loop."""
-
-    def __init__(self) -> None:
-        self.ended = False
-
-    def done(self) -> bool:
-        return self.ended
-
-
 @dataclass(eq=False)
 class Spare:
     """A child without a process."""
 
     server: Server
     shape: Shape
-    exited: Exited = field(default_factory=Exited)
+    is_there: bool = True
     closed: int = 0
 
     def close(self) -> None:
@@ -67,7 +57,7 @@ class Server:
 
     def kill(self, child: Spare) -> None:
         self.killed.append(child)
-        child.exited.ended = True
+        child.is_there = False
 
 
 def real(server: Server) -> ForkServer:
@@ -89,7 +79,7 @@ class Pools(RuleBasedStateMachine):
         if child is not None:
             assert child not in self.taken
             assert not child.closed
-            assert not child.exited.done()
+            assert child.is_there
             assert (child.server, child.shape) == (self.server, shape)
             self.taken.append(child)
         self.pool.refill(real(self.server), shape)
@@ -108,7 +98,7 @@ class Pools(RuleBasedStateMachine):
     @rule(picked=st.randoms(use_true_random=False))
     def one_dies(self, picked: Any) -> None:
         if waiting := self.waiting():
-            picked.choice(waiting).exited.ended = True
+            picked.choice(waiting).is_there = False
 
     @rule()
     def the_fork_server_is_replaced(self) -> None:
@@ -126,7 +116,7 @@ class Pools(RuleBasedStateMachine):
         return [
             child
             for child in self.server.made
-            if child not in self.taken and not child.closed and not child.exited.done()
+            if child not in self.taken and not child.closed and child.is_there
         ]
 
     @invariant()

@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -63,6 +64,16 @@ class Child:
     exited: asyncio.Future[Exit]
     scratch: str = ""
     closed: bool = field(default=False)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether its process lives, as far as can be told: the end may not be heard of yet."""
+        if self.closed or self.exited.done():
+            return False
+        poll = select.poll()
+        # Hanging up is always told.
+        poll.register(self.connection, 0)
+        return not poll.poll(0)
 
     def close(self) -> None:
         """Closes its descriptors and removes its scratch folder; it must have ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -193,11 +194,15 @@ class JailSandbox:
         path, root = Path(run.packages).resolve(), root.resolve()
         if root not in path.parents:
             return None, "The packages are not in the sandbox's folder of environments."
-        if not path.is_dir():
+        try:
+            found = path.stat()
+        except OSError:
+            found = None
+        if found is None or not stat.S_ISDIR(found.st_mode):
             return None, "The folder of the packages does not exist."
         inside = self.isolation is Isolation.NAMESPACES
         name = str(path.relative_to(root)) if inside else str(path)
-        return Shape.of(run.limits, packages=name, found=path.stat(), egress=egress), ""
+        return Shape.of(run.limits, packages=name, found=found, egress=egress), ""
 
     async def _call(self, run: Run, shape: Shape) -> RunResult:
         server = await self._ready()

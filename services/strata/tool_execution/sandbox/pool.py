@@ -30,7 +30,7 @@ class Pool:
         while spares:
             # The one that has waited longest: it is the most likely to be ready.
             child = spares.popleft()
-            if child.server is server and not child.exited.done():
+            if child.server is server and child.is_there:
                 return child
             child.close()
         return None
@@ -43,6 +43,7 @@ class Pool:
         Raises:
             OSError: No process can be had.
         """
+        self._forget_ended()
         mine = self._spares.setdefault(shape, deque())
         self._spares.move_to_end(shape)
         if self._size and not mine and len(self) >= self._size:
@@ -55,6 +56,12 @@ class Pool:
             mine.append(server.spawn(shape))
         for empty in [key for key, spares in self._spares.items() if not spares]:
             del self._spares[empty]
+
+    def _forget_ended(self) -> None:
+        for spares in self._spares.values():
+            for child in [child for child in spares if not child.is_there]:
+                spares.remove(child)
+                child.close()
 
     def clear(self) -> None:
         """Lets go of all of them; their fork server has ended."""
