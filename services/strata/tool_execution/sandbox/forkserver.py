@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,7 @@ class ServerConfig:
         scratch_root: Where scratch folders are made when there are no namespaces.
         interpreter: The Python that runs tools; it must be readable by `uid` or by root.
         ca_file: Certificates that are shown to calls; None for none.
+        support: Modules that calls can import, by name.
     """
 
     uid: int
@@ -104,6 +106,7 @@ class ServerConfig:
     scratch_root: Path
     interpreter: str
     ca_file: Path | None = None
+    support: Mapping[str, Path] = field(default_factory=dict)
 
 
 class ForkServer:
@@ -135,6 +138,7 @@ class ForkServer:
             "uid": self.config.uid,
             "environments": str(self.config.environments or ""),
             "ca_file": str(self.config.ca_file or ""),
+            "support": {name: str(path) for name, path in self.config.support.items()},
         }
         # -I -S -B: no environment, no user's site, no site-packages, nothing written.
         return subprocess.Popen(  # noqa: S603 - an interpreter and a program of our own

@@ -8,11 +8,12 @@ import os
 import stat
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from strata.shared.errors import UnavailableError
 from strata.tool_execution.domain.sandbox import (
+    FITTING,
     Isolation,
     Proxies,
     Run,
@@ -33,6 +34,7 @@ from strata.tool_execution.sandbox.shape import Shape
 
 # Nobody's: between the ranges that distributions give to people and to services.
 JAIL_UID = 64_177
+_FITTING = Path(__file__).parents[1] / "custom" / "fitting.py"
 _LEVELS = (Isolation.NAMESPACES, Isolation.LANDLOCK)
 _PROBE = Run(source="def probe():\n    return 1\n", function="probe")
 
@@ -69,6 +71,7 @@ class JailConfig:
         interpreter: The Python that runs tools.
         proxies: Makes what calls with hosts reach them through; None refuses such calls.
         ca_file: Certificates that these verify servers with; None for none.
+        support: Modules of ours that calls can import, by name; loaded once, and for all.
     """
 
     minimum: Isolation = Isolation.LANDLOCK
@@ -80,6 +83,7 @@ class JailConfig:
     interpreter: str | None = None
     proxies: Proxies | None = None
     ca_file: Path | None = None
+    support: Mapping[str, Path] = field(default_factory=lambda: {FITTING: _FITTING})
 
 
 class JailSandbox:
@@ -287,4 +291,5 @@ def _server_config(config: JailConfig) -> ServerConfig:
         scratch_root=config.scratch_root or Path(tempfile.gettempdir()),
         interpreter=config.interpreter or this_interpreter(),
         ca_file=config.ca_file if config.proxies is not None else None,
+        support=config.support,
     )

@@ -13,8 +13,8 @@ import resource
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import kernel, landlock, network, seccomp, settings, syscalls
@@ -41,12 +41,14 @@ class Config:
         uid: User and group to become, when started as root.
         environments: Folder under which the folders with packages are; empty for none.
         ca_file: Certificates that calls with network access verify servers with; empty for none.
+        support: Files of modules that calls can import, by name.
     """
 
     namespaces: bool
     uid: int
     environments: str = ""
     ca_file: str = ""
+    support: Mapping[str, str] = field(default_factory=dict)
 
 
 def base_paths() -> list[str]:

@@ -26,6 +26,8 @@ import signal
 import socket
 import sys
 import time
+import types
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from . import jail, kernel, landlock, network, seccomp, syscalls, tool
@@ -224,6 +226,15 @@ def _preload() -> None:
         importlib.import_module(name)
 
 
+def _load(support: Mapping[str, str]) -> None:
+    """Loads the service's own modules that calls can import, without a trace of where they lie."""
+    for name, path in support.items():
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            code = compile(file.read(), f"<{name}>", "exec")
+        module = sys.modules[name] = types.ModuleType(name)
+        exec(code, module.__dict__)  # noqa: S102 - a part of this program
+
+
 def _start(control: socket.socket, config: jail.Config) -> None:
     sources = jail.become_unprivileged(config)
     if config.namespaces:
@@ -258,6 +269,7 @@ def main(descriptor: int, settings: str) -> None:
     # The folder of this program; tools do not import it.
     del sys.path[0]
     try:
+        _load(config.support)
         _start(control, config)
         server = ForkServer(control, config)
     except Exception as error:  # noqa: BLE001 - every reason is told, and this level is not had
