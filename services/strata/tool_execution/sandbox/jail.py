@@ -35,6 +35,7 @@ from strata.tool_execution.sandbox.shape import Shape
 # Nobody's: between the ranges that distributions give to people and to services.
 JAIL_UID = 64_177
 _FITTING = Path(__file__).parents[1] / "custom" / "fitting.py"
+_REFILL_S = 0.002
 _LEVELS = (Isolation.NAMESPACES, Isolation.LANDLOCK)
 _PROBE = Run(source="def probe():\n    return 1\n", function="probe")
 
@@ -221,7 +222,9 @@ class JailSandbox:
             if not child.exited.done():
                 # It does not do its work any more; its successor starts with the next call.
                 await server.close()
-            self._refill(server, shape)
+            # Not now: making one takes what the answer, and a call behind it, could have.
+            loop = asyncio.get_running_loop()
+            loop.call_later(_REFILL_S, self._refill, server, shape)
         return result
 
     async def _ready(self) -> ForkServer:
