@@ -180,8 +180,12 @@ class ForkServer:
 
     def _watch(self, call: int, limits: dict[str, Any]) -> None:
         pid = self._pids.get(call)
-        if pid is not None:
-            self._watched[pid] = Watched(**limits)
+        if pid is None:
+            return
+        if not self._watched:
+            # A period from now: looking costs more than most calls do, and would keep them waiting.
+            self._last_look = time.monotonic()
+        self._watched[pid] = Watched(**limits)
 
     def _kill(self, call: int) -> None:
         # It is not reaped, or it would not be known: its id cannot be another's.
