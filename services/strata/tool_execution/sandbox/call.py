@@ -26,6 +26,8 @@ _LARGE = 1 << 18
 # prints for ever is ended.
 _FLOOD = 8
 _EXIT_S = 5.0
+# Time that a process has to leave after its answer, before it is ended.
+_LEAVE_S = 0.02
 # Time that a process has, once it is gone, to have its answer read: it is in the socket already.
 _LAST_WORDS_S = 1.0
 
@@ -98,12 +100,13 @@ class Call:
         for output in self._outputs:
             self._loop.add_reader(output.descriptor, self._read, output)
         talk = asyncio.ensure_future(self._talk())
+        verdict = None
         try:
             verdict = await self._wait(talk)
         finally:
             talk.cancel()
             try:
-                end = await self._end()
+                end = await self._end(answered=verdict is not None and talk.done())
             finally:
                 if self._proxy is not None:
                     await self._proxy.close()
@@ -171,12 +174,19 @@ class Call:
             return None
         return Verdict(RunStatus.KILLED, detail="It closed its connection without an answer.")
 
-    async def _end(self) -> Exit:
+    async def _end(self, *, answered: bool) -> Exit:
         """Ends the process whatever it does, and waits until it has."""
         child = self._child
-        child.server.kill(child)
         for output in self._outputs:
             self._loop.remove_reader(output.descriptor)
+        try:
+            if answered:
+                # It is about to end by itself; a kill would only be one more to wait for.
+                await asyncio.wait({child.exited}, timeout=_LEAVE_S)
+        finally:
+            child.server.kill(child)
+        if child.exited.done():
+            return child.exited.result()
         waiting = asyncio.ensure_future(asyncio.wait({child.exited}, timeout=_EXIT_S))
         try:
             await asyncio.shield(waiting)

@@ -159,6 +159,7 @@ class ForkServer:
             os._exit(_SETUP_FAILED)
         # From here on nothing is left to give up: it waits behind all of its walls.
         tool.send(connection, b'{"locked":true}')
+        tool.make_ready(connection)
         body = tool.receive(connection)
         if body:
             tool.run(connection, body)
