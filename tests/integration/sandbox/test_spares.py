@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,10 @@ def waiting(sandbox: JailSandbox) -> list[psutil.Process]:
     return found
 
 
+def another_waits(sandbox: JailSandbox, besides: set[int]) -> bool:
+    return bool({process.pid for process in waiting(sandbox)} - besides)
+
+
 async def all_waiting(sandbox: JailSandbox) -> list[psutil.Process]:
     await until(lambda: len(waiting(sandbox)) == WARM)
     return waiting(sandbox)
@@ -152,7 +157,7 @@ async def test_a_process_serves_one_call(sandbox: JailSandbox) -> None:
         spares = {process.pid for process in await all_waiting(sandbox)}
         assert not spares & used
         await seen(sandbox, look("secret"))
-        await until(lambda before=spares: len({p.pid for p in waiting(sandbox)} - before) >= 1)
+        await until(partial(another_waits, sandbox, spares))
         # The one that served is gone, and was one of those that waited.
         left = {process.pid for process in await all_waiting(sandbox)}
         gone = spares - left
@@ -164,7 +169,12 @@ async def test_a_process_serves_one_call(sandbox: JailSandbox) -> None:
 async def test_limits_and_network_are_those_of_the_call_whoever_waits(
     sandbox: JailSandbox,
 ) -> None:
-    small = {"memory_bytes": 512 * MIB, "cpu_seconds": 3, "processes": 9, "files": 50}
+    small: dict[str, Any] = {
+        "memory_bytes": 512 * MIB,
+        "cpu_seconds": 3,
+        "processes": 9,
+        "files": 50,
+    }
     small["disk_bytes"] = MIB
     kinds = [
         look(),

@@ -146,10 +146,10 @@ def fill(shapes: list[Shape]) -> tuple[Pool, Server]:
 
 
 def counts(pool: Pool, server: Server) -> dict[Shape, int]:
-    found = {}
+    found = dict.fromkeys(SHAPES, 0)
     for shape in SHAPES:
-        waiting = iter(lambda s=shape: pool.take(real(server), s), None)
-        found[shape] = len(list(waiting))
+        while pool.take(real(server), shape) is not None:
+            found[shape] += 1
     return {shape: count for shape, count in found.items() if count}
 
 
