@@ -1,7 +1,7 @@
 """What a custom tool with a parameter ``agent_state`` is given.
 
-Like `fitting`, the text of this module is put behind the source of a tool and runs in the sandbox
-with it: it stands alone, and its names begin with ``_strata_`` or ``_Strata``. Nothing here is a
+The text of this module is put behind the source of a tool and runs in the sandbox with it: it
+stands alone, and its names begin with ``_strata_`` or ``_Strata``. Nothing here is a
 guard: what a tool says of blocks is checked again outside, by `agent_memory`.
 """
 

@@ -24,6 +24,7 @@ from strata.tool_execution.domain.hosts import NetworkPolicy
 from strata.tool_execution.domain.packages import Packages, PackagesError
 from strata.tool_execution.domain.registry import Runnable, not_built
 from strata.tool_execution.domain.sandbox import (
+    FITTING,
     Isolation,
     Limits,
     Run,
@@ -308,7 +309,7 @@ def _behind(module: str) -> str:
 
 def _with_fitting(source: str, function: str, stateful: bool) -> str:
     """The source, and behind it what calls its function: its own lines keep their numbers."""
-    text = f"{source}\n\n{_behind('fitting')}\n\n"
+    text = f"{source}\n\nfrom {FITTING} import _strata_call\n\n"
     if not stateful:
         return (
             f"{text}def {_MAIN}(**_strata_arguments):\n"

@@ -1,8 +1,8 @@
 """Makes what the annotations of a tool name out of the JSON that a model wrote.
 
-The text of this module is put behind the source of every custom tool and runs in the sandbox with
-it, so it stands alone: its names begin with ``_strata_``, it imports inside its functions, and it
-runs on every Python that tools run on. What an annotation does not explain is left as it is.
+The sandbox loads this module once, before any call, and each call of a custom tool imports it
+there. So it stands alone: its names begin with ``_strata_``, it imports inside its functions, and
+it runs on every Python that tools run on. What an annotation does not explain is left as it is.
 """
 
 import typing as _strata_typing

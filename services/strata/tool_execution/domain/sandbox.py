@@ -13,6 +13,8 @@ from enum import IntEnum, StrEnum
 from typing import Protocol
 
 MIB = 1 << 20
+FITTING = "_strata_fitting"
+"""Name under which calls can import what makes their arguments fit, `custom.fitting`."""
 
 
 class Isolation(IntEnum):

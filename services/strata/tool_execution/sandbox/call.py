@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict
 
 from strata.tool_execution.domain.sandbox import Limits, Proxy, Run, RunResult, RunStatus
-from strata.tool_execution.sandbox import outcome
+from strata.tool_execution.sandbox import frames, outcome
 from strata.tool_execution.sandbox.forkserver import Child, Exit
 from strata.tool_execution.sandbox.outcome import Verdict
 
@@ -26,6 +26,8 @@ _LARGE = 1 << 18
 # prints for ever is ended.
 _FLOOD = 8
 _EXIT_S = 5.0
+# Time that a process has to leave after its answer, before it is ended.
+_LEAVE_S = 0.02
 # Time that a process has, once it is gone, to have its answer read: it is in the socket already.
 _LAST_WORDS_S = 1.0
 
@@ -73,15 +75,13 @@ class Call:
     Args:
         child: The process.
         run: What it is to do.
-        packages: The folder of its packages as the jail is told of it; empty for none.
         proxy: Through which it reaches its hosts; None for a call without.
     """
 
-    def __init__(self, child: Child, run: Run, packages: str, proxy: Proxy | None = None) -> None:
+    def __init__(self, child: Child, run: Run, proxy: Proxy | None = None) -> None:
         self._child = child
         self._proxy = proxy
         self._run = run
-        self._packages = packages
         self._loop = asyncio.get_running_loop()
         limits = run.limits
         self._outputs = [
@@ -100,12 +100,13 @@ class Call:
         for output in self._outputs:
             self._loop.add_reader(output.descriptor, self._read, output)
         talk = asyncio.ensure_future(self._talk())
+        verdict = None
         try:
             verdict = await self._wait(talk)
         finally:
             talk.cancel()
             try:
-                end = await self._end()
+                end = await self._end(answered=verdict is not None and talk.done())
             finally:
                 if self._proxy is not None:
                     await self._proxy.close()
@@ -173,12 +174,19 @@ class Call:
             return None
         return Verdict(RunStatus.KILLED, detail="It closed its connection without an answer.")
 
-    async def _end(self) -> Exit:
+    async def _end(self, *, answered: bool) -> Exit:
         """Ends the process whatever it does, and waits until it has."""
         child = self._child
-        child.server.kill(child)
         for output in self._outputs:
             self._loop.remove_reader(output.descriptor)
+        try:
+            if answered:
+                # It is about to end by itself; a kill would only be one more to wait for.
+                await asyncio.wait({child.exited}, timeout=_LEAVE_S)
+        finally:
+            child.server.kill(child)
+        if child.exited.done():
+            return child.exited.result()
         waiting = asyncio.ensure_future(asyncio.wait({child.exited}, timeout=_EXIT_S))
         try:
             await asyncio.shield(waiting)
@@ -199,7 +207,7 @@ class Call:
     async def _converse(self) -> Verdict | None:
         body = self._request()
         connection = self._child.connection
-        await self._loop.sock_sendall(connection, struct.pack(">I", len(body)) + body)
+        await self._loop.sock_sendall(connection, body)
         first = await (self._connected(self._proxy) if self._proxy else self._frame(_ENVELOPE))
         if first is None:
             return None
@@ -252,12 +260,9 @@ class Call:
             "function": run.function,
             "arguments": json.loads(run.arguments_json or "{}"),
             "environment": dict(run.environment),
-            "packages": self._packages,
-            "egress": self._proxy is not None,
-            "scratch": self._child.scratch,
-            "limits": asdict(run.limits),
+            "result_bytes": run.limits.result_bytes,
         }
-        return json.dumps(request).encode()
+        return frames.framed(request)
 
     async def _frame(self, most: int) -> bytes | None:
         """Returns a message: None at the end of the stream, empty if it is longer than `most`."""
@@ -285,7 +290,7 @@ def check(run: Run) -> str:
     Only what the jail itself cannot take: the rest of it is the tool's to fail with.
     """
     for name, value in run.environment.items():
-        if not name or "=" in name or "\0" in name + value:
+        if not name or "=" in name or "\0" in name + value or not _is_text(name + value):
             return f"{name!r} cannot be an environment variable."
     try:
         arguments = json.loads(run.arguments_json or "{}")
@@ -294,6 +299,15 @@ def check(run: Run) -> str:
     if not isinstance(arguments, dict):
         return "The arguments are no JSON object."
     return _check_limits(run.limits)
+
+
+def _is_text(text: str) -> bool:
+    """Whether it is free of halves of surrogate pairs, which no environment can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_limits(limits: Limits) -> str:

@@ -8,16 +8,19 @@ import contextlib
 import itertools
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from strata.tool_execution.domain.sandbox import Isolation, Limits
-from strata.tool_execution.sandbox import scratch
+from strata.tool_execution.sandbox import frames, scratch
+from strata.tool_execution.sandbox.shape import Shape
 
 _START_S = 30.0
 _MAX_MESSAGE = 1 << 16
@@ -63,6 +66,16 @@ class Child:
     scratch: str = ""
     closed: bool = field(default=False)
 
+    @property
+    def is_there(self) -> bool:
+        """Whether its process lives, as far as can be told: the end may not be heard of yet."""
+        if self.closed or self.exited.done():
+            return False
+        poll = select.poll()
+        # Hanging up is always told.
+        poll.register(self.connection, 0)
+        return not poll.poll(0)
+
     def close(self) -> None:
         """Closes its descriptors and removes its scratch folder; it must have ended."""
         if self.closed:
@@ -85,6 +98,7 @@ class ServerConfig:
         scratch_root: Where scratch folders are made when there are no namespaces.
         interpreter: The Python that runs tools; it must be readable by `uid` or by root.
         ca_file: Certificates that are shown to calls; None for none.
+        support: Modules that calls can import, by name.
     """
 
     uid: int
@@ -92,6 +106,7 @@ class ServerConfig:
     scratch_root: Path
     interpreter: str
     ca_file: Path | None = None
+    support: Mapping[str, Path] = field(default_factory=dict)
 
 
 class ForkServer:
@@ -123,6 +138,7 @@ class ForkServer:
             "uid": self.config.uid,
             "environments": str(self.config.environments or ""),
             "ca_file": str(self.config.ca_file or ""),
+            "support": {name: str(path) for name, path in self.config.support.items()},
         }
         # -I -S -B: no environment, no user's site, no site-packages, nothing written.
         return subprocess.Popen(  # noqa: S603 - an interpreter and a program of our own
@@ -168,8 +184,11 @@ class ForkServer:
         """The id of its process."""
         return self._process.pid
 
-    def spawn(self) -> Child:
-        """Asks for a jailed process; it can be talked to at once.
+    def spawn(self, shape: Shape) -> Child:
+        """Asks for a process that locks itself in and waits; it can be talked to at once.
+
+        Args:
+            shape: Of the call that it will serve.
 
         Raises:
             OSError: The service has no descriptor or no scratch folder left.
@@ -188,6 +207,8 @@ class ForkServer:
             os.set_blocking(output, False)
             os.set_blocking(errors, False)
             connection.setblocking(False)
+            # Past the fork server, like all that follows; the socket is empty and has room.
+            connection.sendall(frames.framed(shape.as_message(folder)))
             child = Child(
                 next(self._numbers), self, connection, output, errors,
                 self._loop.create_future(), folder,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import stat
 import tempfile
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from strata.shared.errors import UnavailableError
 from strata.tool_execution.domain.sandbox import (
+    FITTING,
     Isolation,
     Proxies,
     Run,
@@ -27,9 +29,13 @@ from strata.tool_execution.sandbox.forkserver import (
     StartError,
     this_interpreter,
 )
+from strata.tool_execution.sandbox.pool import Pool
+from strata.tool_execution.sandbox.shape import Shape
 
 # Nobody's: between the ranges that distributions give to people and to services.
 JAIL_UID = 64_177
+_FITTING = Path(__file__).parents[1] / "custom" / "fitting.py"
+_REFILL_S = 0.002
 _LEVELS = (Isolation.NAMESPACES, Isolation.LANDLOCK)
 _PROBE = Run(source="def probe():\n    return 1\n", function="probe")
 
@@ -58,7 +64,7 @@ class JailConfig:
 
     Attributes:
         minimum: The least isolation that it starts with.
-        warm: Processes that wait for a call.
+        warm: Processes that wait for a call, locked in already.
         parallel: Calls at a time; the others wait.
         environments: Folder under which folders with packages are; None for none.
         uid: User that calls run as when the service is root.
@@ -66,6 +72,7 @@ class JailConfig:
         interpreter: The Python that runs tools.
         proxies: Makes what calls with hosts reach them through; None refuses such calls.
         ca_file: Certificates that these verify servers with; None for none.
+        support: Modules of ours that calls can import, by name; loaded once, and for all.
     """
 
     minimum: Isolation = Isolation.LANDLOCK
@@ -77,6 +84,7 @@ class JailConfig:
     interpreter: str | None = None
     proxies: Proxies | None = None
     ca_file: Path | None = None
+    support: Mapping[str, Path] = field(default_factory=lambda: {FITTING: _FITTING})
 
 
 class JailSandbox:
@@ -86,7 +94,7 @@ class JailSandbox:
         self._config = config
         self._server = server
         self._probe = probe
-        self._idle: deque[Child] = deque()
+        self._pool = Pool(config.warm)
         self._slots = asyncio.Semaphore(config.parallel)
         self._starting = asyncio.Lock()
         self._closed = False
@@ -146,13 +154,13 @@ class JailSandbox:
         if self.isolation < max(run.minimum, Isolation.LANDLOCK):
             return self._too_little(run)
         words = check(run) or self._no_network(run)
-        packages = ""
+        shape = None
         if not words:
-            packages, words = self._packages(run.packages)
-        if words:
+            shape, words = self._shape(run)
+        if shape is None:
             return replace(outcome.refused(words), isolation=self.isolation)
         async with self._slots:
-            task = asyncio.ensure_future(self._call(run, packages))
+            task = asyncio.ensure_future(self._call(run, shape))
             self._running.add(task)
             try:
                 return await _through(task)
@@ -180,35 +188,43 @@ class JailSandbox:
             )
         return ""
 
-    def _packages(self, folder: str | None) -> tuple[str, str]:
-        """Returns the folder as the jail is told of it, and why it cannot be used."""
-        if folder is None:
-            return "", ""
+    def _shape(self, run: Run) -> tuple[Shape | None, str]:
+        """Returns what a process for the call must be like, or why there can be none."""
+        egress = bool(run.hosts)
+        if run.packages is None:
+            return Shape.of(run.limits, egress=egress), ""
         root = self._config.environments
         if root is None:
-            return "", "The sandbox has no folder of environments; packages cannot be used."
-        path, root = Path(folder).resolve(), root.resolve()
+            return None, "The sandbox has no folder of environments; packages cannot be used."
+        path, root = Path(run.packages).resolve(), root.resolve()
         if root not in path.parents:
-            return "", "The packages are not in the sandbox's folder of environments."
-        if not path.is_dir():
-            return "", "The folder of the packages does not exist."
+            return None, "The packages are not in the sandbox's folder of environments."
+        try:
+            found = path.stat()
+        except OSError:
+            found = None
+        if found is None or not stat.S_ISDIR(found.st_mode):
+            return None, "The folder of the packages does not exist."
         inside = self.isolation is Isolation.NAMESPACES
-        return (str(path.relative_to(root)) if inside else str(path)), ""
+        name = str(path.relative_to(root)) if inside else str(path)
+        return Shape.of(run.limits, packages=name, found=found, egress=egress), ""
 
-    async def _call(self, run: Run, packages: str) -> RunResult:
+    async def _call(self, run: Run, shape: Shape) -> RunResult:
         server = await self._ready()
-        child = self._take(server)
+        child = self._take(server, shape)
         try:
             server.watch(child, run.limits)
             proxies = self._config.proxies
             proxy = proxies(run.hosts) if proxies is not None and run.hosts else None
-            result = await Call(child, run, packages, proxy).run()
+            result = await Call(child, run, proxy).run()
         finally:
             child.close()
             if not child.exited.done():
                 # It does not do its work any more; its successor starts with the next call.
                 await server.close()
-            self._refill(server)
+            # Not now: making one takes what the answer, and a call behind it, could have.
+            loop = asyncio.get_running_loop()
+            loop.call_later(_REFILL_S, self._refill, server, shape)
         return result
 
     async def _ready(self) -> ForkServer:
@@ -227,30 +243,23 @@ class JailSandbox:
             return self._server
 
     async def _retire(self) -> None:
-        while self._idle:
-            self._idle.popleft().close()
+        self._pool.clear()
         if self._server is not None:
             await self._server.close()
             self._server = None
 
-    def _take(self, server: ForkServer) -> Child:
-        while self._idle:
-            child = self._idle.popleft()
-            if child.server is server and not child.exited.done():
-                return child
-            child.close()
+    def _take(self, server: ForkServer, shape: Shape) -> Child:
         try:
-            return server.spawn()
+            return self._pool.take(server, shape) or server.spawn(shape)
         except OSError as error:
             raise UnavailableError(f"No process can be had for the call: {error}.") from error
 
-    def _refill(self, server: ForkServer) -> None:
-        while server.alive and not self._closed and len(self._idle) < self._config.warm:
-            try:
-                self._idle.append(server.spawn())
-            except OSError:
-                # The next call asks again, and says so if it cannot be had.
-                return
+    def _refill(self, server: ForkServer, shape: Shape) -> None:
+        if not server.alive or self._closed:
+            return
+        # The next call asks again, and says so if it cannot be had.
+        with contextlib.suppress(OSError):
+            self._pool.refill(server, shape)
 
     async def close(self) -> None:
         """Kills what runs and ends the sandbox."""
@@ -285,4 +294,5 @@ def _server_config(config: JailConfig) -> ServerConfig:
         scratch_root=config.scratch_root or Path(tempfile.gettempdir()),
         interpreter=config.interpreter or this_interpreter(),
         ca_file=config.ca_file if config.proxies is not None else None,
+        support=config.support,
     )

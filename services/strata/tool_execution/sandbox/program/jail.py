@@ -13,8 +13,8 @@ import resource
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import kernel, landlock, network, seccomp, settings, syscalls
@@ -41,12 +41,14 @@ class Config:
         uid: User and group to become, when started as root.
         environments: Folder under which the folders with packages are; empty for none.
         ca_file: Certificates that calls with network access verify servers with; empty for none.
+        support: Files of modules that calls can import, by name.
     """
 
     namespaces: bool
     uid: int
     environments: str = ""
     ca_file: str = ""
+    support: Mapping[str, str] = field(default_factory=dict)
 
 
 def base_paths() -> list[str]:
@@ -197,15 +199,15 @@ def _limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, value))
 
 
-def _enclose(request: dict[str, Any], config: Config) -> None:
+def _enclose(shape: dict[str, Any], config: Config) -> None:
     """The mounts of one call, and the user that owns none of them."""
-    limits = request["limits"]
+    limits = shape["limits"]
     flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
     size = f"size={limits['disk_bytes']},nr_inodes={limits['files'] + 1},mode=700"
     kernel.mount("tmpfs", scratch_path(), "tmpfs", flags, size)
     if config.environments:
-        if request["packages"]:
-            place = f"{ENVIRONMENTS}/{request['packages']}"
+        if shape["packages"]:
+            place = f"{ENVIRONMENTS}/{shape['packages']}"
             kernel.mount(place, PACKAGES, None, kernel.MS_BIND | kernel.MS_REC)
             kernel.make_read_only(PACKAGES)
         kernel.umount(ENVIRONMENTS)
@@ -235,30 +237,35 @@ def _limits(limits: dict[str, int]) -> None:
         _limit(kind, 0)
 
 
-def lock(request: dict[str, Any], config: Config, filter_code: bytes | None) -> None:
+def lock(shape: dict[str, Any], config: Config, filter_code: bytes | None) -> None:
     """Locks this process for good; the tool runs behind it.
+
+    Args:
+        shape: Limits, packages, network and scratch folder of the call that will come.
+        config: Of the fork server.
+        filter_code: The filter of system calls; None where it names the process itself.
 
     Raises:
         OSError: A step is refused; the call must not be made.
     """
     if config.namespaces:
-        _enclose(request, config)
-        scratch, packages = scratch_path(), PACKAGES if request["packages"] else ""
+        _enclose(shape, config)
+        scratch, packages = scratch_path(), PACKAGES if shape["packages"] else ""
     else:
-        scratch, packages = request["scratch"], request["packages"]
+        scratch, packages = shape["scratch"], shape["packages"]
     os.chdir(scratch)
     # A session of its own is a scheduling group of its own too (sched(7), autogroup).
     os.setsid()
-    _limits(request["limits"])
+    _limits(shape["limits"])
     kernel.drop_capabilities()
     readable = [*_READABLE, *base_paths(), *([packages] if packages else [])]
     if config.namespaces:
         readable.append("/etc")
     if not config.namespaces or landlock.abi():
-        ports = [network.PORT] if request["egress"] else []
+        ports = [network.PORT] if shape["egress"] else []
         landlock.restrict(readable, [scratch], _DEVICES, ports)
-    found = network.environment(bool(config.ca_file)) if request["egress"] else {}
-    settings.give_environment(scratch, request["environment"], found)
+    found = network.environment(bool(config.ca_file)) if shape["egress"] else {}
+    settings.give_environment(scratch, found)
     tempfile.tempdir = scratch
     if packages:
         sys.path.append(packages)

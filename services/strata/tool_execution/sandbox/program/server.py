@@ -1,5 +1,8 @@
 """The fork server: makes a jailed process for every call, and ends it.
 
+A process is made ahead of its call and locks itself in at once, for the shape of calls that it is
+told: limits, packages, network. Then it waits for one request.
+
 It is started in a fresh interpreter with an empty environment and one descriptor, a socket to the
 service, and so holds no secret. Requests go to the jailed process directly: it never sees them.
 
@@ -23,6 +26,8 @@ import signal
 import socket
 import sys
 import time
+import types
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from . import jail, kernel, landlock, network, seccomp, syscalls, tool
@@ -143,17 +148,21 @@ class ForkServer:
             body = tool.receive(connection)
             if not body:
                 os._exit(0)
-            request = json.loads(body)
-            if request["egress"]:
+            shape = json.loads(body)
+            if shape["egress"]:
                 network.pass_listener(connection, self._config.namespaces)
-            jail.lock(request, self._config, self._filters.get(request["egress"]))
+            jail.lock(shape, self._config, self._filters.get(shape["egress"]))
         except BaseException as error:  # noqa: BLE001 - whatever fails, the call is not made
             if connection is not None:
                 text = f"{type(error).__name__}: {error}"
                 tool.send(connection, json.dumps({"refused": text}).encode())
             os._exit(_SETUP_FAILED)
+        # From here on nothing is left to give up: it waits behind all of its walls.
         tool.send(connection, b'{"locked":true}')
-        tool.run(connection, request)
+        tool.make_ready(connection)
+        body = tool.receive(connection)
+        if body:
+            tool.run(connection, body)
         os._exit(0)
 
     def _arrange(self, descriptors: array.array[int]) -> socket.socket:
@@ -172,8 +181,12 @@ class ForkServer:
 
     def _watch(self, call: int, limits: dict[str, Any]) -> None:
         pid = self._pids.get(call)
-        if pid is not None:
-            self._watched[pid] = Watched(**limits)
+        if pid is None:
+            return
+        if not self._watched:
+            # A period from now: looking costs more than most calls do, and would keep them waiting.
+            self._last_look = time.monotonic()
+        self._watched[pid] = Watched(**limits)
 
     def _kill(self, call: int) -> None:
         # It is not reaped, or it would not be known: its id cannot be another's.
@@ -218,6 +231,15 @@ def _preload() -> None:
         importlib.import_module(name)
 
 
+def _load(support: Mapping[str, str]) -> None:
+    """Loads the service's own modules that calls can import, without a trace of where they lie."""
+    for name, path in support.items():
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            code = compile(file.read(), f"<{name}>", "exec")
+        module = sys.modules[name] = types.ModuleType(name)
+        exec(code, module.__dict__)  # noqa: S102 - a part of this program
+
+
 def _start(control: socket.socket, config: jail.Config) -> None:
     sources = jail.become_unprivileged(config)
     if config.namespaces:
@@ -252,6 +274,7 @@ def main(descriptor: int, settings: str) -> None:
     # The folder of this program; tools do not import it.
     del sys.path[0]
     try:
+        _load(config.support)
         _start(control, config)
         server = ForkServer(control, config)
     except Exception as error:  # noqa: BLE001 - every reason is told, and this level is not had

@@ -6,16 +6,19 @@ import os
 from collections.abc import Mapping
 
 
-def give_environment(scratch: str, own: Mapping[str, str], network: Mapping[str, str]) -> None:
-    """Replaces the environment of this process: a few names that programs expect, and the call's.
+def give_environment(scratch: str, network: Mapping[str, str]) -> None:
+    """Replaces the environment of this process by a few names that programs expect.
 
     Args:
         scratch: Its scratch folder.
-        own: The variables of the call.
         network: Those by which programs find the proxy; empty for a call without network.
     """
     os.environ.clear()
     os.environ.update({
         "PATH": "/usr/bin:/bin", "HOME": scratch, "TMPDIR": scratch, "LANG": "C.UTF-8", **network,
-        **own,
     })  # fmt: skip
+
+
+def add_environment(own: Mapping[str, str]) -> None:
+    """Adds the variables of the call, its secrets among them."""
+    os.environ.update(own)

@@ -13,18 +13,31 @@ import io
 import json
 import linecache
 import os
+import select
 import socket
 import struct
 import sys
 import types
 from typing import Any
 
-from . import values
+from . import settings, values
 
 _FILE = "<tool>"
 # Frames of this module above the tool's own: run and _call.
 _OWN_FRAMES = 2
 _UNTOLD = b'{"error":{"type":"Exception","message":"(it cannot be read)","traceback":""}}'
+_PRACTICE = {
+    "source": """
+import typing
+def practice(values: list[int], word: str = "") -> dict:
+    # A little of everything.
+    return {"values": [value + 1 for value in values], "word": f"{word}!"}
+""",
+    "function": "practice",
+    "arguments": {"values": [1, 2, 3], "word": "again"},
+    "environment": {},
+    "result_bytes": 1_000,
+}
 
 
 def send(connection: socket.socket, message: bytes) -> None:
@@ -76,6 +89,7 @@ def _is_success(code: object) -> bool:
 
 def _answer(request: dict[str, Any]) -> bytes:
     try:
+        settings.add_environment(request["environment"])
         value = _call(request["source"], request["function"], request["arguments"])
         body = values.encode(value)
     except values.BadResult as error:
@@ -86,13 +100,30 @@ def _answer(request: dict[str, Any]) -> bytes:
         return json.dumps({"error": values.describe(error, _OWN_FRAMES)}).encode()
     except BaseException as error:  # noqa: BLE001 - everything a tool raises is told
         return json.dumps({"error": values.describe(error, _OWN_FRAMES)}).encode()
-    if len(body) > request["limits"]["result_bytes"]:
+    if len(body) > request["result_bytes"]:
         return json.dumps({"large": len(body)}).encode()
     return b'{"value":' + body + b"}"
 
 
-def run(connection: socket.socket, request: dict[str, Any]) -> None:
-    """Runs a call, answers, and ends the process."""
+def make_ready(connection: socket.socket) -> None:
+    """Does what is alike in all calls, while the process waits for its own.
+
+    Args:
+        connection: Over which the request comes; if it is there already nobody waits for practice.
+    """
+    _open_outputs()
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    if poll.poll(0):
+        return
+    # What a call touches is copied from the fork server's memory at the first touch: half of the
+    # time of a short call. This one of our own has the copies made before.
+    _answer(_PRACTICE)
+    sys.modules.pop("tool", None)
+    linecache.cache.pop(_FILE, None)
+
+
+def _open_outputs() -> None:
     for descriptor, name in ((1, "stdout"), (2, "stderr")):
         stream = io.TextIOWrapper(
             io.BufferedWriter(io.FileIO(descriptor, "w", closefd=False)),
@@ -102,8 +133,12 @@ def run(connection: socket.socket, request: dict[str, Any]) -> None:
         )
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+
+
+def run(connection: socket.socket, body: bytes) -> None:
+    """Runs a call, answers, and ends the process."""
     try:
-        answer = _answer(request)
+        answer = _answer(json.loads(body))
     except BaseException:  # noqa: BLE001 - one that cannot even be described
         answer = _UNTOLD
     for name in ("stdout", "stderr"):

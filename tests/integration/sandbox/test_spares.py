@@ -1,0 +1,296 @@
+"""Spare processes: locked in before their call, for one call of its shape, gone with the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from strata.tool_execution.domain.sandbox import MIB, Isolation, Limits, Run, RunStatus
+from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
+
+WARM = 2
+# What a call sees of its walls, and of those who were here before.
+LOOK = """
+import json, os, resource, socket
+def look():
+    before = os.listdir(".")
+    open("mine", "w").close()
+    space = os.statvfs(".")
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM).close()
+        network = True
+    except OSError:
+        network = False
+    return {
+        "before": before,
+        "memory": resource.getrlimit(resource.RLIMIT_AS)[0],
+        "cpu": resource.getrlimit(resource.RLIMIT_CPU)[0],
+        "processes": resource.getrlimit(resource.RLIMIT_NPROC)[0] - 8,
+        "disk": space.f_blocks * space.f_frsize,
+        "files": space.f_files - 1,
+        "network": network,
+        "word": os.environ.get("WORD", ""),
+    }
+"""
+
+
+class SilentProxy:
+    """A proxy that nobody talks to."""
+
+    def __init__(self, hosts: Sequence[str]) -> None:
+        self._listener: Any = None
+
+    async def serve(self, listener: Any) -> None:
+        self._listener = listener
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+
+
+@pytest_asyncio.fixture
+async def sandbox() -> AsyncIterator[JailSandbox]:
+    made = await JailSandbox.start(
+        JailConfig(warm=WARM, minimum=Isolation.NAMESPACES, proxies=SilentProxy)
+    )
+    if made.isolation is Isolation.NONE:
+        await made.close()
+        pytest.skip(f"no namespaces can be had here: {made.probe.words()}")
+    yield made
+    await made.close()
+
+
+def status_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/status").read_text()
+
+
+def descriptors(pid: int) -> set[int]:
+    return {int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+def namespaces(pid: int) -> set[str]:
+    return {str(Path(f"/proc/{pid}/ns/{name}").readlink()) for name in ("user", "pid", "mnt")}
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+def waiting(sandbox: JailSandbox) -> list[psutil.Process]:
+    """The processes that wait locked in, as the machine sees them."""
+    found = []
+    for process in psutil.Process(sandbox.server_pid).children(recursive=True):
+        try:
+            status = status_of(process.pid)
+        except OSError:
+            continue
+        if "Seccomp:\t2" in status and "State:\tZ" not in status:
+            found.append(process)
+    return found
+
+
+def another_waits(sandbox: JailSandbox, besides: set[int]) -> bool:
+    return bool({process.pid for process in waiting(sandbox)} - besides)
+
+
+async def all_waiting(sandbox: JailSandbox) -> list[psutil.Process]:
+    await until(lambda: len(waiting(sandbox)) == WARM)
+    return waiting(sandbox)
+
+
+def limits(**fields: Any) -> Limits:
+    return Limits(**{"wall_seconds": 20.0, **fields})
+
+
+def look(word: str = "", hosts: Sequence[str] = (), **fields: Any) -> Run:
+    environment = {"WORD": word} if word else {}
+    return Run(
+        LOOK, "look", environment=environment, hosts=tuple(hosts), limits=limits(**fields)
+    )  # fmt: skip
+
+
+async def seen(sandbox: JailSandbox, run: Run) -> dict[str, Any]:
+    result = await sandbox.run(run)
+    assert result.status is RunStatus.OK, result
+    value: dict[str, Any] = json.loads(result.value_json)
+    assert value["before"] == []
+    assert value["memory"] == run.limits.memory_bytes
+    assert value["cpu"] == run.limits.cpu_seconds
+    assert value["processes"] == run.limits.processes
+    assert value["disk"] == run.limits.disk_bytes
+    assert value["files"] == run.limits.files
+    assert value["network"] is bool(run.hosts)
+    assert value["word"] == run.environment.get("WORD", "")
+    return value
+
+
+async def test_a_spare_waits_behind_all_of_its_walls_with_four_descriptors(
+    sandbox: JailSandbox,
+) -> None:
+    assert sandbox.server_pid is not None
+    fork_server = namespaces(sandbox.server_pid)
+    for process in await all_waiting(sandbox):
+        status = status_of(process.pid)
+        assert "NoNewPrivs:\t1" in status
+        assert "CapEff:\t0000000000000000" in status
+        assert "CapBnd:\t0000000000000000" in status
+        assert descriptors(process.pid) == {0, 1, 2, 3}
+        assert not namespaces(process.pid) & fork_server
+
+
+async def test_a_process_serves_one_call(sandbox: JailSandbox) -> None:
+    used: set[int] = set()
+    for _ in range(4):
+        spares = {process.pid for process in await all_waiting(sandbox)}
+        assert not spares & used
+        await seen(sandbox, look("secret"))
+        await until(partial(another_waits, sandbox, spares))
+        # The one that served is gone, and was one of those that waited.
+        left = {process.pid for process in await all_waiting(sandbox)}
+        gone = spares - left
+        assert len(gone) == 1
+        assert not any(psutil.pid_exists(pid) for pid in gone)
+        used |= gone
+
+
+async def test_limits_and_network_are_those_of_the_call_whoever_waits(
+    sandbox: JailSandbox,
+) -> None:
+    small: dict[str, Any] = {
+        "memory_bytes": 512 * MIB,
+        "cpu_seconds": 3,
+        "processes": 9,
+        "files": 50,
+    }
+    small["disk_bytes"] = MIB
+    kinds = [
+        look(),
+        look("one", **small),
+        look("two", hosts=["a.example.com"]),
+        look("three", **{**small, "files": 60}),
+        look("four", hosts=["b.example.com"], **small),
+    ]
+    for run in [*kinds, *reversed(kinds), *kinds[::2] * 2]:
+        await seen(sandbox, run)
+    await asyncio.gather(*(seen(sandbox, run) for run in kinds * 2))
+
+
+async def test_more_calls_than_spares_run_all_the_same(sandbox: JailSandbox) -> None:
+    runs = [look(f"word {n}") for n in range(4 * WARM)]
+    await asyncio.gather(*(seen(sandbox, run) for run in runs))
+    await all_waiting(sandbox)
+
+
+async def test_without_spares_every_call_gets_a_process_of_its_own() -> None:
+    sandbox = await JailSandbox.start(JailConfig(warm=0))
+    if sandbox.isolation is Isolation.NONE:
+        pytest.skip(sandbox.probe.words())
+    add = Run("def add(a, b):\n    return a + b\n", "add", '{"a": 1, "b": 2}', limits=limits())
+    assert (await sandbox.run(add)).value_json == "3"
+    await until(lambda: waiting(sandbox) == [])
+    await sandbox.close()
+
+
+async def test_a_spare_that_was_killed_is_replaced(sandbox: JailSandbox) -> None:
+    for process in await all_waiting(sandbox):
+        os.kill(process.pid, signal.SIGKILL)
+    await until(lambda: waiting(sandbox) == [])
+    await seen(sandbox, look("after"))
+    await all_waiting(sandbox)
+
+
+async def test_a_call_does_not_reach_those_that_wait(sandbox: JailSandbox) -> None:
+    await seen(sandbox, look())
+    before = {process.pid for process in await all_waiting(sandbox)}
+    hostile = Run(
+        "import os, signal\n"
+        "def f(pids):\n"
+        "    said = []\n"
+        "    for pid in [-1, *pids, *range(2, 300)]:\n"
+        "        try:\n"
+        "            os.kill(pid, signal.SIGKILL)\n"
+        "            said.append(pid)\n"
+        "        except OSError:\n"
+        "            pass\n"
+        "    for pid in pids:\n"
+        "        for name in ('mem', 'environ', 'fd', 'root'):\n"
+        "            if os.path.exists(f'/proc/{pid}/{name}'):\n"
+        "                said.append(name)\n"
+        "    return said\n",
+        "f",
+        f'{{"pids": {sorted(before)}}}',
+        limits=limits(),
+    )
+    result = await sandbox.run(hostile)
+    # In a namespace of its own process -1 is nobody, which is no error everywhere.
+    assert result.value_json in {"[]", "[-1]"}, result
+    await until(lambda: len(waiting(sandbox)) == WARM)
+    # All but the one that served it are still there.
+    assert len(before & {process.pid for process in waiting(sandbox)}) == WARM - 1
+    await seen(sandbox, look())
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A folder of environments, in a place that any user can read."""
+    made = Path(f"/var/tmp/strata-spares-{os.getpid()}")
+    made.mkdir()
+    yield made
+    shutil.rmtree(made)
+
+
+def make(folder: Path, name: str) -> None:
+    folder.mkdir()
+    (folder / "thing.py").write_text(f"NAME = '{name}'\n")
+
+
+async def test_packages_that_were_made_anew_are_seen(root: Path) -> None:
+    folder = root / "key"
+    make(folder, "old")
+    sandbox = await JailSandbox.start(JailConfig(warm=WARM, environments=root))
+    run = Run(
+        "import thing\ndef f():\n    return thing.NAME\n",
+        "f",
+        packages=str(folder),
+        limits=limits(),
+    )
+    try:
+        if sandbox.isolation is Isolation.NONE:
+            pytest.skip(sandbox.probe.words())
+        for _ in range(3):
+            assert (await sandbox.run(run)).value_json == '"old"'
+        await until(lambda: len(waiting(sandbox)) == WARM)
+        folder.rename(root / "gone")
+        make(folder, "new")
+        assert (await sandbox.run(run)).value_json == '"new"'
+        # Without packages there is nothing of them.
+        plain = await sandbox.run(Run(run.source, "f", limits=limits()))
+        assert plain.failure is not None
+        assert plain.failure.type == "ModuleNotFoundError"
+    finally:
+        await sandbox.close()
+
+
+async def test_nothing_waits_once_it_is_closed() -> None:
+    sandbox = await JailSandbox.start(JailConfig(warm=WARM))
+    if sandbox.isolation is Isolation.NONE:
+        pytest.skip(sandbox.probe.words())
+    spares = await all_waiting(sandbox)
+    closing = [asyncio.create_task(sandbox.run(look())) for _ in range(3)]
+    await sandbox.close()
+    await asyncio.gather(*closing, return_exceptions=True)
+    await until(lambda: not any(process.is_running() for process in spares))
+    assert sandbox.server_pid is None
