@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from archival_support import Stores, new_chunks
-from meanwhile import at_once
 from strata.archival.domain.passages import Filter
 from strata.archival.migrations import MIGRATIONS
 from strata.shared.context import current_project
@@ -26,9 +25,7 @@ async def test_a_passage_that_is_indexed_after_the_moment_is_still_found_by_its_
         await other.pending.done(current_project(), [passage])
         await other.close()
 
-    found = await stores.passages.by_words(
-        "boat", within, 5, waiting_only=True, begun=lambda: at_once(index)
-    )
+    found = await stores.passages.by_words("boat", within, 5, waiting_only=True, begun=index)
     assert [each.id for each, _ in found] == [passage.id]
     assert not await stores.passages.by_words("boat", within, 5, waiting_only=True)
     await stores.close()
@@ -53,9 +50,7 @@ async def test_a_chunk_that_is_indexed_after_the_moment_is_still_found_by_its_wo
             await other.queue.indexed(queued, batch)
         await other.close()
 
-    found = await stores.chunks.by_words(
-        "boat", [folder], 5, waiting_only=True, begun=lambda: at_once(index)
-    )
+    found = await stores.chunks.by_words("boat", [folder], 5, waiting_only=True, begun=index)
     assert [each.chunk.text for each, _ in found] == ["The boat is blue."]
     assert not await stores.chunks.by_words("boat", [folder], 5, waiting_only=True)
     await stores.close()

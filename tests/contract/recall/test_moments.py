@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from meanwhile import at_once
 from recall_support import START
 from strata.recall.domain.messages import Message, Role
 from strata.recall.domain.search import SearchQuery
@@ -40,7 +39,7 @@ async def test_a_message_that_is_indexed_after_the_moment_is_still_found_by_its_
         conversation = new_id("conversation")
         await PostgresWindowStore(database).open(conversation, agent, [message], "english")
         store, query = PostgresSearchStore(database), SearchQuery(agent, "boat", 5)
-        found = await store.by_words(query, [], waiting_only=True, begun=lambda: at_once(index))
+        found = await store.by_words(query, [], waiting_only=True, begun=index)
         assert [each.id for each, _ in found] == [message.id]
         assert not await store.by_words(query, [], waiting_only=True)
     await database.close()

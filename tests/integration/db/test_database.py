@@ -102,6 +102,15 @@ async def test_a_snapshot_sees_one_moment_and_refuses_writes(database: Database)
     assert await _notes(database) == ["1"]
 
 
+async def test_a_generic_plan_is_for_one_transaction(database: Database) -> None:
+    mode = text("SHOW plan_cache_mode")
+    async with database.transaction(project_id=P, snapshot=True, generic_plan=True) as connection:
+        assert (await connection.execute(mode)).scalar() == "force_generic_plan"
+        assert list((await connection.execute(NOTES)).scalars()) == []
+    async with database.transaction(project_id=P) as connection:
+        assert (await connection.execute(mode)).scalar() == "auto"
+
+
 async def test_a_swallowed_error_cannot_pass_for_a_commit(database: Database) -> None:
     async def swallow() -> None:
         async with database.transaction(project_id=P) as connection:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -30,16 +30,15 @@ class Rooms:
             gate.set()
         return self
 
-    async def by_words(
-        self, *, waiting_only: bool, begun: Callable[[], None]
-    ) -> Sequence[tuple[str, float]]:
+    async def by_words(self, *, waiting_only: bool, begun: Moment) -> Sequence[tuple[str, float]]:
         self.seen.append("waiting" if waiting_only else "all words")
         await self.begins.wait()
         if self.fails is not None:
             raise self.fails
-        begun()
         self.seen.append("begun")
         try:
+            await begun()
+            self.seen.append("statement")
             await self.words.wait()
         except asyncio.CancelledError:
             self.seen.append("called off")
@@ -75,7 +74,8 @@ async def test_the_index_is_asked_when_the_moment_of_the_database_is_fixed_and_n
     assert rooms.seen == ["waiting", "vector"]  # what is asked is made meanwhile
     rooms.begins.set()
     await run_dry()
-    assert rooms.seen[2:] == ["begun", "index"]  # both search now
+    # Both search now, the index first: it takes longer.
+    assert rooms.seen[2:] == ["begun", "index", "statement"]
     rooms.open()
     found = await finding
     assert [each.document_id for each in found.hits] == ["by index"]
@@ -107,7 +107,8 @@ async def test_without_the_index_all_is_searched_by_words() -> None:
     rooms = Rooms().open()
     rooms.away = True
     found = await rooms.find()
-    assert rooms.seen == ["waiting", "begun", "vector", "index", "all words", "begun"]
+    asked = ["waiting", "begun", "vector", "index", "statement"]
+    assert rooms.seen == [*asked, "all words", "begun", "statement"]
     assert (found.hits, found.by_id, found.by_words) == ((), (), [("by words", 0.5)])
 
 
