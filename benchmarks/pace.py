@@ -20,21 +20,30 @@ def plain_loop_ms() -> float:
     return statistics.median(_loop() for _ in range(_LOOPS))
 
 
-class DiskWait:
-    """How much of the processors' time has gone by waiting for the disk since it was made.
+class Losses:
+    """What other machines of the same host have cost since it was made.
 
-    On a shared machine the disk can stand still for seconds, whatever is asked of it.
+    There the disk can stand still for seconds, whatever is asked of it, and a processor that is
+    wanted is somebody else's for milliseconds.
     """
 
     def __init__(self) -> None:
         self._before = psutil.cpu_times()
 
-    def share(self) -> float:
-        """Returns the share of the time of all processors; 0 where the system does not tell."""
+    def disk(self) -> float:
+        """Returns the share of all processors' time with nothing to do but wait for the disk."""
+        return self._share("iowait")
+
+    def stolen(self) -> float:
+        """Returns the share of all processors' time in which one was wanted and not to be had."""
+        return self._share("steal")
+
+    def _share(self, kind: str) -> float:
         now = psutil.cpu_times()
         passed = sum(now) - sum(self._before)
-        waited = getattr(now, "iowait", 0.0) - getattr(self._before, "iowait", 0.0)
-        return waited / passed if passed > 0 else 0.0
+        # Not every system tells.
+        lost = getattr(now, kind, 0.0) - getattr(self._before, kind, 0.0)
+        return lost / passed if passed > 0 else 0.0
 
 
 def _loop() -> float:

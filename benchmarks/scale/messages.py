@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from benchmarks.pace import DiskWait, plain_loop_ms
+from benchmarks.pace import Losses, plain_loop_ms
 from benchmarks.report import Report, Row
 from benchmarks.samples import Samples
 from benchmarks.scale.material import questions, texts, vector_of
@@ -142,7 +142,7 @@ async def _searches(
     for name, kind in kinds.items():
         samples = Samples()
         before = rooms.cpu_ms()
-        disk = DiskWait()
+        losses = Losses()
         for number, question in enumerate([*asked[:WARM_UP], *asked]):
             request = message_pb.SearchMessagesRequest(
                 agent_id=agents[(number * 7 + round_number * 3) % len(agents)].id,
@@ -159,7 +159,7 @@ async def _searches(
         cpu = (rooms.cpu_ms() - before) / len(samples)
         note = (
             f"CPU {cpu:.1f} ms; a plain loop {plain_loop_ms():.1f} ms;"
-            f" waiting for the disk {disk.share():.0%}"
+            f" waiting for the disk {losses.disk():.0%}"
         )
         del samples.values[:WARM_UP]
         report.add(

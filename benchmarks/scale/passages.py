@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from benchmarks.pace import plain_loop_ms
+from benchmarks.pace import Losses, plain_loop_ms
 from benchmarks.report import Report, Row
 from benchmarks.samples import Samples
 from benchmarks.scale.material import Sized, questions, with_vectors
@@ -69,7 +69,7 @@ async def measure(rooms: Rooms, report: Report, count: int, searches: int) -> No
     await rooms.until_calm()
     for name, conditions in _filters(archive, count).items():
         samples = Samples()
-        before = rooms.cpu_ms()
+        before, losses = rooms.cpu_ms(), Losses()
         for number, question in enumerate([*asked[:WARM_UP], *asked]):
             request = pb.SearchPassagesRequest(
                 query=question, top_k=10, explain=number < WARM_UP, **conditions
@@ -79,7 +79,8 @@ async def measure(rooms: Rooms, report: Report, count: int, searches: int) -> No
             samples.add((time.perf_counter() - begun) * 1000)
             check(response.hits)
         cpu = (rooms.cpu_ms() - before) / len(samples)
-        note = f"CPU {cpu:.1f} ms; a plain loop {plain_loop_ms():.1f} ms"
+        lost = f"stolen {losses.stolen():.0%}, waiting for the disk {losses.disk():.0%}"
+        note = f"CPU {cpu:.1f} ms; a plain loop {plain_loop_ms():.1f} ms; {lost}"
         del samples.values[:WARM_UP]
         report.add(
             Row(f"search of {count:,} passages, {name}", samples.median, "ms", samples.p95,
