@@ -14,11 +14,12 @@ from benchmarks.report import Report, Row
 from benchmarks.samples import Samples
 from benchmarks.scale.material import questions, texts, vector_of
 from benchmarks.scale.passages import WARM_UP, check, total
-from benchmarks.scale.rooms import Rooms
+from benchmarks.scale.rooms import Rooms, open_rooms
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import window_service_pb2 as pb
 from strata.recall.index import MESSAGES
+from strata.shared.context import use
 from strata.shared.ids import new_id
 from strata.shared.vectors import Document, IndexedChunk
 from strata.shared.vectors.sparse import SparseEncoder
@@ -61,12 +62,10 @@ async def measure(
         rounds: How often they are searched, each time others of the agents; all are reported.
     """
     each = count // agents
-    # First alone with the messages of one agent, then beside those of all.
-    alone = await _fill(rooms, each, seed=0)
-    await _index(rooms, alone)
-    turns_alone = await _turns(rooms, [alone], searches)
+    first_agent = await _fill(rooms, each, seed=0)
+    await _index(rooms, first_agent)
     started = time.perf_counter()
-    filled = [alone]
+    filled = [first_agent]
     for first in range(1, agents, _AT_ONCE):
         seeds = range(first, min(first + _AT_ONCE, agents))
         filled += await asyncio.gather(*(_fill(rooms, each, seed=seed) for seed in seeds))
@@ -95,9 +94,9 @@ async def measure(
                 note=f"{points / seconds:.0f} a second",
             )
         )
-    turns = await _turns(rooms, filled, searches)
+    alone, beside = await _turns_compared(rooms, filled, each, searches)
     for name in ("BeginTurn", "CommitStep"):
-        one, all_of_them = turns_alone[name], turns[name]
+        one, all_of_them = alone[name], beside[name]
         report.add(
             Row(f"{name}, {each:,} messages", one.median, "ms", one.p95, samples=len(one)),
             Row(
@@ -217,15 +216,31 @@ async def _turn(rooms: Rooms, agent: Agent, *, evicted: int = 0) -> tuple[float,
     return (begun - started) * 1000, (time.perf_counter() - begun) * 1000
 
 
-async def _turns(rooms: Rooms, agents: Sequence[Agent], count: int) -> dict[str, Samples]:
+async def _turns_compared(
+    rooms: Rooms, agents: Sequence[Agent], each: int, count: int
+) -> tuple[dict[str, Samples], dict[str, Samples]]:
+    """Makes turns in rooms with one agent's messages and in those with all, one after the other.
+
+    In turn, since the pace of a machine changes by half between two minutes.
+    """
     draw = random.Random(7)
-    found = {"BeginTurn": Samples(), "CommitStep": Samples()}
-    for number in range(count + 5):
-        begin, commit = await _turn(rooms, draw.choice(agents))
-        if number >= 5:
-            found["BeginTurn"].add(begin)
-            found["CommitStep"].add(commit)
-    return found
+    folder = rooms.folder / "few"
+    folder.mkdir()
+    folder.chmod(0o711)
+    async with open_rooms(folder, rooms.pid) as few:
+        one = await _fill(few, each, seed=0)
+        await _index(few, one)
+        await rooms.until_calm()
+        places = ((few, [one]), (rooms, agents))
+        found = tuple({"BeginTurn": Samples(), "CommitStep": Samples()} for _ in places)
+        for number in range(count + 5):
+            for (where, those), samples in zip(places, found, strict=True):
+                with use(where.context):
+                    begin, commit = await _turn(where, draw.choice(those))
+                if number >= 5:
+                    samples["BeginTurn"].add(begin)
+                    samples["CommitStep"].add(commit)
+    return found[0], found[1]
 
 
 async def _index(rooms: Rooms, agent: Agent) -> None:

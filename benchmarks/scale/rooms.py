@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -52,6 +52,8 @@ class Rooms:
     Attributes:
         project: The tenant that everything belongs to.
         pending: The recall room's queue; nothing indexes it unless the benchmark does.
+        folder: Where the engines keep their data.
+        context: As whom they are called; it is in force from when they are opened.
     """
 
     archives: archive_grpc.ArchiveServiceStub
@@ -64,7 +66,8 @@ class Rooms:
     embedder: Embedder
     project: str
     pid: int
-    _folder: Path
+    folder: Path
+    context: RequestContext
 
     def memory(self) -> str:
         """Returns the memory of the processes in MB, by kind."""
@@ -94,7 +97,7 @@ class Rooms:
     def disk(self) -> str:
         """Returns what is on disk in MiB, by engine."""
         return ", ".join(
-            f"{name} {_size(self._folder / name) / _MIB:.0f}" for name in ("postgres", "vectors")
+            f"{name} {_size(self.folder / name) / _MIB:.0f}" for name in ("postgres", "vectors")
         )
 
 
@@ -148,7 +151,8 @@ async def open_rooms(folder: Path, pid: int) -> AsyncIterator[Rooms]:
                     break
                 await asyncio.sleep(0.1)
         project = new_id("project")
-        stack.enter_context(_as_client(private, verifier, project))
+        client = _client(private, verifier, project)
+        stack.enter_context(use(client))
         yield Rooms(
             archive_grpc.ArchiveServiceStub(network.channel("archival")),
             agent_grpc.AgentArchiveServiceStub(network.channel("archival")),
@@ -161,16 +165,15 @@ async def open_rooms(folder: Path, pid: int) -> AsyncIterator[Rooms]:
             project,
             pid,
             folder,
+            client,
         )
 
 
-@contextmanager
-def _as_client(private: str, verifier: TokenVerifier, project: str) -> Iterator[None]:
+def _client(private: str, verifier: TokenVerifier, project: str) -> RequestContext:
     signer = TokenSigner(private)
     # Longer than any run of the benchmark.
     token = signer.mint("benchmark", project, "benchmark", ["write"], ttl=timedelta(days=1))
-    with use(RequestContext(caller=verifier.verify(token))):
-        yield
+    return RequestContext(caller=verifier.verify(token))
 
 
 def _size(folder: Path) -> int:

@@ -7,9 +7,16 @@ import re
 from strata.shared.db import Database
 
 
-async def plan_of(database: Database, statement: str) -> str:
-    """The plan of a recorded statement, with some text for each of its parameters."""
-    arrays = re.sub(r"CAST\(\$\d+(::\w+)? AS text\[\]\)", "'{x}'::text[]", statement)
+async def plan_of(database: Database, statement: str, *, elements: int = 1) -> str:
+    """The plan of a recorded statement, with some text for each of its parameters.
+
+    Args:
+        database: Where.
+        statement: With numbered parameters.
+        elements: Of each array.
+    """
+    array = f"'{{{','.join(f'x{number}' for number in range(elements))}}}'::text[]"
+    arrays = re.sub(r"CAST\(\$\d+(::\w+)? AS text\[\]\)", array, statement)
     explain = "EXPLAIN " + re.sub(r"\$\d+(::\w+)?", "'x'", arrays)
     async with database.transaction(read_only=True) as connection:
         return "\n".join(row[0] for row in await connection.exec_driver_sql(explain))

@@ -37,17 +37,38 @@ def said(number: int) -> Message:
     )
 
 
-async def test_messages_are_read_by_id_in_a_table_that_has_just_grown(database: Database) -> None:
-    """By agent and time, all of them would be walked through for each search."""
-    agent = new_id("agent")
-    messages = [said(number) for number in range(1_500)]
-    await PostgresWindowStore(database).open(new_id("conversation"), agent, messages, "english")
+async def grown(database: Database, count: int) -> tuple[str, str, list[Message]]:
+    """An agent and a conversation of so many messages that no statistics know of."""
+    agent, conversation = new_id("agent"), new_id("conversation")
+    messages = [said(number) for number in range(count)]
+    await PostgresWindowStore(database).open(conversation, agent, messages, "english")
+    return agent, conversation, messages
+
+
+async def are_read_by_id(database: Database, statement: str) -> None:
+    """By agent and time, all of them would be walked through."""
+    for elements in (1, 30, 200):
+        plan = await plan_of(database, statement, elements=elements)
+        assert "messages_id" in plan, plan
+        assert "messages_by_agent" not in plan
+        assert "Seq Scan" not in plan
+
+
+async def test_hits_are_read_by_id_in_a_table_that_has_just_grown(database: Database) -> None:
+    agent, _, messages = await grown(database, 4_000)
     ids = [each.id for each in messages[::200]]
     with database.statistics.record() as texts:
         found = await PostgresSearchStore(database).by_ids(ids, SearchQuery(agent, "number", 10))
     assert {each.id for each in found} == set(ids)
     (statement,) = texts
-    plan = await plan_of(database, statement)
-    assert "messages_id" in plan, plan
-    assert "messages_by_agent" not in plan
-    assert "Seq Scan" not in plan
+    await are_read_by_id(database, statement)
+
+
+async def test_a_window_is_read_by_id_in_a_table_that_has_just_grown(database: Database) -> None:
+    """With each turn: its time must not grow with what was ever said."""
+    await grown(database, 4_000)
+    _, conversation, messages = await grown(database, 25)
+    with database.statistics.record() as texts:
+        window = await PostgresWindowStore(database).get(conversation)
+    assert [each.id for each in window.messages] == [each.id for each in messages]
+    await are_read_by_id(database, texts[-1])

@@ -26,7 +26,8 @@ _PENDING = text(
 )
 _DONE = text(
     "UPDATE recall.messages SET index_state = 'indexed'"
-    " WHERE project_id = :project AND id = ANY(CAST(:ids AS text[])) RETURNING id"
+    " FROM unnest(CAST(:ids AS text[])) AS asked (asked_id)"
+    " WHERE project_id = :project AND id = asked_id RETURNING id"
 )
 _ALL_AGAIN = text(
     "UPDATE recall.messages SET index_state = 'pending' WHERE index_state = 'indexed'"

@@ -34,10 +34,27 @@ RECORD_COLUMNS = (
     " r.index_state"
 )
 
-BY_ID = text(
-    f"SELECT {COLUMNS} FROM recall.messages"
-    " WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))"
-)
+
+def named_sql(ids: str) -> str:
+    """Returns SQL for the messages ``m`` that some ids name, each looked up by itself.
+
+    Asked for all of them at once, PostgreSQL reads another index that holds their ids, that by
+    agent and time, from one end to the other, until it has analysed a table that has just grown:
+    7 ms at 20,000 messages, and more with each.
+
+    Args:
+        ids: SQL of the ids, a text array in which none is twice.
+    """
+    return f"""
+        unnest({ids}) AS asked (asked_id)
+        CROSS JOIN LATERAL (
+            SELECT * FROM recall.messages
+            WHERE project_id = :project AND id = asked_id OFFSET 0
+        ) m
+    """
+
+
+BY_ID = text(f"SELECT {COLUMNS} FROM {named_sql('CAST(:ids AS text[])')}")
 BY_RUN = text(
     f"SELECT {COLUMNS} FROM recall.messages"
     " WHERE project_id = :project AND run_id = :run AND run_id <> ''"

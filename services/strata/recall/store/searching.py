@@ -13,7 +13,7 @@ from sqlalchemy import Row, TextClause, text
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import SearchQuery
 from strata.recall.domain.search_text import split_text
-from strata.recall.store.rows import COLUMNS, to_message
+from strata.recall.store.rows import COLUMNS, named_sql, to_message
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.timewords import TimeRange
@@ -206,10 +206,7 @@ _BY_WORDS = f"""
 """
 # Taken by id first, whatever the planner thinks of a table that has just grown.
 _BY_IDS = f"""
-    WITH named AS MATERIALIZED (
-        SELECT * FROM recall.messages
-        WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))
-    )
+    WITH named AS MATERIALIZED (SELECT m.* FROM {named_sql("CAST(:ids AS text[])")})
     SELECT {COLUMNS} FROM named m
     WHERE {{conditions}}
       AND (:strict = '' OR m.search_vector @@ websearch_to_tsquery(m.search_language, :strict))

@@ -31,6 +31,7 @@ from strata.recall.store.rows import (
     INSERT_COLUMNS,
     RECORD,
     RECORD_COLUMNS,
+    named_sql,
     to_message,
     to_records,
 )
@@ -141,8 +142,7 @@ _COMPACT = text(
             project_id, conversation_id, sequence, agent_id, kept, first_message_id, last_message_id
         )
         SELECT :project, w.conversation_id, w.first_sequence, w.agent_id, ARRAY(
-            SELECT m.sequence FROM recall.messages m
-            WHERE m.project_id = :project AND m.id = ANY(CAST(:kept AS text[])) ORDER BY 1),
+            SELECT m.sequence FROM {named_sql("CAST(:kept AS text[])")} ORDER BY 1),
             :first_id, :last_id
         FROM moved w
     )
