@@ -62,7 +62,7 @@ async def test_the_log_tells_who_did_what_in_which_run(
     with_diffs = await strata("memory", "log", ann.name, "human", "-p", "-n", "2")
     first, second = with_diffs.out.split("\n\n")
     assert "why: she told me\n  + Lives in Rome." in first
-    assert f"run: {run_id}\n  + Likes olives." in second
+    assert f"run: {run_id}\ntool: memory_insert\n  + Likes olives." in second
     document = json.loads((await strata("memory", "log", ann.name, "human", "--json")).out)
     assert document["versions"][0]["value"] == "Likes olives.\nLives in Rome."
 

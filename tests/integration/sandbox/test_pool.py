@@ -101,7 +101,7 @@ async def test_nothing_is_left_after_a_thousand_calls(root: Path) -> None:
         for _ in range(count):
             assert (await sandbox.run(messy)).value_json == "1"
 
-    async def calm() -> tuple[object, int]:
+    async def calm() -> tuple[int, int]:
         # What has ended is reaped a moment later, and the pool filled again.
         seen, same = (descriptors(), len(descendants(engines))), 0
         while same < 5:
@@ -114,7 +114,10 @@ async def test_nothing_is_left_after_a_thousand_calls(root: Path) -> None:
         await asyncio.gather(*(calls(10) for _ in range(4)))
         at_first = await calm()
         await asyncio.gather(*(calls(240) for _ in range(4)))
-        assert await calm() == at_first
+        at_last = await calm()
+        # Fewer are none of ours: connections of other tests that end while this one runs.
+        assert at_last[0] <= at_first[0]
+        assert at_last[1] == at_first[1]
     finally:
         await sandbox.close()
     assert descendants(engines) == set()

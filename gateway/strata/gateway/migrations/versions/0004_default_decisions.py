@@ -29,5 +29,6 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Drops the default decision: nothing is approved by itself any more."""
+    op.execute("REVOKE SELECT (id) ON gateway.approvals FROM strata_gateway_worker")
     op.execute("DROP INDEX gateway.approvals_due")
     op.execute("ALTER TABLE gateway.approvals DROP COLUMN default_approve")
