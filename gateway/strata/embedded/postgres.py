@@ -16,7 +16,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 from strata.embedded.locks import FolderLock
-from strata.embedded.machine import usable_memory
 from strata.embedded.ports import pick_port
 from strata.embedded.postgres_binaries import (
     find_binaries,
@@ -43,8 +42,9 @@ _PREDECESSOR = (
     'lock file "postmaster.pid" already exists',
     "pre-existing shared memory block",
 )
-# Durability stays as PostgreSQL has it.
+# Small when idle: shared_buffers is mapped at first use. Durability stays as PostgreSQL has it.
 _SETTINGS: Mapping[str, str] = {
+    "shared_buffers": "64MB",
     "max_connections": "120",
     "max_wal_size": "256MB",
     "min_wal_size": "32MB",
@@ -61,17 +61,6 @@ _SETTINGS: Mapping[str, str] = {
     "unix_socket_directories": "",
 }
 _SINCE_MAJOR = {"io_method": 18}
-_MIB = 1 << 20
-
-
-def shared_buffers_mb(memory: int) -> int:
-    """Returns how much of some bytes of memory PostgreSQL keeps tables in, MiB.
-
-    A search reads ten passages that lie anywhere. What is not here, and not in the system's cache
-    either, is a read from the disk each: 3 ms a search of 12 among 100,000 passages, where 64 MB
-    hold a third of them. It is small when idle: the memory is mapped at first use.
-    """
-    return max(64, min(512, memory // _MIB // 32))
 
 
 class EmbeddedPostgres:
@@ -96,11 +85,7 @@ class EmbeddedPostgres:
     ) -> None:
         self.folder = folder.absolute()
         self._data = self.folder / "data"
-        self._settings = {
-            **_SETTINGS,
-            "shared_buffers": f"{shared_buffers_mb(usable_memory())}MB",
-            **(settings or {}),
-        }
+        self._settings = {**_SETTINGS, **(settings or {})}
         self._watchdog = watchdog
         self._identity = unprivileged_identity()
         self._log_path = self.folder / "postgres.log"
