@@ -4,20 +4,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import psutil
 import pytest
 import pytest_asyncio
 
+from integration.sandbox.families import children, descendants
 from integration.sandbox.jails import Worker, interpreter
 from strata.shared.errors import UnavailableError
 from strata.tool_execution.domain.sandbox import MIB, Isolation, Limits, Run, RunStatus
@@ -38,23 +37,6 @@ async def sandbox() -> AsyncIterator[JailSandbox]:
         pytest.skip(f"no isolation can be had here: {made.probe.words()}")
     yield made
     await made.close()
-
-
-def children() -> set[int]:
-    """Our own children; the engines of the tests come and go with processes of their own."""
-    return {child.pid for child in psutil.Process().children()}
-
-
-def descendants(besides: AbstractSet[int]) -> set[int]:
-    """Our processes that live, without the families of some children."""
-    found = set()
-    for child in psutil.Process().children():
-        if child.pid not in besides:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                for process in (child, *child.children(recursive=True)):
-                    if process.status() != psutil.STATUS_ZOMBIE:
-                        found.add(process.pid)
-    return found
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -1,0 +1,25 @@
+"""Which processes are whose, where the engines of other tests are children of ours as well."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Set as AbstractSet
+
+import psutil
+
+
+def children() -> set[int]:
+    """Our own children; the engines of the tests come and go with processes of their own."""
+    return {child.pid for child in psutil.Process().children()}
+
+
+def descendants(besides: AbstractSet[int]) -> set[int]:
+    """Our processes that live, without the families of some children."""
+    found = set()
+    for child in psutil.Process().children():
+        if child.pid not in besides:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for process in (child, *child.children(recursive=True)):
+                    if process.status() != psutil.STATUS_ZOMBIE:
+                        found.add(process.pid)
+    return found
