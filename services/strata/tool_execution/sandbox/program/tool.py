@@ -102,9 +102,7 @@ class Asker:
         return told
 
 
-def _call(
-    source: str, function: str, arguments: dict[str, Any], given: dict[str, Any]
-) -> object:
+def _call(source: str, function: str, arguments: dict[str, Any], given: dict[str, Any]) -> object:
     module = types.ModuleType("tool" if function else "__main__")
     # Dataclasses, models and type hints look up the module of a class.
     sys.modules[module.__name__] = module
