@@ -1,4 +1,4 @@
-"""What stands around the code of ``run_code`` and ``run_code_with_tools``. It is run in the jail, as text: see `code.py`.
+"""What stands around the code of the tools that run some. Run in the jail, as text: see `code.py`.
 
 The code is the model's and can do here what it likes: nothing that this gives back is believed.
 """

@@ -107,8 +107,10 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         def send(call: pb.NestedCall) -> None:
             events.put_nowait(pb.ExecuteToolsWithCallsResponse(call=call))
 
-        def failed(task: asyncio.Task[None]) -> bool:
-            return task.done() and not task.cancelled() and task.exception() is not None
+        def ended(task: asyncio.Task[None]) -> None:
+            # The stream ends with the work; with the client's messages only if one is wrong.
+            if task is working or _failed(task):
+                events.put_nowait(None)
 
         relay = Relay(send)
         nesting = self._nesting(relay, convert.to_callable(first.request.tools))
@@ -120,15 +122,14 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
 
         working = asyncio.create_task(work())
         hearing = asyncio.create_task(relay.hear(messages))
-        working.add_done_callback(lambda _: events.put_nowait(None))
-        hearing.add_done_callback(lambda done: failed(done) and events.put_nowait(None))
+        working.add_done_callback(ended)
+        hearing.add_done_callback(ended)
         try:
             while (event := await events.get()) is not None:
                 yield event
-            # What was wrong with a message.
-            if failed(hearing):
-                hearing.result()
-            working.result()
+            for task in (hearing, working):
+                if _failed(task):
+                    task.result()
         finally:
             for task in (working, hearing):
                 task.cancel()
@@ -156,6 +157,10 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
             return None
         runnable = await self._store.runnable(own)
         return OwnTools(runnable, self._runner, self._mcp, self._memory)
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
 
 
 def _offered(tool: Tool) -> Any:

@@ -29,7 +29,8 @@ class Relay:
         if self._ended:
             raise _nobody()
         number = next(self._numbers)
-        waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiting
         try:
             self._send(
                 pb.NestedCall(
