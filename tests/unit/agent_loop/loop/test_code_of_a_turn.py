@@ -25,7 +25,7 @@ from unit.agent_loop.loop.coding import CODE, CodingTools, coded, coding_world, 
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.ruled import child, conditional, first, leaves, most, required, told
 from unit.agent_loop.loop.ruled import until_done as until_done_with
-from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
+from unit.agent_loop.loop.world import assert_pairs_are_whole, reply
 
 WEB, MCP = Provenance.WEB, Provenance.MCP
 
