@@ -90,17 +90,17 @@ async def run(
         ("import dataclasses as d\n@d.dataclass\nclass P:\n    x: int\ncall_tool('p', p=P(1))",
          "{'p': {'x': 1}}"),
         ("import asyncio\nasync def f():\n    return add(1, 1)\nawait f()", "2"),
-        ("from threading import Thread\nfound = []\n"
+        (("from threading import Thread\nfound = []\n"
          "all = [Thread(target=lambda n=n: found.append(add(n, n))) for n in range(5)]\n"
-         "[t.start() for t in all]\n[t.join() for t in all]\nsorted(found)", "[0, 2, 4, 6, 8]"),
+         "[t.start() for t in all]\n[t.join() for t in all]\nsorted(found)"), "[0, 2, 4, 6, 8]"),
         ("try:\n    fails()\nexcept ToolError as error:\n    found = str(error)\nfound",
          "'It fails: ä.'"),
         ("try:\n    add(1, 2, 3)\nexcept TypeError as error:\n    found = str(error)\nfound",
          "'add() takes a, b'"),
         ("try:\n    add(1, a=2)\nexcept TypeError as error:\n    found = str(error)\nfound",
          "\"add() got multiple values for argument 'a'\""),
-        ("try:\n    add({1}, 2)\nexcept TypeError as error:\n    found = str(error)\n"
-         "found.startswith('What is asked must be JSON.')", "True"),
+        (("try:\n    add({1}, 2)\nexcept TypeError as error:\n    found = str(error)\n"
+         "found.startswith('What is asked must be JSON.')"), "True"),
         ("add.__name__", "'add'"),
     ],
 )  # fmt: skip

@@ -122,8 +122,8 @@ async def test_an_answer_that_nobody_waits_for_is_not_worked_out(stream: Stream)
 
 @pytest.mark.parametrize("last", ["ask bad", ValueError("ask bad")])
 async def test_what_fails_ends_the_stream(stream: Stream, last: object) -> None:
+    stream.told.put_nowait(last)
     with pytest.raises(ValueError, match="ask bad"):
-        stream.told.put_nowait(last)
         await anext(answering(stream, "first", Answers(), lambda _: False))
     assert stream.cancelled
 
