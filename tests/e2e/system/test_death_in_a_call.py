@@ -116,7 +116,7 @@ memory_insert("human", "Before.")
 call_tool("marker__mark", file={str(marks)!r})
 memory_insert("human", "After.")
 """
-    world.model.script(call("run_code_with_tools", code=code), say("I cannot tell again."))
+    world.model.script(call("run_code_with_tools", {"code": code}), say("I cannot tell again."))
     turn = asyncio.create_task(world.send(agent, "Mark it again."))
     await until(lambda: marks.read_text() == "done\ndone\n")
     os.kill(room(either_live), signal.SIGKILL)
