@@ -7,10 +7,11 @@ definitions. Both caches are bounded; a lost entry costs one rendering.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Hashable, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Hashable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import grpc.aio
 
@@ -23,6 +24,9 @@ from strata.agent_loop.convert.messages import (
 from strata.agent_loop.convert.tool_rules import rules_to_prompt
 from strata.agent_loop.convert.tools import (
     batch_to_proto,
+    code_answer_to_proto,
+    code_call_from_proto,
+    nesting_to_proto,
     tool_event_from_proto,
     toolset_from_proto,
 )
@@ -30,7 +34,7 @@ from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.journal import JournalKey
 from strata.agent_loop.domain.messages import Message, Window
 from strata.agent_loop.domain.tool_rules import rules_in_force
-from strata.agent_loop.domain.tools import ToolBatch, ToolEvent, ToolSet
+from strata.agent_loop.domain.tools import CODE_TOOLS, Nesting, ToolBatch, ToolEvent, ToolSet
 from strata.agent_loop.loop.ports import (
     BegunTurn,
     CommittedStep,
@@ -50,11 +54,13 @@ from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
 from strata.shared.context import current_project
+from strata.shared.questions import answering
 
 _SECTIONS = 512
 _TOOLSETS = 256
 
 ValueT = TypeVar("ValueT")
+_NestingMessage = execution_pb.ExecuteToolsWithCallsRequest
 
 
 class RevisionCache(Generic[ValueT]):
@@ -269,14 +275,43 @@ class ToolClient:
 
     async def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:
         """Runs calls; closing the generator cancels the stream, which kills what runs."""
+        if batch.nesting is not None:
+            async with aclosing(self._execute_nesting(batch, batch.nesting)) as events:
+                async for event in events:
+                    yield event
+            return
         call = self._stub.ExecuteTools(batch_to_proto(batch))
         try:
             async for response in call:
-                event = tool_event_from_proto(response)
-                if event is not None:
-                    yield event
+                told = tool_event_from_proto(response)
+                if told is not None:
+                    yield told
         finally:
             call.cancel()
+
+    async def _execute_nesting(
+        self, batch: ToolBatch, nesting: Nesting
+    ) -> AsyncGenerator[ToolEvent, None]:
+        async def answered(asked: execution_pb.NestedCall) -> _NestingMessage:
+            answer = await nesting.answer(code_call_from_proto(asked))
+            return code_answer_to_proto(asked.number, answer)
+
+        def answer(
+            told: execution_pb.ExecuteToolsWithCallsResponse,
+        ) -> Coroutine[Any, Any, _NestingMessage] | None:
+            return answered(told.call) if told.HasField("call") else None
+
+        def settles(told: execution_pb.ExecuteToolsWithCallsResponse) -> bool:
+            # Code that has ended waits for nothing any more.
+            return told.response.finished.tool_return.name in CODE_TOOLS
+
+        first = nesting_to_proto(batch, nesting)
+        responses = answering(self._stub.ExecuteToolsWithCalls, first, answer, settles)
+        async with aclosing(responses):
+            async for each in responses:
+                event = tool_event_from_proto(each.response)
+                if event is not None:
+                    yield event
 
 
 class ArchivalClient:

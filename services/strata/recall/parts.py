@@ -84,7 +84,23 @@ def _return_to_json(value: common.ToolReturnPart) -> Part:
     }
     if value.taint:
         stored["taint"] = [provenance_to_text(label) for label in value.taint]
+    if value.nested_calls:
+        stored["nested_calls"] = [_nested_to_json(call) for call in value.nested_calls]
     return stored
+
+
+def _nested_to_json(call: common.NestedToolCall) -> Part:
+    return {
+        "tool_call_id": call.tool_call_id,
+        "name": call.name,
+        "arguments": call.arguments,
+        "status": _STATUS.get(call.status, ""),
+        "refused": call.refused,
+    }
+
+
+def _nested_from_json(call: Part) -> common.NestedToolCall:
+    return common.NestedToolCall(**{**call, "status": _STATUS_BACK[call["status"]]})
 
 
 def _return_from_json(part: Part) -> common.ToolReturnPart:
@@ -97,6 +113,7 @@ def _return_from_json(part: Part) -> common.ToolReturnPart:
         stderr=part["stderr"],
         provenance=provenance_from_text(part["provenance"]),
         taint=[provenance_from_text(label) for label in part.get("taint", ())],
+        nested_calls=[_nested_from_json(call) for call in part.get("nested_calls", ())],
     )
 
 

@@ -113,6 +113,13 @@ def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Cal
     return calls, caller
 
 
+def to_callable(
+    tools: Iterable[execution_pb.NestedTool],
+) -> dict[str, list[str]]:
+    """Returns what code finds as functions: names of parameters by name of the tool."""
+    return {tool.name: list(tool.parameters) for tool in tools}
+
+
 def event_to_proto(
     event: Started | Outcome, tools: Mapping[str, Tool]
 ) -> execution_pb.ExecuteToolsResponse:

@@ -105,6 +105,7 @@ class Engine:
         caller: Caller,
         allowed: Collection[str],
         own: OwnExecutor | None = None,
+        more: Sequence[Executor] = (),
     ) -> AsyncGenerator[Started | Outcome, None]:
         """Yields each start and each outcome as they happen; closing it stops what still runs.
 
@@ -113,12 +114,13 @@ class Engine:
             caller: On whose behalf.
             allowed: Names of the tools that may be called.
             own: The project's own tools among them; a built-in tool goes before one of its name.
+            more: What runs built-in tools of these calls in the place of what else runs them.
         """
-        if own is None:
+        if own is None and not more:
             return self._run(calls, caller, allowed)
         joined = Engine(
-            {**own.tools, **self._tools},
-            [own, *self._all],
+            {**(own.tools if own is not None else {}), **self._tools},
+            [*([own] if own is not None else []), *self._all, *more],
             self._clock,
             timeout=self._timeout,
             max_parallel=self._max_parallel,

@@ -23,6 +23,7 @@ from strata.shared.embedding.courtesy import QuestionsFirst
 from strata.shared.room import BackgroundTask, Room, Service, Wiring
 from strata.shared.server import run_room
 from strata.tool_execution.builtin.code import CodeTools
+from strata.tool_execution.builtin.code_with_tools import code_with_tools
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.builtin.files import FileTools
 from strata.tool_execution.builtin.memory import MemoryTools
@@ -124,7 +125,14 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
                 execution_pb.DESCRIPTOR.services_by_name["ExecutionService"].full_name,
                 execution_grpc.add_ExecutionServiceServicer_to_server,
                 ExecutionServicer(
-                    BUILTIN_TOOLS, engine, store, runner, mcp, memory, sandbox.prepare
+                    BUILTIN_TOOLS,
+                    engine,
+                    store,
+                    runner,
+                    mcp,
+                    memory,
+                    sandbox.prepare,
+                    code_with_tools(sandbox, settings.tool_timeout_s),
                 ),
             ),
             Service(

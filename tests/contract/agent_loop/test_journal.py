@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from strata.agent_loop.domain.agents import Agent, AgentType
-from strata.agent_loop.domain.journal import JournalKey, StepRecord
+from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecord
 from strata.agent_loop.domain.messages import Provenance, ToolReturn, ToolStatus
 from strata.agent_loop.domain.store import Request
 from strata.agent_loop.domain.tool_rules import ToolRule
@@ -225,3 +225,39 @@ async def test_closing_gives_the_last_step_with_what_is_known_of_its_calls(
     with pytest.raises(AbortedError):
         await journal.record(key, 2, [result("c")])
     assert await journal.close(key) == found
+
+
+async def test_calls_of_code_come_back_apart_from_those_of_the_reply(
+    journal: PostgresJournal, key: JournalKey
+) -> None:
+    written = record("a", "b")
+    await journal.open_step(key, written)
+    first = NestedRecord("a", ToolCall("a/1", "memory_insert", '{"x": "Ü"}'))
+    second = NestedRecord("a", ToolCall("a/2", "acts", "{}"))
+    await journal.nest(key, 1, first, 1, ToolEffect.IDEMPOTENT)
+    await journal.record(key, 1, [result("a/1")])
+    await journal.nest(key, 1, second, 2, ToolEffect.UNDECLARED)
+    await journal.record(key, 1, [result("b")])
+
+    found = await journal.resume(replace(key, attempt=2), 1)
+
+    nested = (replace(first, result=result("a/1")), second)
+    assert found == replace(written, results={"b": result("b")}, nested=nested)
+    again = record("a", step=2)
+    await journal.open_step(replace(key, attempt=2), again)
+    assert await journal.resume(replace(key, attempt=3), 2) == again
+
+
+async def test_a_dispatch_that_was_taken_over_writes_no_call_of_code(
+    journal: PostgresJournal, key: JournalKey
+) -> None:
+    written = record("a")
+    await journal.open_step(key, written)
+    later = replace(key, attempt=2)
+    await journal.resume(later, 1)
+    call = NestedRecord("a", ToolCall("a/1", "acts", "{}"))
+    for stale_key, step in ((key, 1), (later, 2)):
+        with pytest.raises(AbortedError) as error:
+            await journal.nest(stale_key, step, call, 1, ToolEffect.UNDECLARED)
+        assert stale(error)
+    assert await journal.resume(later, 1) == written

@@ -73,7 +73,9 @@ async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
     world = await either_live.start()
     await add_program(world, tmp_path)
     await world.tools.UpsertTool(tool_pb.UpsertToolRequest(source_code=NAP))
-    agent = await world.make_agent(tools=["marker__mark", "nap", "memory_insert"])
+    agent = await world.make_agent(
+        tools=["marker__mark", "nap", "memory_insert", "run_code_with_tools"]
+    )
     marks = tmp_path / "marks"
 
     # The tool of the server has had its effect; what comes after it has not begun.
@@ -107,4 +109,27 @@ async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
     told = returns_of(await world.log(agent))
     assert told["nap"].status == message_pb2.TOOL_STATUS_UNKNOWN
     assert len(world.model.requests) == 4
+
+    # So is code, and what it had called: the mark is made once, and nothing comes after it.
+    code = f"""
+memory_insert("human", "Before.")
+call_tool("marker__mark", file={str(marks)!r})
+memory_insert("human", "After.")
+"""
+    world.model.script(call("run_code_with_tools", {"code": code}), say("I cannot tell again."))
+    turn = asyncio.create_task(world.send(agent, "Mark it again."))
+    await until(lambda: marks.read_text() == "done\ndone\n")
+    os.kill(room(either_live), signal.SIGKILL)
+    ran = await turn
+    assert ran.text == "I cannot tell again."
+    told = returns_of(await world.log(agent))
+    lost = told["run_code_with_tools"]
+    assert lost.status == message_pb2.TOOL_STATUS_UNKNOWN
+    assert [(each.name, each.status) for each in lost.nested_calls] == [
+        ("memory_insert", message_pb2.TOOL_STATUS_OK),
+        ("marker__mark", message_pb2.TOOL_STATUS_UNKNOWN),
+    ]
+    assert marks.read_text() == "done\ndone\n"
+    human = (await world.block(agent, "human")).value
+    assert (human.count("Before."), human.count("After.")) == (1, 0)
     await world.channel.close()

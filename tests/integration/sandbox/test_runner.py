@@ -190,6 +190,64 @@ async def test_what_is_asked_and_answered_goes_through_whole(
         assert elsewhere.status is RunStatus.REFUSED
 
 
+ASK = Run(
+    "def ask(count):\n"
+    "    return [_strata_ask({'n': n, 'large': 'ä' * 100_000})['n'] for n in range(count)]\n",
+    "ask",
+    '{"count": 3}',
+)
+
+
+async def test_what_code_asks_is_answered_here(
+    runner: Runner, stub: pb_grpc.SandboxServiceStub
+) -> None:
+    asked: list[int] = []
+
+    async def answerer(question: str) -> str:
+        told = json.loads(question)
+        asked.append(told["n"])
+        assert told["large"] == "ä" * 100_000
+        return json.dumps({"n": told["n"] * 2, "large": told["large"]})
+
+    waits = asyncio.Event()
+    left: list[bool] = []
+
+    async def never(question: str) -> str:
+        waits.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.append(True)
+        return question
+
+    async def fails(question: str) -> str:
+        raise UnavailableError("nobody is there")
+
+    with runner.started() as process:
+        sandbox = await connected(stub)
+        result = await sandbox.run(replace(ASK, answerer=answerer))
+        assert (result.status, result.value_json, asked) == (RunStatus.OK, "[0, 2, 4]", [0, 1, 2])
+        # Nobody is asked: the code finds nothing to ask with.
+        result = await sandbox.run(ASK)
+        assert result.failure is not None
+        assert result.failure.type == "NameError"
+        # Code whose time is up waits for no answer, and no answer is worked out for it.
+        limits = replace(Limits(), wall_seconds=0.5)
+        result = await sandbox.run(replace(ASK, answerer=never, limits=limits))
+        assert (result.status, left) == (RunStatus.TIMEOUT, [True])
+        # Cancelled, it leaves no process.
+        waits.clear()
+        waiting = len(family(process.pid))
+        task = asyncio.create_task(sandbox.run(replace(ASK, answerer=never)))
+        await asyncio.wait_for(waits.wait(), 60)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert left == [True, True]
+        await until(lambda: len(family(process.pid)) <= waiting + 1)
+        with pytest.raises(UnavailableError, match="nobody is there"):
+            await sandbox.run(replace(ASK, answerer=fails))
+
+
 async def test_a_cancelled_call_leaves_no_process(
     runner: Runner, stub: pb_grpc.SandboxServiceStub
 ) -> None:

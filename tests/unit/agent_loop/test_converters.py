@@ -28,6 +28,7 @@ from strata.agent_loop.domain.messages import (
     ImagePart,
     Message,
     MessageRole,
+    NestedCall,
     Provenance,
     SummaryPart,
     ToolReturn,
@@ -66,6 +67,10 @@ returns = st.builds(
     st.lists(text, max_size=2).map(tuple),
     st.none() | provenance,
     st.lists(provenance, max_size=2).map(tuple),
+    st.lists(
+        st.builds(NestedCall, text, text, text, st.sampled_from(list(ToolStatus)), st.booleans()),
+        max_size=2,
+    ).map(tuple),
 )
 sources = st.builds(TaintSource, provenance, text, text, text, text)
 requests = st.builds(
@@ -178,6 +183,7 @@ def test_replies_and_results_of_the_release_before_come_back() -> None:
     )
     old = result_to_json(result)
     del old["files_changed"]
+    del old["tool_return"]["nested"]
     for edit in old["memory_edits"]:
         del edit["operation"]
     assert result_from_json(old) == result

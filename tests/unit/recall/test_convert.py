@@ -44,7 +44,18 @@ PARTS = st.one_of(
     st.builds(
         lambda i, c, o, s, p: common.Part(
             tool_return=common.ToolReturnPart(
-                tool_call_id=i, name="t", content=c, stdout=o, status=s, provenance=p, taint=[p]
+                tool_call_id=i,
+                name="t",
+                content=c,
+                stdout=o,
+                status=s,
+                provenance=p,
+                taint=[p],
+                nested_calls=[
+                    common.NestedToolCall(
+                        tool_call_id=i, name=c, arguments=c, status=s, refused=bool(o)
+                    )
+                ],
             )
         ),
         TEXT,

@@ -16,6 +16,7 @@ from strata.agent_loop.domain.messages import (
     Message,
     MessagePart,
     MessageRole,
+    NestedCall,
     OpaquePart,
     Provenance,
     SummaryPart,
@@ -320,6 +321,16 @@ def tool_return_from_proto(wire: pb.ToolReturnPart) -> ToolReturn:
         stderr=tuple(wire.stderr),
         provenance=_PROVENANCE.get(wire.provenance),
         taint=labels_from_proto(wire.taint),
+        nested=tuple(
+            NestedCall(
+                call.tool_call_id,
+                call.name,
+                call.arguments,
+                _STATUSES.get(call.status, ToolStatus.UNKNOWN),
+                call.refused,
+            )
+            for call in wire.nested_calls
+        ),
     )
 
 
@@ -337,6 +348,16 @@ def tool_return_to_proto(part: ToolReturn) -> pb.ToolReturnPart:
         stderr=part.stderr,
         provenance=label,
         taint=labels_to_proto(part.taint),
+        nested_calls=[
+            pb.NestedToolCall(
+                tool_call_id=call.id,
+                name=call.name,
+                arguments=call.arguments,
+                status=_STATUSES_BACK[call.status],
+                refused=call.refused,
+            )
+            for call in part.nested
+        ],
     )
 
 

@@ -12,7 +12,10 @@ from strata.agent_loop.convert.messages import (
 from strata.agent_loop.domain.tools import (
     CallFinished,
     CallStarted,
+    CodeAnswer,
+    CodeCall,
     MemoryEdit,
+    Nesting,
     Tool,
     ToolBatch,
     ToolEffect,
@@ -85,6 +88,32 @@ def batch_to_proto(batch: ToolBatch) -> pb.ExecuteToolsRequest:
         message_id=batch.message_id,
         taint=labels_to_proto(batch.seen.taint),
     )
+
+
+def nesting_to_proto(batch: ToolBatch, nesting: Nesting) -> pb.ExecuteToolsWithCallsRequest:
+    """Returns the first message of a stream for calls whose code calls tools."""
+    tools = [
+        pb.NestedTool(name=tool.name, parameters=list(tool.schema.parameters.get("properties", {})))
+        for tool in nesting.tools.tools
+    ]
+    return pb.ExecuteToolsWithCallsRequest(
+        request=pb.NestingRequest(request=batch_to_proto(batch), tools=tools)
+    )
+
+
+def code_call_from_proto(wire: pb.NestedCall) -> CodeCall:
+    """Returns a call that code asks for."""
+    return CodeCall(wire.parent_call_id, wire.name, wire.arguments)
+
+
+def code_answer_to_proto(number: int, answer: CodeAnswer) -> pb.ExecuteToolsWithCallsRequest:
+    """Returns the message that answers a call of code."""
+    told = pb.NestedAnswer(number=number)
+    if answer.error is not None:
+        told.error = answer.error
+    else:
+        told.value_json = answer.value_json
+    return pb.ExecuteToolsWithCallsRequest(answer=told)
 
 
 def tool_event_from_proto(response: pb.ExecuteToolsResponse) -> ToolEvent | None:

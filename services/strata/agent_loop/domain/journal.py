@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from strata.agent_loop.domain.messages import Provenance, ToolReturn, ToolStatus
+from strata.agent_loop.domain.messages import NestedCall, Provenance, ToolReturn, ToolStatus
 from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json, rule_to_json
 from strata.agent_loop.domain.tools import MemoryEdit, Seen, ToolEffect, ToolResult
 from strata.agent_loop.models.domain import (
@@ -56,6 +56,21 @@ class JournalKey:
 
 
 @dataclass(frozen=True, slots=True)
+class NestedRecord:
+    """A call of code in the ledger.
+
+    Attributes:
+        parent_id: The call whose code it is.
+        call: The call as it was run.
+        result: How it ended; None if that is not known.
+    """
+
+    parent_id: str
+    call: ToolCall
+    result: ToolResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StepRecord:
     """A reply with tool calls, and what is known of its calls.
 
@@ -70,6 +85,7 @@ class StepRecord:
         seen: What the reply was made from; its calls are sent with it however often they are.
         rules: The rules by which its calls are judged; None if a release wrote it down that had
             no rules but the default ones.
+        nested: Calls of code in the ledger, in order.
     """
 
     step: int
@@ -81,6 +97,7 @@ class StepRecord:
     results: Mapping[str, ToolResult]
     seen: Seen = field(default_factory=Seen)
     rules: tuple[ToolRule, ...] | None = None
+    nested: tuple[NestedRecord, ...] = ()
 
 
 def reply_to_json(
@@ -143,6 +160,10 @@ def result_from_json(value: Mapping[str, Any]) -> ToolResult:
             stderr=tuple(told["stderr"]),
             provenance=Provenance(told["provenance"]) if told["provenance"] else None,
             taint=tuple(Provenance(label) for label in told.get("taint", ())),
+            nested=tuple(
+                NestedCall(**{**call, "status": ToolStatus(call["status"])})
+                for call in told.get("nested", ())
+            ),
         ),
         duration_ms=value["duration_ms"],
         memory_edits=tuple(MemoryEdit(**edit) for edit in value["memory_edits"]),

@@ -55,6 +55,24 @@ class ImagePart:
 
 
 @dataclass(frozen=True, slots=True)
+class NestedCall:
+    """A call of a tool that code made while it ran.
+
+    Attributes:
+        id: Begins with the id of the call whose code it was.
+        arguments: As they were run, JSON text; long ones are cut.
+        status: How it ended; UNKNOWN also if nobody waited for its end.
+        refused: It never came to the tool.
+    """
+
+    id: str
+    name: str
+    arguments: str
+    status: ToolStatus
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ToolReturn:
     """What one tool call gave.
 
@@ -67,6 +85,7 @@ class ToolReturn:
         stderr: Likewise.
         provenance: Where the text came from.
         taint: Untrusted labels of the memory that it holds.
+        nested: Calls that its code made, in order; the model is not shown them.
     """
 
     tool_call_id: str
@@ -77,6 +96,7 @@ class ToolReturn:
     stderr: tuple[str, ...] = ()
     provenance: Provenance | None = None
     taint: tuple[Provenance, ...] = ()
+    nested: tuple[NestedCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

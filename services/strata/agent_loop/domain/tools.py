@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
@@ -15,6 +15,10 @@ FILE_TOOLS = ("open_files", "grep_files", "semantic_search_files")
 
 EXIT_TOOLS = frozenset({"memory_finish_edits"})
 """Tools that end the turn unless an agent is told otherwise (blueprint §7.4)."""
+
+
+CODE_TOOLS = frozenset({"run_code_with_tools"})
+"""Tools whose code calls the agent's other tools (decision 0086)."""
 
 
 class ToolEffect(StrEnum):
@@ -82,6 +86,17 @@ class ToolSet:
     def offered(self, own: Collection[str], *, folders: bool) -> ToolSet:
         """What an agent with these tools of its own is offered, with or without folders."""
         return self.only({*own, *FILE_TOOLS} if folders else own)
+
+    @property
+    def callable(self) -> ToolSet:
+        """What code finds as functions."""
+        return ToolSet(tuple(tool for tool in self.tools if tool.name not in CODE_TOOLS))
+
+    def strangers(self, name: str) -> tuple[Provenance, ...]:
+        """The untrusted labels of what a tool returns, or may: code calls what it likes."""
+        called = self.callable.tools if name in CODE_TOOLS else (self.find(name),)
+        found = (tool.returns_from for tool in called if tool is not None)
+        return tuple(dict.fromkeys(label for label in found if label is not None))
 
     @property
     def names(self) -> list[str]:
@@ -178,6 +193,46 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
+class CodeCall:
+    """A call that code asks for.
+
+    Attributes:
+        parent_id: The call whose code it is.
+        arguments: A JSON object, as text.
+    """
+
+    parent_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class CodeAnswer:
+    """What a call of code came to.
+
+    Attributes:
+        value_json: What the tool returned, if there is no error.
+        error: Why there is no value, in words for the code.
+    """
+
+    value_json: str = "null"
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Nesting:
+    """What code can call, and who runs that.
+
+    Attributes:
+        tools: What it finds as functions.
+        answer: Judges and runs a call; cancelled if nobody waits for it any more.
+    """
+
+    tools: ToolSet
+    answer: Callable[[CodeCall], Awaitable[CodeAnswer]]
+
+
+@dataclass(frozen=True, slots=True)
 class ToolBatch:
     """The calls of one reply, to be run.
 
@@ -187,6 +242,7 @@ class ToolBatch:
         agent_type: The agent's type, by its wire name.
         seen: What the reply was made from.
         message_id: Id that the reply will be stored with.
+        nesting: For calls whose code calls tools; None if there are none.
     """
 
     agent_id: str
@@ -201,3 +257,4 @@ class ToolBatch:
     agent_type: str
     seen: Seen
     message_id: str
+    nesting: Nesting | None = None

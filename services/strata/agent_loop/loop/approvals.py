@@ -19,10 +19,11 @@ from strata.agent_loop.domain.approvals import (
     Decision,
     bindings_of,
 )
-from strata.agent_loop.domain.journal import JournalKey
+from strata.agent_loop.domain.journal import JournalKey, NestedRecord
 from strata.agent_loop.domain.messages import Message, Provenance, ToolStatus
 from strata.agent_loop.domain.taint import TaintSource
 from strata.agent_loop.domain.tools import ToolResult, ToolSet
+from strata.agent_loop.loop.nesting import joined, recorded
 from strata.agent_loop.loop.packaging import (
     DEPENDED,
     EXPIRED,
@@ -75,6 +76,7 @@ class OpenRequest:
             to the calls. The last one counts.
         begun: An earlier run may have started calls.
         results: What is known of the calls that it made, by call id.
+        nested: Calls that the code of its calls made.
     """
 
     message: Message
@@ -82,6 +84,7 @@ class OpenRequest:
     answers: tuple[Answer, ...] = ()
     begun: bool = False
     results: Mapping[str, ToolResult] = field(default_factory=dict)
+    nested: tuple[NestedRecord, ...] = ()
 
     @property
     def answer(self) -> ApprovalResponse | None:
@@ -137,8 +140,11 @@ class OpenRequest:
         if not mine:
             for call in self.request.waiting_calls:
                 told[call.id] = self._left(call, now, zone)
-            told |= self.results
-        return {call_id: result for call_id, result in told.items() if result is not None}
+        return {
+            call_id: joined(result, *recorded(call_id, self.nested))
+            for call_id, result in told.items()
+            if result is not None
+        } | ({} if mine else dict(self.results))
 
     def _told(
         self, call: ToolCall, now: datetime, zone: str, mine: bool, toolset: ToolSet
@@ -213,7 +219,8 @@ async def decided(
             continue
         known = record.results if record is not None else {}
         results = {call_id: known[call_id] for call_id in known.keys() & _ids(asked.request)}
-        return replace(asked.up_to(given.run_id), begun=True, results=results)
+        nested = record.nested if record is not None else ()
+        return replace(asked.up_to(given.run_id), begun=True, results=results, nested=nested)
     return asked.up_to(key.run_id)
 
 
@@ -275,12 +282,11 @@ def coming_taint(
     """Returns the calls of a reply that fetch text of strangers before the last gated one."""
     asked = {call.id for call in gated}
     end = max((place for place, call in enumerate(calls) if call.id in asked), default=0)
-    found = []
-    for call in calls[:end]:
-        tool = toolset.find(call.name)
-        if tool is not None and tool.returns_from is not None:
-            found.append(TaintSource(tool.returns_from, tool_name=call.name, tool_call_id=call.id))
-    return tuple(found)
+    return tuple(
+        TaintSource(label, tool_name=call.name, tool_call_id=call.id)
+        for call in calls[:end]
+        for label in toolset.strangers(call.name)
+    )
 
 
 def _by_client(

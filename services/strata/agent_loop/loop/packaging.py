@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from strata.agent_loop.domain.messages import Provenance, ToolReturn, ToolStatus
+from strata.agent_loop.domain.messages import NestedCall, Provenance, ToolReturn, ToolStatus
 from strata.agent_loop.domain.tools import ToolResult
 from strata.agent_loop.models.domain import ToolCall
 from strata.agent_loop.prompts.system_message import format_time
@@ -33,6 +33,17 @@ OUTCOME_UNKNOWN = (
     "The process that ran this call stopped before it could report. Whether the call had its"
     " effect is unknown; it was not repeated. Find out before you call it again."
 )
+
+
+def with_calls(text: str, calls: Sequence[NestedCall]) -> str:
+    """Returns words about code that was lost, with the calls that it had made by then."""
+    if not calls:
+        return text
+    told = ", ".join(
+        f"{call.name} ({'refused' if call.refused else call.status.value})" for call in calls
+    )
+    return f"{text} By then its code had called: {told}."
+
 
 EXPIRED = f"{DENIED} Nobody answered before the deadline of the request."
 UNANSWERED = f"{DENIED} The user did not answer the request and went on with another message."

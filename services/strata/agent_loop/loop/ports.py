@@ -12,11 +12,11 @@ from typing import Protocol
 
 from strata.agent_loop.domain.agents import Agent, ModelConfig
 from strata.agent_loop.domain.events import RunEvent
-from strata.agent_loop.domain.journal import JournalKey, StepRecord
+from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecord
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.messages import Message, Window
 from strata.agent_loop.domain.taint import Taint
-from strata.agent_loop.domain.tools import ToolBatch, ToolEvent, ToolResult, ToolSet
+from strata.agent_loop.domain.tools import ToolBatch, ToolEffect, ToolEvent, ToolResult, ToolSet
 from strata.agent_loop.models.domain import ChatModel, ModelSettings, Usage
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import ArchivalStats
@@ -249,6 +249,23 @@ class Journal(Protocol):
 
     async def open_step(self, key: JournalKey, record: StepRecord) -> None:
         """Writes a reply and its calls down, before any of them runs.
+
+        Raises:
+            AbortedError: STALE_ATTEMPT.
+        """
+        ...
+
+    async def nest(
+        self, key: JournalKey, step: int, record: NestedRecord, position: int, effect: ToolEffect
+    ) -> None:
+        """Writes a call of code down, before it runs.
+
+        Args:
+            key: The dispatch.
+            step: Whose reply is journalled.
+            record: The call.
+            position: Which one of the code it is, from 1.
+            effect: What its tool does.
 
         Raises:
             AbortedError: STALE_ATTEMPT.

@@ -14,13 +14,13 @@ from strata.agent_loop.domain.journal import StepRecord
 from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
 from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.tool_rules import rules_in_force
-from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.domain.tools import CODE_TOOLS, ToolSet
 from strata.agent_loop.loop.calls import refusal
 from strata.agent_loop.loop.requests import Offer
 from strata.agent_loop.models.domain import FinishReason, ModelReply, ToolCall, ToolChoice
 from strata.agent_loop.rules.history import Called, called_by, calls_of
 from strata.agent_loop.rules.prefilled import merged
-from strata.agent_loop.rules.refusals import INVALID_PREFILLED, NOT_APPROVED
+from strata.agent_loop.rules.refusals import CONSTRAINT, INVALID_PREFILLED, NOT_APPROVED
 from strata.agent_loop.rules.solver import ToolRulesSolver
 from strata.shared.tool_rules import rule_element
 
@@ -163,8 +163,7 @@ class StepRules:
     @staticmethod
     def taints(call: ToolCall, toolset: ToolSet) -> bool:
         """Says whether strangers write what a call returns, whatever that will be."""
-        tool = toolset.find(call.name)
-        return tool is not None and tool.returns_from is not None
+        return bool(toolset.strangers(call.name))
 
     @property
     def in_turn(self) -> bool:
@@ -199,6 +198,42 @@ class StepRules:
         if verdict.refusal is None and self._gated(call.name, toolset, tainted=tainted):
             # It could not be foreseen when the others of the reply were asked for.
             return Verdict(call.arguments, f"{NOT_APPROVED}; it was not run. Call it alone.")
+        return verdict
+
+    def judge_nested(
+        self, call: ToolCall, before: Sequence[Called], toolset: ToolSet, *, tainted: bool
+    ) -> Verdict:
+        """Says what becomes of a call that code makes, as if it were the next one of the reply.
+
+        Args:
+            call: The call.
+            before: All calls of the run before it, those of the code included.
+            toolset: The tools that the agent has.
+            tainted: Whether there is text of strangers in the turn, or has come to the code.
+        """
+        name = call.name
+        if name in CODE_TOOLS:
+            return Verdict(call.arguments, f"{CONSTRAINT} Code cannot call {name} again.")
+        verdict = self._by_rules(call, before, toolset, FinishReason.TOOL_CALLS, last=False)
+        if verdict.refusal is not None:
+            return verdict
+        if self.solver.ends(name):
+            why = (
+                f"{CONSTRAINT} {name} ends the turn; it cannot be called from code. Call it alone."
+            )
+            return Verdict(call.arguments, why)
+        if self.solver.branches(name):
+            why = (
+                f"{CONSTRAINT} What {name} returns decides which tool may be called next; it cannot"
+                " be called from code. Call it alone."
+            )
+            return Verdict(call.arguments, why)
+        if self._gated(name, toolset, tainted=tainted):
+            why = (
+                f"{NOT_APPROVED}, which running code cannot wait for; it was not run. Call it"
+                " outside of code."
+            )
+            return Verdict(call.arguments, why)
         return verdict
 
     def _gated(self, name: str, toolset: ToolSet, *, tainted: bool) -> bool:

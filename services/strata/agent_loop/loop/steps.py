@@ -257,9 +257,10 @@ class Steps:
         """
         if result.memory_edits or result.files_changed:
             return True
-        tool = self._known.find(result.tool_return.name)
-        failed = result.tool_return.status is ToolStatus.FAILED
-        return failed and tool is not None and tool.keyed
+        told = result.tool_return
+        ended = [(told.name, told.status), *((c.name, c.status) for c in told.nested)]
+        tools = (self._known.find(name) for name, how in ended if how is ToolStatus.FAILED)
+        return any(tool is not None and tool.keyed for tool in tools)
 
     async def _ask(self, step: int) -> StepRecord:
         name = StepName(step, new_id("step"), new_id("message"))

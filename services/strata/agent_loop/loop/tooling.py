@@ -12,7 +12,11 @@ from strata.agent_loop.domain.journal import JournalKey, StepRecord, idempotency
 from strata.agent_loop.domain.messages import ToolStatus
 from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.domain.tools import (
+    CODE_TOOLS,
     CallStarted,
+    CodeAnswer,
+    CodeCall,
+    Nesting,
     ToolBatch,
     ToolEffect,
     ToolResult,
@@ -20,11 +24,18 @@ from strata.agent_loop.domain.tools import (
 )
 from strata.agent_loop.loop.calls import runnable
 from strata.agent_loop.loop.failures import ends_run
-from strata.agent_loop.loop.packaging import CANCELLED, NOT_STARTED, OUTCOME_UNKNOWN, own_result
+from strata.agent_loop.loop.nesting import Before, CodeCalls, Known, joined, recorded
+from strata.agent_loop.loop.packaging import (
+    CANCELLED,
+    NOT_STARTED,
+    OUTCOME_UNKNOWN,
+    own_result,
+    with_calls,
+)
 from strata.agent_loop.loop.ports import EventSink, Journal, Tools
 from strata.agent_loop.loop.ruling import StepRules, Verdict
 from strata.agent_loop.models.domain import ModelReply, ToolCall
-from strata.agent_loop.rules.history import Called, called_by, was_run
+from strata.agent_loop.rules.history import Called, made_by
 from strata.agent_loop.rules.refusals import NOT_RUN
 from strata.shared.clock import Clock
 from strata.shared.errors import StrataError
@@ -72,6 +83,9 @@ class StepCalls:
         self._results: dict[str, ToolResult] = {**(given or {}), **record.results}
         self._unrecorded: list[ToolResult] = []
         self._started: set[str] = set()
+        self._code: dict[str, CodeCalls] = {}
+        # Calls before the one that is run in turn, and whether there is text of strangers by then.
+        self._turn: tuple[list[Called], bool] = ([], False)
         self._in_turn = bench.rules.in_turn and len(record.reply.tool_calls) > 1
         self._verdicts = {} if self._in_turn else self._judge_all()
 
@@ -159,6 +173,7 @@ class StepCalls:
             if call.id not in self._results:
                 await self._answer_without_running(call, maybe_ran=maybe_ran)
             if call.id not in self._results:
+                self._turn = (before, tainted)
                 if not self._effect(call).repeatable:
                     # Another dispatch must find what this call was allowed by.
                     await self._flush()
@@ -166,8 +181,7 @@ class StepCalls:
             # An earlier dispatch did not start what comes after a call that it did not end.
             maybe_ran = maybe_ran and not (runs and call.id not in known)
             told = self._results[call.id].tool_return
-            if was_run(told):
-                before.append(called_by(told))
+            before += made_by(told)
             # What it returned counts here, such as a memory; and what its tool is known for, as
             # when it was decided whom to ask.
             own = () if told.provenance is None else (told.provenance,)
@@ -208,6 +222,8 @@ class StepCalls:
                 await self._flush()
                 raise
             for call in self._unanswered(calls):
+                if call.id in self._code:
+                    continue
                 text = f"{NOT_RUN} {error.message}"
                 await self._answer(call, ToolStatus.FAILED, text, keep=self._in_turn)
         for call in self._unanswered(calls):
@@ -215,6 +231,7 @@ class StepCalls:
 
     async def _finish(self, result: ToolResult) -> None:
         call_id = result.tool_return.tool_call_id
+        result = joined(result, *self._nested(call_id))
         self._results[call_id] = result
         self._unrecorded.append(result)
         await self._bench.sink.emit(ToolFinished(result))
@@ -232,10 +249,40 @@ class StepCalls:
         return self._record.effects.get(call.id, ToolEffect.UNDECLARED)
 
     def _own(self, call: ToolCall, status: ToolStatus, text: str) -> ToolResult:
-        bench = self._bench
-        return own_result(call, status, text, bench.clock.now(), bench.agent.timezone)
+        bench, (made, results) = self._bench, self._nested(call.id)
+        text = with_calls(text, made)
+        result = own_result(call, status, text, bench.clock.now(), bench.agent.timezone)
+        return joined(result, made, results)
+
+    def _nested(self, call_id: str) -> Known:
+        code = self._code.get(call_id)
+        return code.known if code is not None else recorded(call_id, self._record.nested)
+
+    async def _answer_code(self, asked: CodeCall) -> CodeAnswer:
+        code = self._code.get(asked.parent_id)
+        if code is None:
+            calls = self._record.reply.tool_calls
+            parent = next(call for call in calls if call.id == asked.parent_id)
+            code = CodeCalls(self._bench, self._record, parent, self._before(parent))
+            self._code[parent.id] = code
+        return await code.answer(asked)
+
+    def _before(self, parent: ToolCall) -> Before:
+        """What there is before the code of a call: all that runs beside it counts as before it."""
+        (before, tainted), rules = self._turn, self._bench.rules
+        if not self._in_turn:
+            before, tainted = list(rules.history), rules.tainted
+            for call in self._record.reply.tool_calls:
+                if call is parent or self._verdicts[call.id].refusal is not None:
+                    continue
+                known = self._results.get(call.id)
+                before += [Called(call.name)] if known is None else made_by(known.tool_return)
+                tainted = tainted or rules.taints(call, self._bench.toolset)
+        seen = self._record.seen.after(self._results.values())
+        return Before((*before, Called(parent.name)), tainted, seen)
 
     def _batch(self, calls: Sequence[ToolCall]) -> ToolBatch:
+        code = any(call.name in CODE_TOOLS for call in calls)
         key, record = self._bench.key, self._record
         return ToolBatch(
             agent_id=key.agent_id,
@@ -252,6 +299,7 @@ class StepCalls:
             agent_type=self._bench.agent.type.value,
             seen=record.seen.after(self._results.values()),
             message_id=record.message_id,
+            nesting=Nesting(self._bench.toolset.callable, self._answer_code) if code else None,
         )
 
 

@@ -26,9 +26,19 @@ class Called:
 
 def calls_of(messages: Iterable[Message]) -> list[Called]:
     """Returns the calls that messages tell of, each once, in the order of the replies."""
-    return [
-        called_by(told) for message in messages for told in message.tool_returns if was_run(told)
-    ]
+    return [call for message in messages for told in message.tool_returns for call in made_by(told)]
+
+
+def made_by(told: ToolReturn) -> list[Called]:
+    """Returns the calls that a return tells of: the one that it answers, then those of its code.
+
+    What a nested call returned is not known any more; no rule that looks at it lets a tool be
+    called from code.
+    """
+    if not was_run(told):
+        return []
+    nested = (Called(call.name) for call in told.nested if not call.refused)
+    return [called_by(told), *nested]
 
 
 def was_run(told: ToolReturn) -> bool:

@@ -102,6 +102,10 @@ class ToolRulesSolver:
         """Says whether a call of the tool ends the run (``exit_loop``)."""
         return any(rule.tool_name == name for rule in self._of(ToolRuleType.EXIT_LOOP))
 
+    def branches(self, name: str) -> bool:
+        """Says whether what the tool returns decides what may follow (``conditional``)."""
+        return any(rule.tool_name == name for rule in self._of(ToolRuleType.CONDITIONAL))
+
     def gates(self, name: str, *, tainted: bool) -> bool:
         """Says whether calls of the tool wait for a person (``requires_approval``).
 

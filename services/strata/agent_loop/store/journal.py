@@ -17,6 +17,7 @@ from sqlalchemy import text
 from strata.agent_loop.domain.journal import (
     CallState,
     JournalKey,
+    NestedRecord,
     StepRecord,
     reply_from_json,
     reply_to_json,
@@ -27,6 +28,7 @@ from strata.agent_loop.domain.journal import (
     state_of,
 )
 from strata.agent_loop.domain.tools import ToolEffect, ToolResult
+from strata.agent_loop.models.domain import ToolCall
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, Reason
@@ -70,7 +72,7 @@ _TAKE_OVER = text(
 # A statement of its own, after the fence is taken: it sees everything that was written before.
 _CALLS = text(
     """
-    SELECT tool_call_id, effect, result FROM agent_loop.tool_calls
+    SELECT tool_call_id, name, effect, result, parent_id, arguments FROM agent_loop.tool_calls
     WHERE project_id = :project AND run_id = :run AND step = :step AND attempt = :attempt
     ORDER BY position
     """
@@ -89,6 +91,23 @@ _RECORD = text(
              ) AS r(id, state, result)
         WHERE t.project_id = :project AND t.run_id = fence.run_id AND t.step = :step
           AND t.attempt = fence.reply_attempt AND t.tool_call_id = r.id
+    )
+    SELECT count(*) FROM fence
+    """
+)
+_NEST = text(
+    """
+    WITH fence AS (
+        SELECT run_id, reply_attempt FROM agent_loop.journal
+        WHERE project_id = :project AND run_id = :run AND attempt = :attempt AND step = :step
+        FOR NO KEY UPDATE
+    ), called AS (
+        INSERT INTO agent_loop.tool_calls (
+            project_id, run_id, step, attempt, tool_call_id, position, name, effect, state,
+            parent_id, arguments)
+        SELECT :project, fence.run_id, CAST(:step AS integer), fence.reply_attempt, :id,
+               CAST(:position AS integer), :name, :effect, :pending, :parent, :arguments
+        FROM fence
     )
     SELECT count(*) FROM fence
     """
@@ -139,12 +158,23 @@ class PostgresJournal:
             reply=reply_from_json(reply),
             seen=seen_from_json(reply),
             rules=rules_from_json(reply),
-            effects={call.tool_call_id: ToolEffect(call.effect) for call in calls},
+            effects={
+                call.tool_call_id: ToolEffect(call.effect) for call in calls if not call.parent_id
+            },
             results={
                 call.tool_call_id: result_from_json(_read(call.result))
                 for call in calls
-                if call.result is not None
+                if call.result is not None and not call.parent_id
             },
+            nested=tuple(
+                NestedRecord(
+                    call.parent_id,
+                    ToolCall(call.tool_call_id, call.name, call.arguments),
+                    None if call.result is None else result_from_json(_read(call.result)),
+                )
+                for call in calls
+                if call.parent_id
+            ),
         )
 
     async def open_step(self, key: JournalKey, record: StepRecord) -> None:
@@ -170,6 +200,28 @@ class PostgresJournal:
         }
         async with self._database.transaction() as connection:
             passed = (await connection.execute(_OPEN, parameters)).scalar_one()
+        if not passed:
+            raise _stale(key)
+
+    async def nest(
+        self, key: JournalKey, step: int, record: NestedRecord, position: int, effect: ToolEffect
+    ) -> None:
+        """Writes a call of code down, in one statement."""
+        parameters = {
+            "project": current_project(),
+            "run": key.run_id,
+            "attempt": key.attempt,
+            "step": step,
+            "id": record.call.id,
+            "position": position,
+            "name": record.call.name,
+            "effect": effect.value,
+            "pending": CallState.PENDING.value,
+            "parent": record.parent_id,
+            "arguments": record.call.arguments,
+        }
+        async with self._database.transaction() as connection:
+            passed = (await connection.execute(_NEST, parameters)).scalar_one()
         if not passed:
             raise _stale(key)
 

@@ -1,13 +1,15 @@
-"""The tool that runs code."""
+"""The tools that run code."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from strata.tool_execution.domain.sandbox import (
+    Answerer,
     Isolation,
     Limits,
     Run,
@@ -26,12 +28,14 @@ VALUE_CHARS = 8_000
 class CodeTools:
     """Runs ``run_code``: every call in a jail of its own, which is gone afterwards.
 
+    ``run_code_with_tools`` is refused here: see `code_with_tools`, for streams that can answer.
+
     Args:
         sandbox: Where it runs.
         limits: Most that a call may take; those of custom tools unless said otherwise.
     """
 
-    names = frozenset({"run_code"})
+    names = frozenset({"run_code", "run_code_with_tools"})
 
     def __init__(self, sandbox: Sandbox, limits: Limits | None = None) -> None:
         self._sandbox = sandbox
@@ -44,24 +48,41 @@ class CodeTools:
             ToolError: It raised, met a limit, or cannot be isolated here.
             UnavailableError: The sandbox is not running.
         """
-        asked = {"code": arguments["code"], "most": VALUE_CHARS}
-        function = "run"
+        if call.name != "run_code":
+            raise ToolError(f"{call.name} works only in a turn of an agent: nobody runs its calls.")
+        asked, function = {"code": arguments["code"]}, "run"
         if arguments.get("language") == "javascript":
             function, asked["around"] = "run_javascript", _part("code_child.js")
-        try:
-            arguments_json = json.dumps(asked, ensure_ascii=False)
-            arguments_json.encode()
-        except UnicodeEncodeError:
-            raise ToolError("The code contains half a surrogate pair, which is no text.") from None
-        result = await self._sandbox.run(
-            Run(
-                source=_part("code_child.py"),
-                function=function,
-                arguments_json=arguments_json,
-                limits=self._limits,
-            )
-        )
-        return _output(result)
+        result = await self._sandbox.run(run_of(function, asked, self._limits))
+        return output_of(result, call.name)
+
+
+def run_of(
+    function: str, asked: Mapping[str, Any], limits: Limits, answerer: Answerer | None = None
+) -> Run:
+    """Returns how code is run.
+
+    Args:
+        function: What runs it, in ``code_child.py``.
+        asked: The arguments of that, with the code.
+        limits: Most that it may take.
+        answerer: Whom it can ask.
+
+    Raises:
+        ToolError: The code is no text.
+    """
+    try:
+        arguments_json = json.dumps({**asked, "most": VALUE_CHARS}, ensure_ascii=False)
+        arguments_json.encode()
+    except UnicodeEncodeError:
+        raise ToolError("The code contains half a surrogate pair, which is no text.") from None
+    return Run(
+        source=_part("code_child.py"),
+        function=function,
+        arguments_json=arguments_json,
+        limits=limits,
+        answerer=answerer,
+    )
 
 
 @cache
@@ -69,10 +90,20 @@ def _part(name: str) -> str:
     return files("strata.tool_execution.builtin").joinpath(name).read_text("utf-8")
 
 
-def _output(result: RunResult) -> Output:
+def output_of(result: RunResult, name: str, also: Mapping[str, Any] | None = None) -> Output:
+    """Returns what the model is told of a run.
+
+    Args:
+        result: How it ended.
+        name: The tool.
+        also: What else is told, whether the code failed or not.
+
+    Raises:
+        ToolError: It raised, met a limit, or could not be isolated here.
+    """
     if result.status is RunStatus.REFUSED:
-        raise ToolError(_refused(result))
-    printed: dict[str, Any] = {}
+        raise ToolError(_refused(result, name))
+    printed: dict[str, Any] = dict(also or {})
     for name, text in (("stdout", result.stdout), ("stderr", result.stderr)):
         if text:
             printed[name] = _ends(text)
@@ -87,13 +118,15 @@ def _output(result: RunResult) -> Output:
         printed = {"value": gave["value"][: 2 * VALUE_CHARS], **printed}
     if result.detail:
         printed["message"] = result.detail
-    return Output(printed or {"message": "The code ran, and neither printed nor gave anything."})
+    elif printed.keys() == (also or {}).keys():
+        printed["message"] = "The code ran, and neither printed nor gave anything."
+    return Output(printed)
 
 
-def _refused(result: RunResult) -> str:
+def _refused(result: RunResult, name: str) -> str:
     if result.isolation is Isolation.NONE:
         return (
-            "run_code cannot be used on this server: code runs only where it can be kept from the"
+            f"{name} cannot be used on this server: code runs only where it can be kept from the"
             f" rest of the machine. Nothing was run. {result.detail}"
         )
     return f"The code was not run. {result.detail}"

@@ -1,4 +1,4 @@
-"""What stands around the code of ``run_code``. It is run in the jail, as text: see `code.py`.
+"""What stands around the code of the tools that run some. Run in the jail, as text: see `code.py`.
 
 The code is the model's and can do here what it likes: nothing that this gives back is believed.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import builtins
 import contextlib
 import inspect
 import json
+import keyword
 import linecache
 import pathlib
 import subprocess
@@ -23,12 +25,63 @@ _VALUE = "_strata_value"
 _FRAMES = 8
 
 
-def run(code: str, most: int) -> dict[str, Any]:
+class ToolError(Exception):
+    """A tool failed, or was not called; the text says why."""
+
+
+def run_with_tools(code: str, most: int, tools: dict[str, list[str]]) -> dict[str, Any]:
+    """Runs code that finds tools as functions.
+
+    Args:
+        code: See `run`.
+        most: See `run`.
+        tools: Names of parameters by name of the tool.
+
+    Returns:
+        The same as `run`.
+    """
+    given: dict[str, Any] = {"call_tool": call_tool, "ToolError": ToolError}
+    for name, parameters in tools.items():
+        # What Python has itself under a name stays; `call_tool` reaches every tool.
+        if name.isidentifier() and not keyword.iskeyword(name) and not hasattr(builtins, name):
+            given.setdefault(name, _function(name, parameters))
+    return run(code, most, given)
+
+
+def call_tool(name: str, /, **arguments: Any) -> Any:
+    """Calls a tool of any name; returns what it returned.
+
+    Raises:
+        ToolError: The tool failed, or was not called.
+    """
+    # Set by the sandbox for code that has somebody to ask.
+    told = globals()["_strata_ask"]({"name": name, "arguments": arguments})
+    if "error" in told:
+        raise ToolError(told["error"])
+    return told["value"]
+
+
+def _function(name: str, parameters: list[str]) -> Any:
+    def function(*values: Any, **arguments: Any) -> Any:
+        if len(values) > len(parameters):
+            raise TypeError(f"{name}() takes {', '.join(parameters) or 'no arguments'}")
+        for parameter, value in zip(parameters, values, strict=False):
+            if parameter in arguments:
+                raise TypeError(f"{name}() got multiple values for argument {parameter!r}")
+            arguments[parameter] = value
+        return call_tool(name, **arguments)
+
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
+def run(code: str, most: int, given: dict[str, Any] | None = None) -> dict[str, Any]:
     """Runs code as a script, in a module of its own.
 
     Args:
         code: Python; ``await`` may stand outside of functions.
         most: Characters of the value, and of the traceback, at most.
+        given: What the code finds among its globals.
 
     Returns:
         ``value``, the last statement's if that is an expression and not None, as `repr` says it;
@@ -36,6 +89,7 @@ def run(code: str, most: int) -> dict[str, Any]:
     """
     sys.argv = ["code.py"]
     module = types.ModuleType("__main__")
+    module.__dict__.update(given or {})
     sys.modules["__main__"] = module
     linecache.cache[_FILE] = (len(code), None, code.splitlines(keepends=True), _FILE)
     try:

@@ -1,4 +1,4 @@
-"""The tool that runs code (blueprint §13.1, built-in tools)."""
+"""The tools that run code (blueprint §13.1, built-in tools)."""
 
 from __future__ import annotations
 
@@ -31,4 +31,29 @@ RUN_CODE = Tool(
     ),
 )
 
-CODE_TOOLS = (RUN_CODE,)
+RUN_CODE_WITH_TOOLS = Tool(
+    name="run_code_with_tools",
+    description=(
+        "Run Python code that calls your other tools: use it where many calls, or calls that"
+        " depend on each other, are better written as a loop than made one by one. Every other"
+        " tool of yours is a function of its name, with the tool's parameters as arguments, by"
+        " name or in order: `archival_memory_search(query='tea')`. It returns what the tool"
+        " returns (dicts, lists and text, not awaitable) and raises ToolError, with the message,"
+        " if the tool fails or may not be called. `call_tool('a-name', **arguments)` calls a tool"
+        " whose name is no Python name. The rules for your tools hold for these calls too. Tools"
+        " that need a person's approval, that end the turn, or whose result decides what may be"
+        " called next, cannot be called from code; nor can this one. At most 50 calls. You are"
+        " shown only what the code prints and the value of its last expression, so print what you"
+        " need. What the calls have done stays done if the code fails later. Otherwise it is as in"
+        " run_code: the standard library, no network, nothing left of it afterwards."
+    ),
+    type=ToolType.BUILTIN,
+    # Whatever the tools that it calls do.
+    effect=Effect.SIDE_EFFECT,
+    parameters=parameters(
+        ["code"],
+        code=text("A whole Python script. `await` may stand outside of functions."),
+    ),
+)
+
+CODE_TOOLS = (RUN_CODE, RUN_CODE_WITH_TOOLS)

@@ -7,7 +7,7 @@ jail of its own, which knows nothing but what stands in the request, and is gone
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Protocol
@@ -15,6 +15,8 @@ from typing import Protocol
 MIB = 1 << 20
 FITTING = "_strata_fitting"
 """Name under which calls can import what makes their arguments fit, `custom.fitting`."""
+ASK = "_strata_ask"
+"""Global name of the function by which code asks whoever answers it; see `Run.answerer`."""
 
 
 class Isolation(IntEnum):
@@ -75,6 +77,11 @@ class Limits:
     result_bytes: int = 4 * MIB
 
 
+# Answers what code asks while it runs: JSON text to JSON text. What it raises ends the call and is
+# raised from `Sandbox.run`.
+Answerer = Callable[[str], Awaitable[str]]
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One call.
@@ -88,6 +95,7 @@ class Run:
         packages: Folder with the packages that its requirements name; None means none.
         limits: Most that it may take.
         minimum: The least isolation that will do; with less it is refused.
+        answerer: Whom its code can ask, by the name `ASK` among its globals; None for nobody.
     """
 
     source: str
@@ -98,6 +106,7 @@ class Run:
     packages: str | None = None
     limits: Limits = field(default_factory=Limits)
     minimum: Isolation = Isolation.LANDLOCK
+    answerer: Answerer | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
+from typing import Any
+
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
 from strata.shared.errors import UnavailableError
-from strata.tool_execution.domain.sandbox import Isolation, Run, RunResult, RunStatus
+from strata.shared.questions import answering
+from strata.tool_execution.domain.sandbox import Answerer, Isolation, Run, RunResult, RunStatus
 from strata.tool_execution.runner import convert
 
 
@@ -43,14 +48,36 @@ class RemoteSandbox:
         not refused, and is not sent again.
         """
         try:
-            async for answer in self._stub.RunCode(convert.run_to_proto(run)):
-                result = convert.to_result(answer)
-                self._isolation = result.isolation
-                return result
+            if run.answerer is None:
+                async for answer in self._stub.RunCode(convert.run_to_proto(run)):
+                    return self._ended(answer)
+            else:
+                async with aclosing(self._asking(run, run.answerer)) as told:
+                    async for last in told:
+                        return self._ended(last.result)
         except UnavailableError:
             pass
         detail = "The call was lost: the process that runs tools is gone."
         return RunResult(RunStatus.KILLED, detail=detail, isolation=self._isolation)
+
+    def _asking(
+        self, run: Run, answerer: Answerer
+    ) -> AsyncGenerator[pb.RunAskingCodeResponse, None]:
+        async def answered(question: str) -> pb.RunAskingCodeRequest:
+            return pb.RunAskingCodeRequest(answer_json=await answerer(question))
+
+        def answer(
+            told: pb.RunAskingCodeResponse,
+        ) -> Coroutine[Any, Any, pb.RunAskingCodeRequest] | None:
+            return answered(told.question_json) if told.HasField("question_json") else None
+
+        first = pb.RunAskingCodeRequest(run=convert.run_to_proto(run))
+        return answering(self._stub.RunAskingCode, first, answer, lambda _: True)
+
+    def _ended(self, wire: pb.RunCodeResponse) -> RunResult:
+        result = convert.to_result(wire)
+        self._isolation = result.isolation
+        return result
 
     async def close(self) -> None:
         """Nothing is kept here: calls end with their streams, the channel is the room's."""

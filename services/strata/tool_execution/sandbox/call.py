@@ -10,11 +10,13 @@ import struct
 import time
 from dataclasses import asdict
 
-from strata.tool_execution.domain.sandbox import Limits, Proxy, Run, RunResult, RunStatus
+from strata.tool_execution.domain.sandbox import ASK, Limits, Proxy, Run, RunResult, RunStatus
 from strata.tool_execution.sandbox import frames, outcome
 from strata.tool_execution.sandbox.forkserver import Child, Exit
 from strata.tool_execution.sandbox.outcome import Verdict
 
+# How a message begins that asks something and is not the answer to the call.
+_ASKS = b'{"ask":'
 # Around the value of an answer.
 _ENVELOPE = 16_384
 _CHUNK = 1 << 16
@@ -216,7 +218,17 @@ class Call:
             return Verdict(RunStatus.REFUSED, detail=f"The call could not be locked in: {words}")
         limits = self._run.limits
         # A character of the value takes up to six bytes when it is escaped; ours are not.
-        answer = await self._frame(limits.result_bytes + _ENVELOPE)
+        most = limits.result_bytes + _ENVELOPE
+        answer = await self._frame(most)
+        while answer and self._run.answerer is not None and answer.startswith(_ASKS):
+            try:
+                asked = json.dumps(json.loads(answer)["ask"])
+            except (ValueError, RecursionError):
+                # The process sends what it likes; this is judged as the answer that it is not.
+                break
+            told = frames.packed(await self._run.answerer(asked))
+            await self._loop.sock_sendall(connection, told)
+            answer = await self._frame(most)
         if answer is None:
             return None
         if not answer:
@@ -261,6 +273,7 @@ class Call:
             "arguments": json.loads(run.arguments_json or "{}"),
             "environment": dict(run.environment),
             "result_bytes": run.limits.result_bytes,
+            "asks": ASK if run.answerer is not None else "",
         }
         return frames.framed(request)
 

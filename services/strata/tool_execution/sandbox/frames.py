@@ -9,5 +9,10 @@ from typing import Any
 
 def framed(message: dict[str, Any]) -> bytes:
     """Returns a message as it is sent."""
-    body = json.dumps(message).encode()
+    return packed(json.dumps(message))
+
+
+def packed(text: str) -> bytes:
+    """Returns a message that is JSON text already as it is sent."""
+    body = text.encode()
     return struct.pack(">I", len(body)) + body

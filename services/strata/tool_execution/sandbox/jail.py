@@ -65,7 +65,8 @@ class JailConfig:
     Attributes:
         minimum: The least isolation that it starts with.
         warm: Processes that wait for a call, locked in already.
-        parallel: Calls at a time; the others wait.
+        parallel: Calls at a time; the others wait. Calls whose code asks are counted apart, up to
+            a quarter of it: what they ask for may need a place itself.
         environments: Folder under which folders with packages are; None for none.
         uid: User that calls run as when the service is root.
         scratch_root: Where scratch folders are made when there are no namespaces.
@@ -96,6 +97,7 @@ class JailSandbox:
         self._probe = probe
         self._pool = Pool(config.warm)
         self._slots = asyncio.Semaphore(config.parallel)
+        self._asking = asyncio.Semaphore(max(1, config.parallel // 4))
         self._starting = asyncio.Lock()
         self._closed = False
         self._running: set[asyncio.Task[RunResult]] = set()
@@ -159,7 +161,7 @@ class JailSandbox:
             shape, words = self._shape(run)
         if shape is None:
             return replace(outcome.refused(words), isolation=self.isolation)
-        async with self._slots:
+        async with self._slots if run.answerer is None else self._asking:
             task = asyncio.ensure_future(self._call(run, shape))
             self._running.add(task)
             try:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as pb_grpc
+from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.tool_execution import convert
 from strata.tool_execution.builtin.code import CodeTools
+from strata.tool_execution.builtin.code_with_tools import Asking
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import McpRunner, OwnTools, SandboxRunner
 from strata.tool_execution.domain.registry import ToolStore, not_built, tool_missing
 from strata.tool_execution.domain.tools import Tool, ToolType
-from strata.tool_execution.engine import Engine
+from strata.tool_execution.engine import Engine, Executor
+from strata.tool_execution.servicers.relay import Relay
 
 Context = Any
 # Built-in tools that need the sandbox too.
@@ -33,6 +37,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         mcp: Runs those of MCP servers.
         memory: For tools that take ``agent_state``.
         prepare: Is called when an agent has such tools, before any is called.
+        nesting: Makes what runs code that calls tools, of whom it asks and what it finds.
     """
 
     def __init__(
@@ -44,6 +49,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         mcp: McpRunner,
         memory: AgentMemory,
         prepare: Callable[[], None],
+        nesting: Callable[[Asking, Mapping[str, Sequence[str]]], Executor],
     ) -> None:
         self._tools = dict(tools)
         self._engine = engine
@@ -52,6 +58,7 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         self._mcp = mcp
         self._memory = memory
         self._prepare = prepare
+        self._nesting = nesting
 
     async def ResolveTools(
         self, request: pb.ResolveToolsRequest, context: Context
@@ -80,11 +87,62 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         self, request: pb.ExecuteToolsRequest, context: Context
     ) -> AsyncIterator[pb.ExecuteToolsResponse]:
         """Runs the calls of one reply."""
+        async with aclosing(self._execute(request)) as responses:
+            async for response in responses:
+                yield response
+
+    async def ExecuteToolsWithCalls(
+        self,
+        request_iterator: AsyncIterator[pb.ExecuteToolsWithCallsRequest],
+        context: Context,
+    ) -> AsyncIterator[pb.ExecuteToolsWithCallsResponse]:
+        """Runs the calls of one reply, and passes on what their code calls."""
+        messages = aiter(request_iterator)
+        first = await anext(messages, None)
+        if first is None or not first.HasField("request"):
+            found = FieldViolation("request", "must be set in the first message")
+            raise InvalidArgumentError(f"{found.field} {found.description}.", violations=[found])
+        events: asyncio.Queue[pb.ExecuteToolsWithCallsResponse | None] = asyncio.Queue()
+
+        def send(call: pb.NestedCall) -> None:
+            events.put_nowait(pb.ExecuteToolsWithCallsResponse(call=call))
+
+        def ended(task: asyncio.Task[None]) -> None:
+            # The stream ends with the work; with the client's messages only if one is wrong.
+            if task is working or _failed(task):
+                events.put_nowait(None)
+
+        relay = Relay(send)
+        nesting = self._nesting(relay, convert.to_callable(first.request.tools))
+
+        async def work() -> None:
+            async with aclosing(self._execute(first.request.request, [nesting])) as responses:
+                async for response in responses:
+                    events.put_nowait(pb.ExecuteToolsWithCallsResponse(response=response))
+
+        working = asyncio.create_task(work())
+        hearing = asyncio.create_task(relay.hear(messages))
+        working.add_done_callback(ended)
+        hearing.add_done_callback(ended)
+        try:
+            while (event := await events.get()) is not None:
+                yield event
+            for task in (hearing, working):
+                if _failed(task):
+                    task.result()
+        finally:
+            for task in (working, hearing):
+                task.cancel()
+            await asyncio.gather(working, hearing, return_exceptions=True)
+
+    async def _execute(
+        self, request: pb.ExecuteToolsRequest, more: Sequence[Executor] = ()
+    ) -> AsyncGenerator[pb.ExecuteToolsResponse, None]:
         calls, caller = convert.to_calls(request)
         allowed = frozenset(request.allowed_tools)
         own = await self._own({call.name for call in calls} & allowed)
         known = self._tools if own is None else {**own.tools, **self._tools}
-        events = self._engine.run(calls, caller, allowed, own)
+        events = self._engine.run(calls, caller, allowed, own, more)
         async with aclosing(events):
             async for event in events:
                 yield convert.event_to_proto(event, known)
@@ -99,6 +157,10 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
             return None
         runnable = await self._store.runnable(own)
         return OwnTools(runnable, self._runner, self._mcp, self._memory)
+
+
+def _failed(task: asyncio.Task[None]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
 
 
 def _offered(tool: Tool) -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from strata.agent_loop.domain.journal import JournalKey, StepRecord
-from strata.agent_loop.domain.tools import ToolResult
+from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecord
+from strata.agent_loop.domain.tools import ToolEffect, ToolResult
 from strata.shared.errors import AbortedError, Reason
 
 
@@ -62,11 +62,25 @@ class Journal:
         self.opened += 1
         self._fate.step()
 
+    async def nest(
+        self, key: JournalKey, step: int, record: NestedRecord, position: int, effect: ToolEffect
+    ) -> None:
+        self._fate.step()
+        attempt, opened = self.rows[key.run_id]
+        if attempt != key.attempt or opened is None or opened.step != step:
+            raise stale()
+        self.rows[key.run_id] = (attempt, replace(opened, nested=(*opened.nested, record)))
+        self._fate.step()
+
     async def record(self, key: JournalKey, step: int, results: Sequence[ToolResult]) -> None:
         self._fate.step()
         attempt, record = self.rows[key.run_id]
         if attempt != key.attempt or record is None or record.step != step:
             raise stale()
-        known = {**record.results, **{r.tool_return.tool_call_id: r for r in results}}
-        self.rows[key.run_id] = (attempt, replace(record, results=known))
+        found = {r.tool_return.tool_call_id: r for r in results}
+        nested = tuple(
+            replace(each, result=found.pop(each.call.id, each.result)) for each in record.nested
+        )
+        known = {**record.results, **found}
+        self.rows[key.run_id] = (attempt, replace(record, results=known, nested=nested))
         self._fate.step()

@@ -11,6 +11,7 @@ import pytest
 from strata.agent_loop.domain.messages import (
     Message,
     MessageRole,
+    NestedCall,
     Provenance,
     ToolReturn,
     ToolStatus,
@@ -57,3 +58,15 @@ def test_calls_are_counted_once_and_refused_ones_never() -> None:
     messages = [asked, returns, asked, message(lost)]
 
     assert [made.name for made in calls_of(messages)] == ["a", "b", "w", "q", "r"]
+
+
+def test_calls_of_code_come_after_the_call_that_ran_it_unless_they_were_refused() -> None:
+    nested = (
+        NestedCall("call_code/1", "a", "{}", ToolStatus.OK),
+        NestedCall("call_code/2", "b", "{}", ToolStatus.FAILED, refused=True),
+        NestedCall("call_code/3", "c", "{}", ToolStatus.FAILED),
+        NestedCall("call_code/4", "d", "{}", ToolStatus.UNKNOWN),
+    )
+    code = replace(told("code", "{}"), nested=nested)
+    names = [made.name for made in calls_of([message(code, told("e", "1"))])]
+    assert names == ["code", "a", "c", "d", "e"]

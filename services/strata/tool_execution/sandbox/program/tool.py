@@ -17,6 +17,7 @@ import select
 import socket
 import struct
 import sys
+import threading
 import types
 from typing import Any
 
@@ -64,11 +65,49 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     return bytes(parts)
 
 
-def _call(source: str, function: str, arguments: dict[str, Any]) -> object:
+class Asker:
+    """Asks the service in the middle of a call; one question at a time.
+
+    Attributes:
+        lock: Is held while a question is under way; the answer to the call must not cut in.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.lock = threading.Lock()
+        self._connection = connection
+        self._broken = False
+
+    def ask(self, question: object) -> object:
+        """Asks and waits for the answer.
+
+        Raises:
+            TypeError: The question cannot be said in JSON.
+            RuntimeError: Nobody answers any more.
+        """
+        try:
+            body = values.encode(question)
+        except values.BadResult as error:
+            raise TypeError(f"What is asked must be JSON. {error}") from None
+        with self.lock:
+            if self._broken:
+                raise RuntimeError("Nothing can be asked any more: a question was interrupted.")
+            # Whoever breaks off, by a signal, must not have this answer taken for the next one.
+            self._broken = True
+            send(self._connection, b'{"ask":' + body + b"}")
+            answer = receive(self._connection)
+            self._broken = not answer
+        if not answer:
+            raise RuntimeError("Nobody answers.")
+        told: object = json.loads(answer)
+        return told
+
+
+def _call(source: str, function: str, arguments: dict[str, Any], given: dict[str, Any]) -> object:
     module = types.ModuleType("tool" if function else "__main__")
     # Dataclasses, models and type hints look up the module of a class.
     sys.modules[module.__name__] = module
     linecache.cache[_FILE] = (len(source), None, source.splitlines(keepends=True), _FILE)
+    module.__dict__.update(given)
     exec(compile(source, _FILE, "exec"), module.__dict__)  # noqa: S102 - it is what we are for
     if not function:
         return None
@@ -87,10 +126,11 @@ def _is_success(code: object) -> bool:
     return code is None or (type(code) is int and code == 0)
 
 
-def _answer(request: dict[str, Any]) -> bytes:
+def _answer(request: dict[str, Any], asker: Asker | None = None) -> bytes:
+    given = {request["asks"]: asker.ask} if asker is not None and request["asks"] else {}
     try:
         settings.add_environment(request["environment"])
-        value = _call(request["source"], request["function"], request["arguments"])
+        value = _call(request["source"], request["function"], request["arguments"], given)
         body = values.encode(value)
     except values.BadResult as error:
         return json.dumps({"bad": str(error)}).encode()
@@ -137,14 +177,17 @@ def _open_outputs() -> None:
 
 def run(connection: socket.socket, body: bytes) -> None:
     """Runs a call, answers, and ends the process."""
+    asker = Asker(connection)
     try:
-        answer = _answer(json.loads(body))
+        answer = _answer(json.loads(body), asker)
     except BaseException:  # noqa: BLE001 - one that cannot even be described
         answer = _UNTOLD
     for name in ("stdout", "stderr"):
         # A tool may have put anything there.
         with contextlib.suppress(BaseException):
             getattr(sys, name).flush()
+    # A thread that the code has left may be asking; after this nobody can.
+    asker.lock.acquire()
     send(connection, answer)
     # Not sys.exit: threads of the tool must not keep the process.
     os._exit(0)

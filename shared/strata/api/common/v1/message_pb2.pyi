@@ -262,6 +262,7 @@ class ToolReturnPart(_message.Message):
     STDERR_FIELD_NUMBER: _builtins.int
     PROVENANCE_FIELD_NUMBER: _builtins.int
     TAINT_FIELD_NUMBER: _builtins.int
+    NESTED_CALLS_FIELD_NUMBER: _builtins.int
     tool_call_id: _builtins.str
     """Id of the call that this answers."""
     name: _builtins.str
@@ -286,6 +287,12 @@ class ToolReturnPart(_message.Message):
         written under: WEB, MCP.
         """
 
+    @_builtins.property
+    def nested_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___NestedToolCall]:
+        """Calls that the code of run_code_with_tools made, in order. The model is shown
+        what the code printed and returned, not these.
+        """
+
     def __init__(
         self,
         *,
@@ -297,14 +304,53 @@ class ToolReturnPart(_message.Message):
         stderr: _abc.Iterable[_builtins.str] | None = ...,
         provenance: Global___Provenance.ValueType = ...,
         taint: _abc.Iterable[Global___Provenance.ValueType] | None = ...,
+        nested_calls: _abc.Iterable[Global___NestedToolCall] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "name", b"name", "provenance", b"provenance", "status", b"status", "stderr", b"stderr", "stdout", b"stdout", "taint", b"taint", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "name", b"name", "nested_calls", b"nested_calls", "provenance", b"provenance", "status", b"status", "stderr", b"stderr", "stdout", b"stdout", "taint", b"taint", "tool_call_id", b"tool_call_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ToolReturnPart: _TypeAlias = ToolReturnPart  # noqa: Y015
+
+@_typing.final
+class NestedToolCall(_message.Message):
+    """A call of a tool that code made while it ran."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    tool_call_id: _builtins.str
+    """Id of the call, which begins with that of the call whose code it was."""
+    name: _builtins.str
+    """Name of the tool."""
+    arguments: _builtins.str
+    """Arguments as they were run, JSON text; long ones are cut."""
+    status: Global___ToolStatus.ValueType
+    """How the call ended; UNKNOWN also if nobody waited for its end."""
+    refused: _builtins.bool
+    """True if it never came to the tool: a rule, a check or a limit refused it."""
+    def __init__(
+        self,
+        *,
+        tool_call_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        arguments: _builtins.str = ...,
+        status: Global___ToolStatus.ValueType = ...,
+        refused: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "name", b"name", "refused", b"refused", "status", b"status", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NestedToolCall: _TypeAlias = NestedToolCall  # noqa: Y015
 
 @_typing.final
 class ApprovalRequestPart(_message.Message):

@@ -298,3 +298,195 @@ class FinishedCall(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___FinishedCall: _TypeAlias = FinishedCall  # noqa: Y015
+
+@_typing.final
+class ExecuteToolsWithCallsRequest(_message.Message):
+    """Runs calls of which at least one is of run_code_with_tools."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    ANSWER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def request(self) -> Global___NestingRequest:
+        """The calls; the first message."""
+
+    @_builtins.property
+    def answer(self) -> Global___NestedAnswer:
+        """The answer to a NestedCall; all other messages."""
+
+    def __init__(
+        self,
+        *,
+        request: Global___NestingRequest | None = ...,
+        answer: Global___NestedAnswer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "message", b"message", "request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "message", b"message", "request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["request", "answer"]  # noqa: Y015
+    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
+
+Global___ExecuteToolsWithCallsRequest: _TypeAlias = ExecuteToolsWithCallsRequest  # noqa: Y015
+
+@_typing.final
+class NestingRequest(_message.Message):
+    """Calls, and what the code among them can call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def request(self) -> Global___ExecuteToolsRequest:
+        """The calls, and on whose behalf."""
+
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___NestedTool]:
+        """Tools that code finds as functions. Whether a call of one may be made is
+        decided when it is made.
+        """
+
+    def __init__(
+        self,
+        *,
+        request: Global___ExecuteToolsRequest | None = ...,
+        tools: _abc.Iterable[Global___NestedTool] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request", "tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NestingRequest: _TypeAlias = NestingRequest  # noqa: Y015
+
+@_typing.final
+class NestedTool(_message.Message):
+    """A tool as code calls it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name."""
+    @_builtins.property
+    def parameters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of its parameters, in order."""
+
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        parameters: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "parameters", b"parameters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NestedTool: _TypeAlias = NestedTool  # noqa: Y015
+
+@_typing.final
+class ExecuteToolsWithCallsResponse(_message.Message):
+    """What happened."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESPONSE_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def response(self) -> Global___ExecuteToolsResponse:
+        """As in ExecuteTools."""
+
+    @_builtins.property
+    def call(self) -> Global___NestedCall:
+        """Code calls a tool, and waits."""
+
+    def __init__(
+        self,
+        *,
+        response: Global___ExecuteToolsResponse | None = ...,
+        call: Global___NestedCall | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "event", b"event", "response", b"response"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["call", b"call", "event", b"event", "response", b"response"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["response", "call"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___ExecuteToolsWithCallsResponse: _TypeAlias = ExecuteToolsWithCallsResponse  # noqa: Y015
+
+@_typing.final
+class NestedCall(_message.Message):
+    """A call that code makes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    PARENT_CALL_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """Pairs the call with its answer: unique in the stream."""
+    parent_call_id: _builtins.str
+    """The call of run_code_with_tools whose code it is."""
+    name: _builtins.str
+    """Name of the tool, as the code says it."""
+    arguments: _builtins.str
+    """Arguments, a JSON object."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        parent_call_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        arguments: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "name", b"name", "number", b"number", "parent_call_id", b"parent_call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NestedCall: _TypeAlias = NestedCall  # noqa: Y015
+
+@_typing.final
+class NestedAnswer(_message.Message):
+    """What a call of code came to. One to a call that nobody waits for any more is
+    dropped.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: _builtins.int
+    VALUE_JSON_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    number: _builtins.int
+    """The call's."""
+    value_json: _builtins.str
+    """What the tool returned, as JSON."""
+    error: _builtins.str
+    """Why the call failed or was not made: the code gets it as an exception."""
+    def __init__(
+        self,
+        *,
+        number: _builtins.int = ...,
+        value_json: _builtins.str = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "value_json", b"value_json"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "number", b"number", "outcome", b"outcome", "value_json", b"value_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_outcome: _TypeAlias = _typing.Literal["value_json", "error"]  # noqa: Y015
+    _WhichOneofArgType_outcome: _TypeAlias = _typing.Literal["outcome", b"outcome"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
+
+Global___NestedAnswer: _TypeAlias = NestedAnswer  # noqa: Y015

@@ -46,6 +46,11 @@ class ExecutionServiceStub:
                 request_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_execution__service__pb2.ExecuteToolsRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_execution__service__pb2.ExecuteToolsResponse.FromString,
                 _registered_method=True)
+        self.ExecuteToolsWithCalls = channel.stream_stream(
+                '/strata.api.tool_execution.v1.ExecutionService/ExecuteToolsWithCalls',
+                request_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_execution__service__pb2.ExecuteToolsWithCallsRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_execution__service__pb2.ExecuteToolsWithCallsResponse.FromString,
+                _registered_method=True)
 
 
 class ExecutionServiceServicer:
@@ -70,6 +75,17 @@ class ExecutionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExecuteToolsWithCalls(self, request_iterator, context):
+        """The same for a reply that calls run_code_with_tools, whose code calls other
+        tools while it runs. The first message is the request. Every call of the code
+        comes as a NestedCall, one at a time; the code waits for the answer to it, which
+        goes back over this stream: the process that runs the code is behind it.
+        INVALID_ARGUMENT: the first message is no request, or a later one no answer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ExecutionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -82,6 +98,11 @@ def add_ExecutionServiceServicer_to_server(servicer, server):
                     servicer.ExecuteTools,
                     request_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_execution__service__pb2.ExecuteToolsRequest.FromString,
                     response_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_execution__service__pb2.ExecuteToolsResponse.SerializeToString,
+            ),
+            'ExecuteToolsWithCalls': grpc.stream_stream_rpc_method_handler(
+                    servicer.ExecuteToolsWithCalls,
+                    request_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_execution__service__pb2.ExecuteToolsWithCallsRequest.FromString,
+                    response_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_execution__service__pb2.ExecuteToolsWithCallsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -140,6 +161,33 @@ class ExecutionService:
             '/strata.api.tool_execution.v1.ExecutionService/ExecuteTools',
             strata_dot_api_dot_tool__execution_dot_v1_dot_execution__service__pb2.ExecuteToolsRequest.SerializeToString,
             strata_dot_api_dot_tool__execution_dot_v1_dot_execution__service__pb2.ExecuteToolsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExecuteToolsWithCalls(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/strata.api.tool_execution.v1.ExecutionService/ExecuteToolsWithCalls',
+            strata_dot_api_dot_tool__execution_dot_v1_dot_execution__service__pb2.ExecuteToolsWithCallsRequest.SerializeToString,
+            strata_dot_api_dot_tool__execution_dot_v1_dot_execution__service__pb2.ExecuteToolsWithCallsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -26,6 +26,13 @@ class ExecutionServiceStub:
     """Runs all calls of one reply. Each call gives one ToolFinished; a tool that
     fails is data, not a status. Cancelling the stream kills what still runs.
     """
+    ExecuteToolsWithCalls: _aio.StreamStreamMultiCallable[_execution_service_pb2.ExecuteToolsWithCallsRequest, _execution_service_pb2.ExecuteToolsWithCallsResponse]
+    """The same for a reply that calls run_code_with_tools, whose code calls other
+    tools while it runs. The first message is the request. Every call of the code
+    comes as a NestedCall, one at a time; the code waits for the answer to it, which
+    goes back over this stream: the process that runs the code is behind it.
+    INVALID_ARGUMENT: the first message is no request, or a later one no answer.
+    """
 
 class ExecutionServiceServicer:
     """Runs the tool calls of an agent. Internal: called by the agent loop, not
@@ -49,6 +56,18 @@ class ExecutionServiceServicer:
     ) -> _abc.AsyncIterator[_execution_service_pb2.ExecuteToolsResponse]:
         """Runs all calls of one reply. Each call gives one ToolFinished; a tool that
         fails is data, not a status. Cancelling the stream kills what still runs.
+        """
+
+    def ExecuteToolsWithCalls(
+        self,
+        request_iterator: _abc.AsyncIterator[_execution_service_pb2.ExecuteToolsWithCallsRequest],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_execution_service_pb2.ExecuteToolsWithCallsRequest], _abc.AsyncIterator[_execution_service_pb2.ExecuteToolsWithCallsResponse]],
+    ) -> _abc.AsyncIterator[_execution_service_pb2.ExecuteToolsWithCallsResponse]:
+        """The same for a reply that calls run_code_with_tools, whose code calls other
+        tools while it runs. The first message is the request. Every call of the code
+        comes as a NestedCall, one at a time; the code waits for the answer to it, which
+        goes back over this stream: the process that runs the code is behind it.
+        INVALID_ARGUMENT: the first message is no request, or a later one no answer.
         """
 
 def add_ExecutionServiceServicer_to_server(servicer: ExecutionServiceServicer, server: _aio.Server) -> None: ...

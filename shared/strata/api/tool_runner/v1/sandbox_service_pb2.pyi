@@ -223,6 +223,66 @@ class RunCodeRequest(_message.Message):
 Global___RunCodeRequest: _TypeAlias = RunCodeRequest  # noqa: Y015
 
 @_typing.final
+class RunAskingCodeRequest(_message.Message):
+    """A call whose code asks, or an answer to it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    ANSWER_JSON_FIELD_NUMBER: _builtins.int
+    answer_json: _builtins.str
+    """The answer to the question before, JSON; all other messages."""
+    @_builtins.property
+    def run(self) -> Global___RunCodeRequest:
+        """The call; the first message."""
+
+    def __init__(
+        self,
+        *,
+        run: Global___RunCodeRequest | None = ...,
+        answer_json: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer_json", b"answer_json", "message", b"message", "run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_json", b"answer_json", "message", b"message", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["run", "answer_json"]  # noqa: Y015
+    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
+
+Global___RunAskingCodeRequest: _TypeAlias = RunAskingCodeRequest  # noqa: Y015
+
+@_typing.final
+class RunAskingCodeResponse(_message.Message):
+    """A question of the code, or how the call ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUESTION_JSON_FIELD_NUMBER: _builtins.int
+    RESULT_FIELD_NUMBER: _builtins.int
+    question_json: _builtins.str
+    """What the code asks, JSON."""
+    @_builtins.property
+    def result(self) -> Global___RunCodeResponse:
+        """How the call ended; the last message."""
+
+    def __init__(
+        self,
+        *,
+        question_json: _builtins.str = ...,
+        result: Global___RunCodeResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "question_json", b"question_json", "result", b"result"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "question_json", b"question_json", "result", b"result"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["question_json", "result"]  # noqa: Y015
+    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
+
+Global___RunAskingCodeResponse: _TypeAlias = RunAskingCodeResponse  # noqa: Y015
+
+@_typing.final
 class RunCodeResponse(_message.Message):
     """How a call ended."""
 

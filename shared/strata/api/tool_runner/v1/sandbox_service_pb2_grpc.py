@@ -49,6 +49,11 @@ class SandboxServiceStub:
                 request_serializer=strata_dot_api_dot_tool__runner_dot_v1_dot_sandbox__service__pb2.RunCodeRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_tool__runner_dot_v1_dot_sandbox__service__pb2.RunCodeResponse.FromString,
                 _registered_method=True)
+        self.RunAskingCode = channel.stream_stream(
+                '/strata.api.tool_runner.v1.SandboxService/RunAskingCode',
+                request_serializer=strata_dot_api_dot_tool__runner_dot_v1_dot_sandbox__service__pb2.RunAskingCodeRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_tool__runner_dot_v1_dot_sandbox__service__pb2.RunAskingCodeResponse.FromString,
+                _registered_method=True)
 
 
 class SandboxServiceServicer:
@@ -75,6 +80,15 @@ class SandboxServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RunAskingCode(self, request_iterator, context):
+        """The same for code that asks while it runs. The first message is the call; each
+        question is answered by one message before the next comes; the result ends the
+        stream. INVALID_ARGUMENT (INVALID_FIELD).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SandboxServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -87,6 +101,11 @@ def add_SandboxServiceServicer_to_server(servicer, server):
                     servicer.RunCode,
                     request_deserializer=strata_dot_api_dot_tool__runner_dot_v1_dot_sandbox__service__pb2.RunCodeRequest.FromString,
                     response_serializer=strata_dot_api_dot_tool__runner_dot_v1_dot_sandbox__service__pb2.RunCodeResponse.SerializeToString,
+            ),
+            'RunAskingCode': grpc.stream_stream_rpc_method_handler(
+                    servicer.RunAskingCode,
+                    request_deserializer=strata_dot_api_dot_tool__runner_dot_v1_dot_sandbox__service__pb2.RunAskingCodeRequest.FromString,
+                    response_serializer=strata_dot_api_dot_tool__runner_dot_v1_dot_sandbox__service__pb2.RunAskingCodeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -148,6 +167,33 @@ class SandboxService:
             '/strata.api.tool_runner.v1.SandboxService/RunCode',
             strata_dot_api_dot_tool__runner_dot_v1_dot_sandbox__service__pb2.RunCodeRequest.SerializeToString,
             strata_dot_api_dot_tool__runner_dot_v1_dot_sandbox__service__pb2.RunCodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RunAskingCode(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/strata.api.tool_runner.v1.SandboxService/RunAskingCode',
+            strata_dot_api_dot_tool__runner_dot_v1_dot_sandbox__service__pb2.RunAskingCodeRequest.SerializeToString,
+            strata_dot_api_dot_tool__runner_dot_v1_dot_sandbox__service__pb2.RunAskingCodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,6 +27,11 @@ class SandboxServiceStub:
     are data, not a status. Cancelling the stream kills every process of the call.
     INVALID_ARGUMENT (INVALID_FIELD).
     """
+    RunAskingCode: _aio.StreamStreamMultiCallable[_sandbox_service_pb2.RunAskingCodeRequest, _sandbox_service_pb2.RunAskingCodeResponse]
+    """The same for code that asks while it runs. The first message is the call; each
+    question is answered by one message before the next comes; the result ends the
+    stream. INVALID_ARGUMENT (INVALID_FIELD).
+    """
 
 class SandboxServiceServicer:
     """Runs code that nobody trusts, for the room of the tools beside it. Internal: served on a
@@ -51,6 +56,16 @@ class SandboxServiceServicer:
         """Runs one call to its end and answers once. Code that fails, and a call that is refused,
         are data, not a status. Cancelling the stream kills every process of the call.
         INVALID_ARGUMENT (INVALID_FIELD).
+        """
+
+    def RunAskingCode(
+        self,
+        request_iterator: _abc.AsyncIterator[_sandbox_service_pb2.RunAskingCodeRequest],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_sandbox_service_pb2.RunAskingCodeRequest], _abc.AsyncIterator[_sandbox_service_pb2.RunAskingCodeResponse]],
+    ) -> _abc.AsyncIterator[_sandbox_service_pb2.RunAskingCodeResponse]:
+        """The same for code that asks while it runs. The first message is the call; each
+        question is answered by one message before the next comes; the result ends the
+        stream. INVALID_ARGUMENT (INVALID_FIELD).
         """
 
 def add_SandboxServiceServicer_to_server(servicer: SandboxServiceServicer, server: _aio.Server) -> None: ...

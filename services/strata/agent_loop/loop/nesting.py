@@ -1,0 +1,241 @@
+"""The calls that code makes while it runs: judged, written down and run like calls of the model.
+
+Each is taken as the next call of the reply whose code makes it, after the call that runs the code.
+What it came to goes into the result of that call, and so into the history of the run and the taint
+of the context; the window holds calls of the model alone (decision 0086).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from strata.agent_loop.domain.journal import NestedRecord, idempotency_key
+from strata.agent_loop.domain.messages import NestedCall, Provenance, ToolStatus
+from strata.agent_loop.domain.taint import Taint, taint_of
+from strata.agent_loop.domain.tools import (
+    CallFinished,
+    CodeAnswer,
+    CodeCall,
+    Seen,
+    ToolBatch,
+    ToolEffect,
+    ToolResult,
+)
+from strata.agent_loop.loop.calls import runnable, storable
+from strata.agent_loop.loop.failures import ends_run
+from strata.agent_loop.loop.packaging import OUTCOME_UNKNOWN, own_result
+from strata.agent_loop.models.domain import ToolCall
+from strata.agent_loop.rules.history import Called, called_by
+from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_RUN
+from strata.shared.errors import StrataError
+
+if TYPE_CHECKING:
+    from strata.agent_loop.domain.journal import StepRecord
+    from strata.agent_loop.loop.tooling import ToolBench
+
+MAX_NESTED_CALLS = 50
+"""Calls of tools that one call's code may make, refused ones included."""
+_SHOWN = 500
+
+Known: TypeAlias = tuple[list[NestedCall], list[ToolResult]]
+"""Calls that code made, and the results that are known of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What there was before code made its first call.
+
+    Attributes:
+        calls: The calls of the run, and of the reply, the one that runs the code last.
+        tainted: There is text of strangers in the turn.
+        seen: What its calls go by.
+    """
+
+    calls: tuple[Called, ...]
+    tainted: bool
+    seen: Seen
+
+
+class CodeCalls:
+    """The calls of the code of one call.
+
+    Args:
+        bench: What they are run with.
+        record: The reply.
+        parent: The call whose code makes them.
+        before: What there was before.
+    """
+
+    def __init__(
+        self, bench: ToolBench, record: StepRecord, parent: ToolCall, before: Before
+    ) -> None:
+        self._bench = bench
+        self._record = record
+        self._parent = parent
+        self._before = before
+        self._made: list[NestedCall] = []
+        self._results: list[ToolResult] = []
+        self._ids = {call.id for call in record.reply.tool_calls}
+
+    @property
+    def known(self) -> Known:
+        """The calls so far, one that is under way as UNKNOWN; and the results."""
+        return list(self._made), list(self._results)
+
+    async def answer(self, asked: CodeCall) -> CodeAnswer:
+        """Judges and runs a call of the code.
+
+        Raises:
+            AbortedError: STALE_ATTEMPT; another dispatch has the run.
+            StrataError: The ledger cannot be reached.
+        """
+        number = len(self._made) + 1
+        if number > MAX_NESTED_CALLS:
+            return CodeAnswer(
+                error=f"{CONSTRAINT} Code can call tools {MAX_NESTED_CALLS} times in one call;"
+                f" {asked.name} was not called."
+            )
+        call = ToolCall(self._id(number), storable(asked.name), storable(asked.arguments))
+        history = [*self._before.calls, *(Called(c.name) for c in self._made if not c.refused)]
+        verdict = self._bench.rules.judge_nested(
+            call,
+            history,
+            self._bench.toolset,
+            tainted=self._before.tainted or bool(self._taint) or self._foreseen(),
+        )
+        call = runnable(replace(call, arguments=verdict.arguments))
+        if verdict.refusal is not None:
+            self._made.append(_shown(call, ToolStatus.FAILED, refused=True))
+            return CodeAnswer(error=verdict.refusal)
+        effect = self._effect(call)
+        bench, step = self._bench, self._record.step
+        nested = NestedRecord(self._parent.id, call)
+        await bench.journal.nest(bench.key, step, nested, number, effect)
+        # So it stays if nobody waits for its end.
+        self._made.append(_shown(call, ToolStatus.UNKNOWN))
+        result = await self._run(call)
+        await bench.journal.record(bench.key, step, [result])
+        self._results.append(result)
+        self._made[-1] = _shown(call, result.tool_return.status)
+        return _answer(result)
+
+    async def _run(self, call: ToolCall) -> ToolResult:
+        batch = self._batch(call)
+        try:
+            async with aclosing(self._bench.tools.execute(batch)) as events:
+                async for event in events:
+                    if isinstance(event, CallFinished):
+                        return event.result
+        except StrataError as error:
+            if ends_run(error):
+                return self._own(call, ToolStatus.FAILED, f"{NOT_RUN} {error.message}")
+        return self._own(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
+
+    def _batch(self, call: ToolCall) -> ToolBatch:
+        bench, record = self._bench, self._record
+        key = bench.key
+        seen = self._before.seen.after(self._results)
+        return ToolBatch(
+            agent_id=key.agent_id,
+            conversation_id=key.conversation_id,
+            run_id=key.run_id,
+            step_id=record.step_id,
+            model=record.model,
+            timezone=bench.agent.timezone,
+            calls=[call],
+            idempotency_keys={call.id: idempotency_key(key.run_id, record.step, call.id)},
+            allowed=bench.toolset.callable.names,
+            agent_type=bench.agent.type.value,
+            # What a call returned, the code may have put into this one.
+            seen=replace(seen, taint=taint_of(seen.taint, self._taint)),
+            message_id=record.message_id,
+        )
+
+    @property
+    def _taint(self) -> Taint:
+        return taint_of(*(labels_in(result) for result in self._results))
+
+    def _foreseen(self) -> bool:
+        # As for calls of a reply: what a tool is known for counts, whatever it has returned.
+        toolset = self._bench.toolset
+        return any(toolset.strangers(call.name) for call in self._made if not call.refused)
+
+    def _effect(self, call: ToolCall) -> ToolEffect:
+        tool = self._bench.toolset.find(call.name)
+        return tool.replay_effect if tool is not None else ToolEffect.UNDECLARED
+
+    def _own(self, call: ToolCall, status: ToolStatus, text: str) -> ToolResult:
+        return own_result(call, status, text, self._bench.clock.now(), self._bench.agent.timezone)
+
+    def _id(self, number: int) -> str:
+        found = f"{self._parent.id}/{number}"
+        while found in self._ids:
+            found += "/"
+        return found
+
+
+def recorded(parent_id: str, records: Iterable[NestedRecord]) -> Known:
+    """Returns what the ledger knows of the calls of code that was lost."""
+    found = [record for record in records if record.parent_id == parent_id]
+    made = [
+        _shown(
+            record.call,
+            record.result.tool_return.status if record.result is not None else ToolStatus.UNKNOWN,
+        )
+        for record in found
+    ]
+    return made, [record.result for record in found if record.result is not None]
+
+
+def joined(
+    result: ToolResult, made: Sequence[NestedCall], results: Sequence[ToolResult]
+) -> ToolResult:
+    """Returns a result with calls that code made, and with what these changed and held."""
+    if not made:
+        return result
+    told = result.tool_return
+    taint = taint_of(told.taint, *(labels_in(each) for each in results))
+    return replace(
+        result,
+        tool_return=replace(told, nested=tuple(made), taint=taint),
+        memory_edits=(*result.memory_edits, *(e for each in results for e in each.memory_edits)),
+        archival_changed=result.archival_changed or any(e.archival_changed for e in results),
+        files_changed=result.files_changed or any(e.files_changed for e in results),
+    )
+
+
+def labels_in(result: ToolResult) -> list[Provenance]:
+    """Returns the labels of what a result holds."""
+    told = result.tool_return
+    own = [] if told.provenance is None else [told.provenance]
+    return [*own, *told.taint]
+
+
+def _answer(result: ToolResult) -> CodeAnswer:
+    told = result.tool_return
+    value = called_by(told).output
+    if told.status is not ToolStatus.OK:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        return CodeAnswer(error=storable(text))
+    return CodeAnswer(json.dumps(_value(value)))
+
+
+def _value(value: Any) -> Any:
+    """A text that stands for an object or an array is given as that; any other one as it is."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def _shown(call: ToolCall, status: ToolStatus, *, refused: bool = False) -> NestedCall:
+    arguments = call.arguments
+    if len(arguments) > _SHOWN:
+        arguments = f"{arguments[:_SHOWN]}..."
+    return NestedCall(call.id, call.name, arguments, status, refused)

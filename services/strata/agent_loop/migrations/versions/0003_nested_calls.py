@@ -1,0 +1,27 @@
+"""The ledger has the calls that code makes, beside those of the model.
+
+Revision ID: 0003
+"""
+
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Adds whose code made a call, and with what: the reply does not hold it."""
+    op.execute(
+        """
+        ALTER TABLE tool_calls
+            ADD COLUMN parent_id text COLLATE "C" NOT NULL DEFAULT '',
+            ADD COLUMN arguments text NOT NULL DEFAULT ''
+        """
+    )
+
+
+def downgrade() -> None:
+    """Drops the columns; an older release takes no notice of rows that no reply calls for."""
+    op.execute("ALTER TABLE tool_calls DROP COLUMN parent_id, DROP COLUMN arguments")

@@ -1,0 +1,74 @@
+"""What the code of a stream asks, and what the stream answers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+
+from strata.api.tool_execution.v1 import execution_service_pb2 as pb
+from strata.shared.errors import FieldViolation, InvalidArgumentError, UnavailableError
+from strata.tool_execution.builtin.code_with_tools import Answer
+
+
+class Relay:
+    """Passes calls of code to the stream, and its answers back.
+
+    Args:
+        send: Sends a call.
+    """
+
+    def __init__(self, send: Callable[[pb.NestedCall], None]) -> None:
+        self._send = send
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._ended = False
+
+    async def ask(self, parent_id: str, name: str, arguments: str) -> Answer:
+        """See `Asking.ask`."""
+        if self._ended:
+            raise _nobody()
+        number = next(self._numbers)
+        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiting
+        try:
+            self._send(
+                pb.NestedCall(
+                    number=number, parent_call_id=parent_id, name=name, arguments=arguments
+                )
+            )
+            return await waiting
+        finally:
+            del self._waiting[number]
+
+    async def hear(self, messages: AsyncIterator[pb.ExecuteToolsWithCallsRequest]) -> None:
+        """Takes answers until the stream has no more.
+
+        Raises:
+            InvalidArgumentError: A message is none.
+        """
+        try:
+            async for message in messages:
+                self._take(message)
+        finally:
+            self._ended = True
+            for waiting in self._waiting.values():
+                if not waiting.done():
+                    waiting.set_exception(_nobody())
+
+    def _take(self, message: pb.ExecuteToolsWithCallsRequest) -> None:
+        answer = message.answer
+        if answer.WhichOneof("outcome") is None:
+            found = FieldViolation("answer", "must be set in every message after the first")
+            raise InvalidArgumentError(f"{found.field} {found.description}.", violations=[found])
+        waiting = self._waiting.get(answer.number)
+        if waiting is None or waiting.done():
+            return
+        failed = answer.WhichOneof("outcome") == "error"
+        waiting.set_result(
+            Answer(error=answer.error) if failed else Answer(value_json=answer.value_json)
+        )
+
+
+def _nobody() -> UnavailableError:
+    return UnavailableError("Nobody answers the calls of the code any more.")

@@ -1,0 +1,77 @@
+"""Calls with streams both ways in which the server asks, and the client answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
+
+import grpc.aio
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+
+async def answering(
+    method: Callable[..., Any],
+    first: RequestT,
+    answer: Callable[[ResponseT], Coroutine[Any, Any, RequestT] | None],
+    settles: Callable[[ResponseT], bool],
+) -> AsyncGenerator[ResponseT, None]:
+    """Makes such a call; yields what the server tells and answers what it asks meanwhile.
+
+    An answer that nobody waits for any more is not worked out to its end: it is cancelled by the
+    next question, by what settles it, and by the end of the stream. Closing the generator
+    cancels the call.
+
+    Args:
+        method: Of a stub.
+        first: The first message of the client.
+        answer: Works out the answer to a response; None for one that asks nothing.
+        settles: Whether the question under way is over with a response.
+
+    Raises:
+        StrataError: The call failed, or working out an answer did.
+    """
+    answers: asyncio.Queue[RequestT] = asyncio.Queue()
+
+    async def messages() -> AsyncIterator[RequestT]:
+        yield first
+        while True:
+            yield await answers.get()
+
+    call = method(messages())
+    reading: asyncio.Task[Any] | None = None
+    working: asyncio.Task[RequestT] | None = None
+    try:
+        while True:
+            reading = reading or asyncio.create_task(call.read())
+            await asyncio.wait(
+                {reading, working} if working else {reading},
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if working is not None and working.done():
+                answers.put_nowait(working.result())
+                working = None
+            if not reading.done():
+                continue
+            response, reading = reading.result(), None
+            if response is grpc.aio.EOF:
+                return
+            question = answer(response)
+            if working is not None and (question is not None or settles(response)):
+                await _end(working)
+                working = None
+            if question is not None:
+                working = asyncio.create_task(question)
+            else:
+                yield response
+    finally:
+        call.cancel()
+        await _end(*(task for task in (reading, working) if task is not None))
+
+
+async def _end(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,212 @@
+"""Code that calls tools, in real jails: what it can ask, and what it can do to who answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from strata.shared.clock import SystemClock
+from strata.shared.errors import UnavailableError
+from strata.shared.ids import new_id
+from strata.tool_execution.builtin.code import CodeTools
+from strata.tool_execution.builtin.code_with_tools import MAX_CALLS, Answer, CodeWithTools
+from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
+from strata.tool_execution.domain.sandbox import Isolation, Limits, Run, RunStatus
+from strata.tool_execution.domain.tools import Call, Caller, Outcome
+from strata.tool_execution.engine import Engine
+from strata.tool_execution.sandbox.jail import JailConfig, JailSandbox
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CODE = "run_code_with_tools"
+CALLER = Caller(new_id("agent"), new_id("conversation"), new_id("run"), "step", "m", "UTC")
+TOOLS = {"add": ["a", "b"], "a-dash": [], "print": ["x"], "fails": []}
+
+
+class Asked:
+    """Answers calls of code."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.waiting = asyncio.Event()
+        self.left = 0
+
+    async def ask(self, parent_id: str, name: str, arguments: str) -> Answer:
+        assert parent_id == "call"
+        given = json.loads(arguments)
+        self.calls.append((name, given))
+        if name == "hangs":
+            self.waiting.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.left += 1
+        if name == "gone":
+            raise UnavailableError("Nobody is there.")
+        if name == "fails":
+            return Answer(error="It fails: ä.")
+        return Answer(json.dumps(given["a"] + given["b"] if name == "add" else given))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def sandbox() -> AsyncIterator[JailSandbox]:
+    made = await JailSandbox.start(JailConfig(warm=2, parallel=1))
+    if made.isolation is Isolation.NONE:
+        await made.close()
+        pytest.skip(f"no isolation can be had here: {made.probe.words()}")
+    yield made
+    await made.close()
+
+
+async def run(
+    sandbox: JailSandbox, code: str, asked: Asked | None = None, wall: float = 30.0
+) -> tuple[bool, Any]:
+    """Whether a call went well, and what the model is told."""
+    limits = replace(Limits(), wall_seconds=wall)
+    nesting = CodeWithTools(sandbox, asked or Asked(), TOOLS, limits)
+    engine = Engine(BUILTIN_TOOLS, [CodeTools(sandbox)], SystemClock(), timeout=60, max_parallel=4)
+    call = Call("call", CODE, json.dumps({"code": code}), "key")
+    events = engine.run([call], CALLER, frozenset(BUILTIN_TOOLS), more=[nesting])
+    async with aclosing(events):
+        (outcome,) = [event async for event in events if isinstance(event, Outcome)]
+    return outcome.ok, json.loads(outcome.content)["message"]
+
+
+@pytest.mark.parametrize(
+    ("code", "value"),
+    [
+        ("add(1, 2)", "3"),
+        ("add(1, b=2)", "3"),
+        ("add(b='b', a='ä')", "'äb'"),
+        ("call_tool('a-dash', name={'k': [None, True]})", "{'name': {'k': [None, True]}}"),
+        ("[add(n, n) for n in range(3)]", "[0, 2, 4]"),
+        ("import dataclasses as d\n@d.dataclass\nclass P:\n    x: int\ncall_tool('p', p=P(1))",
+         "{'p': {'x': 1}}"),
+        ("import asyncio\nasync def f():\n    return add(1, 1)\nawait f()", "2"),
+        (("from threading import Thread\nfound = []\n"
+         "all = [Thread(target=lambda n=n: found.append(add(n, n))) for n in range(5)]\n"
+         "[t.start() for t in all]\n[t.join() for t in all]\nsorted(found)"), "[0, 2, 4, 6, 8]"),
+        ("try:\n    fails()\nexcept ToolError as error:\n    found = str(error)\nfound",
+         "'It fails: ä.'"),
+        ("try:\n    add(1, 2, 3)\nexcept TypeError as error:\n    found = str(error)\nfound",
+         "'add() takes a, b'"),
+        ("try:\n    add(1, a=2)\nexcept TypeError as error:\n    found = str(error)\nfound",
+         "\"add() got multiple values for argument 'a'\""),
+        (("try:\n    add({1}, 2)\nexcept TypeError as error:\n    found = str(error)\n"
+         "found.startswith('What is asked must be JSON.')"), "True"),
+        ("add.__name__", "'add'"),
+    ],
+)  # fmt: skip
+async def test_tools_are_functions(sandbox: JailSandbox, code: str, value: str) -> None:
+    ok, told = await run(sandbox, code)
+    assert ok, told
+    assert told["value"] == value
+
+
+async def test_what_python_has_stays_and_what_was_called_is_told(sandbox: JailSandbox) -> None:
+    asked = Asked()
+    ok, told = await run(sandbox, "print(add(1, 2))\nadd(3, 4)\nfails()", asked)
+    assert not ok
+    assert told["stdout"] == "3\n"
+    assert told["tool_calls"] == "add: 2 ok, fails: 1 failed"
+    assert (told["error"]["type"], told["error"]["message"]) == ("ToolError", "It fails: ä.")
+    assert "line 3" in told["error"]["traceback"]
+    assert [name for name, _ in asked.calls] == ["add", "add", "fails"]
+
+
+async def test_an_interrupted_question_is_not_answered_by_the_next(sandbox: JailSandbox) -> None:
+    code = """
+import signal
+class Late(Exception): pass
+def late(*_): raise Late
+signal.signal(signal.SIGALRM, late)
+signal.setitimer(signal.ITIMER_REAL, 0.1)
+try:
+    call_tool("hangs")
+except Late:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+add(1, 2)
+"""
+    ok, told = await run(sandbox, code)
+    assert not ok
+    assert "a question was interrupted" in told["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("while True:\n    try:\n        add(1, 2)\n    except ToolError: pass",
+         f"it called tools {MAX_CALLS} times"),
+        ("call_tool('gone')", "Nobody is there."),
+        # What stands around the code is the code's to change: what it sends is believed as little.
+        ("call_tool.__globals__['_strata_ask'](7)", "'error'"),
+        ("call_tool.__globals__['_strata_ask']({'name': 1, 'arguments': []})", "'error'"),
+        ("call_tool('add', a='x' * 300_000, b='')", "longer than 262,144 characters"),
+        ("call_tool('x' * 300)", "needs the name of a tool"),
+        ("import os\nos.write(3, b'\\0\\0\\0\\x08{\"ask\":x')\nimport time\ntime.sleep(9)",
+         "cannot be used"),
+        ("import os\nos.write(3, b'\\xff\\xff\\xff\\xff{\"ask\":')\nimport time\ntime.sleep(9)",
+         "larger than"),
+        ("import os\nos.close(3)\nadd(1, 2)", ""),
+    ],
+)  # fmt: skip
+async def test_code_that_asks_wrongly_harms_itself_alone(
+    sandbox: JailSandbox, code: str, words: str
+) -> None:
+    asked = Asked()
+    _, told = await run(sandbox, code, asked)
+    assert words in str(told), told
+    assert len(asked.calls) <= MAX_CALLS
+    ok, told = await run(sandbox, "add(1, 1)")
+    assert (ok, told["value"]) == (True, "2")
+
+
+async def test_code_whose_time_is_up_waits_for_no_answer(sandbox: JailSandbox) -> None:
+    asked = Asked()
+    ok, told = await run(sandbox, "print('on')\ncall_tool('hangs')", asked, wall=1.0)
+    assert not ok
+    assert "did not end within 1 seconds" in told["error"]["message"]
+    assert told["stdout"] == "on\n"
+    assert asked.left == 1
+
+
+async def test_cancelled_code_waits_for_no_answer(sandbox: JailSandbox) -> None:
+    asked = Asked()
+    task = asyncio.create_task(run(sandbox, "call_tool('hangs')", asked))
+    await asyncio.wait_for(asked.waiting.wait(), 60)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert asked.left == 1
+
+
+async def test_code_that_asks_leaves_the_place_that_its_tools_need(sandbox: JailSandbox) -> None:
+    """There is one place here, and what the code calls needs it."""
+
+    class Running(Asked):
+        async def ask(self, parent_id: str, name: str, arguments: str) -> Answer:
+            found = await sandbox.run(Run("def f():\n    return 7\n", "f"))
+            assert found.status is RunStatus.OK
+            return Answer(found.value_json)
+
+    async with asyncio.timeout(60):
+        ok, told = await run(sandbox, "call_tool('f')", Running())
+    assert (ok, told["value"]) == (True, "7")
+
+
+async def test_without_isolation_it_says_so_and_runs_nothing() -> None:
+    refusing = await JailSandbox.start(JailConfig(minimum=Isolation.MICROVM))
+    asked = Asked()
+    try:
+        ok, told = await run(refusing, "add(1, 2)", asked)
+    finally:
+        await refusing.close()
+    assert not ok
+    assert f"{CODE} cannot be used on this server" in told
+    assert asked.calls == []

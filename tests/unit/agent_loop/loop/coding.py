@@ -1,0 +1,97 @@
+"""A tool for the pure loop whose code calls the others: their names are its arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from strata.agent_loop.domain.messages import NestedCall, ToolReturn, ToolStatus
+from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.domain.tools import (
+    CODE_TOOLS,
+    CallFinished,
+    CallStarted,
+    CodeAnswer,
+    CodeCall,
+    Tool,
+    ToolBatch,
+    ToolEffect,
+    ToolEvent,
+    ToolResult,
+    ToolSet,
+)
+from strata.agent_loop.loop.packaging import package
+from strata.agent_loop.models.domain import ModelReply, ToolCall, ToolSchema
+from unit.agent_loop.loop.ruled import rule
+from unit.agent_loop.loop.world import LoopWorld, Tools, reply
+
+CODE = "run_code_with_tools"
+
+
+class CodingTools(Tools):
+    """The tools of the loop's world, and one whose code calls them one after the other.
+
+    Attributes:
+        answers: What the calls of code came to.
+    """
+
+    def __init__(self, inner: Tools, world: LoopWorld) -> None:
+        super().__init__(world.fate, world.clock)
+        self.answers: list[CodeAnswer] = []
+        schema = {"type": "object", "properties": {}}
+        code = Tool(ToolSchema(CODE, "", schema), ToolEffect.SIDE_EFFECT)
+        self.toolset = ToolSet((*inner.toolset.tools, code))
+
+    async def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:
+        """Runs calls as the others do, and those of code by asking for what it calls."""
+        for call in batch.calls:
+            if call.name not in CODE_TOOLS:
+                async for event in super().execute(replace(batch, calls=[call])):
+                    yield event
+                continue
+            self._fate.step()
+            yield CallStarted(call.id, call.name, call.arguments)
+            assert batch.nesting is not None
+            for name in json.loads(call.arguments)["calls"]:
+                self.answers.append(await batch.nesting.answer(CodeCall(call.id, name, "{}")))
+            self._fate.step()
+            content = package(ToolStatus.OK, "ran", self._clock.now(), "UTC")
+            told = ToolReturn(call.id, call.name, ToolStatus.OK, content)
+            yield CallFinished(ToolResult(told, 1))
+
+
+def coding_world(
+    *rules: ToolRule, tools: Sequence[str] = ("keyed", "reads", "acts")
+) -> tuple[LoopWorld, CodingTools]:
+    """A world whose agent has such a tool."""
+    world = LoopWorld()
+    coding = CodingTools(world.tools, world)
+    world.tools = coding
+    world.ports = replace(world.ports, tools=coding)
+    rule(world, *rules, tools=(*tools, CODE))
+    return world, coding
+
+
+def coded(world: LoopWorld, *calls: str | Sequence[str]) -> ModelReply:
+    """A reply: names are calls of tools, lists are calls of code that calls these."""
+    ids = [call.id for call in world.calls(*["x"] * len(calls)).tool_calls]
+    made = (
+        ToolCall(call_id, call, "{}")
+        if isinstance(call, str)
+        else ToolCall(call_id, CODE, json.dumps({"calls": list(call)}))
+        for call_id, call in zip(ids, calls, strict=True)
+    )
+    return reply("", *made)
+
+
+def nested(world: LoopWorld) -> list[NestedCall]:
+    """The calls of code that the window tells of."""
+    returns = (told for message in world.recall.messages for told in message.tool_returns)
+    return [call for told in returns for call in told.nested]
+
+
+def errors(coding: CodingTools) -> list[Any]:
+    """Why calls of code failed; None for those that did not."""
+    return [answer.error for answer in coding.answers]
