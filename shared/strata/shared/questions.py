@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, Generic, TypeVar
 
 import grpc.aio
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
+
+
+class _Messages(Generic[RequestT]):
+    """What the client says, without end: the call is cancelled."""
+
+    # Not a generator: one that waits when its call is cancelled cannot be closed.
+    def __init__(self, first: RequestT) -> None:
+        self._queue: asyncio.Queue[RequestT] = asyncio.Queue()
+        self.add(first)
+
+    def add(self, message: RequestT) -> None:
+        self._queue.put_nowait(message)
+
+    def __aiter__(self) -> _Messages[RequestT]:
+        return self
+
+    async def __anext__(self) -> RequestT:
+        return await self._queue.get()
 
 
 async def answering(
@@ -33,14 +51,8 @@ async def answering(
     Raises:
         StrataError: The call failed, or working out an answer did.
     """
-    answers: asyncio.Queue[RequestT] = asyncio.Queue()
-
-    async def messages() -> AsyncIterator[RequestT]:
-        yield first
-        while True:
-            yield await answers.get()
-
-    call = method(messages())
+    messages = _Messages(first)
+    call = method(messages)
     reading: asyncio.Task[Any] | None = None
     working: asyncio.Task[RequestT] | None = None
     try:
@@ -51,7 +63,7 @@ async def answering(
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if working is not None and working.done():
-                answers.put_nowait(working.result())
+                messages.add(working.result())
                 working = None
             if not reading.done():
                 continue

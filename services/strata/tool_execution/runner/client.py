@@ -47,24 +47,31 @@ class RemoteSandbox:
         Of a runner that cannot be reached nobody knows whether the call began: it is KILLED,
         not refused, and is not sent again.
         """
+        failed: list[UnavailableError] = []
         try:
             if run.answerer is None:
                 async for answer in self._stub.RunCode(convert.run_to_proto(run)):
                     return self._ended(answer)
             else:
-                async with aclosing(self._asking(run, run.answerer)) as told:
+                async with aclosing(self._asking(run, run.answerer, failed)) as told:
                     async for last in told:
                         return self._ended(last.result)
-        except UnavailableError:
-            pass
+        except UnavailableError as error:
+            if error in failed:
+                raise
         detail = "The call was lost: the process that runs tools is gone."
         return RunResult(RunStatus.KILLED, detail=detail, isolation=self._isolation)
 
     def _asking(
-        self, run: Run, answerer: Answerer
+        self, run: Run, answerer: Answerer, failed: list[UnavailableError]
     ) -> AsyncGenerator[pb.RunAskingCodeResponse, None]:
         async def answered(question: str) -> pb.RunAskingCodeRequest:
-            return pb.RunAskingCodeRequest(answer_json=await answerer(question))
+            try:
+                return pb.RunAskingCodeRequest(answer_json=await answerer(question))
+            except UnavailableError as error:
+                # Somebody else is gone than the runner.
+                failed.append(error)
+                raise
 
         def answer(
             told: pb.RunAskingCodeResponse,

@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Awaitable
 from dataclasses import asdict
 
 from strata.tool_execution.domain.sandbox import ASK, Limits, Proxy, Run, RunResult, RunStatus
@@ -226,9 +227,9 @@ class Call:
             except (ValueError, RecursionError):
                 # The process sends what it likes; this is judged as the answer that it is not.
                 break
-            told = frames.packed(await self._run.answerer(asked))
-            await self._loop.sock_sendall(connection, told)
-            answer = await self._frame(most)
+            told, answer = await self._answered(self._run.answerer(asked), most)
+            if not told:
+                break
         if answer is None:
             return None
         if not answer:
@@ -236,6 +237,25 @@ class Call:
         if len(answer) > _LARGE:
             return await asyncio.to_thread(outcome.judge, answer, limits)
         return outcome.judge(answer, limits)
+
+    async def _answered(self, answering: Awaitable[str], most: int) -> tuple[bool, bytes | None]:
+        """Answers a question; returns whether somebody waited for that, and what came next.
+
+        Code that was interrupted while it waited goes on: what it says then is its last word.
+        """
+        answer = asyncio.ensure_future(answering)
+        following = asyncio.ensure_future(self._frame(most))
+        try:
+            await asyncio.wait({answer, following}, return_when=asyncio.FIRST_COMPLETED)
+            if following.done():
+                return False, following.result()
+            told = frames.packed(answer.result())
+            await self._loop.sock_sendall(self._child.connection, told)
+            return True, await following
+        finally:
+            answer.cancel()
+            following.cancel()
+            await asyncio.gather(answer, following, return_exceptions=True)
 
     async def _connected(self, proxy: Proxy) -> bytes | None:
         """Has the proxy serve on the socket that the call passes out; returns what comes next."""
