@@ -79,15 +79,15 @@ class PassageSearch:
         self, search: Search, within: Filter, spoken: Sequence[TimeRange], limit: int
     ) -> list[tuple[Passage, Place]]:
         found = await find(
-            partial(self._store.by_words, search.query, within, limit),
+            partial(self._store.look, search.query, within, limit),
             lambda after: self._index.search(
                 current_project(), search.query, within, limit, spoken, after=after
             ),
-            lambda ids: self._store.by_ids(ids, within),
+            partial(self._store.by_words, search.query, within, limit),
         )
         ranked = merge(
             found.hits,
-            {passage.id: passage for passage in found.by_id},
+            found.by_id,
             [(passage.id, passage, score) for passage, score in found.by_words],
             lambda passage: WHEN_WEIGHT * len(_of_that_time(passage, spoken)),
         )
@@ -106,15 +106,15 @@ class FileChunkSearch:
         if not folder_ids:
             return []
         found = await find(
-            partial(self._store.by_words, query, folder_ids, limit),
+            partial(self._store.look, query, folder_ids, limit),
             lambda after: self._index.search(
                 current_project(), query, folder_ids, limit * _CHUNK_MARGIN, after=after
             ),
-            lambda keys: self._store.by_keys(keys, folder_ids),
+            partial(self._store.by_words, query, folder_ids, limit),
         )
         ranked = merge(
             found.hits,
-            {stored.key: stored for stored in found.by_id},
+            found.by_id,
             [(stored.key, stored, score) for stored, score in found.by_words],
         )
         return [FoundChunk(stored, place.score) for stored, place in ranked[:limit]]

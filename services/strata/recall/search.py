@@ -98,17 +98,17 @@ class MessageSearch:
         by_words = partial(self._store.by_words, query, spoken)
         index = self._index
         if index is None or query.mode is Mode.FULL_TEXT:
-            found: Matches[Message] = Matches((), (), await by_words(waiting_only=False))
+            found: Matches[Message] = Matches((), {}, await by_words())
         else:
             limit = query.limit * (_PHRASE_MARGIN if '"' in query.text else 1)
             found = await find(
-                by_words,
+                partial(self._store.look, query, spoken),
                 lambda after: index.search(current_project(), query, spoken, limit, after=after),
-                lambda ids: self._store.by_ids(ids, query),
+                by_words,
             )
         return merge(
             found.hits,
-            {message.id: message for message in found.by_id},
+            found.by_id,
             [(message.id, message, score) for message, score in found.by_words],
         )
 

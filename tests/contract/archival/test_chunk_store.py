@@ -17,7 +17,7 @@ from strata.shared.ids import new_id
 
 
 async def found(stores: Stores, folder: str, words: str) -> list[str]:
-    by_words = await stores.chunks.by_words(words, [folder], 100, waiting_only=False)
+    by_words = await stores.chunks.by_words(words, [folder], 100)
     return [stored.chunk.text for stored, _ in by_words]
 
 
@@ -198,7 +198,8 @@ async def test_another_project_sees_drops_and_finds_nothing(stores: Stores) -> N
     with context.use(caller(new_id("project"))):
         assert await stores.progress(file) is None
         assert await found(stores, folder, "plan") == []
-        assert await stores.chunks.by_keys([f"{set_id}/0"], [folder]) == []
+        async with stores.chunks.look("plan", [folder], 100) as look:
+            assert not await look.by_ids([f"{set_id}/0"])
         assert await stores.chunks.drop([file], [folder]) == 0
         with pytest.raises(AbortedError):
             await stores.chunks.add(staged, new_chunks("forged"))

@@ -73,10 +73,10 @@ async def test_what_has_expired_is_not_there_at_once(stores: Stores) -> None:
     assert [each.id for each in (await stores.passages.page(within, 5, None)).passages] == [
         young.id
     ]
-    by_id = await stores.passages.by_ids([old.id, young.id], within)
-    assert [each.id for each in by_id] == [young.id]
-    for waiting_only in (True, False):
-        by_words = await stores.passages.by_words("boat", within, 5, waiting_only=waiting_only)
+    async with stores.passages.look("boat", within, 5) as look:
+        assert set(await look.by_ids([old.id, young.id])) == {young.id}
+        waiting = await look.waiting()
+    for by_words in (waiting, await stores.passages.by_words("boat", within, 5)):
         assert [each.id for each, _ in by_words] == [young.id]
     stats = await stores.archives.stats(agent)
     assert (stats.passage_count, stats.tags) == (1, ("both",))

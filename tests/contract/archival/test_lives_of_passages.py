@@ -287,9 +287,9 @@ class Machine(RuleBasedStateMachine):
             assert {each.id for each in page.passages} == alive & here
             shown = await self.passages.page(Filter((home,), show_deleted=True), 500, None)
             assert {each.id for each in shown.passages} == kept & here
-            by_id = await self.passages.by_ids(everything, within)
-            by_words = await self.passages.by_words("boat", within, 500, waiting_only=False)
-            assert {each.id for each in by_id} == alive & here
+            async with self.passages.look("boat", within, 500) as look:
+                assert set(await look.by_ids(everything)) == alive & here
+            by_words = await self.passages.by_words("boat", within, 500)
             assert {each.id for each, _ in by_words} == alive & here
             for each in page.passages:
                 assert (each.text, each.tags) == self.known[each.id].versions[-1]

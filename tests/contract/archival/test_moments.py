@@ -20,14 +20,13 @@ async def test_a_passage_that_is_indexed_after_the_moment_is_still_found_by_its_
     [stored] = await stores.insert(new_id("agent"), "The boat is blue.")
     passage, within = stored.passage, Filter((stored.passage.archive_id,))
 
-    async def index() -> None:
+    async with stores.passages.look("boat", within, 5) as look:
         other = Stores.opened(urls)
         await other.pending.done(current_project(), [passage])
         await other.close()
-
-    found = await stores.passages.by_words("boat", within, 5, waiting_only=True, begun=index)
-    assert [each.id for each, _ in found] == [passage.id]
-    assert not await stores.passages.by_words("boat", within, 5, waiting_only=True)
+        assert [each.id for each, _ in await look.waiting()] == [passage.id]
+    async with stores.passages.look("boat", within, 5) as look:
+        assert not await look.waiting()
     await stores.close()
 
 
@@ -41,7 +40,7 @@ async def test_a_chunk_that_is_indexed_after_the_moment_is_still_found_by_its_wo
     await stores.chunks.add(set_id, new_chunks("The boat is blue."))
     await stores.chunks.serve(set_id, 1, set_id)
 
-    async def index() -> None:
+    async with stores.chunks.look("boat", [folder], 5) as look:
         other = Stores.opened(urls)
         async with other.queue.claim() as queued:
             assert queued is not None
@@ -49,8 +48,7 @@ async def test_a_chunk_that_is_indexed_after_the_moment_is_still_found_by_its_wo
             assert batch is not None
             await other.queue.indexed(queued, batch)
         await other.close()
-
-    found = await stores.chunks.by_words("boat", [folder], 5, waiting_only=True, begun=index)
-    assert [each.chunk.text for each, _ in found] == ["The boat is blue."]
-    assert not await stores.chunks.by_words("boat", [folder], 5, waiting_only=True)
+        assert [each.chunk.text for each, _ in await look.waiting()] == ["The boat is blue."]
+    async with stores.chunks.look("boat", [folder], 5) as look:
+        assert not await look.waiting()
     await stores.close()

@@ -294,7 +294,7 @@ async def test_evicted_messages_and_the_summary_are_found_by_search(talk: Talk) 
     newest = await talk.turn("new")
     window = await talk.windows.compact(await talk.plan(*newest, words="A pet named Mimi."))
     query = SearchQuery(AGENT, "Mimi", 5, conversation_id=talk.id)
-    found = await talk.search.by_words(query, [], waiting_only=False)
+    found = await talk.search.by_words(query, [])
     assert {message.id for message, _ in found} == {old[0].id, window.messages[1].id}
 
 

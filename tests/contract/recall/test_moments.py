@@ -20,7 +20,8 @@ async def test_a_message_that_is_indexed_after_the_moment_is_still_found_by_its_
 ) -> None:
     """The index, which is asked after the moment, may have been asked before it took this in."""
     urls = await databases.of(MIGRATIONS)
-    database, worker = Database(urls.service_url), Database(urls.worker_url)
+    database, worker = Database(urls.service_url), Database(urls.service_url)
+    workers = Database(urls.worker_url)
     project, agent = new_id("project"), new_id("agent")
     message = Message(
         id=new_id("message"),
@@ -29,18 +30,14 @@ async def test_a_message_that_is_indexed_after_the_moment_is_still_found_by_its_
         create_time=START,
     )
 
-    async def index() -> None:
-        other, others = Database(urls.service_url), Database(urls.worker_url)
-        await PendingMessages(other, others).done(project, [message.id])
-        await other.close()
-        await others.close()
-
     with context.use(RequestContext(caller=Caller(new_id("org"), project, "key"))):
         conversation = new_id("conversation")
         await PostgresWindowStore(database).open(conversation, agent, [message], "english")
         store, query = PostgresSearchStore(database), SearchQuery(agent, "boat", 5)
-        found = await store.by_words(query, [], waiting_only=True, begun=index)
-        assert [each.id for each, _ in found] == [message.id]
-        assert not await store.by_words(query, [], waiting_only=True)
-    await database.close()
-    await worker.close()
+        async with store.look(query, []) as look:
+            await PendingMessages(worker, workers).done(project, [message.id])
+            assert [each.id for each, _ in await look.waiting()] == [message.id]
+        async with store.look(query, []) as look:
+            assert not await look.waiting()
+    for each in (database, worker, workers):
+        await each.close()

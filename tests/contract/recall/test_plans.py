@@ -58,8 +58,9 @@ async def test_hits_are_read_by_id_in_a_table_that_has_just_grown(database: Data
     agent, _, messages = await grown(database, 4_000)
     ids = [each.id for each in messages[::200]]
     with database.statistics.record() as texts:
-        found = await PostgresSearchStore(database).by_ids(ids, SearchQuery(agent, "number", 10))
-    assert {each.id for each in found} == set(ids)
+        query = SearchQuery(agent, "number", 10)
+        async with PostgresSearchStore(database).look(query, []) as look:
+            assert set(await look.by_ids(ids)) == set(ids)
     (statement,) = texts
     await are_read_by_id(database, statement)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -17,49 +18,66 @@ def hit(name: str) -> Hit:
 
 
 class Rooms:
-    """A database and an index whose every step waits until the test lets it go on."""
+    """A database and an index whose every step waits until the test lets it go on.
+
+    Attributes:
+        young: What the first look does not see, since it came later.
+    """
 
     def __init__(self) -> None:
         self.seen: list[str] = []
         self.begins, self.words, self.index = (asyncio.Event() for _ in range(3))
         self.fails: Exception | None = None
         self.away = False
+        self.hits = ["by index"]
+        self.young: set[str] = set()
 
     def open(self) -> Rooms:
         for gate in (self.begins, self.words, self.index):
             gate.set()
         return self
 
-    async def by_words(self, *, waiting_only: bool, begun: Moment) -> Sequence[tuple[str, float]]:
-        self.seen.append("waiting" if waiting_only else "all words")
+    @asynccontextmanager
+    async def look(self) -> AsyncIterator[Rooms]:
+        self.seen.append("look")
         await self.begins.wait()
         if self.fails is not None:
             raise self.fails
         self.seen.append("begun")
         try:
-            await begun()
-            self.seen.append("statement")
-            await self.words.wait()
-        except asyncio.CancelledError:
-            self.seen.append("called off")
-            raise
+            yield self
+        finally:
+            self.seen.append("done")
+            self.young.clear()
+
+    async def waiting(self) -> Sequence[tuple[str, float]]:
+        self.seen.append("statement")
+        await self.words.wait()
+        return [("by words", 0.5)]
+
+    async def by_ids(self, ids: Sequence[str]) -> Mapping[str, str]:
+        self.seen.append(f"ids {' '.join(ids)}")
+        return {name: name.upper() for name in ids if name not in self.young}
+
+    async def by_words(self) -> Sequence[tuple[str, float]]:
+        self.seen.append("all words")
         return [("by words", 0.5)]
 
     async def ask(self, after: Moment) -> list[Hit]:
         self.seen.append("vector")
         await after()
         self.seen.append("index")
-        await self.index.wait()
+        try:
+            await self.index.wait()
+        except asyncio.CancelledError:
+            self.seen.append("called off")
+            raise
         if self.away:
             raise UnavailableError("gone")
-        return [hit("by index")]
-
-    async def by_ids(self, ids: Sequence[str]) -> Sequence[str]:
-        self.seen.append("ids")
-        return ids
+        return [hit(name) for name in self.hits]
 
     def find(self) -> asyncio.Task[Matches[str]]:
-        return asyncio.create_task(find(self.by_words, self.ask, self.by_ids))
+        return asyncio.create_task(find(self.look, self.ask, self.by_words))
 
 
 async def run_dry() -> None:
@@ -67,19 +85,27 @@ async def run_dry() -> None:
         await asyncio.sleep(0)
 
 
+async def until_seen(rooms: Rooms, what: str) -> None:
+    async with asyncio.timeout(30):
+        while what not in rooms.seen:
+            await asyncio.sleep(0.001)
+
+
 async def test_the_index_is_asked_when_the_moment_of_the_database_is_fixed_and_not_before() -> None:
     rooms = Rooms()
     finding = rooms.find()
     await run_dry()
-    assert rooms.seen == ["waiting", "vector"]  # what is asked is made meanwhile
+    assert rooms.seen == ["look", "vector"]  # what is asked is made meanwhile
     rooms.begins.set()
     await run_dry()
     # Both search now, the index first: it takes longer.
     assert rooms.seen[2:] == ["begun", "index", "statement"]
     rooms.open()
     found = await finding
+    # In the same transaction.
+    assert rooms.seen[5:] == ["ids by index", "done"]
     assert [each.document_id for each in found.hits] == ["by index"]
-    assert (found.by_id, found.by_words) == (["by index"], [("by words", 0.5)])
+    assert (found.by_id, found.by_words) == ({"by index": "BY INDEX"}, [("by words", 0.5)])
 
 
 @pytest.mark.parametrize("index_first", [True, False])
@@ -95,41 +121,69 @@ async def test_it_waits_for_both(index_first: bool) -> None:
     assert (await finding).by_words == [("by words", 0.5)]
 
 
+async def test_no_connection_is_kept_for_an_answer_that_takes_long() -> None:
+    rooms = Rooms()
+    rooms.begins.set()
+    rooms.words.set()
+    finding = rooms.find()
+    await until_seen(rooms, "done")
+    assert not finding.done()
+    rooms.index.set()
+    found = await finding
+    assert rooms.seen[5:] == ["done", "look", "begun", "ids by index", "done"]
+    assert (found.by_id, found.by_words) == ({"by index": "BY INDEX"}, [("by words", 0.5)])
+
+
+async def test_what_is_younger_than_the_moment_is_read_by_another_look() -> None:
+    rooms = Rooms().open()
+    rooms.hits, rooms.young = ["old", "young"], {"young"}
+    found = await rooms.find()
+    assert found.by_id == {"old": "OLD", "young": "YOUNG"}
+    assert [each for each in rooms.seen if each.startswith("ids")] == ["ids old young", "ids young"]
+
+
+async def test_where_the_index_finds_nothing_nothing_is_read() -> None:
+    rooms = Rooms().open()
+    rooms.hits = []
+    assert (await rooms.find()).by_id == {}
+    assert rooms.seen[-2:] == ["statement", "done"]
+
+
 async def test_a_database_that_fails_is_an_error_and_nothing_is_left_running() -> None:
     rooms = Rooms().open()
+    rooms.index.clear()
     rooms.fails = UnavailableError("no database")
     with pytest.raises(UnavailableError, match="no database"):
         await rooms.find()
-    assert "ids" not in rooms.seen
+    assert "index" not in rooms.seen
 
 
 async def test_without_the_index_all_is_searched_by_words() -> None:
     rooms = Rooms().open()
     rooms.away = True
     found = await rooms.find()
-    asked = ["waiting", "begun", "vector", "index", "statement"]
-    assert rooms.seen == [*asked, "all words", "begun", "statement"]
-    assert (found.hits, found.by_id, found.by_words) == ((), (), [("by words", 0.5)])
+    assert rooms.seen[-2:] == ["done", "all words"]
+    assert (found.hits, found.by_id, found.by_words) == ((), {}, [("by words", 0.5)])
 
 
-async def test_what_is_called_off_calls_off_the_search_of_the_database() -> None:
+async def test_what_is_called_off_calls_off_the_search_of_the_index() -> None:
     rooms = Rooms()
     rooms.begins.set()
+    rooms.words.set()
     finding = rooms.find()
     await run_dry()
     finding.cancel()
     with pytest.raises(asyncio.CancelledError):
         await finding
-    assert rooms.seen[-1] == "called off"
+    assert {"called off", "done"} <= set(rooms.seen)
 
 
 async def test_an_error_of_the_index_that_is_no_outage_is_told() -> None:
-    rooms = Rooms()
-    rooms.begins.set()
+    rooms = Rooms().open()
 
     async def broken(_: Moment) -> list[Hit]:
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        await find(rooms.by_words, broken, rooms.by_ids)
-    assert rooms.seen[-1] == "called off"
+        await find(rooms.look, broken, rooms.by_words)
+    assert rooms.seen[-1] == "done"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from strata.shared.vectors import Moment
+from strata.shared.vectors.merging import Look
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,24 +120,22 @@ class FileChunkStore(Protocol):
         """Deletes the chunks of files and of folders, and returns how many there were."""
         ...
 
-    async def by_keys(self, keys: Sequence[str], folder_ids: Sequence[str]) -> list[StoredChunk]:
-        """Returns, of the folders' chunks, those with the keys."""
+    def look(
+        self, words: str, folder_ids: Sequence[str], limit: int
+    ) -> AbstractAsyncContextManager[Look[StoredChunk]]:
+        """Looks at the folders' chunks as they are when the context is entered; named by key.
+
+        Args:
+            words: What those that wait for the index are searched for.
+            folder_ids: The folders.
+            limit: Most of these.
+        """
         ...
 
     async def by_words(
-        self,
-        words: str,
-        folder_ids: Sequence[str],
-        limit: int,
-        *,
-        waiting_only: bool,
-        begun: Moment = ...,
+        self, words: str, folder_ids: Sequence[str], limit: int
     ) -> list[tuple[StoredChunk, float]]:
-        """Returns, of the folders' chunks, the best by words with their scores.
-
-        With ``waiting_only`` these are only chunks that are not in the index yet. ``begun`` is
-        awaited when the moment is fixed that the answer tells of.
-        """
+        """Returns, of the folders' chunks, the best by words with their scores."""
         ...
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Protocol
 
@@ -22,7 +23,7 @@ from strata.archival.domain.passages import (
     Request,
     Uploaded,
 )
-from strata.shared.vectors import Moment
+from strata.shared.vectors.merging import Look
 
 NOT_REPEATABLE = Request()
 
@@ -231,24 +232,20 @@ class PassageStore(Protocol):
         """Returns the archives of an agent."""
         ...
 
-    async def by_ids(self, ids: Sequence[str], within: Filter) -> list[Passage]:
-        """Returns, of the conditions' passages, those with the ids."""
+    def look(
+        self, words: str, within: Filter, limit: int
+    ) -> AbstractAsyncContextManager[Look[Passage]]:
+        """Looks at the conditions' passages as they are when the context is entered.
+
+        Args:
+            words: What those that wait for the index are searched for.
+            within: The conditions.
+            limit: Most of these.
+        """
         ...
 
-    async def by_words(
-        self,
-        words: str,
-        within: Filter,
-        limit: int,
-        *,
-        waiting_only: bool,
-        begun: Moment = ...,
-    ) -> list[tuple[Passage, float]]:
-        """Returns, of the conditions' passages, the best by words with their scores.
-
-        With ``waiting_only`` these are only passages that are not in the index yet. ``begun`` is
-        awaited when the moment is fixed that the answer tells of.
-        """
+    async def by_words(self, words: str, within: Filter, limit: int) -> list[tuple[Passage, float]]:
+        """Returns, of the conditions' passages, the best by words with their scores."""
         ...
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, text
+from sqlalchemy import Row, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.archival.domain.chunks import FileChunk, FileProgress, StoredChunk, split_key
@@ -14,7 +16,7 @@ from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
-from strata.shared.vectors import Moment, at_once
+from strata.shared.vectors.merging import Look
 
 _CHUNK = "s.id AS set_id, s.file_id, c.ordinal, c.text, c.start_line, c.end_line"
 # A chunk belongs to a set that serves; every search says so.
@@ -204,46 +206,70 @@ class PostgresFileChunkStore:
             dropped = [row.id for row in await connection.execute(_DROP, values)]
             return await _delete_chunks(connection, dropped) if dropped else 0
 
-    async def by_keys(self, keys: Sequence[str], folder_ids: Sequence[str]) -> list[StoredChunk]:
-        """Returns chunks by key."""
-        pairs = [split_key(key) for key in keys]
-        values = {
-            "project": current_project(),
-            "folders": list(folder_ids),
-            "sets": [set_id for set_id, _ in pairs],
-            "ordinals": [ordinal for _, ordinal in pairs],
-        }
-        async with self._database.transaction(read_only=True) as connection:
-            return [_to_chunk(row) for row in await connection.execute(_BY_KEYS, values)]
+    @asynccontextmanager
+    async def look(
+        self, words: str, folder_ids: Sequence[str], limit: int
+    ) -> AsyncIterator[Look[StoredChunk]]:
+        """Looks at the folders' chunks at one moment."""
+        async with self._database.transaction(snapshot=True, generic_plan=True) as connection:
+            yield _Look(connection, words, folder_ids, limit)
 
     async def by_words(
-        self,
-        words: str,
-        folder_ids: Sequence[str],
-        limit: int,
-        *,
-        waiting_only: bool,
-        begun: Moment = at_once,
+        self, words: str, folder_ids: Sequence[str], limit: int
     ) -> list[tuple[StoredChunk, float]]:
         """Returns chunks by words."""
-        values = {
-            "project": current_project(),
-            "folders": list(folder_ids),
-            "words": storable(words),
-            "limit": limit,
-        }
-        statement = _BY_WAITING_WORDS if waiting_only else _BY_ALL_WORDS
-        async with self._database.transaction(
-            snapshot=True, generic_plan=waiting_only
-        ) as connection:
-            await begun()
-            rows = (await connection.execute(statement, values)).all()
-        return [(_to_chunk(row), row.rank) for row in rows]
+        async with self._database.transaction(read_only=True) as connection:
+            return await _find(connection, _BY_ALL_WORDS, words, folder_ids, limit)
 
     async def _discard(self, connection: AsyncConnection, set_id: str) -> None:
         gone = [row.id for row in await connection.execute(_DISCARD, _of(set_id))]
         if gone:
             await _delete_chunks(connection, gone)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Implements `Look`."""
+
+    connection: AsyncConnection
+    words: str
+    folder_ids: Sequence[str]
+    limit: int
+
+    async def waiting(self) -> list[tuple[StoredChunk, float]]:
+        """Returns what waits for the index."""
+        return await _find(
+            self.connection, _BY_WAITING_WORDS, self.words, self.folder_ids, self.limit
+        )
+
+    async def by_ids(self, ids: Sequence[str]) -> dict[str, StoredChunk]:
+        """Returns chunks by key."""
+        pairs = [split_key(key) for key in ids]
+        values = {
+            "project": current_project(),
+            "folders": list(self.folder_ids),
+            "sets": [set_id for set_id, _ in pairs],
+            "ordinals": [ordinal for _, ordinal in pairs],
+        }
+        found = [_to_chunk(row) for row in await self.connection.execute(_BY_KEYS, values)]
+        return {stored.key: stored for stored in found}
+
+
+async def _find(
+    connection: AsyncConnection,
+    statement: TextClause,
+    words: str,
+    folder_ids: Sequence[str],
+    limit: int,
+) -> list[tuple[StoredChunk, float]]:
+    values = {
+        "project": current_project(),
+        "folders": list(folder_ids),
+        "words": storable(words),
+        "limit": limit,
+    }
+    rows = (await connection.execute(statement, values)).all()
+    return [(_to_chunk(row), row.rank) for row in rows]
 
 
 async def _delete_chunks(connection: AsyncConnection, set_ids: Sequence[str]) -> int:

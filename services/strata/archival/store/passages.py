@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -44,7 +45,7 @@ from strata.archival.store.words import (
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.errors import NotFoundError, Reason, UnavailableError
-from strata.shared.vectors import Moment, at_once
+from strata.shared.vectors.merging import Look
 
 _GET = text(
     f"SELECT {PASSAGE_COLUMNS} FROM {PASSAGES}"
@@ -54,6 +55,7 @@ _ARCHIVES = text(
     "SELECT archive_id FROM archival.agent_archives"
     " WHERE project_id = :project AND agent_id = :agent ORDER BY archive_id"
 )
+_WAITING = "p.indexed_revision < p.revision"
 
 
 class PostgresPassageStore:
@@ -187,38 +189,51 @@ class PostgresPassageStore:
             )
             return [row.archive_id for row in rows]
 
-    async def by_ids(self, ids: Sequence[str], within: Filter) -> list[Passage]:
-        """Returns passages by id, all under the conditions."""
-        statement = _by_ids(tuple(_conditions(within)))
-        values = {**_filter_values(within), "ids": list(ids)}
-        async with self._database.transaction(read_only=True) as connection:
-            return [to_passage(row) for row in await connection.execute(statement, values)]
+    @asynccontextmanager
+    async def look(self, words: str, within: Filter, limit: int) -> AsyncIterator[Look[Passage]]:
+        """Looks at the conditions' passages at one moment."""
+        async with self._database.transaction(snapshot=True, generic_plan=True) as connection:
+            yield _Look(connection, words, within, limit)
 
-    async def by_words(
-        self,
-        words: str,
-        within: Filter,
-        limit: int,
-        *,
-        waiting_only: bool,
-        begun: Moment = at_once,
-    ) -> list[tuple[Passage, float]]:
+    async def by_words(self, words: str, within: Filter, limit: int) -> list[tuple[Passage, float]]:
         """Returns passages by words, all under the conditions."""
-        conditions = _conditions(within)
-        if waiting_only:
-            conditions.append("p.indexed_revision < p.revision")
-        values = {
-            **_filter_values(within),
-            "words": storable(words),
-            "pairs": pairs_of(words),
-            "limit": limit,
-        }
-        async with self._database.transaction(
-            snapshot=True, generic_plan=waiting_only
-        ) as connection:
-            await begun()
-            rows = (await connection.execute(_by_words(tuple(conditions)), values)).all()
-        return [(to_passage(row), row.rank) for row in rows]
+        async with self._database.transaction(read_only=True) as connection:
+            return await _find(connection, words, within, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Implements `Look`."""
+
+    connection: AsyncConnection
+    words: str
+    within: Filter
+    limit: int
+
+    async def waiting(self) -> list[tuple[Passage, float]]:
+        """Returns what waits for the index."""
+        return await _find(self.connection, self.words, self.within, self.limit, _WAITING)
+
+    async def by_ids(self, ids: Sequence[str]) -> dict[str, Passage]:
+        """Returns passages by id."""
+        statement = _by_ids(tuple(_conditions(self.within)))
+        values = {**_filter_values(self.within), "ids": list(ids)}
+        rows = await self.connection.execute(statement, values)
+        return {row.id: to_passage(row) for row in rows}
+
+
+async def _find(
+    connection: AsyncConnection, words: str, within: Filter, limit: int, *more: str
+) -> list[tuple[Passage, float]]:
+    values = {
+        **_filter_values(within),
+        "words": storable(words),
+        "pairs": pairs_of(words),
+        "limit": limit,
+    }
+    statement = _by_words((*_conditions(within), *more))
+    rows = (await connection.execute(statement, values)).all()
+    return [(to_passage(row), row.rank) for row in rows]
 
 
 # There are as many statements as kinds of conditions, not of values.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -11,7 +12,7 @@ from typing import Protocol
 from strata.recall.domain.messages import Message, Role
 from strata.shared.reranking import Report
 from strata.shared.timewords import TimeRange
-from strata.shared.vectors import Moment
+from strata.shared.vectors.merging import Look
 
 DEFAULT_ROLES = (Role.USER, Role.ASSISTANT, Role.SUMMARY)
 
@@ -130,26 +131,23 @@ def exclusions(query: SearchQuery, messages: Iterable[Message]) -> tuple[Exclusi
 class SearchStore(Protocol):
     """What searching needs of the log; all methods work in the current project."""
 
-    async def by_ids(self, ids: Sequence[str], query: SearchQuery) -> list[Message]:
-        """Returns, in no order, those that meet the query's conditions and hold its phrases."""
-        ...
+    def look(
+        self, query: SearchQuery, spoken: Sequence[TimeRange]
+    ) -> AbstractAsyncContextManager[Look[Message]]:
+        """Looks at the messages that meet the query's conditions and hold its phrases.
 
-    async def by_words(
-        self,
-        query: SearchQuery,
-        spoken: Sequence[TimeRange],
-        *,
-        waiting_only: bool,
-        begun: Moment = ...,
-    ) -> list[tuple[Message, float]]:
-        """Returns the best by words with their scores, under the query's conditions.
+        They are seen as they are when the context is entered.
 
         Args:
             query: The question.
             spoken: Times that it speaks of; what was said then comes first.
-            waiting_only: Only what the index does not have yet.
-            begun: Is awaited when the moment is fixed that the answer tells of.
         """
+        ...
+
+    async def by_words(
+        self, query: SearchQuery, spoken: Sequence[TimeRange]
+    ) -> list[tuple[Message, float]]:
+        """Returns the best by words with their scores, under the query's conditions."""
         ...
 
     async def around(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from sqlalchemy import Row, TextClause, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.recall.domain.messages import Message
 from strata.recall.domain.search import SearchQuery
@@ -17,7 +20,7 @@ from strata.recall.store.rows import COLUMNS, named_sql, to_message
 from strata.shared.context import current_project
 from strata.shared.db import Database
 from strata.shared.timewords import TimeRange
-from strata.shared.vectors import Moment, at_once
+from strata.shared.vectors.merging import Look
 
 # Ranking reads the text of all that match; older matches than these are not ranked.
 RANKED_MATCHES = 1_000
@@ -27,6 +30,7 @@ _MOST_WORDS = 40
 # time spoken of comes before what has the same words.
 _SPOKEN_BONUS = 0.2
 
+_WAITING = "m.index_state = 'pending'"
 # Quoted phrases and words that must not occur: these are conditions, not matters of degree.
 _STRICT = re.compile(r'(?<!\S)-?"[^"]+"|(?<!\S)-\w\S*')
 _AROUND = text(
@@ -51,49 +55,23 @@ class PostgresSearchStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def by_ids(self, ids: Sequence[str], query: SearchQuery) -> list[Message]:
-        """Returns messages by id."""
-        conditions, values = _conditions(query)
-        statement = _with(_BY_IDS, tuple(conditions))
-        values |= {"ids": list(ids), "strict": _strict(query)}
-        async with self._database.transaction(read_only=True) as connection:
-            rows: Sequence[Row[Any]] = (await connection.execute(statement, values)).all()
-        return await _messages(rows)
+    @asynccontextmanager
+    async def look(
+        self, query: SearchQuery, spoken: Sequence[TimeRange]
+    ) -> AsyncIterator[Look[Message]]:
+        """Looks at the query's messages at one moment."""
+        # A phrase may stand in a message that the index would not think of, so then all are
+        # searched, and the best way depends on the words.
+        alone = not _strict(query)
+        async with self._database.transaction(snapshot=True, generic_plan=alone) as connection:
+            yield _Look(connection, query, spoken, (_WAITING,) if alone else ())
 
     async def by_words(
-        self,
-        query: SearchQuery,
-        spoken: Sequence[TimeRange],
-        *,
-        waiting_only: bool,
-        begun: Moment = at_once,
+        self, query: SearchQuery, spoken: Sequence[TimeRange]
     ) -> list[tuple[Message, float]]:
         """Returns messages by words."""
-        words, strict = split_text(query.text), _strict(query)
-        conditions, values = _conditions(query)
-        values |= {
-            "words": words.words,
-            "pairs": words.pairs,
-            "strict": strict,
-            "ranked": RANKED_MATCHES,
-            "most_words": _MOST_WORDS,
-            "limit": query.limit,
-            "starts": [each.start for each in spoken],
-            "ends": [each.end for each in spoken],
-            "bonus": _SPOKEN_BONUS,
-        }
-        # A phrase may stand in a message that the index would not think of.
-        waiting_alone = waiting_only and not strict
-        if waiting_alone:
-            conditions.append("m.index_state = 'pending'")
-        statement = _with(_BY_WORDS, tuple(conditions))
-        async with self._database.transaction(
-            snapshot=True, generic_plan=waiting_alone
-        ) as connection:
-            await begun()
-            rows: Sequence[Row[Any]] = (await connection.execute(statement, values)).all()
-        scores = [float(row.score) for row in rows]
-        return list(zip(await _messages(rows), scores, strict=True))
+        async with self._database.transaction(read_only=True) as connection:
+            return await _find(connection, query, spoken)
 
     async def around(
         self, messages: Sequence[Message], count: int
@@ -112,6 +90,53 @@ class PostgresSearchStore:
         for row, message in zip(rows, await _messages(rows), strict=True):
             found.setdefault(row.middle_id, []).append(message)
         return {name: tuple(neighbours) for name, neighbours in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Implements `Look`."""
+
+    connection: AsyncConnection
+    query: SearchQuery
+    spoken: Sequence[TimeRange]
+    waits: tuple[str, ...]
+
+    async def waiting(self) -> list[tuple[Message, float]]:
+        """Returns what waits for the index, or all if phrases must be held."""
+        return await _find(self.connection, self.query, self.spoken, self.waits)
+
+    async def by_ids(self, ids: Sequence[str]) -> dict[str, Message]:
+        """Returns messages by id."""
+        conditions, values = _conditions(self.query)
+        values |= {"ids": list(ids), "strict": _strict(self.query)}
+        statement = _with(_BY_IDS, tuple(conditions))
+        rows = (await self.connection.execute(statement, values)).all()
+        return {message.id: message for message in await _messages(rows)}
+
+
+async def _find(
+    connection: AsyncConnection,
+    query: SearchQuery,
+    spoken: Sequence[TimeRange],
+    more: Sequence[str] = (),
+) -> list[tuple[Message, float]]:
+    words = split_text(query.text)
+    conditions, values = _conditions(query)
+    values |= {
+        "words": words.words,
+        "pairs": words.pairs,
+        "strict": _strict(query),
+        "ranked": RANKED_MATCHES,
+        "most_words": _MOST_WORDS,
+        "limit": query.limit,
+        "starts": [each.start for each in spoken],
+        "ends": [each.end for each in spoken],
+        "bonus": _SPOKEN_BONUS,
+    }
+    statement = _with(_BY_WORDS, (*conditions, *more))
+    rows = (await connection.execute(statement, values)).all()
+    scores = [float(row.score) for row in rows]
+    return list(zip(await _messages(rows), scores, strict=True))
 
 
 async def _messages(rows: Sequence[Row[Any]]) -> list[Message]:

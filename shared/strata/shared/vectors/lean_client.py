@@ -1,6 +1,6 @@
 """The engine's client, without a model object for every point that is stored or found."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from qdrant_client import AsyncQdrantClient, grpc, models
@@ -48,17 +48,34 @@ class LeanQdrantClient(AsyncQdrantClient):
         **kwargs: Any,
     ) -> Any:
         """Returns a `LeanResponse` per request; only scalar fields of a payload are read."""
-        batch = grpc.QueryBatchPoints(
-            collection_name=collection_name, read_consistency=consistency, timeout=timeout
-        )
-        filters: dict[int, grpc.Filter] = {}
-        for each in requests:
-            _fill_query(batch.query_points.add(), each, collection_name, filters)
+        batch = _batch(collection_name, requests)
+        if consistency is not None:
+            batch.read_consistency.CopyFrom(consistency)
+        if timeout is not None:
+            batch.timeout = timeout
+        return await self._found(batch, timeout)
+
+    def prepared(
+        self, collection_name: str, requests: Sequence[models.QueryRequest]
+    ) -> Callable[[], Awaitable[list[LeanResponse]]]:
+        """Makes the message of `query_batch_points` now; returns what sends it."""
+        batch = _batch(collection_name, requests)
+        return lambda: self._found(batch)
+
+    async def _found(self, batch: Any, timeout: int | None = None) -> list[LeanResponse]:  # noqa: ASYNC109 - passed on
         reply = await self.grpc_points.QueryBatch(batch, timeout=timeout)
         return [
             LeanResponse([LeanPoint(point.score, _fields(point.payload)) for point in each.result])
             for each in reply.result
         ]
+
+
+def _batch(collection_name: str, requests: Sequence[models.QueryRequest]) -> Any:
+    batch = grpc.QueryBatchPoints(collection_name=collection_name)
+    filters: dict[int, grpc.Filter] = {}
+    for each in requests:
+        _fill_query(batch.query_points.add(), each, collection_name, filters)
+    return batch
 
 
 def _fill_query(

@@ -8,9 +8,10 @@ alone are searched.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from strata.shared.errors import (
     FailedPreconditionError,
@@ -26,23 +27,23 @@ from strata.shared.vectors.index import Moment
 _PENDING_WEIGHT = 0.5
 # Turns of the event loop until a request that is being made is on its way.
 _STEPS_OF_A_REQUEST = 3
+# A connection is kept so long for an answer of the index; more at once than there are connections
+# must not wait for a model elsewhere, which takes a second.
+_HELD_SECONDS = 0.025
 _Item = TypeVar("_Item")
-_Found_co = TypeVar("_Found_co", covariant=True)
+_Item_co = TypeVar("_Item_co", covariant=True)
 _log = get_logger(__name__)
 
 
-class ByWords(Protocol[_Found_co]):
-    """A search of the database by words."""
+class Look(Protocol[_Item_co]):
+    """The database as it was at one moment, for one question."""
 
-    def __call__(
-        self, *, waiting_only: bool, begun: Moment
-    ) -> Coroutine[Any, Any, Sequence[tuple[_Found_co, float]]]:
-        """Returns the best with their scores.
+    async def waiting(self) -> Sequence[tuple[_Item_co, float]]:
+        """Returns, of what the index lacks, the best by words with their scores."""
+        ...
 
-        Args:
-            waiting_only: Only of what the index lacks.
-            begun: Is awaited when the moment is fixed that the answer tells of.
-        """
+    async def by_ids(self, ids: Sequence[str]) -> Mapping[str, _Item_co]:
+        """Returns by name what there is of those that the index named, under all conditions."""
         ...
 
 
@@ -98,53 +99,65 @@ class Matches(Generic[_Item]):
 
     Attributes:
         hits: What the index found.
-        by_id: What the database has of these.
+        by_id: What the database has of these, by name.
         by_words: What the database found by words, best first, with the scores.
     """
 
     hits: Sequence[Hit]
-    by_id: Sequence[_Item]
+    by_id: Mapping[str, _Item]
     by_words: Sequence[tuple[_Item, float]]
 
 
 async def find(
-    by_words: ByWords[_Item],
+    look: Callable[[], AbstractAsyncContextManager[Look[_Item]]],
     index: Callable[[Moment], Awaitable[list[Hit]]],
-    by_ids: Callable[[Sequence[str]], Awaitable[Sequence[_Item]]],
+    by_words: Callable[[], Awaitable[Sequence[tuple[_Item, float]]]],
 ) -> Matches[_Item]:
     """Asks index and database, so that nothing is missed that is on its way into the index.
 
     The moment at which the database is looked at for what waits comes before the index is asked:
     the other way round, what the index takes in meanwhile would be found by neither. From then on
     both search at the same time. What is asked of the index (a vector of the question, mostly) is
-    made while the database fixes the moment.
+    made while the database fixes the moment. What the index names is read in the same
+    transaction, unless the answer takes so long that others would want for its connection.
 
     Args:
-        by_words: Searches the database: only what waits for the index, or everything.
+        look: Looks at the database; the moment is fixed when the context is entered.
         index: Searches the index, after the moment that it is given.
-        by_ids: Reads what the index names.
+        by_words: Searches all of the database, for when the index cannot be asked.
     """
     begun = asyncio.Event()
 
-    async def begin() -> None:
-        begun.set()
-        # The index takes longer: what it is asked goes out before the database's statement is made.
-        for _ in range(_STEPS_OF_A_REQUEST):
-            await asyncio.sleep(0)
+    async def ask() -> list[Hit] | None:
+        return await if_there(index(begun.wait))
 
-    search = asyncio.create_task(by_words(waiting_only=True, begun=begin))
-    search.add_done_callback(lambda _: begun.set())  # it may fail before it has begun
+    asked = asyncio.create_task(ask())
+    named: dict[str, _Item] = {}
     try:
-        await asyncio.sleep(0)  # the database is asked first
-        hits = await if_there(index(begun.wait))
-        waiting = await search
+        async with look() as seen:
+            begun.set()
+            # The index takes longer: what it is asked goes out before a statement is made.
+            for _ in range(_STEPS_OF_A_REQUEST):
+                await asyncio.sleep(0)
+            waiting = await seen.waiting()
+            await asyncio.wait({asked}, timeout=_HELD_SECONDS)
+            if asked.done():
+                named.update(await _named(seen, asked.result()))
+        hits = await asked
     finally:
-        search.cancel()
-        await asyncio.gather(search, return_exceptions=True)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
     if hits is None:
-        return Matches((), (), await by_words(waiting_only=False, begun=begin))
-    named = await by_ids([hit.document_id for hit in hits])
+        return Matches((), {}, await by_words())
+    if missing := [hit for hit in hits if hit.document_id not in named]:
+        # Not read yet, or younger than the moment.
+        async with look() as seen:
+            named.update(await _named(seen, missing))
     return Matches(hits, named, waiting)
+
+
+async def _named(look: Look[_Item], hits: Sequence[Hit] | None) -> Mapping[str, _Item]:
+    return await look.by_ids([hit.document_id for hit in hits]) if hits else {}
 
 
 async def if_there(asked: Awaitable[list[Hit]]) -> list[Hit] | None:

@@ -257,11 +257,10 @@ class QdrantIndex:
         if where.matches_nothing or not arms or limit < 1:
             return []
         target = _target(collection, generation)
+        ask = self._asking(target, list(arms.values()))
         if after is not None:
             await after()
-        replies = await self._read(
-            "query", lambda: self._client.query_batch_points(target, list(arms.values()))
-        )
+        replies = await self._read("query", ask)
         found = {
             name: candidates_of(reply.points, prefer)
             for name, reply in zip(arms, replies, strict=True)
@@ -274,6 +273,14 @@ class QdrantIndex:
             config=self._fusion(unrelated),
             corpus=await self._corpus_size(target, project_id) if sparse else 1,
         )
+
+    def _asking(
+        self, target: str, arms: list[models.QueryRequest]
+    ) -> Callable[[], Awaitable[Sequence[Any]]]:
+        client = self._client
+        if isinstance(client, LeanQdrantClient):
+            return client.prepared(target, arms)
+        return lambda: client.query_batch_points(target, arms)
 
     async def delete(
         self,
