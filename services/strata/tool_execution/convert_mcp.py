@@ -19,10 +19,12 @@ from strata.tool_execution.domain.mcp import (
     ClientCredentials,
     McpServer,
     McpTool,
+    OAuthClient,
+    SignIn,
     ToolState,
     Transport,
 )
-from strata.tool_execution.domain.registry import Request, not_built
+from strata.tool_execution.domain.registry import Request
 from strata.tool_execution.domain.tools import Tool
 
 MAX_NAME = 24
@@ -33,12 +35,18 @@ MAX_ARGUMENTS = 64
 MAX_VALUE = 4_096
 MAX_CLIENT_ID = 512
 MAX_SCOPE = 1_000
+MAX_REDIRECT = 500
+MAX_ANSWER = 4_096
 _NAME = re.compile(r"[a-z](?:_?[a-z0-9-])*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HEADER_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 # As RFC 6749 has it.
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+(?: [\x21\x23-\x5b\x5d-\x7e]+)*")
+_ANSWER = re.compile(r"[\x21-\x7e]+")
+_REDIRECT = re.compile(
+    r"(http://(127\.0\.0\.1|\[::1\]):[0-9]{1,5}|https://[A-Za-z0-9.:\[\]-]+)(/[!$-;=@-Z_a-z~]*)?"
+)
 # What the protocol and the connection need themselves.
 _OUR_HEADERS = frozenset(
     {
@@ -67,7 +75,6 @@ def to_new_server(request: pb.AddMcpServerRequest) -> tuple[McpServer, Request]:
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
-        UnimplementedError: NOT_BUILT; it would have to be signed in to through OAuth.
     """
     found = Violations()
     found.unless(
@@ -98,7 +105,6 @@ def to_changed_server(request: pb.UpdateMcpServerRequest, before: McpServer) -> 
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
-        UnimplementedError: NOT_BUILT; it would have to be signed in to through OAuth.
     """
     found = Violations()
     wire = request.server
@@ -136,6 +142,9 @@ def server_to_proto(
         headers=server.headers,
         bearer_secret=server.bearer_secret,
         client_credentials=_credentials_to_proto(server.client_credentials),
+        oauth=server.oauth is not None,
+        oauth_client=_oauth_to_proto(server.oauth),
+        sign_in=_sign_in_to_proto(server.sign_in),
         disabled=not server.enabled,
         max_concurrent_calls=server.max_calls,
     )
@@ -182,12 +191,6 @@ def _checked(
         0 <= calls <= MAX_CALLS, "server.max_concurrent_calls", f"must be 0 to {MAX_CALLS}"
     )
     found.refuse()
-    if wire.oauth:
-        raise not_built(
-            "oauth",
-            "OAuth in which a person signs in to an MCP server is not built in this release. Use"
-            " client_credentials, or store a token with PutSecret and name it as bearer_secret.",
-        )
     return McpServer(
         id=server_id,
         name=name,
@@ -200,6 +203,7 @@ def _checked(
         header_secrets=dict(wire.header_secrets),
         bearer_secret=wire.bearer_secret,
         client_credentials=_to_credentials(wire),
+        oauth=_to_oauth(wire),
         enabled=not wire.disabled,
         call_timeout=timeout or DEFAULT_TIMEOUT_S,
         max_calls=calls or DEFAULT_CALLS,
@@ -211,6 +215,8 @@ def _check_program(wire: pb.McpServer, found: Violations) -> None:
         found.unless(not getattr(wire, field), f"server.{field}", "is not for stdio")
     none = not wire.HasField("client_credentials")
     found.unless(none, "server.client_credentials", "is not for stdio")
+    found.unless(not wire.oauth, "server.oauth", "is not for stdio")
+    found.unless(not wire.HasField("oauth_client"), "server.oauth_client", "is not for stdio")
     found.unless(
         0 < len(wire.command) <= MAX_ARGUMENTS and bool(wire.command[0].strip()),
         "server.command",
@@ -262,33 +268,133 @@ def _check_http(wire: pb.McpServer, found: Violations) -> None:
             "server.client_credentials",
             "cannot be used together with bearer_secret or an Authorization header",
         )
-        _check_credentials(wire, found)
+        _check_client(wire.client_credentials, "client_credentials", wire.url, found)
+    if wire.oauth:
+        found.unless(
+            "authorization" not in names and not wire.HasField("client_credentials"),
+            "server.oauth",
+            "cannot be used together with client_credentials, bearer_secret or an Authorization"
+            " header",
+        )
+    if wire.HasField("oauth_client"):
+        found.unless(wire.oauth, "server.oauth_client", "is of use only with oauth")
+        _check_oauth(wire.oauth_client, wire.url, found)
 
 
-def _check_credentials(wire: pb.McpServer, found: Violations) -> None:
-    given, place = wire.client_credentials, "server.client_credentials"
-    try:
-        parse_url(given.issuer)
-    except ForbiddenUrlError as error:
-        found.add(f"{place}.issuer", f"cannot be used: {error.message}")
+def _check_oauth(given: pb.McpOAuthClient, url: str, found: Violations) -> None:
+    place = "server.oauth_client"
     found.unless(
-        not set("?#") & set(given.issuer), f"{place}.issuer", "must have no query and no fragment"
+        bool(given.issuer) or not given.client_id, f"{place}.issuer", "is needed with client_id"
     )
-    # Whoever protects the server's traffic must not send the client's secret in the clear.
-    clear = given.issuer.lower().startswith("http:") and wire.url.lower().startswith("https:")
-    found.unless(not clear, f"{place}.issuer", "must begin with https, as the server's URL does")
     found.unless(
-        len(given.client_id) <= MAX_CLIENT_ID and bool(_HEADER_VALUE.fullmatch(given.client_id)),
+        bool(given.client_id) or not given.client_secret,
+        f"{place}.client_id",
+        "is needed with client_secret",
+    )
+    if given.issuer:
+        _check_issuer(given.issuer, f"{place}.issuer", url, found)
+    if given.client_id:
+        _check_client_id(given.client_id, place, found)
+    if given.client_secret:
+        problem = secret_name_problem(given.client_secret)
+        found.unless(not problem, f"{place}.client_secret", f"names a secret that {problem}")
+    _check_scope(given.scope, place, found)
+
+
+def _check_client(given: pb.McpClientCredentials, field: str, url: str, found: Violations) -> None:
+    place = f"server.{field}"
+    _check_issuer(given.issuer, f"{place}.issuer", url, found)
+    _check_client_id(given.client_id, place, found)
+    problem = secret_name_problem(given.client_secret)
+    found.unless(not problem, f"{place}.client_secret", f"names a secret that {problem}")
+    _check_scope(given.scope, place, found)
+
+
+def _check_issuer(issuer: str, place: str, url: str, found: Violations) -> None:
+    try:
+        parse_url(issuer)
+    except ForbiddenUrlError as error:
+        found.add(place, f"cannot be used: {error.message}")
+    found.unless(not set("?#") & set(issuer), place, "must have no query and no fragment")
+    # Whoever protects the server's traffic must not send the client's secret in the clear.
+    clear = issuer.lower().startswith("http:") and url.lower().startswith("https:")
+    found.unless(not clear, place, "must begin with https, as the server's URL does")
+
+
+def _check_client_id(client_id: str, place: str, found: Violations) -> None:
+    found.unless(
+        len(client_id) <= MAX_CLIENT_ID and bool(_HEADER_VALUE.fullmatch(client_id)),
         f"{place}.client_id",
         f"must be at most {MAX_CLIENT_ID} printable ASCII characters",
     )
-    problem = secret_name_problem(given.client_secret)
-    found.unless(not problem, f"{place}.client_secret", f"names a secret that {problem}")
+
+
+def _check_scope(scope: str, place: str, found: Violations) -> None:
     found.unless(
-        not given.scope or (len(given.scope) <= MAX_SCOPE and bool(_SCOPE.fullmatch(given.scope))),
+        not scope or (len(scope) <= MAX_SCOPE and bool(_SCOPE.fullmatch(scope))),
         f"{place}.scope",
         f"must be scopes separated by single spaces, at most {MAX_SCOPE} characters",
     )
+
+
+def to_redirect(uri: str) -> str:
+    """Returns where a browser is to be sent back to.
+
+    Raises:
+        InvalidArgumentError: That is neither this machine nor a place with TLS.
+    """
+    found = Violations()
+    found.unless(
+        len(uri) <= MAX_REDIRECT and bool(_REDIRECT.fullmatch(uri)),
+        "redirect_uri",
+        "must be http://127.0.0.1 or http://[::1] with a port and a path, or an https URL, at most"
+        f" {MAX_REDIRECT} characters without query and fragment",
+    )
+    found.refuse()
+    return uri
+
+
+def check_answer(request: pb.CompleteMcpSignInRequest) -> None:
+    """Checks what a browser came back with.
+
+    Raises:
+        InvalidArgumentError: It is nothing that comes of a sign-in.
+    """
+    found = Violations()
+    for field, needed in (("state", True), ("code", True), ("issuer", False)):
+        value = getattr(request, field)
+        found.unless(
+            len(value) <= MAX_ANSWER and (bool(_ANSWER.fullmatch(value)) or not (needed or value)),
+            field,
+            f"must be at most {MAX_ANSWER} printable ASCII characters",
+        )
+    found.refuse()
+
+
+def _to_oauth(wire: pb.McpServer) -> OAuthClient | None:
+    if not wire.oauth:
+        return None
+    given = wire.oauth_client
+    return OAuthClient(given.issuer, given.client_id, given.client_secret, given.scope)
+
+
+def _oauth_to_proto(given: OAuthClient | None) -> pb.McpOAuthClient | None:
+    if given is None:
+        return None
+    return pb.McpOAuthClient(
+        issuer=given.issuer,
+        client_id=given.client_id,
+        client_secret=given.client_secret,
+        scope=given.scope,
+    )
+
+
+def _sign_in_to_proto(given: SignIn | None) -> pb.McpSignIn | None:
+    if given is None:
+        return None
+    wire = pb.McpSignIn(principal=given.principal, issuer=given.issuer, problem=given.problem)
+    wire.sign_in_time.FromDatetime(given.time)
+    return wire
 
 
 def _to_credentials(wire: pb.McpServer) -> ClientCredentials | None:

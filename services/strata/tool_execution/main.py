@@ -44,7 +44,12 @@ from strata.tool_execution.sandbox.on_demand import SandboxOnDemand
 from strata.tool_execution.search import ToolSearch
 from strata.tool_execution.servicers import ExecutionServicer, McpServicer, ToolServicer
 from strata.tool_execution.settings import ToolExecutionSettings
-from strata.tool_execution.store import PostgresMcpStore, PostgresSecretStore, PostgresToolStore
+from strata.tool_execution.store import (
+    PostgresMcpStore,
+    PostgresSecretStore,
+    PostgresSignInStore,
+    PostgresToolStore,
+)
 
 NAME = "tool_execution"
 
@@ -101,7 +106,8 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
         max_parallel=settings.max_parallel_calls,
     )
     servers = PostgresMcpStore(database)
-    mcp, way = await open_mcp(settings, servers, box, stack)
+    signed = PostgresSignInStore(database)
+    mcp, way, sign_ins = await open_mcp(settings, servers, signed, box, stack)
     memory = AgentMemory(block_grpc.BlockServiceStub(wiring.channel("core_memory")))
     tools = ToolServicer(
         BUILTIN_TOOLS,
@@ -138,7 +144,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
             Service(
                 mcp_pb.DESCRIPTOR.services_by_name["McpService"].full_name,
                 mcp_grpc.add_McpServiceServicer_to_server,
-                McpServicer(servers, mcp, way),
+                McpServicer(servers, mcp, way, sign_ins),
             ),
         ],
         background=[mcp.keep_tidy, *_background(settings, stack)],

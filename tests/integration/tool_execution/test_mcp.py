@@ -31,7 +31,6 @@ from strata.shared.errors import (
     InvalidArgumentError,
     NotFoundError,
     Reason,
-    UnimplementedError,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -323,12 +322,6 @@ async def test_what_is_wrong_with_a_server_is_named(
     with pytest.raises(InvalidArgumentError) as caught:
         await mcp.add(**{"name": "fine", **fields})
     assert field in {each.field for each in caught.value.violations}
-
-
-async def test_oauth_is_refused_as_not_built(mcp: Mcp) -> None:
-    with pytest.raises(UnimplementedError) as caught:
-        await mcp.add("fine", url="http://127.0.0.1:9/", transport=3, oauth=True)
-    assert caught.value.metadata["what"] == "oauth"
 
 
 async def test_where_nobody_may_go_no_server_can_be(mcp: Mcp) -> None:

@@ -9,7 +9,8 @@ import typer
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.cli.asking import YesOption, ask
 from strata.cli.client import Client, first_of, new_request_id
-from strata.cli.commands import mcp_serve
+from strata.cli.commands import mcp_login, mcp_serve
+from strata.cli.commands.mcp_named import ServerArgument, named
 from strata.cli.failures import UsageError
 from strata.cli.options import Connection, JsonOption, LimitOption, online
 from strata.cli.output import (
@@ -32,10 +33,11 @@ app = typer.Typer(
 servers = typer.Typer(help="Add, show and remove MCP servers.", no_args_is_help=True)
 app.add_typer(servers, name="servers")
 app.command("serve")(mcp_serve.serve)
+app.command("login")(mcp_login.login)
+app.command("logout")(mcp_login.logout)
 
 _SHOWN = 80
 _PAGE = 500
-ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="Name or id of the server.")]
 
 
 @servers.command("add", context_settings={"ignore_unknown_options": True})
@@ -66,6 +68,9 @@ def add(
     scope: Annotated[
         str, typer.Option("--oauth-scope", help="Scopes to ask for, separated by spaces.")
     ] = "",
+    sign_in: Annotated[
+        bool, typer.Option("--sign-in", help="A person signs in: see strata mcp login.")
+    ] = False,
     headers: Annotated[
         list[str] | None, typer.Option("--header", help="NAME=VALUE, no secret; repeatable.")
     ] = None,
@@ -90,11 +95,18 @@ def add(
     if bool(url) == bool(command):
         raise UsageError("Give --url URL, or a program after --.")
     given = (issuer, client_id, client_secret)
-    if any((*given, scope)) and not all(given):
-        raise UsageError("--oauth-issuer, --oauth-client and --oauth-secret go together.")
-    credentials = pb.McpClientCredentials(
-        issuer=issuer, client_id=client_id, client_secret=client_secret, scope=scope
-    )
+    if not sign_in and any((*given, scope)) and not all(given):
+        raise UsageError(
+            "--oauth-issuer, --oauth-client and --oauth-secret go together, if nobody signs in."
+        )
+    known = {
+        "issuer": issuer,
+        "client_id": client_id,
+        "client_secret": client_secret,
+        "scope": scope,
+    }
+    oauth = pb.McpOAuthClient(**known) if sign_in and any(known.values()) else None
+    credentials = pb.McpClientCredentials(**known) if issuer and not sign_in else None
     transport = pb.MCP_TRANSPORT_STDIO
     if url:
         transport = pb.MCP_TRANSPORT_SSE if sse else pb.MCP_TRANSPORT_STREAMABLE_HTTP
@@ -106,7 +118,9 @@ def add(
             command=command or [],
             url=url,
             bearer_secret=bearer,
-            client_credentials=credentials if issuer else None,
+            client_credentials=credentials,
+            oauth=sign_in,
+            oauth_client=oauth,
             headers=_pairs("--header", headers),
             header_secrets=_pairs("--header-secret", header_secrets),
             environment=_pairs("--env", environment),
@@ -154,7 +168,7 @@ def show(connection: Connection, server: ServerArgument, as_json: JsonOption = F
     """Show a server, its tools, and what is wrong with it."""
 
     async def read(client: Client) -> pb.McpServer:
-        found = await _named(client, server)
+        found = await named(client, server)
         request = pb.GetMcpServerRequest(mcp_server_id=found.id)
         return (await client.mcp.GetMcpServer(request)).server
 
@@ -167,7 +181,7 @@ def refresh(connection: Connection, server: ServerArgument, as_json: JsonOption 
     """Read the tools of a server again."""
 
     async def read(client: Client) -> pb.RefreshMcpServerResponse:
-        found = await _named(client, server)
+        found = await named(client, server)
         request = pb.RefreshMcpServerRequest(mcp_server_id=found.id)
         return await client.mcp.RefreshMcpServer(request)
 
@@ -186,7 +200,7 @@ def delete(connection: Connection, server: ServerArgument, yes: YesOption = Fals
     """Remove a server with its tools."""
 
     async def remove(client: Client) -> str:
-        found = await _named(client, server)
+        found = await named(client, server)
         ask(
             f"Remove {found.name} with its tools?",
             yes=yes,
@@ -209,7 +223,7 @@ def tools(
     """List all tools of a server, those that cannot be used with the reason."""
 
     async def read(client: Client) -> pb.ListMcpToolsResponse:
-        found = await _named(client, server)
+        found = await named(client, server)
         request = pb.ListMcpToolsRequest(mcp_server_id=found.id)
         return await first_of(client.mcp.ListMcpTools, request, "tools", limit)
 
@@ -232,7 +246,7 @@ def approve(
     """Show what a changed tool says of itself now, and approve it."""
 
     async def change(client: Client) -> pb.McpTool:
-        found = await _named(client, server)
+        found = await named(client, server)
         request = pb.ListMcpToolsRequest(mcp_server_id=found.id)
         listed = (await first_of(client.mcp.ListMcpTools, request, "tools", _PAGE * 2)).tools
         chosen = [each for each in listed if name in (each.name, each.tool_name)]
@@ -258,21 +272,6 @@ def approve(
     typer.echo(f"{safe(connection.run(change).tool_name)} is approved.")
 
 
-async def _named(client: Client, name_or_id: str) -> pb.McpServer:
-    request = pb.ListMcpServersRequest(page_size=_PAGE)
-    while True:
-        page = await client.mcp.ListMcpServers(request)
-        for each in page.servers:
-            if name_or_id in (each.id, each.name):
-                return each
-        request.page_token = page.next_page_token
-        if not page.next_page_token:
-            raise NotFoundError(
-                f'There is no MCP server "{name_or_id}". List them with: strata mcp servers list',
-                reason=Reason.MCP_SERVER_NOT_FOUND,
-            )
-
-
 def _pairs(option: str, given: list[str] | None) -> dict[str, str]:
     pairs = {}
     for each in given or []:
@@ -294,8 +293,9 @@ def _show(server: pb.McpServer, as_json: bool) -> None:
             ("transport", _transport(server)),
             ("command", " ".join(server.command)),
             ("url", server.url),
-            ("OAuth issuer", server.client_credentials.issuer),
-            ("OAuth client", server.client_credentials.client_id),
+            ("OAuth issuer", server.client_credentials.issuer or server.oauth_client.issuer),
+            ("OAuth client", server.client_credentials.client_id or server.oauth_client.client_id),
+            ("signed in", _signed_in(server)),
             ("health", _health(server)),
             ("error", server.error),
             ("last contact", when(server.last_contact_time)),
@@ -305,6 +305,16 @@ def _show(server: pb.McpServer, as_json: bool) -> None:
             *((f"not {name}", reason) for name, reason in sorted(server.quarantined_tools.items())),
         ]
     )
+
+
+def _signed_in(server: pb.McpServer) -> str:
+    if not server.oauth:
+        return ""
+    if not server.HasField("sign_in"):
+        return f"nobody; sign in with: strata mcp login {server.name}"
+    found = server.sign_in
+    said = f"{found.principal}, {when(found.sign_in_time)}, at {found.issuer}"
+    return f"{said}; not any more: {found.problem}" if found.problem else said
 
 
 def _transport(server: pb.McpServer) -> str:

@@ -42,6 +42,10 @@ _EXCEPTIONS: dict[str, frozenset[Scope]] = {
     # They name secrets, send them where they say, and may start programs.
     "strata.api.tool_execution.v1.McpService.AddMcpServer": frozenset({Scope.ADMIN}),
     "strata.api.tool_execution.v1.McpService.UpdateMcpServer": frozenset({Scope.ADMIN}),
+    # All agents of the project act with what a person may do there.
+    "strata.api.tool_execution.v1.McpService.BeginMcpSignIn": frozenset({Scope.ADMIN}),
+    "strata.api.tool_execution.v1.McpService.CompleteMcpSignIn": frozenset({Scope.ADMIN}),
+    "strata.api.tool_execution.v1.McpService.ForgetMcpSignIn": frozenset({Scope.ADMIN}),
     # What is approved here reaches the models of all agents.
     "strata.api.tool_execution.v1.McpService.ApproveMcpTool": frozenset({Scope.ADMIN}),
     # It deletes what all agents of the project have said.

@@ -57,6 +57,40 @@ class ClientCredentials:
 
 
 @dataclass(frozen=True, slots=True)
+class OAuthClient:
+    """How a person signs in to a server; what is empty is found out.
+
+    Attributes:
+        issuer: The only authorization server that may be used.
+        client_id: Id of a client that was registered there by hand.
+        client_secret: Name of the secret that is that client's.
+        scope: Scopes to ask for, separated by spaces; empty means what the server names.
+    """
+
+    issuer: str = ""
+    client_id: str = ""
+    client_secret: str = ""
+    scope: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SignIn:
+    """A sign-in that counts.
+
+    Attributes:
+        principal: Who completed it.
+        time: When.
+        issuer: The authorization server.
+        problem: Why somebody has to sign in again, or empty.
+    """
+
+    principal: str
+    time: datetime
+    issuer: str
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class McpServer:
     """A server.
 
@@ -69,11 +103,13 @@ class McpServer:
         header_secrets: Names of secrets by header (HTTP).
         bearer_secret: Name of the secret that is sent as bearer token, or empty (HTTP).
         client_credentials: How to get tokens for it, or None (HTTP).
+        oauth: How a person signs in, or None if nobody does (HTTP).
         enabled: False if it is not to be used.
         call_timeout: Seconds that one call may take.
         max_calls: Calls at the same time at most.
         error: What went wrong at the last contact, or empty.
         last_contact_time: When contact worked last.
+        sign_in: Who has signed in, or None.
     """
 
     id: str
@@ -87,6 +123,7 @@ class McpServer:
     header_secrets: Mapping[str, str] = field(default_factory=dict)
     bearer_secret: str = ""
     client_credentials: ClientCredentials | None = None
+    oauth: OAuthClient | None = None
     enabled: bool = True
     call_timeout: int = DEFAULT_TIMEOUT_S
     max_calls: int = DEFAULT_CALLS
@@ -94,6 +131,7 @@ class McpServer:
     last_contact_time: datetime | None = None
     create_time: datetime | None = None
     update_time: datetime | None = None
+    sign_in: SignIn | None = None
 
     @property
     def secret_names(self) -> frozenset[str]:
@@ -101,7 +139,9 @@ class McpServer:
         names = {*self.environment_secrets.values(), *self.header_secrets.values()}
         if self.client_credentials is not None:
             names.add(self.client_credentials.client_secret)
-        return frozenset(names | {self.bearer_secret} - {""})
+        if self.oauth is not None:
+            names.add(self.oauth.client_secret)
+        return frozenset((names | {self.bearer_secret}) - {""})
 
     @property
     def healthy(self) -> bool:
@@ -123,6 +163,7 @@ class McpServer:
             self.max_calls,
             # Only where there are some: what was noted of requests before stays the same.
             *([asdict(self.client_credentials)] if self.client_credentials else []),
+            *([{"oauth": asdict(self.oauth)}] if self.oauth else []),
         ]
 
 

@@ -123,15 +123,16 @@ class ClientCredentialsAuth(ClientCredentialsOAuthProvider):
         if response.status_code not in _ANSWERED:
             await response.aread()
             said = f"the authorization server answered {status_text(response.status_code)}"
-            raise OAuthFlowError(said + _code(response))
+            reason = reason_of(response)
+            raise OAuthFlowError(f"{said} ({reason})" if reason else said)
         await super()._handle_token_response(response)
 
 
-def _code(response: httpx2.Response) -> str:
+def reason_of(response: httpx2.Response) -> str:
     """Why a token was refused, if it is one of the reasons that the standard has."""
     try:
         answer = json.loads(response.content)
     except ValueError:
         return ""
     code = answer.get("error") if isinstance(answer, dict) else None
-    return f" ({code})" if isinstance(code, str) and code in _TOLD else ""
+    return code if isinstance(code, str) and code in _TOLD else ""

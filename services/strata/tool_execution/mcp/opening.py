@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
+from strata.shared.context import current_project
 from strata.shared.web.errors import FetchError
 from strata.shared.web.guard import Admission, parse_url
 from strata.tool_execution.domain.mcp import McpServer, Transport, stdio_disabled
 from strata.tool_execution.mcp.errors import ConnectError
 from strata.tool_execution.mcp.http import SIGN_IN, GuardedTransport, guarded_client
+from strata.tool_execution.mcp.signing_in import SignedInAuth, SignIns
 from strata.tool_execution.mcp.streams import Opener, Streams, status_text
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class Way:
         message_bytes: Bytes of the longest message.
         connect_s: Seconds to connect over HTTP.
         ssl_context: Verifies servers.
+        sign_ins: Has the tokens of servers to which people sign in.
     """
 
     programs: bool
@@ -45,6 +48,7 @@ class Way:
     message_bytes: int
     connect_s: float
     ssl_context: ssl.SSLContext
+    sign_ins: SignIns | None = None
 
     async def check(self, server: McpServer) -> None:
         """Refuses a server that may not be reached; one that cannot be found may be so later.
@@ -62,6 +66,13 @@ class Way:
         if server.client_credentials is not None:
             with contextlib.suppress(FetchError):
                 await self.admission.resolve(parse_url(server.client_credentials.issuer))
+        if server.oauth is not None and server.oauth.issuer:
+            with contextlib.suppress(FetchError):
+                await self.admission.resolve(parse_url(server.oauth.issuer))
+
+    def transport(self) -> GuardedTransport:
+        """Returns a way out over HTTP."""
+        return GuardedTransport(self.admission, self.message_bytes, self.ssl_context)
 
     def opener(
         self, server: McpServer, secrets: Mapping[str, str], tokens: MutableMapping[str, str]
@@ -75,7 +86,8 @@ class Way:
         """
         if server.transport is Transport.STDIO:
             return lambda: self._program(server, secrets)
-        return lambda: self._http(server, secrets, tokens)
+        auth = self._auth(server, secrets, tokens)
+        return lambda: self._http(server, secrets, auth)
 
     @contextlib.asynccontextmanager
     async def _program(
@@ -100,7 +112,10 @@ class Way:
 
     @contextlib.asynccontextmanager
     async def _http(
-        self, server: McpServer, secrets: Mapping[str, str], tokens: MutableMapping[str, str]
+        self,
+        server: McpServer,
+        secrets: Mapping[str, str],
+        auth: ClientCredentialsAuth | SignedInAuth | None,
     ) -> AsyncIterator[Streams]:
         from mcp.client.sse import sse_client  # noqa: PLC0415 - the SDK
         from mcp.client.streamable_http import streamable_http_client  # noqa: PLC0415
@@ -109,8 +124,7 @@ class Way:
         sent = {**server.headers, **named}
         if server.bearer_secret:
             sent["Authorization"] = f"Bearer {secrets[server.bearer_secret]}"
-        transport = GuardedTransport(self.admission, self.message_bytes, self.ssl_context)
-        auth = _auth(server, secrets, tokens)
+        transport = self.transport()
 
         def told() -> str:
             status = transport.last_status
@@ -121,8 +135,8 @@ class Way:
             if status in SIGN_IN:
                 return (
                     f"it answered {status_text(status)}: store a token as a secret and name it as"
-                    " bearer_secret, or give client_credentials; OAuth in which a person signs in"
-                    " is not built"
+                    " bearer_secret, give client_credentials, or set oauth and have a person sign"
+                    " in"
                 )
             return f"it answered {status_text(status)}" if status >= 400 else ""
 
@@ -149,14 +163,17 @@ class Way:
         ):
             yield Streams(incoming, outgoing, told)
 
+    def _auth(
+        self, server: McpServer, secrets: Mapping[str, str], tokens: MutableMapping[str, str]
+    ) -> ClientCredentialsAuth | SignedInAuth | None:
+        if server.oauth is not None and self.sign_ins is not None:
+            return SignedInAuth(server, self.sign_ins, current_project(), tokens)
+        credentials = server.client_credentials
+        if credentials is None:
+            return None
+        from strata.tool_execution.mcp.oauth import (  # noqa: PLC0415 - the SDK
+            ClientCredentialsAuth,
+        )
 
-def _auth(
-    server: McpServer, secrets: Mapping[str, str], tokens: MutableMapping[str, str]
-) -> ClientCredentialsAuth | None:
-    credentials = server.client_credentials
-    if credentials is None:
-        return None
-    from strata.tool_execution.mcp.oauth import ClientCredentialsAuth  # noqa: PLC0415 - the SDK
-
-    secret = secrets[credentials.client_secret]
-    return ClientCredentialsAuth(server.url, credentials, secret, tokens)
+        secret = secrets[credentials.client_secret]
+        return ClientCredentialsAuth(server.url, credentials, secret, tokens)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import httpx2
 
+from strata.shared.clock import SystemClock
 from strata.shared.web.guard import Guard, SystemResolver
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.mcp import McpStore
+from strata.tool_execution.domain.mcp_sign_in import SignInStore
 from strata.tool_execution.mcp.manager import ManagerLimits, McpManager
 from strata.tool_execution.mcp.opening import Way
+from strata.tool_execution.mcp.signing_in import SignIns
 from strata.tool_execution.settings import ToolExecutionSettings
 
 # What is left of a call's time for saying how it ended.
@@ -18,9 +22,13 @@ _SAYING_S = 1.0
 
 
 async def open_mcp(
-    settings: ToolExecutionSettings, store: McpStore, box: SecretBox, stack: AsyncExitStack
-) -> tuple[McpManager, Way]:
-    """Returns what runs tools of MCP servers, and how those may be reached.
+    settings: ToolExecutionSettings,
+    store: McpStore,
+    signed: SignInStore,
+    box: SecretBox,
+    stack: AsyncExitStack,
+) -> tuple[McpManager, Way, SignIns]:
+    """Returns what runs tools of MCP servers, how those may be reached, and who has signed in.
 
     The stack ends the sessions.
     """
@@ -34,6 +42,9 @@ async def open_mcp(
         connect_s=settings.mcp_connect_timeout_s,
         ssl_context=httpx2.create_ssl_context(),
     )
+    connect_s = settings.mcp_connect_timeout_s
+    sign_ins = SignIns(store, signed, box, way.transport, SystemClock(), connect_s)
+    way = replace(way, sign_ins=sign_ins)
     limits = ManagerLimits(
         connect_s=settings.mcp_connect_timeout_s,
         call_s=max(settings.tool_timeout_s - _SAYING_S, settings.tool_timeout_s / 2),
@@ -42,4 +53,4 @@ async def open_mcp(
     )
     manager = McpManager(store, box, way, limits)
     stack.push_async_callback(manager.close)
-    return manager, way
+    return manager, way, sign_ins

@@ -15,6 +15,7 @@ from strata.tool_execution.mcp.errors import ConnectError
 from strata.tool_execution.mcp.gate import MAX_REMOTE_NAME
 from strata.tool_execution.mcp.manager import McpManager
 from strata.tool_execution.mcp.opening import Way
+from strata.tool_execution.mcp.signing_in import SignIns
 
 Context = Any
 MAX_PAGE_SIZE = 500
@@ -27,12 +28,14 @@ class McpServicer(pb_grpc.McpServiceServicer):
         store: Where they are kept.
         manager: Speaks with the servers.
         way: How they may be reached.
+        sign_ins: Signs people in.
     """
 
-    def __init__(self, store: McpStore, manager: McpManager, way: Way) -> None:
+    def __init__(self, store: McpStore, manager: McpManager, way: Way, sign_ins: SignIns) -> None:
         self._store = store
         self._manager = manager
         self._way = way
+        self._sign_ins = sign_ins
 
     async def AddMcpServer(
         self, request: pb.AddMcpServerRequest, context: Context
@@ -123,6 +126,38 @@ class McpServicer(pb_grpc.McpServiceServicer):
             raise InvalidArgumentError(f"name {said}.", violations=[FieldViolation("name", said)])
         tool = await self._store.approve(server_id, request.name, request.version)
         return pb.ApproveMcpToolResponse(tool=convert_mcp.tool_of_server_to_proto(tool))
+
+    async def BeginMcpSignIn(
+        self, request: pb.BeginMcpSignInRequest, context: Context
+    ) -> pb.BeginMcpSignInResponse:
+        """Says where a person has to go to sign in."""
+        server_id = _id(request.mcp_server_id)
+        redirect_uri = convert_mcp.to_redirect(request.redirect_uri)
+        step = await self._sign_ins.begin(server_id, redirect_uri)
+        answer = pb.BeginMcpSignInResponse(
+            authorization_url=step.url, issuer=step.issuer, scope=step.scope, state=step.state
+        )
+        answer.expire_time.FromDatetime(step.expire_time)
+        return answer
+
+    async def CompleteMcpSignIn(
+        self, request: pb.CompleteMcpSignInRequest, context: Context
+    ) -> pb.CompleteMcpSignInResponse:
+        """Gets tokens for what the browser came back with."""
+        server_id = _id(request.mcp_server_id)
+        convert_mcp.check_answer(request)
+        await self._sign_ins.complete(server_id, request.state, request.code, request.issuer)
+        await self._read(server_id)
+        return pb.CompleteMcpSignInResponse(server=await self._whole(server_id))
+
+    async def ForgetMcpSignIn(
+        self, request: pb.ForgetMcpSignInRequest, context: Context
+    ) -> pb.ForgetMcpSignInResponse:
+        """Forgets the tokens of a server."""
+        server_id = _id(request.mcp_server_id)
+        await self._sign_ins.forget(server_id)
+        await self._manager.forget(server_id)
+        return pb.ForgetMcpSignInResponse(server=await self._whole(server_id))
 
     async def _read(self, server_id: str) -> list[str]:
         """Reads the tools of a server; that it cannot be reached is stored with it."""

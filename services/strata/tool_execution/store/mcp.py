@@ -6,6 +6,7 @@ import base64
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy.exc import IntegrityError
@@ -29,7 +30,9 @@ from strata.tool_execution.domain.mcp import (
     Connectable,
     McpServer,
     McpTool,
+    OAuthClient,
     Reported,
+    SignIn,
     Synced,
     ToolState,
     Transport,
@@ -90,7 +93,10 @@ class PostgresMcpStore:
         """Stores how a server is to be reached and used."""
         project = current_project()
         async with self._database.transaction() as connection:
-            found = await connection.execute(sql.UPDATE, _values(project, server))
+            values = _values(project, server)
+            same = {name: values[name] for name in ("project", "id", "url", "oauth")}
+            await connection.execute(sql.FORGET_OTHERS, same)
+            found = await connection.execute(sql.UPDATE, values)
             row = found.one_or_none()
             if row is None:
                 raise server_missing(server.id)
@@ -309,6 +315,7 @@ def _values(project: str, server: McpServer) -> dict[str, Any]:
         "client_credentials": json.dumps(
             asdict(server.client_credentials) if server.client_credentials else None
         ),
+        "oauth": json.dumps(asdict(server.oauth) if server.oauth else None),
         "enabled": server.enabled,
         "timeout": server.call_timeout,
         "calls": server.max_calls,
@@ -316,7 +323,8 @@ def _values(project: str, server: McpServer) -> dict[str, Any]:
 
 
 def _to_server(row: Any) -> McpServer:
-    credentials = json.loads(row.client_credentials)
+    credentials, oauth = json.loads(row.client_credentials), json.loads(row.oauth)
+    sign_in = json.loads(getattr(row, "sign_in", None) or "null")
     return McpServer(
         id=row.id,
         name=row.name,
@@ -329,6 +337,7 @@ def _to_server(row: Any) -> McpServer:
         header_secrets=json.loads(row.header_secrets),
         bearer_secret=row.bearer_secret,
         client_credentials=ClientCredentials(**credentials) if credentials else None,
+        oauth=OAuthClient(**oauth) if oauth else None,
         enabled=row.enabled,
         call_timeout=row.call_timeout,
         max_calls=row.max_calls,
@@ -336,6 +345,9 @@ def _to_server(row: Any) -> McpServer:
         last_contact_time=row.last_contact_time,
         create_time=row.create_time,
         update_time=row.update_time,
+        sign_in=SignIn(**{**sign_in, "time": datetime.fromisoformat(sign_in["time"])})
+        if sign_in
+        else None,
     )
 
 

@@ -10,9 +10,16 @@ _SERVER = (
     "id, name, transport, command, environment::text AS environment,"
     " environment_secrets::text AS environment_secrets, url, headers::text AS headers,"
     " header_secrets::text AS header_secrets, bearer_secret,"
-    " client_credentials::text AS client_credentials, enabled, call_timeout, max_calls,"
-    " error, last_contact_time, create_time, update_time"
+    " client_credentials::text AS client_credentials, oauth::text AS oauth,"
+    " enabled, call_timeout, max_calls, error, last_contact_time, create_time, update_time"
 )
+_SIGN_IN = """
+    (SELECT json_build_object('principal', t.principal, 'time', t.sign_in_time,
+            'issuer', t.issuer, 'problem', t.problem)
+       FROM tool_execution.mcp_tokens t
+      WHERE t.project_id = mcp_servers.project_id AND t.server_id = mcp_servers.id
+    )::text AS sign_in
+"""
 _OF = "WHERE project_id = :project AND id = :id"
 
 COUNT = text("SELECT count(*) FROM tool_execution.mcp_servers WHERE project_id = :project")
@@ -20,11 +27,12 @@ INSERT = text(
     f"""
     INSERT INTO tool_execution.mcp_servers (
         project_id, id, name, transport, command, environment, environment_secrets, url, headers,
-        header_secrets, bearer_secret, client_credentials, enabled, call_timeout, max_calls)
+        header_secrets, bearer_secret, client_credentials, oauth, enabled, call_timeout,
+        max_calls)
     VALUES (:project, :id, :name, :transport, CAST(:command AS text[]),
         CAST(:environment AS json), CAST(:environment_secrets AS json), :url,
         CAST(:headers AS json), CAST(:header_secrets AS json), :bearer,
-        CAST(:client_credentials AS json), :enabled, :timeout, :calls)
+        CAST(:client_credentials AS json), CAST(:oauth AS json), :enabled, :timeout, :calls)
     RETURNING {_SERVER}
     """
 )
@@ -35,14 +43,22 @@ UPDATE = text(
         environment_secrets = CAST(:environment_secrets AS json), url = :url,
         headers = CAST(:headers AS json), header_secrets = CAST(:header_secrets AS json),
         bearer_secret = :bearer, client_credentials = CAST(:client_credentials AS json),
-        enabled = :enabled, call_timeout = :timeout, max_calls = :calls,
-        update_time = now()
+        oauth = CAST(:oauth AS json), enabled = :enabled, call_timeout = :timeout,
+        max_calls = :calls, update_time = now()
     {_OF} RETURNING {_SERVER}
     """
 )
-ONE = text(f"SELECT {_SERVER} FROM tool_execution.mcp_servers {_OF}")
+# Tokens go nowhere else than where a person has signed in for.
+FORGET_OTHERS = text(
+    """
+    DELETE FROM tool_execution.mcp_tokens t USING tool_execution.mcp_servers m
+    WHERE t.project_id = :project AND t.server_id = :id AND m.project_id = t.project_id
+        AND m.id = t.server_id AND (m.url <> :url OR m.oauth::text <> :oauth)
+    """
+)
+ONE = text(f"SELECT {_SERVER}, {_SIGN_IN} FROM tool_execution.mcp_servers {_OF}")
 PAGE = text(
-    f"SELECT {_SERVER} FROM tool_execution.mcp_servers"
+    f"SELECT {_SERVER}, {_SIGN_IN} FROM tool_execution.mcp_servers"
     " WHERE project_id = :project AND name > :after ORDER BY name LIMIT :limit"
 )
 LOCK = text(f"SELECT id, enabled FROM tool_execution.mcp_servers {_OF} FOR UPDATE")
@@ -64,6 +80,7 @@ CONNECTABLE = text(
            FROM tool_execution.secrets s
           WHERE s.project_id = m.project_id AND (s.name = m.bearer_secret
              OR s.name = m.client_credentials->>'client_secret'
+             OR s.name = m.oauth->>'client_secret'
              OR s.name IN (SELECT value FROM json_each_text(m.environment_secrets))
              OR s.name IN (SELECT value FROM json_each_text(m.header_secrets)))
         )::text AS sealed

@@ -127,6 +127,10 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION: the operator does not let MCP servers be started as programs."""
     ERROR_REASON_MCP_TOOL_UNUSABLE: _ErrorReason.ValueType  # 74
     """FAILED_PRECONDITION: the tool of an MCP server cannot be used. Metadata: "name", "state"."""
+    ERROR_REASON_MCP_SIGN_IN_FAILED: _ErrorReason.ValueType  # 75
+    """FAILED_PRECONDITION: a person could not be signed in to an MCP server. Metadata:
+    "mcp_server_id".
+    """
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 80
     """RESOURCE_EXHAUSTED: the server sheds load; retry after the time in RetryInfo."""
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 81
@@ -268,6 +272,10 @@ ERROR_REASON_MCP_STDIO_DISABLED: ErrorReason.ValueType  # 73
 """FAILED_PRECONDITION: the operator does not let MCP servers be started as programs."""
 ERROR_REASON_MCP_TOOL_UNUSABLE: ErrorReason.ValueType  # 74
 """FAILED_PRECONDITION: the tool of an MCP server cannot be used. Metadata: "name", "state"."""
+ERROR_REASON_MCP_SIGN_IN_FAILED: ErrorReason.ValueType  # 75
+"""FAILED_PRECONDITION: a person could not be signed in to an MCP server. Metadata:
+"mcp_server_id".
+"""
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 80
 """RESOURCE_EXHAUSTED: the server sheds load; retry after the time in RetryInfo."""
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 81

@@ -209,6 +209,8 @@ class McpServer(_message.Message):
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
     OAUTH_FIELD_NUMBER: _builtins.int
     CLIENT_CREDENTIALS_FIELD_NUMBER: _builtins.int
+    OAUTH_CLIENT_FIELD_NUMBER: _builtins.int
+    SIGN_IN_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "mcp_server-" and a time-sortable UUID."""
     name: _builtins.str
@@ -234,8 +236,8 @@ class McpServer(_message.Message):
     max_concurrent_calls: _builtins.int
     """Calls of it at the same time: 0 means 4, at most 32. Further ones wait."""
     oauth: _builtins.bool
-    """Must be false in this release: OAuth in which a person signs in is refused. See
-    client_credentials.
+    """True if a person signs in to it through OAuth (HTTP), with BeginMcpSignIn. Not together
+    with client_credentials, bearer_secret or an Authorization header.
     """
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -283,6 +285,16 @@ class McpServer(_message.Message):
         together with bearer_secret or an Authorization header.
         """
 
+    @_builtins.property
+    def oauth_client(self) -> Global___McpOAuthClient:
+        """How a person signs in, where it is not to be found out: the server names its
+        authorization server, and that registers us.
+        """
+
+    @_builtins.property
+    def sign_in(self) -> Global___McpSignIn:
+        """Who has signed in; unset if nobody has. Output only."""
+
     def __init__(
         self,
         *,
@@ -308,14 +320,90 @@ class McpServer(_message.Message):
         update_time: _timestamp_pb2.Timestamp | None = ...,
         oauth: _builtins.bool = ...,
         client_credentials: Global___McpClientCredentials | None = ...,
+        oauth_client: Global___McpOAuthClient | None = ...,
+        sign_in: Global___McpSignIn | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["client_credentials", b"client_credentials", "create_time", b"create_time", "last_contact_time", b"last_contact_time", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["client_credentials", b"client_credentials", "create_time", b"create_time", "last_contact_time", b"last_contact_time", "oauth_client", b"oauth_client", "sign_in", b"sign_in", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bearer_secret", b"bearer_secret", "call_timeout_seconds", b"call_timeout_seconds", "client_credentials", b"client_credentials", "command", b"command", "create_time", b"create_time", "disabled", b"disabled", "environment", b"environment", "environment_secrets", b"environment_secrets", "error", b"error", "header_secrets", b"header_secrets", "headers", b"headers", "healthy", b"healthy", "id", b"id", "last_contact_time", b"last_contact_time", "max_concurrent_calls", b"max_concurrent_calls", "name", b"name", "oauth", b"oauth", "quarantined_tools", b"quarantined_tools", "tools", b"tools", "transport", b"transport", "update_time", b"update_time", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bearer_secret", b"bearer_secret", "call_timeout_seconds", b"call_timeout_seconds", "client_credentials", b"client_credentials", "command", b"command", "create_time", b"create_time", "disabled", b"disabled", "environment", b"environment", "environment_secrets", b"environment_secrets", "error", b"error", "header_secrets", b"header_secrets", "headers", b"headers", "healthy", b"healthy", "id", b"id", "last_contact_time", b"last_contact_time", "max_concurrent_calls", b"max_concurrent_calls", "name", b"name", "oauth", b"oauth", "oauth_client", b"oauth_client", "quarantined_tools", b"quarantined_tools", "sign_in", b"sign_in", "tools", b"tools", "transport", b"transport", "update_time", b"update_time", "url", b"url"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___McpServer: _TypeAlias = McpServer  # noqa: Y015
+
+@_typing.final
+class McpOAuthClient(_message.Message):
+    """What is known beforehand of a sign-in; all of it may be left out."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ISSUER_FIELD_NUMBER: _builtins.int
+    CLIENT_ID_FIELD_NUMBER: _builtins.int
+    CLIENT_SECRET_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    issuer: _builtins.str
+    """Issuer of the only authorization server that is used, a URL without query and fragment;
+    with https unless the server's own URL is without, too.
+    """
+    client_id: _builtins.str
+    """Id of a client that was registered there by hand, at most 512 printable ASCII
+    characters; needs "issuer". Its redirect URIs must have those that sign-ins are begun with.
+    """
+    client_secret: _builtins.str
+    """Name of the secret that is that client's, if it has one."""
+    scope: _builtins.str
+    """Scopes to ask for, separated by single spaces; empty means those that the server names."""
+    def __init__(
+        self,
+        *,
+        issuer: _builtins.str = ...,
+        client_id: _builtins.str = ...,
+        client_secret: _builtins.str = ...,
+        scope: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "client_secret", b"client_secret", "issuer", b"issuer", "scope", b"scope"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___McpOAuthClient: _TypeAlias = McpOAuthClient  # noqa: Y015
+
+@_typing.final
+class McpSignIn(_message.Message):
+    """A sign-in that counts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRINCIPAL_FIELD_NUMBER: _builtins.int
+    SIGN_IN_TIME_FIELD_NUMBER: _builtins.int
+    ISSUER_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    principal: _builtins.str
+    """Who completed it: the id of an API key."""
+    issuer: _builtins.str
+    """Issuer of the authorization server."""
+    problem: _builtins.str
+    """Why somebody has to sign in again; empty if nobody has to."""
+    @_builtins.property
+    def sign_in_time(self) -> _timestamp_pb2.Timestamp:
+        """When."""
+
+    def __init__(
+        self,
+        *,
+        principal: _builtins.str = ...,
+        sign_in_time: _timestamp_pb2.Timestamp | None = ...,
+        issuer: _builtins.str = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sign_in_time", b"sign_in_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["issuer", b"issuer", "principal", b"principal", "problem", b"problem", "sign_in_time", b"sign_in_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___McpSignIn: _TypeAlias = McpSignIn  # noqa: Y015
 
 @_typing.final
 class McpClientCredentials(_message.Message):
@@ -818,3 +906,175 @@ class ApproveMcpToolResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApproveMcpToolResponse: _TypeAlias = ApproveMcpToolResponse  # noqa: Y015
+
+@_typing.final
+class BeginMcpSignInRequest(_message.Message):
+    """Begins to sign in."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MCP_SERVER_ID_FIELD_NUMBER: _builtins.int
+    REDIRECT_URI_FIELD_NUMBER: _builtins.int
+    mcp_server_id: _builtins.str
+    """The server."""
+    redirect_uri: _builtins.str
+    """Where the browser is sent back to: http://127.0.0.1 or http://[::1] with a port and a
+    path, or an https URL; no query, no fragment.
+    """
+    def __init__(
+        self,
+        *,
+        mcp_server_id: _builtins.str = ...,
+        redirect_uri: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mcp_server_id", b"mcp_server_id", "redirect_uri", b"redirect_uri"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginMcpSignInRequest: _TypeAlias = BeginMcpSignInRequest  # noqa: Y015
+
+@_typing.final
+class BeginMcpSignInResponse(_message.Message):
+    """Where a person has to go."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AUTHORIZATION_URL_FIELD_NUMBER: _builtins.int
+    ISSUER_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    authorization_url: _builtins.str
+    """What to open in a browser."""
+    issuer: _builtins.str
+    """Who asks the person: look at it before you sign in there."""
+    scope: _builtins.str
+    """The scopes that are asked for; may be empty."""
+    state: _builtins.str
+    """Comes back with the browser."""
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """Until when the sign-in can be completed."""
+
+    def __init__(
+        self,
+        *,
+        authorization_url: _builtins.str = ...,
+        issuer: _builtins.str = ...,
+        scope: _builtins.str = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+        state: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authorization_url", b"authorization_url", "expire_time", b"expire_time", "issuer", b"issuer", "scope", b"scope", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BeginMcpSignInResponse: _TypeAlias = BeginMcpSignInResponse  # noqa: Y015
+
+@_typing.final
+class CompleteMcpSignInRequest(_message.Message):
+    """Ends a sign-in."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MCP_SERVER_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
+    ISSUER_FIELD_NUMBER: _builtins.int
+    mcp_server_id: _builtins.str
+    """The server."""
+    state: _builtins.str
+    """Parameter "state" of the URL that the browser was sent back to."""
+    code: _builtins.str
+    """Its parameter "code"."""
+    issuer: _builtins.str
+    """Its parameter "iss", if it has one."""
+    def __init__(
+        self,
+        *,
+        mcp_server_id: _builtins.str = ...,
+        state: _builtins.str = ...,
+        code: _builtins.str = ...,
+        issuer: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "issuer", b"issuer", "mcp_server_id", b"mcp_server_id", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompleteMcpSignInRequest: _TypeAlias = CompleteMcpSignInRequest  # noqa: Y015
+
+@_typing.final
+class CompleteMcpSignInResponse(_message.Message):
+    """Somebody has signed in."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def server(self) -> Global___McpServer:
+        """The server, with what contact with it gave."""
+
+    def __init__(
+        self,
+        *,
+        server: Global___McpServer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["server", b"server"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["server", b"server"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CompleteMcpSignInResponse: _TypeAlias = CompleteMcpSignInResponse  # noqa: Y015
+
+@_typing.final
+class ForgetMcpSignInRequest(_message.Message):
+    """Forgets tokens."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MCP_SERVER_ID_FIELD_NUMBER: _builtins.int
+    mcp_server_id: _builtins.str
+    """The server."""
+    def __init__(
+        self,
+        *,
+        mcp_server_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mcp_server_id", b"mcp_server_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetMcpSignInRequest: _TypeAlias = ForgetMcpSignInRequest  # noqa: Y015
+
+@_typing.final
+class ForgetMcpSignInResponse(_message.Message):
+    """Nobody is signed in."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SERVER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def server(self) -> Global___McpServer:
+        """The server."""
+
+    def __init__(
+        self,
+        *,
+        server: Global___McpServer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["server", b"server"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["server", b"server"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetMcpSignInResponse: _TypeAlias = ForgetMcpSignInResponse  # noqa: Y015

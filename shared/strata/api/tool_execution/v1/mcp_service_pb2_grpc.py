@@ -84,6 +84,21 @@ class McpServiceStub:
                 request_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ApproveMcpToolRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ApproveMcpToolResponse.FromString,
                 _registered_method=True)
+        self.BeginMcpSignIn = channel.unary_unary(
+                '/strata.api.tool_execution.v1.McpService/BeginMcpSignIn',
+                request_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.BeginMcpSignInRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.BeginMcpSignInResponse.FromString,
+                _registered_method=True)
+        self.CompleteMcpSignIn = channel.unary_unary(
+                '/strata.api.tool_execution.v1.McpService/CompleteMcpSignIn',
+                request_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.CompleteMcpSignInRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.CompleteMcpSignInResponse.FromString,
+                _registered_method=True)
+        self.ForgetMcpSignIn = channel.unary_unary(
+                '/strata.api.tool_execution.v1.McpService/ForgetMcpSignIn',
+                request_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ForgetMcpSignInRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ForgetMcpSignInResponse.FromString,
+                _registered_method=True)
 
 
 class McpServiceServicer:
@@ -103,7 +118,6 @@ class McpServiceServicer:
         """Adds a server and reads its tools. One that cannot be reached is added too and says
         what is wrong in "error". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
         FAILED_PRECONDITION (MCP_STDIO_DISABLED). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
-        UNIMPLEMENTED (NOT_BUILT; metadata "what"): OAuth in which a person signs in.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -126,8 +140,8 @@ class McpServiceServicer:
     def UpdateMcpServer(self, request, context):
         """Replaces how a server is reached and used, and reads its tools again; what is left
         empty becomes empty. Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND).
-        FAILED_PRECONDITION (MCP_STDIO_DISABLED). UNIMPLEMENTED (NOT_BUILT; metadata "what"):
-        OAuth in which a person signs in.
+        FAILED_PRECONDITION (MCP_STDIO_DISABLED). With another URL or issuer a person has to
+        sign in again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -163,6 +177,36 @@ class McpServiceServicer:
         """Approves what a changed tool says of itself now: it is offered and run again.
         NOT_FOUND (MCP_SERVER_NOT_FOUND, TOOL_NOT_FOUND). ABORTED (REVISION_MISMATCH): it has
         changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BeginMcpSignIn(self, request, context):
+        """Begins to sign in to a server with "oauth": finds its authorization server, and
+        returns where a person has to go with a browser. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+        FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): nobody signs in to this server, or it cannot
+        be done, for the reason that the message tells; (MODEL_NOT_CONFIGURED): the operator has
+        set no master key. RESOURCE_EXHAUSTED (QUOTA_EXCEEDED): too many were begun and not ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CompleteMcpSignIn(self, request, context):
+        """Ends it with what the browser was sent back with, and reads the server's tools. Each
+        state counts once, for ten minutes. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+        FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): the state is not known or not any more, the
+        answer came from another authorization server, or that gave no token;
+        (MODEL_NOT_CONFIGURED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetMcpSignIn(self, request, context):
+        """Forgets the tokens of a server: its tools cannot be run until a person signs in again.
+        The authorization server is not told. NOT_FOUND (MCP_SERVER_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -210,6 +254,21 @@ def add_McpServiceServicer_to_server(servicer, server):
                     servicer.ApproveMcpTool,
                     request_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ApproveMcpToolRequest.FromString,
                     response_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ApproveMcpToolResponse.SerializeToString,
+            ),
+            'BeginMcpSignIn': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginMcpSignIn,
+                    request_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.BeginMcpSignInRequest.FromString,
+                    response_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.BeginMcpSignInResponse.SerializeToString,
+            ),
+            'CompleteMcpSignIn': grpc.unary_unary_rpc_method_handler(
+                    servicer.CompleteMcpSignIn,
+                    request_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.CompleteMcpSignInRequest.FromString,
+                    response_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.CompleteMcpSignInResponse.SerializeToString,
+            ),
+            'ForgetMcpSignIn': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetMcpSignIn,
+                    request_deserializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ForgetMcpSignInRequest.FromString,
+                    response_serializer=strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ForgetMcpSignInResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -438,6 +497,87 @@ class McpService:
             '/strata.api.tool_execution.v1.McpService/ApproveMcpTool',
             strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ApproveMcpToolRequest.SerializeToString,
             strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ApproveMcpToolResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BeginMcpSignIn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.tool_execution.v1.McpService/BeginMcpSignIn',
+            strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.BeginMcpSignInRequest.SerializeToString,
+            strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.BeginMcpSignInResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CompleteMcpSignIn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.tool_execution.v1.McpService/CompleteMcpSignIn',
+            strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.CompleteMcpSignInRequest.SerializeToString,
+            strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.CompleteMcpSignInResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetMcpSignIn(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.tool_execution.v1.McpService/ForgetMcpSignIn',
+            strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ForgetMcpSignInRequest.SerializeToString,
+            strata_dot_api_dot_tool__execution_dot_v1_dot_mcp__service__pb2.ForgetMcpSignInResponse.FromString,
             options,
             channel_credentials,
             insecure,

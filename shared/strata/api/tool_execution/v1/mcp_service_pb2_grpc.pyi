@@ -29,7 +29,6 @@ class McpServiceStub:
     """Adds a server and reads its tools. One that cannot be reached is added too and says
     what is wrong in "error". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
     FAILED_PRECONDITION (MCP_STDIO_DISABLED). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
-    UNIMPLEMENTED (NOT_BUILT; metadata "what"): OAuth in which a person signs in.
     """
     GetMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.GetMcpServerRequest, _mcp_service_pb2.GetMcpServerResponse]
     """Returns a server with its usable tools. NOT_FOUND (MCP_SERVER_NOT_FOUND)."""
@@ -38,8 +37,8 @@ class McpServiceStub:
     UpdateMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.UpdateMcpServerRequest, _mcp_service_pb2.UpdateMcpServerResponse]
     """Replaces how a server is reached and used, and reads its tools again; what is left
     empty becomes empty. Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND).
-    FAILED_PRECONDITION (MCP_STDIO_DISABLED). UNIMPLEMENTED (NOT_BUILT; metadata "what"):
-    OAuth in which a person signs in.
+    FAILED_PRECONDITION (MCP_STDIO_DISABLED). With another URL or issuer a person has to
+    sign in again.
     """
     RefreshMcpServer: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.RefreshMcpServerRequest, _mcp_service_pb2.RefreshMcpServerResponse]
     """Reads the tools again; flags what changed. A server that cannot be reached says what
@@ -59,6 +58,24 @@ class McpServiceStub:
     """Approves what a changed tool says of itself now: it is offered and run again.
     NOT_FOUND (MCP_SERVER_NOT_FOUND, TOOL_NOT_FOUND). ABORTED (REVISION_MISMATCH): it has
     changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or gone.
+    """
+    BeginMcpSignIn: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.BeginMcpSignInRequest, _mcp_service_pb2.BeginMcpSignInResponse]
+    """Begins to sign in to a server with "oauth": finds its authorization server, and
+    returns where a person has to go with a browser. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+    FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): nobody signs in to this server, or it cannot
+    be done, for the reason that the message tells; (MODEL_NOT_CONFIGURED): the operator has
+    set no master key. RESOURCE_EXHAUSTED (QUOTA_EXCEEDED): too many were begun and not ended.
+    """
+    CompleteMcpSignIn: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.CompleteMcpSignInRequest, _mcp_service_pb2.CompleteMcpSignInResponse]
+    """Ends it with what the browser was sent back with, and reads the server's tools. Each
+    state counts once, for ten minutes. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+    FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): the state is not known or not any more, the
+    answer came from another authorization server, or that gave no token;
+    (MODEL_NOT_CONFIGURED).
+    """
+    ForgetMcpSignIn: _aio.UnaryUnaryMultiCallable[_mcp_service_pb2.ForgetMcpSignInRequest, _mcp_service_pb2.ForgetMcpSignInResponse]
+    """Forgets the tokens of a server: its tools cannot be run until a person signs in again.
+    The authorization server is not told. NOT_FOUND (MCP_SERVER_NOT_FOUND).
     """
 
 class McpServiceServicer:
@@ -82,7 +99,6 @@ class McpServiceServicer:
         """Adds a server and reads its tools. One that cannot be reached is added too and says
         what is wrong in "error". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
         FAILED_PRECONDITION (MCP_STDIO_DISABLED). RESOURCE_EXHAUSTED (QUOTA_EXCEEDED).
-        UNIMPLEMENTED (NOT_BUILT; metadata "what"): OAuth in which a person signs in.
         """
 
     def GetMcpServer(
@@ -106,8 +122,8 @@ class McpServiceServicer:
     ) -> _abc.Awaitable[_mcp_service_pb2.UpdateMcpServerResponse]:
         """Replaces how a server is reached and used, and reads its tools again; what is left
         empty becomes empty. Name and transport stay. NOT_FOUND (MCP_SERVER_NOT_FOUND).
-        FAILED_PRECONDITION (MCP_STDIO_DISABLED). UNIMPLEMENTED (NOT_BUILT; metadata "what"):
-        OAuth in which a person signs in.
+        FAILED_PRECONDITION (MCP_STDIO_DISABLED). With another URL or issuer a person has to
+        sign in again.
         """
 
     def RefreshMcpServer(
@@ -147,6 +163,39 @@ class McpServiceServicer:
         """Approves what a changed tool says of itself now: it is offered and run again.
         NOT_FOUND (MCP_SERVER_NOT_FOUND, TOOL_NOT_FOUND). ABORTED (REVISION_MISMATCH): it has
         changed once more. FAILED_PRECONDITION (MCP_TOOL_UNUSABLE): it is in quarantine, or gone.
+        """
+
+    def BeginMcpSignIn(
+        self,
+        request: _mcp_service_pb2.BeginMcpSignInRequest,
+        context: _aio.ServicerContext[_mcp_service_pb2.BeginMcpSignInRequest, _abc.Awaitable[_mcp_service_pb2.BeginMcpSignInResponse]],
+    ) -> _abc.Awaitable[_mcp_service_pb2.BeginMcpSignInResponse]:
+        """Begins to sign in to a server with "oauth": finds its authorization server, and
+        returns where a person has to go with a browser. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+        FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): nobody signs in to this server, or it cannot
+        be done, for the reason that the message tells; (MODEL_NOT_CONFIGURED): the operator has
+        set no master key. RESOURCE_EXHAUSTED (QUOTA_EXCEEDED): too many were begun and not ended.
+        """
+
+    def CompleteMcpSignIn(
+        self,
+        request: _mcp_service_pb2.CompleteMcpSignInRequest,
+        context: _aio.ServicerContext[_mcp_service_pb2.CompleteMcpSignInRequest, _abc.Awaitable[_mcp_service_pb2.CompleteMcpSignInResponse]],
+    ) -> _abc.Awaitable[_mcp_service_pb2.CompleteMcpSignInResponse]:
+        """Ends it with what the browser was sent back with, and reads the server's tools. Each
+        state counts once, for ten minutes. NOT_FOUND (MCP_SERVER_NOT_FOUND).
+        FAILED_PRECONDITION (MCP_SIGN_IN_FAILED): the state is not known or not any more, the
+        answer came from another authorization server, or that gave no token;
+        (MODEL_NOT_CONFIGURED).
+        """
+
+    def ForgetMcpSignIn(
+        self,
+        request: _mcp_service_pb2.ForgetMcpSignInRequest,
+        context: _aio.ServicerContext[_mcp_service_pb2.ForgetMcpSignInRequest, _abc.Awaitable[_mcp_service_pb2.ForgetMcpSignInResponse]],
+    ) -> _abc.Awaitable[_mcp_service_pb2.ForgetMcpSignInResponse]:
+        """Forgets the tokens of a server: its tools cannot be run until a person signs in again.
+        The authorization server is not told. NOT_FOUND (MCP_SERVER_NOT_FOUND).
         """
 
 def add_McpServiceServicer_to_server(servicer: McpServiceServicer, server: _aio.Server) -> None: ...

@@ -1,0 +1,151 @@
+"""Sign-ins to MCP servers in PostgreSQL; all that is secret comes and goes sealed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.shared.context import current_project
+from strata.shared.db import Database
+from strata.shared.errors import Reason, ResourceExhaustedError
+from strata.tool_execution.domain.mcp import SignIn, server_missing
+from strata.tool_execution.domain.mcp_sign_in import MAX_BEGUN, Kept, Renewal
+from strata.tool_execution.store import mcp_statements as sql
+
+_OF = "WHERE project_id = :project AND server_id = :id"
+_TIDY = text(f"DELETE FROM tool_execution.mcp_sign_ins {_OF} AND expire_time <= now()")
+_COUNT = text(f"SELECT count(*) FROM tool_execution.mcp_sign_ins {_OF}")
+_BEGIN = text(
+    """
+    INSERT INTO tool_execution.mcp_sign_ins (project_id, state_hash, server_id, sealed, expire_time)
+    VALUES (:project, :state, :id, :sealed, :expires)
+    """
+)
+_TAKE = text(
+    f"""
+    DELETE FROM tool_execution.mcp_sign_ins {_OF} AND state_hash = :state
+    RETURNING sealed, expire_time > now() AS counts
+    """
+)
+_PUT = text(
+    """
+    INSERT INTO tool_execution.mcp_tokens AS t (
+        project_id, server_id, sealed, version, issuer, principal, sign_in_time)
+    VALUES (:project, :id, :sealed, 1, :issuer, :principal, :time)
+    ON CONFLICT (project_id, server_id) DO UPDATE SET
+        sealed = EXCLUDED.sealed, version = t.version + 1, issuer = EXCLUDED.issuer,
+        principal = EXCLUDED.principal, sign_in_time = EXCLUDED.sign_in_time, problem = ''
+    """
+)
+_GET = f"SELECT sealed, version, problem FROM tool_execution.mcp_tokens {_OF}"
+_ONE, _LOCKED = text(_GET), text(f"{_GET} FOR UPDATE")
+_RENEW = text(
+    f"""
+    UPDATE tool_execution.mcp_tokens SET sealed = :sealed, version = version + 1 {_OF}
+    RETURNING sealed, version, problem
+    """
+)
+_GIVE_UP = text(
+    f"UPDATE tool_execution.mcp_tokens SET problem = :problem, version = version + 1 {_OF}"
+)
+_FORGET = text(f"DELETE FROM tool_execution.mcp_tokens {_OF}")
+_FORGET_BEGUN = text(f"DELETE FROM tool_execution.mcp_sign_ins {_OF}")
+
+
+class PostgresSignInStore:
+    """Implements `domain.mcp_sign_in.SignInStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def begin(
+        self, server_id: str, state_hash: str, sealed: bytes, expire_time: datetime
+    ) -> None:
+        """Keeps a sign-in under way."""
+        bound = _of(server_id)
+        async with self._database.transaction() as connection:
+            await _lock_server(connection, server_id)
+            await connection.execute(_TIDY, bound)
+            if (await connection.execute(_COUNT, bound)).scalar_one() >= MAX_BEGUN:
+                raise ResourceExhaustedError(
+                    f"{MAX_BEGUN} sign-ins to this server are under way. The oldest ends within ten"
+                    " minutes.",
+                    reason=Reason.QUOTA_EXCEEDED,
+                    metadata={"quota": "mcp_sign_ins"},
+                )
+            values = {"state": state_hash, "sealed": sealed, "expires": expire_time}
+            await connection.execute(_BEGIN, {**bound, **values})
+
+    async def take(self, server_id: str, state_hash: str) -> bytes | None:
+        """Takes a sign-in out."""
+        async with self._database.transaction() as connection:
+            found = await connection.execute(_TAKE, {**_of(server_id), "state": state_hash})
+            row = found.one_or_none()
+        return bytes(row.sealed) if row is not None and row.counts else None
+
+    async def put(self, server_id: str, sealed: bytes, sign_in: SignIn) -> None:
+        """Stores tokens."""
+        values = {
+            "sealed": sealed,
+            "issuer": sign_in.issuer,
+            "principal": sign_in.principal,
+            "time": sign_in.time,
+        }
+        async with self._database.transaction() as connection:
+            await _lock_server(connection, server_id)
+            await connection.execute(_PUT, {**_of(server_id), **values})
+
+    async def get(self, server_id: str) -> Kept | None:
+        """Returns the tokens of a server."""
+        async with self._database.transaction(read_only=True) as connection:
+            row = (await connection.execute(_ONE, _of(server_id))).one_or_none()
+        return None if row is None else Kept(bytes(row.sealed), row.version, row.problem)
+
+    async def forget(self, server_id: str) -> None:
+        """Deletes the tokens of a server, and what was begun."""
+        async with self._database.transaction() as connection:
+            await connection.execute(_FORGET, _of(server_id))
+            await connection.execute(_FORGET_BEGUN, _of(server_id))
+
+    @asynccontextmanager
+    async def renewing(self, server_id: str) -> AsyncIterator[Renewal | None]:
+        """Locks the tokens of a server."""
+        async with self._database.transaction() as connection:
+            row = (await connection.execute(_LOCKED, _of(server_id))).one_or_none()
+            if row is None:
+                yield None
+                return
+            kept = Kept(bytes(row.sealed), row.version, row.problem)
+            yield _Renewal(connection, server_id, kept)
+
+
+class _Renewal:
+    """Implements `Renewal`."""
+
+    def __init__(self, connection: AsyncConnection, server_id: str, kept: Kept) -> None:
+        self.kept = kept
+        self._connection = connection
+        self._server_id = server_id
+
+    async def put(self, sealed: bytes) -> Kept:
+        """Stores newer ones."""
+        bound = {**_of(self._server_id), "sealed": sealed}
+        row = (await self._connection.execute(_RENEW, bound)).one()
+        return Kept(bytes(row.sealed), row.version, row.problem)
+
+    async def give_up(self, problem: str) -> None:
+        """Notes that somebody has to sign in again."""
+        await self._connection.execute(_GIVE_UP, {**_of(self._server_id), "problem": problem})
+
+
+async def _lock_server(connection: AsyncConnection, server_id: str) -> None:
+    if (await connection.execute(sql.LOCK, _of(server_id))).one_or_none() is None:
+        raise server_missing(server_id)
+
+
+def _of(server_id: str) -> dict[str, str]:
+    return {"project": current_project(), "id": server_id}
