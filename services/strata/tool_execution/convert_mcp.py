@@ -347,7 +347,7 @@ def to_redirect(uri: str) -> str:
     found.unless(
         len(uri) <= MAX_REDIRECT and bool(_REDIRECT.fullmatch(uri)),
         "redirect_uri",
-        "must be http://127.0.0.1 or http://[::1] with a port and a path, or an https URL, at most"
+        "must be http with a loopback address, a port and a path, or an https URL, at most"
         f" {MAX_REDIRECT} characters without query and fragment",
     )
     found.refuse()

@@ -17,6 +17,7 @@ class McpServers(pb_grpc.McpServiceServicer):
 
     servers: dict[str, pb.McpServer] = field(default_factory=dict)
     approved: list[pb.ApproveMcpToolRequest] = field(default_factory=list)
+    completed: list[pb.CompleteMcpSignInRequest] = field(default_factory=list)
 
     async def AddMcpServer(self, request: Any, context: Any) -> Any:
         server = pb.McpServer()
@@ -62,3 +63,23 @@ class McpServers(pb_grpc.McpServiceServicer):
         self.approved.append(request)
         name = self.servers[request.mcp_server_id].name
         return pb.ApproveMcpToolResponse(tool=pb.McpTool(tool_name=f"{name}__{request.name}"))
+
+    async def BeginMcpSignIn(self, request: Any, context: Any) -> Any:
+        # The page of the authorization server that agrees to everything: it only sends back.
+        back = "code=c0de&state=st4te&iss=https%3A%2F%2Flogin.example.org"
+        return pb.BeginMcpSignInResponse(
+            authorization_url=f"{request.redirect_uri}?{back}",
+            issuer="https://login.example.org",
+            state="st4te",
+        )
+
+    async def CompleteMcpSignIn(self, request: Any, context: Any) -> Any:
+        self.completed.append(request)
+        server = self.servers[request.mcp_server_id]
+        server.sign_in.principal, server.sign_in.issuer = "key-1", request.issuer
+        return pb.CompleteMcpSignInResponse(server=server)
+
+    async def ForgetMcpSignIn(self, request: Any, context: Any) -> Any:
+        server = self.servers[request.mcp_server_id]
+        server.ClearField("sign_in")
+        return pb.ForgetMcpSignInResponse(server=server)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import urllib.error
+import urllib.request
+import webbrowser
+
+import pytest
+
 from e2e.cli.conftest import Run
 from e2e.cli.scripted import ScriptedGateway
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
@@ -79,3 +85,64 @@ async def test_a_server_is_added_with_a_client_of_its_authorization_server(
 async def test_a_server_is_a_program_or_a_url(strata: Run) -> None:
     for arguments in (["x"], ["x", "--url", "https://x.org", "--", "y"], ["x", "--env", "A"]):
         assert (await strata("mcp", "servers", "add", *arguments)).code == 2
+
+
+async def wiki(strata: Run) -> None:
+    added = ("mcp", "servers", "add", "wiki", "--url", "https://wiki.example.org/mcp", "--sign-in")
+    assert (await strata(*added, "--oauth-scope", "read")).code == 0
+
+
+def visit(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=30) as page:
+            return page.status, page.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+async def test_a_browser_signs_in_and_comes_back(
+    strata: Run, gateway: ScriptedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await wiki(strata)
+    [server] = gateway.mcp.servers.values()
+    assert (server.oauth, server.oauth_client.scope) == (True, "read")
+    assert (
+        "nobody; sign in with: strata mcp login wiki"
+        in (await strata("mcp", "servers", "show", "wiki")).out
+    )
+    seen = []
+
+    def browser(url: str) -> bool:
+        # Others on this machine may call as well, before it comes.
+        seen.extend([visit(url.replace("st4te", "forged")), visit(url.replace("callback", "x"))])
+        seen.append(visit(url))
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", browser)
+    done = await strata("mcp", "login", "wiki")
+    assert done.code == 0, done
+    assert "https://login.example.org asks you to sign in" in done.out + done.err
+    assert "Signed in to wiki at https://login.example.org." in done.out
+    assert [status for status, _ in seen] == [400, 404, 200]
+    [completed] = gateway.mcp.completed
+    assert (completed.code, completed.state) == ("c0de", "st4te")
+    assert completed.issuer == "https://login.example.org"
+    assert "key-1" in (await strata("mcp", "servers", "show", "wiki")).out
+    assert "Nobody is signed in to wiki" in (await strata("mcp", "logout", "wiki")).out
+    assert not server.HasField("sign_in")
+
+
+async def test_without_a_browser_its_address_is_pasted(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
+    await wiki(strata)
+    login = ("mcp", "login", "wiki", "--no-browser")
+    done = await strata(*login, typed="http://127.0.0.1:1/callback\n")
+    assert (done.code, gateway.mcp.completed) == (2, [])
+    done = await strata(*login, typed="http://127.0.0.1:1/callback?error=access_denied&state=x\n")
+    assert (done.code, gateway.mcp.completed) == (2, [])
+    assert "access_denied" in done.err
+    done = await strata(*login, typed="http://127.0.0.1:1/callback?code=c%2B1&state=st4te\n")
+    assert done.code == 0, done
+    [completed] = gateway.mcp.completed
+    assert (completed.code, completed.state, completed.issuer) == ("c+1", "st4te", "")

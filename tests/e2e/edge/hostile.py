@@ -76,7 +76,7 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "McpServer": frozenset(
         {
             *("tools", "quarantined_tools", "url", "headers", "header_secrets", "bearer_secret"),
-            *("environment_secrets", "oauth", "client_credentials"),
+            *("environment_secrets", "oauth", "client_credentials", "oauth_client", "sign_in"),
         }
     ),
 }
@@ -87,6 +87,7 @@ _TEXTS: Mapping[str, str] = {
     "parameters_json": "{}",
     "arguments_json": "{}",
     "media_type": "text/plain",
+    "redirect_uri": "http://127.0.0.1:9/callback",
     "provider": "openai",
     "file_name": "notes/secrets.txt",
     "file_names": "notes/secrets.txt",

@@ -68,7 +68,8 @@ def test_a_result_arrives_as_it_was_found(result: RunResult) -> None:
 
 def test_every_field_of_a_call_and_a_result_is_drawn_above() -> None:
     """So that a field that is added later cannot be forgotten on the wire."""
-    assert {each.name for each in fields(Run)} == {
+    # Whom its code can ask is told by the method that is called.
+    assert {each.name for each in fields(Run)} - {"answerer"} == {
         *("source", "function", "arguments_json", "environment", "hosts", "packages", "limits"),
         "minimum",
     }

@@ -55,10 +55,13 @@ def login(
             if no_browser:
                 answer = await _pasted()
             else:
-                # A browser that lives in the terminal would hold us up.
-                await asyncio.to_thread(webbrowser.open, begun.authorization_url)
+                # On a thread: one that lives in the terminal returns when it is left.
+                opening = asyncio.create_task(
+                    asyncio.to_thread(webbrowser.open, begun.authorization_url)
+                )
                 note("Waiting for the browser to come back ...")
                 answer = await _next(answers, begun.state)
+                await opening
         if answer.get("error"):
             raise UsageError(f"The sign-in was refused: {safe(answer['error'])[:200]}.")
         complete = pb.CompleteMcpSignInRequest(
@@ -156,7 +159,11 @@ async def _awaited(port: int) -> AsyncIterator[tuple[str, asyncio.Queue[_Answer]
         raise UsageError(f"Port {port} cannot be used: {error.strerror}.") from None
     async with listening:
         taken = listening.sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{taken}{_PATH}", answers
+        try:
+            yield f"http://127.0.0.1:{taken}{_PATH}", answers
+        finally:
+            while not answers.empty():
+                answers.get_nowait().counts.set_result(False)
 
 
 def _say(writer: asyncio.StreamWriter, status: str, words: str) -> None:
