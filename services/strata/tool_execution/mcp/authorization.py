@@ -121,6 +121,8 @@ async def find(http: httpx2.AsyncClient, server_url: str, wanted: OAuthClient) -
     issuer = wanted.issuer
     if described is not None:
         issuer = _chosen([str(each) for each in described.authorization_servers], wanted.issuer)
+    if server_url.lower().startswith("https:") and issuer.lower().startswith("http:"):
+        raise AuthorizationError("The MCP server names an authorization server without TLS.")
     metadata = await _metadata(http, issuer, server_url)
     asked = wanted.scope or get_client_metadata_scopes(
         extract_scope_from_www_auth(challenge), described, metadata, _GRANTS
