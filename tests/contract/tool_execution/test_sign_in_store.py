@@ -7,7 +7,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -31,7 +31,7 @@ from strata.tool_execution.mcp.signing_in import NoTokenError, SignIns
 from strata.tool_execution.store import PostgresMcpStore, PostgresSignInStore
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-LATER = datetime.now(UTC) + timedelta(minutes=5)
+LATER = datetime(2126, 1, 1, tzinfo=UTC)
 SIGNED = SignIn("key-1", NOW, "https://issuer.example")
 URL = "https://server.example/mcp"
 

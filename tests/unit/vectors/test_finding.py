@@ -142,11 +142,11 @@ async def test_what_is_younger_than_the_moment_is_read_by_another_look() -> None
     assert [each for each in rooms.seen if each.startswith("ids")] == ["ids old young", "ids young"]
 
 
-async def test_where_the_index_finds_nothing_nothing_is_read() -> None:
+async def test_where_the_index_finds_nothing_it_costs_the_same() -> None:
     rooms = Rooms().open()
     rooms.hits = []
     assert (await rooms.find()).by_id == {}
-    assert rooms.seen[-2:] == ["statement", "done"]
+    assert rooms.seen[-3:] == ["statement", "ids ", "done"]
 
 
 async def test_a_database_that_fails_is_an_error_and_nothing_is_left_running() -> None:

@@ -157,7 +157,8 @@ async def find(
 
 
 async def _named(look: Look[_Item], hits: Sequence[Hit] | None) -> Mapping[str, _Item]:
-    return await look.by_ids([hit.document_id for hit in hits]) if hits else {}
+    # Also where there are none: what a search costs does not depend on what it finds.
+    return {} if hits is None else await look.by_ids([hit.document_id for hit in hits])
 
 
 async def if_there(asked: Awaitable[list[Hit]]) -> list[Hit] | None:
