@@ -187,6 +187,27 @@ async def test_tokens_do_not_go_to_another_url(place: Place) -> None:
         assert "nobody has signed in" in after.error
 
 
+async def test_what_was_begun_does_not_outlive_another_client(place: Place) -> None:
+    server = await place.add()
+    begun = await place.begin(server)
+    for scope in ("", "gold:read"):
+        client = pb.McpOAuthClient(scope=scope)
+        changed = pb.McpServer(
+            url=place.url, oauth=True, oauth_client=client, max_concurrent_calls=9
+        )
+        await place.mcp.servers.UpdateMcpServer(
+            pb.UpdateMcpServerRequest(mcp_server_id=server.id, server=changed)
+        )
+        back = await browse(begun.authorization_url)
+        if scope:
+            with refused("not known"):
+                await place.complete(server, back)
+        else:
+            # What has nothing to do with it changes nothing.
+            assert (await place.complete(server, back)).healthy
+            begun = await place.begin(server)
+
+
 async def test_a_client_that_was_registered_by_hand_is_used(place: Place) -> None:
     place.authority.registers = False
     server = await place.add()

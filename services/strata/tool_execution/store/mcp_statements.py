@@ -51,9 +51,15 @@ UPDATE = text(
 # Tokens go nowhere else than where a person has signed in for.
 FORGET_OTHERS = text(
     """
-    DELETE FROM tool_execution.mcp_tokens t USING tool_execution.mcp_servers m
-    WHERE t.project_id = :project AND t.server_id = :id AND m.project_id = t.project_id
-        AND m.id = t.server_id AND (m.url <> :url OR m.oauth::text <> :oauth)
+    WITH other AS (
+        SELECT id FROM tool_execution.mcp_servers
+        WHERE project_id = :project AND id = :id AND (url <> :url OR oauth::text <> :oauth)
+    ), begun AS (
+        DELETE FROM tool_execution.mcp_sign_ins s USING other
+        WHERE s.project_id = :project AND s.server_id = other.id
+    )
+    DELETE FROM tool_execution.mcp_tokens t USING other
+    WHERE t.project_id = :project AND t.server_id = other.id
     """
 )
 ONE = text(f"SELECT {_SERVER}, {_SIGN_IN} FROM tool_execution.mcp_servers {_OF}")
