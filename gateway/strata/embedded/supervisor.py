@@ -26,6 +26,7 @@ __all__ = [
     "Identity",
     "Supervisor",
     "end",
+    "launch",
     "open_log",
     "spawn",
     "tail",
@@ -87,21 +88,24 @@ def spawn(command: Command, *, watchdog: bool | None = None) -> subprocess.Popen
     """
     if watchdog is None:
         watchdog = sys.platform != "linux"
-    identity = command.identity
-    launch = [
-        *(sys.executable, "-I", "-S", str(_LAUNCHER)),
-        *("watch" if watchdog else "kernel", str(os.getpid()), str(int(command.death_signal))),
-        *(str(identity.uid), str(identity.gid), "--", *command.program),
-    ]
+    mode = "watch" if watchdog else "kernel"
     with open_log(command.log_path) as log:
         return subprocess.Popen(  # noqa: S603 - programs that we name ourselves
-            launch,
+            [*launch(mode, command.identity, command.death_signal), *command.program],
             stdin=subprocess.PIPE if watchdog else subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd=command.folder,
             env=dict(command.environment),
         )
+
+
+def launch(mode: str, identity: Identity, death_signal: signal.Signals) -> list[str]:
+    """Returns what to run before a program and its arguments; the launcher says the modes."""
+    return [
+        *(sys.executable, "-I", "-S", str(_LAUNCHER), mode, str(os.getpid())),
+        *(str(int(death_signal)), str(identity.uid), str(identity.gid), "--"),
+    ]
 
 
 def open_log(path: Path) -> IO[bytes]:

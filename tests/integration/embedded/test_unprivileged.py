@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -15,6 +17,7 @@ import pytest
 import strata
 from strata.embedded import postgres_binaries
 from strata.embedded.postgres import EmbeddedPostgres
+from strata.embedded.supervisor import Identity, launch
 
 NOBODY = 65534
 
@@ -50,6 +53,23 @@ async def main():
     print(answer, owners == {os.geteuid()}, sorted(modes))
 
 asyncio.run(main())
+"""
+
+
+# glibc calls what is registered here at a true fork, and not at a vfork.
+COUNT_FORKS = """
+import ctypes, subprocess, sys
+from pathlib import Path
+from strata.embedded.postgres_binaries import Identity, run
+
+forks = []
+handler = ctypes.CFUNCTYPE(None)(lambda: forks.append(1))
+assert ctypes.CDLL(None).__register_atfork(None, handler, None, None) == 0
+done = run(["/usr/bin/id", "-u"], Identity(int(sys.argv[1]), int(sys.argv[1])), Path("/"))
+assert done.returncode == 0, done.stderr
+print(done.stdout.decode().strip(), len(forks))
+subprocess.run(["/bin/true"], preexec_fn=lambda: None)
+print(len(forks))
 """
 
 
@@ -118,21 +138,35 @@ def test_a_plain_user_runs_both_engines(open_folder: Path) -> None:
     if root:
         python, path = _python_for_everybody(open_folder / "python"), ""
         os.chown(home, NOBODY, NOBODY)
+    become = launch("plain", Identity(NOBODY, NOBODY) if root else Identity(), signal.SIGKILL)
 
     done = subprocess.run(
-        [str(python), "-c", USE_ENGINES, str(home / "data")],
+        [*become, str(python), "-c", USE_ENGINES, str(home / "data")],
         env={"HOME": str(home), "PYTHONPATH": path},
         cwd=home,
         capture_output=True,
         text=True,
         check=False,
-        user=NOBODY if root else None,
-        group=NOBODY if root else None,
-        extra_groups=[] if root else None,
     )
 
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.split("\n")[-2] == "42 True ['0o700']"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="counts forks by a call of glibc")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root changes the user")
+def test_a_program_of_another_user_starts_without_a_fork_of_this_process() -> None:
+    """In a fork gRPC starts its threads again, and may crash the child before its program."""
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT_FORKS, str(NOBODY)],
+        env={"PYTHONPATH": os.pathsep.join(str(Path(part).parent) for part in strata.__path__)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    # The last line shows that a fork would have been counted.
+    assert done.stdout.split() == [str(NOBODY), "0", "1"], done.stderr[-3000:]
 
 
 async def test_programs_that_the_user_cannot_reach_are_copied(
