@@ -38,6 +38,7 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
 from strata.cli.compose.rooms import GATEWAY, INNER_ROOMS, ROOMS, RoomSpec
+from strata.embedded.ports import ReservedPort
 from strata.embedded.vectors import EmbeddedVectors
 from strata.gateway.bootstrap import ensure_local_project
 from strata.gateway.settings import GatewaySettings
@@ -350,6 +351,8 @@ async def open_world(
         model = await stack.enter_async_context(ModelServer())
         builder = await _Builder.make(databases, vectors, model)
         if shape is Shape.SOCKETS:
+            builder.gateway_port = stack.enter_context(ReservedPort()).number
+            builder.targets[GATEWAY.name] = f"127.0.0.1:{builder.gateway_port}"
             await _serve_inner_rooms(builder, telemetry, stack)
             build = GATEWAY.build
         else:
@@ -371,6 +374,7 @@ class _Builder:
     def __init__(self, urls: dict[str, Any], vectors: EmbeddedVectors, model: ModelServer) -> None:
         self.urls = urls
         self.targets: dict[str, str] = {}
+        self.gateway_port = 0
         self.private_key, self.public_key = generate_key_pair()
         self.worker_key, self.worker_public_key = generate_key_pair()
         self.master_key = generate_master_key()
@@ -409,6 +413,8 @@ class _Builder:
                 values["default_model"] = "openai/test-model"
                 values["master_keys"] = (self.master_key,)
             case "gateway":
+                values["port"] = self.gateway_port
+                values["reuse_port"] = self.gateway_port > 0
                 values["token_private_key"] = self.private_key
                 values["key_pepper"] = "pepper of the tests"
                 values["calls_per_second"] = 0.0
@@ -441,6 +447,8 @@ def _in_process(builder: _Builder, telemetry: Telemetry) -> Any:
             room = await spec.build(room_settings, network, stack)
             network.register(room, room_settings)
             await stack.enter_async_context(BackgroundTasks(room))
-        return await GATEWAY.build(settings, network, stack)
+        gateway = await GATEWAY.build(settings, network, stack)
+        network.register(gateway, settings)
+        return gateway
 
     return build

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from strata.api.gateway.v1 import admin_service_pb2_grpc, run_service_pb2_grpc
 from strata.gateway.auth.authenticator import ApiKeyAuthenticator
 from strata.gateway.auth.domain import Hasher
+from strata.gateway.auth.of_runs import RunAuthenticator
 from strata.gateway.auth.policy import policy_of
 from strata.gateway.auth.rate import RateLimiter
 from strata.gateway.auth.store import PostgresAdminStore, PostgresKeyLookup
@@ -93,12 +94,15 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     stack.push_async_callback(dispatcher.close)
     defaults = DefaultAnswers(store, dispatcher.start, poll_s=settings.poll_s)
     follower = RunFollower(store, hub, poll_s=settings.poll_s)
-    authenticator = ApiKeyAuthenticator(
+    limiter = RateLimiter(
+        wiring.clock, per_second=settings.calls_per_second, burst=settings.call_burst
+    )
+    keys = ApiKeyAuthenticator(
         PostgresKeyLookup(worker),
         hasher,
         signer,
         policy_of(public_services()),
-        RateLimiter(wiring.clock, per_second=settings.calls_per_second, burst=settings.call_burst),
+        limiter,
         wiring.clock,
         ttl_s=settings.key_cache_s,
     )
@@ -107,10 +111,15 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         store,
         wiring.clock,
         version=release(),
-        on_revoked=authenticator.forget,
+        on_revoked=keys.forget,
     )
     runs = RunServicer(
-        store, dispatcher, follower, agents, GrpcToolVersions(wiring.channel("tool_execution"))
+        store,
+        dispatcher,
+        follower,
+        agents,
+        GrpcToolVersions(wiring.channel("tool_execution")),
+        chain_limit=settings.chain_limit,
     )
     return Room(
         NAME,
@@ -130,7 +139,7 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
             ),
         ),
         background=(dispatcher.keep_leases, dispatcher.take_over, defaults.keep_giving),
-        authenticator=authenticator,
+        authenticator=RunAuthenticator(keys, wiring.verifier, limiter),
     )
 
 

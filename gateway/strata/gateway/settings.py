@@ -84,6 +84,12 @@ class GatewaySettings(RoomSettings):
     agent_cache_s: float = Field(
         default=60.0, ge=0, description="How long an agent is known to exist without asking."
     )
+    chain_limit: int = Field(
+        default=8,
+        gt=0,
+        description="Runs, one after the other, that agents may start from one message by sending"
+        " messages to each other.",
+    )
     pool_size: int = Field(default=10, gt=0, description="Connections of the service role.")
     worker_pool_size: int = Field(default=3, gt=0, description="Connections of the worker role.")
 

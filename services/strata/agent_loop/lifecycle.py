@@ -399,7 +399,7 @@ class AgentLifecycle:
                 agent_id=agent.id,
                 name=message.name,
                 client_message_id=message.client_message_id,
-                provenance=(Provenance.USER,),
+                provenance=(Provenance.USER, *message.taint),
             )
             for message in given
         ]

@@ -21,6 +21,7 @@ _TYPES = {
     ToolType.MEMORY: tool_pb2.TOOL_TYPE_MEMORY,
     ToolType.SLEEPTIME: tool_pb2.TOOL_TYPE_SLEEPTIME,
     ToolType.FILES: tool_pb2.TOOL_TYPE_FILES,
+    ToolType.MULTI_AGENT: tool_pb2.TOOL_TYPE_MULTI_AGENT,
     ToolType.BUILTIN: tool_pb2.TOOL_TYPE_BUILTIN,
     ToolType.CUSTOM: tool_pb2.TOOL_TYPE_CUSTOM,
     ToolType.CLIENT: tool_pb2.TOOL_TYPE_CLIENT,

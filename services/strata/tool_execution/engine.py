@@ -80,6 +80,7 @@ class Engine:
         executors: What runs them.
         clock: Stamps returns and measures calls.
         timeout: Seconds that one call may take.
+        timeouts: The same for tools that have another time, by name.
         max_parallel: Calls at the same time at most.
     """
 
@@ -91,6 +92,7 @@ class Engine:
         *,
         timeout: float,
         max_parallel: int,
+        timeouts: Mapping[str, float] | None = None,
     ) -> None:
         self._tools = tools
         self._all = executors
@@ -98,6 +100,7 @@ class Engine:
         self._clock = clock
         self._timeout = timeout
         self._max_parallel = max_parallel
+        self._timeouts = timeouts or {}
 
     def run(
         self,
@@ -124,6 +127,7 @@ class Engine:
             self._clock,
             timeout=self._timeout,
             max_parallel=self._max_parallel,
+            timeouts=self._timeouts,
         )
         return joined.run(calls, caller, allowed)
 
@@ -189,14 +193,15 @@ class Engine:
                 f"[ToolConstraintError] Cannot call {call.name},"
                 f" valid tools include: {sorted(allowed)}."
             )
+        seconds = self._timeouts.get(call.name, self._timeout)
         try:
             arguments = parse_arguments(tool, call.arguments)
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(seconds):
                 return await self._executors[call.name].run(call, arguments, caller)
         except ToolError:
             raise
         except TimeoutError:
-            raise ToolError(f"{call.name} did not end within {self._timeout:g} seconds.") from None
+            raise ToolError(f"{call.name} did not end within {seconds:g} seconds.") from None
         except StrataError as error:
             if error.status in _TOLD_TO_MODEL:
                 raise ToolError(error.message) from error

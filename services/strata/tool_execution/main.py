@@ -6,9 +6,11 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
 
+from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
 from strata.api.core_memory.v1 import block_service_pb2_grpc as block_grpc
 from strata.api.core_memory.v1 import file_service_pb2_grpc as file_grpc
+from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
@@ -22,6 +24,7 @@ from strata.shared.embedding import CachingEmbedder, Embedder
 from strata.shared.embedding.courtesy import QuestionsFirst
 from strata.shared.room import BackgroundTask, Room, Service, Wiring
 from strata.shared.server import run_room
+from strata.tool_execution.builtin.agents import AgentTools
 from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.code_with_tools import code_with_tools
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
@@ -100,10 +103,19 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
             ),
             await open_web_tools(settings, stack),
             CodeTools(sandbox),
+            AgentTools(
+                run_grpc.RunServiceStub(wiring.channel("gateway")),
+                agent_grpc.AgentServiceStub(wiring.channel("gateway")),
+                wait_s=settings.agent_reply_timeout_s,
+            ),
         ],
         wiring.clock,
         timeout=settings.tool_timeout_s,
         max_parallel=settings.max_parallel_calls,
+        # Longer than the wait: what came until then is told.
+        timeouts=dict.fromkeys(
+            AgentTools.names, settings.agent_reply_timeout_s + settings.tool_timeout_s
+        ),
     )
     servers = PostgresMcpStore(database)
     signed = PostgresSignInStore(database)

@@ -26,6 +26,12 @@ class ToolExecutionSettings(EgressFields, RoomSettings):
     tool_timeout_s: float = Field(
         default=60.0, gt=0, description="Time that one call of a built-in tool may take, seconds."
     )
+    agent_reply_timeout_s: float = Field(
+        default=300.0,
+        gt=0,
+        description="Time that a tool waits for the answer of another agent, seconds; the agent"
+        " goes on after it.",
+    )
     max_parallel_calls: int = Field(
         default=16, gt=0, description="Calls of one reply that run at the same time at most."
     )

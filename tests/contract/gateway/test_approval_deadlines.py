@@ -14,7 +14,8 @@ from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
 from strata.gateway.runs.approvals import ApprovalFilter, OnApproval
 from strata.gateway.runs.defaults import DefaultAnswers
-from strata.gateway.runs.domain import Dispatch, Ending, RunFailure, RunState, StopReason
+from strata.gateway.runs.domain import Dispatch, Ending, RunFailure, StopReason
+from strata.gateway.runs.states import RunState
 from strata.gateway.runs.store import PostgresRunStore
 from strata.shared.errors import FailedPreconditionError, Reason
 

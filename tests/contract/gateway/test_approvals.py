@@ -11,7 +11,8 @@ import pytest
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
 from strata.gateway.runs.approvals import ApprovalFilter, AskedApproval, OnApproval
-from strata.gateway.runs.domain import Ending, NewRun, RunState, StopReason
+from strata.gateway.runs.domain import Ending, NewRun, StopReason
+from strata.gateway.runs.states import RunState
 from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
 

@@ -21,11 +21,11 @@ from strata.gateway.runs.domain import (
     RunFailure,
     RunFilter,
     RunKind,
-    RunState,
     StopReason,
     StoredEvent,
     Usage,
 )
+from strata.gateway.runs.states import RunState
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
 from strata.shared.errors import (
     AbortedError,

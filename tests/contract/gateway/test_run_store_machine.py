@@ -29,10 +29,10 @@ from strata.gateway.runs.domain import (
     LeaseLostError,
     OnBusy,
     RunFilter,
-    RunState,
     StopReason,
     Usage,
 )
+from strata.gateway.runs.states import RunState
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError

@@ -13,10 +13,14 @@ from google.protobuf.descriptor import MethodDescriptor
 
 from integration.gateway.test_proxy import reason
 from integration.gateway.world import Gateway, World, eventually
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.gateway.auth.domain import Scope, new_secret
+from strata.gateway.auth.of_runs import FOR_RUNS
 from strata.gateway.auth.policy import scopes_of
 from strata.gateway.registry import public_services
+from strata.shared.auth import TokenSigner, generate_key_pair
 from strata.shared.clock import SystemClock
 
 METHODS = [method for service in public_services() for method in service.methods]
@@ -87,8 +91,51 @@ async def test_an_internal_token_is_no_key(world: World) -> None:
     gateway = await world.gateway()
     await anext(aiter(gateway.send(world.new_agent())))
     [caller] = world.turns.callers
-    error = await status(gateway, METHODS[0], bearer(caller.token))
-    assert error.code() is UNAUTHENTICATED
+    for method in METHODS:
+        error = await status(gateway, method, bearer(caller.token))
+        # Some are for the agents of runs; an empty request is wrong then.
+        for_runs = path_of(method) in FOR_RUNS
+        assert (error is None or error.code() is not UNAUTHENTICATED) == for_runs, method.full_name
+
+
+async def test_only_the_token_of_a_run_lets_an_agent_in(world: World) -> None:
+    gateway = await world.gateway()
+    agent_id = world.new_agent()
+    await anext(aiter(gateway.send(agent_id)))
+    [caller] = world.turns.callers
+    others = TokenSigner(generate_key_pair()[0])
+    ours = TokenSigner(world.private_key)
+    who = (caller.organization_id, caller.project_id, caller.principal, caller.scopes)
+    old = TokenSigner(world.private_key, clock=LaterClock(-timedelta(hours=1)))
+    refused = [
+        ours.mint(*who),
+        others.mint(*who, run_id=caller.run_id),
+        old.mint(*who, run_id=caller.run_id),
+        "a.b.c",
+    ]
+    stub = agent_grpc.AgentServiceStub(gateway.channel)
+    request = agent_pb.GetAgentRequest(agent_id=agent_id)
+    for token in refused:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.GetAgent(request, metadata=(bearer(token),), timeout=20)
+        assert caught.value.code() is UNAUTHENTICATED
+        assert reason(caught.value) == "CREDENTIALS_INVALID"
+    found = await stub.GetAgent(request, metadata=(bearer(caller.token),), timeout=20)
+    assert found.agent.id == agent_id
+
+
+async def test_what_agents_call_counts_for_the_key(world: World) -> None:
+    gateway = await world.gateway(calls_per_second=0.001, call_burst=3)
+    agent_id = world.new_agent()
+    await anext(aiter(gateway.send(agent_id)))
+    [caller] = world.turns.callers
+    stub = agent_grpc.AgentServiceStub(gateway.channel)
+    request = agent_pb.GetAgentRequest(agent_id=agent_id)
+    for _ in range(2):
+        await stub.GetAgent(request, metadata=(bearer(caller.token),), timeout=20)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stub.GetAgent(request, metadata=(bearer(caller.token),), timeout=20)
+    assert reason(caught.value) == "QUOTA_EXCEEDED"
 
 
 async def test_every_public_method_needs_its_scope(world: World) -> None:
@@ -177,6 +224,7 @@ async def test_a_key_expires(world: World) -> None:
     metadata = (bearer(response.secret),)
     await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=metadata)
     authenticator: Any = gateway.room.authenticator
+    authenticator = authenticator._keys
     authenticator._clock = LaterClock(timedelta(seconds=3000))
     await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=metadata)
     # It is remembered, and refused all the same.

@@ -81,7 +81,8 @@ class KnownAgents(agent_service_pb2_grpc.AgentServiceServicer):
         if self.on_get is not None:
             return await self.on_get(request, context)
         self._require(request.agent_id)
-        return agent_service_pb2.GetAgentResponse()
+        agent = agent_service_pb2.Agent(id=request.agent_id, name="Ada")
+        return agent_service_pb2.GetAgentResponse(agent=agent)
 
     async def GetContextWindow(self, request: Any, context: Any) -> Any:
         self._require(request.agent_id)

@@ -9,19 +9,16 @@ from hypothesis import strategies as st
 from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2
 from strata.gateway.runs import convert
-from strata.gateway.runs.domain import (
+from strata.gateway.runs.domain import Ending, StopReason, Usage, trigger_of
+from strata.gateway.runs.states import (
     ACTIVE_STATES,
     FINAL_STATES,
     OPEN_STATES,
     TRANSITIONS,
-    Ending,
     RunState,
-    StopReason,
     Trigger,
-    Usage,
     after,
     sources,
-    trigger_of,
 )
 from strata.shared.errors import FailedPreconditionError, Reason
 

@@ -24,7 +24,10 @@ async def build_rooms(local: Local, stack: AsyncExitStack) -> Room:
     network = await stack.enter_async_context(InProcessNetwork(TokenVerifier(local.public_key)))
     for spec in INNER_ROOMS:
         await _open_room(spec, local, network, stack)
-    return await GATEWAY.build(local.gateway, network, stack)
+    gateway = await GATEWAY.build(local.gateway, network, stack)
+    # Rooms call it too: an agent's tool sends messages to other agents.
+    network.register(gateway, local.gateway)
+    return gateway
 
 
 async def _open_room(

@@ -107,6 +107,7 @@ async def start_rooms(
         for spec in INNER_ROOMS
     }
     targets = {name: f"{HOST}:{port.number}" for name, port in ports.items()}
+    targets[GATEWAY.name] = f"{HOST}:{local.gateway.port}"
     folder = local.folder.path / "logs"
     folder.mkdir(mode=0o700, exist_ok=True)
     rooms = {

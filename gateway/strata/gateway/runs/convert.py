@@ -10,6 +10,7 @@ from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.gateway.runs.approvals import OnApproval
+from strata.gateway.runs.chains import Chain, conversation_with
 from strata.gateway.runs.domain import (
     Dispatch,
     NewRun,
@@ -19,10 +20,10 @@ from strata.gateway.runs.domain import (
     RunFailure,
     RunFilter,
     RunKind,
-    RunState,
     StopReason,
     Usage,
 )
+from strata.gateway.runs.states import RunState
 from strata.shared.context import Caller
 from strata.shared.errors import FieldViolation, InvalidArgumentError, Reason, StrataError
 from strata.shared.ids import check_id, new_id
@@ -42,6 +43,7 @@ _ROLES = frozenset(
         message_pb2.ROLE_ASSISTANT,
     }
 )
+_UNTRUSTED = frozenset({message_pb2.PROVENANCE_WEB, message_pb2.PROVENANCE_MCP})
 _ON_BUSY = {
     pb.ON_BUSY_UNSPECIFIED: OnBusy.ENQUEUE,
     pb.ON_BUSY_ENQUEUE: OnBusy.ENQUEUE,
@@ -61,9 +63,18 @@ def default_conversation(agent_id: str) -> str:
 
 
 def new_run(
-    request: pb.SendMessageRequest | pb.StartRunRequest, caller: Caller, kind: RunKind
+    request: pb.SendMessageRequest | pb.StartRunRequest,
+    caller: Caller,
+    kind: RunKind,
+    chain: Chain = (),
 ) -> NewRun:
     """Returns the run that a request asks for.
+
+    Args:
+        request: The request.
+        caller: Who makes it.
+        kind: What starts the run.
+        chain: The run whose agent makes it, and its parents; empty if a client does.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
@@ -77,12 +88,17 @@ def new_run(
     if request.on_approval not in _ON_APPROVAL:
         violations.append(FieldViolation("on_approval", "is not a known policy"))
     refuse(violations)
-    conversation_id = request.conversation_id or default_conversation(request.agent_id)
+    conversation_id = (
+        request.conversation_id
+        or conversation_with(chain, request.agent_id)
+        or default_conversation(request.agent_id)
+    )
     payload = turn_pb.ExecuteRunRequest(
         agent_id=request.agent_id,
         conversation_id=conversation_id,
         messages=request.messages,
         max_steps=request.max_steps,
+        sender_agent_id=chain[0].agent_id if chain else "",
     ).SerializeToString(deterministic=True)
     return NewRun(
         id=new_id("run"),
@@ -96,6 +112,7 @@ def new_run(
         request_id=request.request_id or None,
         on_busy=_ON_BUSY[request.on_busy],
         on_approval=_ON_APPROVAL[request.on_approval],
+        parent_run_id=chain[0].run_id if chain else "",
     )
 
 
@@ -151,6 +168,8 @@ def _message_violations(messages: Sequence[message_pb2.MessageInput]) -> Iterato
                 yield FieldViolation(
                     f"{field}.{name}", f"must be at most {_MAX_NAME} printable characters"
                 )
+        if not _UNTRUSTED.issuperset(message.taint):
+            yield FieldViolation(f"{field}.taint", "must hold WEB and MCP alone")
         yield from _part_violations(f"{field}.parts", message.parts)
 
 
@@ -229,6 +248,7 @@ def run_to_pb(run: Run) -> pb.Run:
         last_sequence=run.last_sequence,
         request_id=run.request_id,
         taint=[message_pb2.Provenance.Value(f"PROVENANCE_{label}") for label in run.taint],
+        parent_run_id=run.parent_run_id,
     )
     if run.failure is not None:
         out.error.CopyFrom(failure_to_pb(run.failure))

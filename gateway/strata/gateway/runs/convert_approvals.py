@@ -17,7 +17,8 @@ from strata.gateway.runs.convert import (
     refuse,
     run_violations,
 )
-from strata.gateway.runs.domain import Ending, NewRun, Principal, RunKind, RunState
+from strata.gateway.runs.domain import Ending, NewRun, Principal, RunKind
+from strata.gateway.runs.states import RunState
 from strata.shared.context import Caller
 from strata.shared.errors import FieldViolation, Reason
 from strata.shared.ids import check_id, new_id

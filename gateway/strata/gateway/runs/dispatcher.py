@@ -14,15 +14,9 @@ from typing import Protocol
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import run_event_pb2
 from strata.gateway.runs import convert
-from strata.gateway.runs.domain import (
-    Dispatch,
-    LeaseLostError,
-    RunFailure,
-    RunState,
-    RunStore,
-    StopReason,
-)
+from strata.gateway.runs.domain import Dispatch, LeaseLostError, RunFailure, RunStore, StopReason
 from strata.gateway.runs.live import LiveRun, RunHub
+from strata.gateway.runs.states import RunState
 from strata.shared.auth import TokenSigner
 from strata.shared.clock import Clock
 from strata.shared.context import Caller, RequestContext, use

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import TextClause, text
 
-from strata.gateway.runs.domain import ACTIVE_STATES, OPEN_STATES, RunState, Trigger, sources
+from strata.gateway.runs.states import ACTIVE_STATES, OPEN_STATES, RunState, Trigger, sources
 
 
 def _states(states: Iterable[RunState]) -> str:
@@ -23,7 +23,8 @@ _ENDABLE = _states(sources(Trigger.COMPLETE))
 _RUN = """project_id, id, agent_id, conversation_id, kind, state, stop_reason, error_reason,
     error_message, error_retryable, step_count, attempt, last_sequence, request_id,
     prompt_tokens, completion_tokens, total_tokens, cached_input_tokens, cache_write_tokens,
-    reasoning_tokens, usage_estimated, create_time, start_time, finish_time, taint"""
+    reasoning_tokens, usage_estimated, create_time, start_time, finish_time, taint,
+    parent_run_id"""
 _DISPATCH = f"""{_RUN}, organization_id, principal, scopes, payload, max_steps, deadline_time"""
 _TAKEN = """state = 'RUNNING', owner = :owner, attempt = attempt + 1,
     lease_until = now() + make_interval(secs => :lease_s),
@@ -90,11 +91,11 @@ WITH known AS (
 ), inserted AS (
     INSERT INTO gateway.runs (
         project_id, id, organization_id, principal, scopes, agent_id, conversation_id, kind,
-        request_id, payload, payload_hash, max_steps,
+        request_id, payload, payload_hash, max_steps, parent_run_id,
         state, attempt, owner, lease_until, start_time, deadline_time)
     SELECT :project_id, :id, :organization_id, :principal, CAST(:scopes AS text[]), :agent_id,
            :conversation_id, :kind, CAST(:request_id AS text), :payload, :payload_hash,
-           :max_steps,
+           :max_steps, CAST(:parent_run_id AS text),
            CASE WHEN free THEN 'RUNNING' ELSE 'QUEUED' END,
            CASE WHEN free THEN 1 ELSE 0 END,
            CASE WHEN free THEN :owner END,
@@ -273,6 +274,28 @@ def approvals_statement(filters: Iterable[str]) -> TextClause:
         " ORDER BY id LIMIT :limit"
     )
 
+
+# A run before its parent; a parent that was erased ends the chain.
+CHAIN = text("""
+WITH RECURSIVE chain AS (
+    SELECT id, agent_id, conversation_id, state, kind, parent_run_id, 1 AS place
+      FROM gateway.runs WHERE project_id = :project_id AND id = :run_id
+     UNION ALL
+    SELECT run.id, run.agent_id, run.conversation_id, run.state, run.kind, run.parent_run_id,
+           chain.place + 1
+      FROM chain JOIN gateway.runs run
+           ON run.project_id = :project_id AND run.id = chain.parent_run_id
+     WHERE chain.place < :limit
+)
+SELECT id, agent_id, conversation_id, state, kind, parent_run_id FROM chain ORDER BY place
+""")
+
+AWAITED = text(f"""
+SELECT id FROM gateway.runs
+ WHERE project_id = :project_id AND parent_run_id = :run_id
+   AND kind = 'FOREGROUND' AND state IN ({_OPEN})
+ ORDER BY id
+""")
 
 ASKED_BY = text("""
 SELECT organization_id, project_id, principal, scopes, max_steps FROM gateway.runs

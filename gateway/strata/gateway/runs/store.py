@@ -20,6 +20,7 @@ from strata.gateway.runs.approvals import (
     approval_pending,
     not_open,
 )
+from strata.gateway.runs.chains import Chain, Link
 from strata.gateway.runs.domain import (
     Accepted,
     Dispatch,
@@ -35,12 +36,12 @@ from strata.gateway.runs.domain import (
     RunFailure,
     RunFilter,
     RunKind,
-    RunState,
     StopReason,
     StoredEvent,
     Usage,
     UsageSum,
 )
+from strata.gateway.runs.states import RunState
 from strata.shared.db import Database
 from strata.shared.errors import (
     AbortedError,
@@ -107,6 +108,7 @@ class PostgresRunStore:
             "on_busy": new.on_busy.value,
             "on_approval": new.on_approval.value,
             "approval_id": new.approval_id,
+            "parent_run_id": new.parent_run_id or None,
             "owner": terms.owner,
             "lease_s": terms.lease_s,
             "run_s": terms.run_s,
@@ -258,6 +260,30 @@ class PostgresRunStore:
         async with self._transaction(project_id) as connection:
             await connection.execute(sql.CANCEL, values)
             return await _get(connection, project_id, run_id)
+
+    async def chain(self, project_id: str, run_id: str, limit: int) -> Chain:
+        """See `ChainStore.chain`."""
+        values = {"project_id": project_id, "run_id": run_id, "limit": limit}
+        async with self._transaction(project_id, read_only=True) as connection:
+            rows = (await connection.execute(sql.CHAIN, values)).all()
+        if not rows:
+            raise run_not_found(run_id)
+        return [
+            Link(
+                row.id,
+                row.agent_id,
+                row.conversation_id,
+                RunState(row.state),
+                row.parent_run_id is not None and row.kind == RunKind.FOREGROUND,
+            )
+            for row in rows
+        ]
+
+    async def awaited(self, project_id: str, run_id: str) -> Sequence[str]:
+        """See `ChainStore.awaited`."""
+        values = {"project_id": project_id, "run_id": run_id}
+        async with self._transaction(project_id, read_only=True) as connection:
+            return (await connection.execute(sql.AWAITED, values)).scalars().all()
 
     async def approval(self, project_id: str, approval_id: str) -> Approval:
         """See `RunStore.approval`."""
@@ -423,6 +449,7 @@ def _run(row: Mapping[Any, Any]) -> Run:
         start_time=row["start_time"],
         finish_time=row["finish_time"],
         taint=tuple(row["taint"]),
+        parent_run_id=row["parent_run_id"] or "",
     )
 
 

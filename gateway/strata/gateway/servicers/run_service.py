@@ -10,18 +10,12 @@ from strata.api.gateway.v1 import run_service_pb2_grpc as pb_grpc
 from strata.gateway.runs import convert
 from strata.gateway.runs import convert_approvals as approving
 from strata.gateway.runs.approvals import outdated
+from strata.gateway.runs.chains import check_chain
 from strata.gateway.runs.clients import AgentDirectory, GrpcToolVersions
 from strata.gateway.runs.dispatcher import Dispatcher
-from strata.gateway.runs.domain import (
-    Accepted,
-    NewRun,
-    RunKind,
-    RunState,
-    RunStore,
-    StopReason,
-    Usage,
-)
+from strata.gateway.runs.domain import Accepted, NewRun, Run, RunKind, RunStore, StopReason, Usage
 from strata.gateway.runs.follow import RunFollower
+from strata.gateway.runs.states import RunState
 from strata.shared.context import current_project, require_caller
 from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.errors import FieldViolation, InvalidArgumentError
@@ -40,6 +34,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         follower: Streams their events.
         agents: Knows which agents there are.
         tools: Knows which versions of tools there are.
+        chain_limit: How many runs one after the other agents may start from one message.
     """
 
     def __init__(
@@ -49,12 +44,15 @@ class RunServicer(pb_grpc.RunServiceServicer):
         follower: RunFollower,
         agents: AgentDirectory,
         tools: GrpcToolVersions,
+        *,
+        chain_limit: int,
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher
         self._follower = follower
         self._agents = agents
         self._tools = tools
+        self._chain_limit = chain_limit
 
     async def SendMessage(
         self, request: pb.SendMessageRequest, context: Any
@@ -141,18 +139,34 @@ class RunServicer(pb_grpc.RunServiceServicer):
     async def CancelRun(self, request: pb.CancelRunRequest, context: Any) -> pb.CancelRunResponse:
         """Stops a run; success if it is over already."""
         run_id = check_id(request.run_id, "run", field="run_id")
+        return pb.CancelRunResponse(run=convert.run_to_pb(await self._cancel(run_id)))
+
+    async def _cancel(self, run_id: str) -> Run:
+        project_id = current_project()
         finished = convert.finished_event(run_id, StopReason.CANCELLED, Usage())
-        run = await self._store.cancel(current_project(), run_id, finished)
+        run = await self._store.cancel(project_id, run_id, finished)
         self._dispatcher.cancel(run_id)
         if run.state is RunState.CANCELLED:
             # A run that waited behind it may start now.
             self._dispatcher.look()
-        return pb.CancelRunResponse(run=convert.run_to_pb(run))
+        await self._cancel_awaited(run_id)
+        return run
+
+    async def _cancel_awaited(self, run_id: str) -> None:
+        for awaited in await self._store.awaited(current_project(), run_id):
+            await self._cancel(awaited)
 
     async def _accept(
         self, request: pb.SendMessageRequest | pb.StartRunRequest, kind: RunKind
     ) -> Accepted:
-        return await self._start(convert.new_run(request, require_caller(), kind))
+        caller = require_caller()
+        if caller.run_id is None:
+            return await self._start(convert.new_run(request, caller, kind))
+        chain = await self._store.chain(caller.project_id, caller.run_id, self._chain_limit)
+        new = convert.new_run(request, caller, kind, chain)
+        awaited = kind is RunKind.FOREGROUND
+        check_chain(chain, new.conversation_id, awaited=awaited, limit=self._chain_limit)
+        return await self._start(new)
 
     async def _answer(self, request: pb.RespondToApprovalRequest) -> Accepted:
         approving.check_answer(request)
@@ -176,6 +190,7 @@ class RunServicer(pb_grpc.RunServiceServicer):
         accepted = await self._store.accept(new)
         if accepted.interrupted_run_id is not None:
             self._dispatcher.cancel(accepted.interrupted_run_id)
+            await self._cancel_awaited(accepted.interrupted_run_id)
         if accepted.dispatch is not None:
             self._dispatcher.start(accepted.dispatch)
         return accepted

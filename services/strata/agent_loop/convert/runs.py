@@ -8,6 +8,7 @@ from strata.agent_loop.convert.checks import refuse, text_violations
 from strata.agent_loop.convert.messages import (
     approval_request_to_proto,
     approval_response_from_proto,
+    labels_from_proto,
     labels_to_proto,
     message_to_proto,
     part_from_proto,
@@ -31,6 +32,7 @@ from strata.agent_loop.domain.events import (
 )
 from strata.agent_loop.domain.messages import MessageInput, MessageRole
 from strata.agent_loop.domain.runs import DEFAULT_MAX_STEPS, Outcome, RunRequest, StopReason
+from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.domain.tools import ToolResult
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
@@ -74,6 +76,7 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
         attempt=request.attempt,
         agent_id=request.agent_id,
         conversation_id=request.conversation_id,
+        sender_agent_id=request.sender_agent_id,
         inputs=inputs,
         approval=(
             approval_response_from_proto(request.approval) if request.HasField("approval") else None
@@ -102,11 +105,16 @@ def input_from_proto(
                 violations.append(FieldViolation(place, "images are not built in this release"))
             case _:
                 violations.append(FieldViolation(place, "must be text"))
+    labels = labels_from_proto(wire.taint)
+    taint = taint_of(labels)
+    if len(labels) != len(wire.taint) or not set(labels).issubset(taint):
+        violations.append(FieldViolation(f"{field}.taint", "must hold WEB and MCP alone"))
     return MessageInput(
         role or MessageRole.USER,
         tuple(part_from_proto(part) for part in wire.parts),
         wire.name,
         wire.client_message_id,
+        taint,
     )
 
 

@@ -199,12 +199,17 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class MessageInput:
-    """What a caller wants to say to an agent."""
+    """What a caller wants to say to an agent.
+
+    Attributes:
+        taint: Text of strangers in it.
+    """
 
     role: MessageRole
     parts: tuple[MessagePart, ...]
     name: str = ""
     client_message_id: str = ""
+    taint: tuple[Provenance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ class RunRequest:
         agent_id: The agent.
         conversation_id: The conversation.
         inputs: What to say to the agent.
+        sender_agent_id: The agent that says it; empty if no agent does.
         approval: The answer to a request for approval, in place of inputs.
         max_steps: Most model calls.
         stream_tokens: Relay the pieces of the reply as they come.
@@ -57,6 +58,7 @@ class RunRequest:
     approval: ApprovalResponse | None = None
     max_steps: int = DEFAULT_MAX_STEPS
     stream_tokens: bool = False
+    sender_agent_id: str = ""
     deadline: datetime | None = None
 
 

@@ -96,8 +96,12 @@ def sources_of(
     return _cut([*found, *derived], most)
 
 
+# What is told to the model, and not said or read by it.
+_TOLD = frozenset({MessageRole.SUMMARY, MessageRole.USER, MessageRole.SYSTEM})
+
+
 def _of_message(message: Message) -> Iterator[TaintSource]:
-    if message.role is MessageRole.SUMMARY:
+    if message.role in _TOLD:
         yield from (TaintSource(label, message.id) for label in taint_of(message.provenance))
     for told in message.tool_returns:
         own = () if told.provenance is None else (told.provenance,)

@@ -189,11 +189,16 @@ class Turn:
                 agent_id=self._key.agent_id,
                 name=given.name,
                 run_id=self._key.run_id,
-                provenance=(_SPEAKERS.get(given.role, Provenance.USER),),
+                provenance=(self._speaker(given.role), *given.taint),
                 client_message_id=given.client_message_id,
             )
             for given in self._request.inputs
         ]
+
+    def _speaker(self, role: MessageRole) -> Provenance:
+        if self._request.sender_agent_id:
+            return Provenance.MODEL
+        return _SPEAKERS.get(role, Provenance.USER)
 
 
 _SPEAKERS = {MessageRole.SYSTEM: Provenance.SYSTEM, MessageRole.ASSISTANT: Provenance.MODEL}

@@ -23,6 +23,7 @@ class ToolType(StrEnum):
     MEMORY = "memory"
     SLEEPTIME = "sleeptime"
     FILES = "files"
+    MULTI_AGENT = "multi_agent"
     CUSTOM = "custom"
     CLIENT = "client"
     BUILTIN = "builtin"

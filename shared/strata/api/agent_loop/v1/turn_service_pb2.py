@@ -27,7 +27,7 @@ from strata.api.common.v1 import message_pb2 as strata_dot_api_dot_common_dot_v1
 from strata.api.common.v1 import run_event_pb2 as strata_dot_api_dot_common_dot_v1_dot_run__event__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+strata/api/agent_loop/v1/turn_service.proto\x12\x18strata.api.agent_loop.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"strata/api/common/v1/message.proto\x1a$strata/api/common/v1/run_event.proto\"\xb0\x02\n\x11\x45xecuteRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x04 \x01(\t\x12\x34\n\x08messages\x18\x05 \x03(\x0b\x32\".strata.api.common.v1.MessageInput\x12<\n\x08\x61pproval\x18\x06 \x01(\x0b\x32*.strata.api.common.v1.ApprovalResponsePart\x12\x11\n\tmax_steps\x18\x07 \x01(\x05\x12\x15\n\rstream_tokens\x18\x08 \x01(\x08\x12\x31\n\rdeadline_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"C\n\x12\x45xecuteRunResponse\x12-\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x1e.strata.api.common.v1.RunEvent2x\n\x0bTurnService\x12i\n\nExecuteRun\x12+.strata.api.agent_loop.v1.ExecuteRunRequest\x1a,.strata.api.agent_loop.v1.ExecuteRunResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n+strata/api/agent_loop/v1/turn_service.proto\x12\x18strata.api.agent_loop.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"strata/api/common/v1/message.proto\x1a$strata/api/common/v1/run_event.proto\"\xc9\x02\n\x11\x45xecuteRunRequest\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x04 \x01(\t\x12\x34\n\x08messages\x18\x05 \x03(\x0b\x32\".strata.api.common.v1.MessageInput\x12<\n\x08\x61pproval\x18\x06 \x01(\x0b\x32*.strata.api.common.v1.ApprovalResponsePart\x12\x11\n\tmax_steps\x18\x07 \x01(\x05\x12\x15\n\rstream_tokens\x18\x08 \x01(\x08\x12\x31\n\rdeadline_time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fsender_agent_id\x18\n \x01(\t\"C\n\x12\x45xecuteRunResponse\x12-\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x1e.strata.api.common.v1.RunEvent2x\n\x0bTurnService\x12i\n\nExecuteRun\x12+.strata.api.agent_loop.v1.ExecuteRunRequest\x1a,.strata.api.agent_loop.v1.ExecuteRunResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,9 +35,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'strata.api.agent_loop.v1.tu
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_EXECUTERUNREQUEST']._serialized_start=181
-  _globals['_EXECUTERUNREQUEST']._serialized_end=485
-  _globals['_EXECUTERUNRESPONSE']._serialized_start=487
-  _globals['_EXECUTERUNRESPONSE']._serialized_end=554
-  _globals['_TURNSERVICE']._serialized_start=556
-  _globals['_TURNSERVICE']._serialized_end=676
+  _globals['_EXECUTERUNREQUEST']._serialized_end=510
+  _globals['_EXECUTERUNRESPONSE']._serialized_start=512
+  _globals['_EXECUTERUNRESPONSE']._serialized_end=579
+  _globals['_TURNSERVICE']._serialized_start=581
+  _globals['_TURNSERVICE']._serialized_end=701
 # @@protoc_insertion_point(module_scope)

@@ -36,6 +36,7 @@ class ExecuteRunRequest(_message.Message):
     MAX_STEPS_FIELD_NUMBER: _builtins.int
     STREAM_TOKENS_FIELD_NUMBER: _builtins.int
     DEADLINE_TIME_FIELD_NUMBER: _builtins.int
+    SENDER_AGENT_ID_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     attempt: _builtins.int
@@ -48,6 +49,8 @@ class ExecuteRunRequest(_message.Message):
     """Most model calls; 0 means 50."""
     stream_tokens: _builtins.bool
     """True to relay token deltas."""
+    sender_agent_id: _builtins.str
+    """The agent that says it; empty if no agent does."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
         """What to say to the agent."""
@@ -72,10 +75,11 @@ class ExecuteRunRequest(_message.Message):
         max_steps: _builtins.int = ...,
         stream_tokens: _builtins.bool = ...,
         deadline_time: _timestamp_pb2.Timestamp | None = ...,
+        sender_agent_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "deadline_time", b"deadline_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval", b"approval", "attempt", b"attempt", "conversation_id", b"conversation_id", "deadline_time", b"deadline_time", "max_steps", b"max_steps", "messages", b"messages", "run_id", b"run_id", "stream_tokens", b"stream_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval", b"approval", "attempt", b"attempt", "conversation_id", b"conversation_id", "deadline_time", b"deadline_time", "max_steps", b"max_steps", "messages", b"messages", "run_id", b"run_id", "sender_agent_id", b"sender_agent_id", "stream_tokens", b"stream_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -426,8 +426,8 @@ class TaintSource(_message.Message):
     label: Global___Provenance.ValueType
     """What text: WEB or MCP."""
     message_id: _builtins.str
-    """The message that it stands in: a tool's return, a summary, or what the model
-    wrote under it. Empty for a memory block and for a call of the same reply.
+    """The message that it stands in: a tool's return, a summary, a message that was
+    sent with it, or what the model wrote under it. Empty for a memory block and for a call of the same reply.
     """
     tool_name: _builtins.str
     """The tool that returned it."""
@@ -782,6 +782,7 @@ class MessageInput(_message.Message):
     PARTS_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     CLIENT_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    TAINT_FIELD_NUMBER: _builtins.int
     role: Global___Role.ValueType
     """USER, SYSTEM or ASSISTANT; unset means USER."""
     name: _builtins.str
@@ -792,6 +793,10 @@ class MessageInput(_message.Message):
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Part]:
         """The content; at least one part, text or image."""
 
+    @_builtins.property
+    def taint(self) -> _containers.RepeatedScalarFieldContainer[Global___Provenance.ValueType]:
+        """Text of strangers in it, such as a page that the client has read: WEB, MCP."""
+
     def __init__(
         self,
         *,
@@ -799,10 +804,11 @@ class MessageInput(_message.Message):
         parts: _abc.Iterable[Global___Part] | None = ...,
         name: _builtins.str = ...,
         client_message_id: _builtins.str = ...,
+        taint: _abc.Iterable[Global___Provenance.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_message_id", b"client_message_id", "name", b"name", "parts", b"parts", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_message_id", b"client_message_id", "name", b"name", "parts", b"parts", "role", b"role", "taint", b"taint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -131,6 +131,12 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION: a person could not be signed in to an MCP server. Metadata:
     "mcp_server_id".
     """
+    ERROR_REASON_AGENT_WAITS: _ErrorReason.ValueType  # 76
+    """FAILED_PRECONDITION: the agent of a run waits for an agent that waits for this very run.
+    Metadata: "agent_id", "run_id" of the run that waits.
+    """
+    ERROR_REASON_CHAIN_TOO_LONG: _ErrorReason.ValueType  # 77
+    """FAILED_PRECONDITION: a message was passed on from agent to agent too often. Metadata: "limit"."""
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 80
     """RESOURCE_EXHAUSTED: the server sheds load; retry after the time in RetryInfo."""
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 81
@@ -276,6 +282,12 @@ ERROR_REASON_MCP_SIGN_IN_FAILED: ErrorReason.ValueType  # 75
 """FAILED_PRECONDITION: a person could not be signed in to an MCP server. Metadata:
 "mcp_server_id".
 """
+ERROR_REASON_AGENT_WAITS: ErrorReason.ValueType  # 76
+"""FAILED_PRECONDITION: the agent of a run waits for an agent that waits for this very run.
+Metadata: "agent_id", "run_id" of the run that waits.
+"""
+ERROR_REASON_CHAIN_TOO_LONG: ErrorReason.ValueType  # 77
+"""FAILED_PRECONDITION: a message was passed on from agent to agent too often. Metadata: "limit"."""
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 80
 """RESOURCE_EXHAUSTED: the server sheds load; retry after the time in RetryInfo."""
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 81

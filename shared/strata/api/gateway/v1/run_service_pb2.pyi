@@ -165,6 +165,7 @@ class Run(_message.Message):
     START_TIME_FIELD_NUMBER: _builtins.int
     FINISH_TIME_FIELD_NUMBER: _builtins.int
     TAINT_FIELD_NUMBER: _builtins.int
+    PARENT_RUN_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "run-" and a time-sortable UUID."""
     agent_id: _builtins.str
@@ -185,6 +186,10 @@ class Run(_message.Message):
     """Sequence of its last stored event."""
     request_id: _builtins.str
     """The client's request id."""
+    parent_run_id: _builtins.str
+    """The run whose agent sent the message; empty if a client did. It waits for
+    this run if kind is FOREGROUND.
+    """
     @_builtins.property
     def error(self) -> _run_event_pb2.RunError:
         """What went wrong."""
@@ -228,10 +233,11 @@ class Run(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         finish_time: _timestamp_pb2.Timestamp | None = ...,
         taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
+        parent_run_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "error", b"error", "finish_time", b"finish_time", "start_time", b"start_time", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "attempt", b"attempt", "conversation_id", b"conversation_id", "create_time", b"create_time", "error", b"error", "finish_time", b"finish_time", "id", b"id", "kind", b"kind", "last_sequence", b"last_sequence", "request_id", b"request_id", "start_time", b"start_time", "state", b"state", "step_count", b"step_count", "stop_reason", b"stop_reason", "taint", b"taint", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "attempt", b"attempt", "conversation_id", b"conversation_id", "create_time", b"create_time", "error", b"error", "finish_time", b"finish_time", "id", b"id", "kind", b"kind", "last_sequence", b"last_sequence", "parent_run_id", b"parent_run_id", "request_id", b"request_id", "start_time", b"start_time", "state", b"state", "step_count", b"step_count", "stop_reason", b"stop_reason", "taint", b"taint", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -106,7 +106,9 @@ class RunServiceServicer:
         before the model is called. A client that goes away does not stop the run.
         A request_id seen before gives the events of the first run. NOT_FOUND
         (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING).
+        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
+        of a message that an agent sends also RUN_FINISHED, AGENT_WAITS,
+        CHAIN_TOO_LONG).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -115,7 +117,8 @@ class RunServiceServicer:
     def StartRun(self, request, context):
         """The same without waiting; follow it with StreamRun. NOT_FOUND
         (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING).
+        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
+        of a message that an agent sends also RUN_FINISHED, CHAIN_TOO_LONG).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -145,7 +148,8 @@ class RunServiceServicer:
 
     def CancelRun(self, request, context):
         """Stops a run: the model call is aborted, the running tool is killed, what is
-        committed stays. Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
+        committed stays; runs of other agents that it waits for are stopped too.
+        Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

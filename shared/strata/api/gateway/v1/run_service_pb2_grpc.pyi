@@ -26,12 +26,15 @@ class RunServiceStub:
     before the model is called. A client that goes away does not stop the run.
     A request_id seen before gives the events of the first run. NOT_FOUND
     (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-    ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING).
+    ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
+    of a message that an agent sends also RUN_FINISHED, AGENT_WAITS,
+    CHAIN_TOO_LONG).
     """
     StartRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.StartRunRequest, _run_service_pb2.StartRunResponse]
     """The same without waiting; follow it with StreamRun. NOT_FOUND
     (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-    ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING).
+    ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
+    of a message that an agent sends also RUN_FINISHED, CHAIN_TOO_LONG).
     """
     StreamRun: _aio.UnaryStreamMultiCallable[_run_service_pb2.StreamRunRequest, _run_service_pb2.StreamRunResponse]
     """Streams the events of a run after a sequence, to its end. Works from any
@@ -43,7 +46,8 @@ class RunServiceStub:
     """Lists runs, newest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     CancelRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.CancelRunRequest, _run_service_pb2.CancelRunResponse]
     """Stops a run: the model call is aborted, the running tool is killed, what is
-    committed stays. Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
+    committed stays; runs of other agents that it waits for are stopped too.
+    Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
     """
     RespondToApproval: _aio.UnaryStreamMultiCallable[_run_service_pb2.RespondToApprovalRequest, _run_service_pb2.RespondToApprovalResponse]
     """Answers an approval request and streams the run that goes on: approved calls
@@ -81,7 +85,9 @@ class RunServiceServicer:
         before the model is called. A client that goes away does not stop the run.
         A request_id seen before gives the events of the first run. NOT_FOUND
         (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING).
+        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
+        of a message that an agent sends also RUN_FINISHED, AGENT_WAITS,
+        CHAIN_TOO_LONG).
         """
 
     def StartRun(
@@ -91,7 +97,8 @@ class RunServiceServicer:
     ) -> _abc.Awaitable[_run_service_pb2.StartRunResponse]:
         """The same without waiting; follow it with StreamRun. NOT_FOUND
         (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING).
+        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
+        of a message that an agent sends also RUN_FINISHED, CHAIN_TOO_LONG).
         """
 
     def StreamRun(
@@ -123,7 +130,8 @@ class RunServiceServicer:
         context: _aio.ServicerContext[_run_service_pb2.CancelRunRequest, _abc.Awaitable[_run_service_pb2.CancelRunResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.CancelRunResponse]:
         """Stops a run: the model call is aborted, the running tool is killed, what is
-        committed stays. Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
+        committed stays; runs of other agents that it waits for are stopped too.
+        Cancelling a run that is over is success. NOT_FOUND (RUN_NOT_FOUND).
         """
 
     def RespondToApproval(

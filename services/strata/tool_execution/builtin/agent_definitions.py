@@ -1,0 +1,66 @@
+"""The tools that send messages to other agents (blueprint §13.1, multi-agent tools)."""
+
+from __future__ import annotations
+
+from strata.tool_execution.builtin.schemas import parameters, text
+from strata.tool_execution.domain.tools import Effect, Tool, ToolType
+
+MAX_TAGS = 10
+
+_MESSAGE = text("What to say, self-contained: the other agent sees nothing of your conversation.")
+_OTHER = text("Id of the other agent, agent-...")
+
+
+def _tags(description: str) -> dict[str, object]:
+    return {
+        "type": "array",
+        "items": {"type": "string"},
+        "maxItems": MAX_TAGS,
+        "description": description,
+    }
+
+
+SEND_AND_WAIT = Tool(
+    name="send_message_to_agent_and_wait_for_reply",
+    description=(
+        "Ask another agent and wait for its answer. Use it when you need what only that agent"
+        " knows or can do. It is told who you are. Returns its reply, or says why there is none"
+        " yet; a message that is still being worked on need not be sent again."
+    ),
+    type=ToolType.MULTI_AGENT,
+    # The key of a call names the run that it starts.
+    effect=Effect.IDEMPOTENT,
+    parallel=True,
+    parameters=parameters(["message", "other_agent_id"], message=_MESSAGE, other_agent_id=_OTHER),
+)
+
+SEND_TO_TAGGED = Tool(
+    name="send_message_to_agents_matching_tags",
+    description=(
+        "Ask every other agent that has certain tags the same, and wait for their answers. They"
+        " are told who you are. Returns one reply per agent."
+    ),
+    type=ToolType.MULTI_AGENT,
+    effect=Effect.IDEMPOTENT,
+    parallel=True,
+    parameters=parameters(
+        ["message", "match_all", "match_some"],
+        message=_MESSAGE,
+        match_all=_tags("Tags that an agent must all have; may be empty."),
+        match_some=_tags("Tags of which an agent must have one at least; may be empty."),
+    ),
+)
+
+SEND_ASYNC = Tool(
+    name="send_message_to_agent_async",
+    description=(
+        "Tell another agent something without waiting for an answer. It is told who you are and"
+        " works on it by itself; should it answer, its answer reaches you as a message later."
+    ),
+    type=ToolType.MULTI_AGENT,
+    effect=Effect.IDEMPOTENT,
+    parallel=True,
+    parameters=parameters(["message", "other_agent_id"], message=_MESSAGE, other_agent_id=_OTHER),
+)
+
+AGENT_TOOLS = (SEND_AND_WAIT, SEND_TO_TAGGED, SEND_ASYNC)

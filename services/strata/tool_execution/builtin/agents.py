@@ -1,0 +1,266 @@
+"""Tools that send messages to other agents, through the gateway's public services (decision 0090).
+
+A message starts a run of the other agent, whose request id is made of the key of the call: a call
+that is made again, as after a death, finds the run that it started before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
+from strata.api.common.v1 import message_pb2 as common
+from strata.api.common.v1 import run_event_pb2 as events
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
+from strata.shared.errors import StrataError, UnavailableError
+from strata.shared.ids import check_id
+from strata.tool_execution.builtin.agent_definitions import (
+    SEND_AND_WAIT,
+    SEND_ASYNC,
+    SEND_TO_TAGGED,
+)
+from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
+from strata.tool_execution.labels import labels_to_domain, labels_to_proto
+
+Arguments = Mapping[str, Any]
+
+MAX_RECIPIENTS = 50
+
+_PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
+_UNANSWERED = {
+    events.STOP_REASON_REQUIRES_APPROVAL: "It wants to do something that a person has to approve,"
+    " and goes on when that is done.",
+    events.STOP_REASON_CANCELLED: "It was stopped before it answered.",
+}
+_ANSWERED = frozenset(
+    {
+        events.STOP_REASON_END_TURN,
+        events.STOP_REASON_TOOL_RULE,
+        events.STOP_REASON_MAX_STEPS,
+    }
+)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What came back from an agent.
+
+    Attributes:
+        said: Its words so far.
+        end: How its run ended; None while it goes on.
+    """
+
+    run_id: str = ""
+    said: list[str] = field(default_factory=list)
+    end: events.RunFinished | None = None
+
+    @property
+    def taint(self) -> tuple[str, ...]:
+        return labels_to_domain(self.end.taint) if self.end is not None else ()
+
+    @property
+    def failed(self) -> bool:
+        if self.end is None:
+            return False
+        return self.end.stop_reason not in {*_ANSWERED, events.STOP_REASON_REQUIRES_APPROVAL}
+
+    def told(self, agent_id: str, name: str = "") -> dict[str, Any]:
+        """Returns what the model is shown."""
+        who = {"agent_id": agent_id, **({"agent_name": name} if name else {})}
+        if self.end is None:
+            status = "working"
+            why = "It is still at work; what you said has reached it and need not be sent again."
+        elif self.end.stop_reason in _ANSWERED:
+            status = "answered"
+            why = "" if self.said else "It ended its turn without a word."
+        else:
+            status = "failed" if self.failed else "waiting"
+            why = _UNANSWERED.get(self.end.stop_reason) or (
+                f"It could not answer: {self.end.error.message}"
+            )
+        shown = {**who, "status": status, "reply": "\n\n".join(self.said)}
+        return {**shown, "note": why} if why else shown
+
+
+class AgentTools:
+    """Runs the tools that send messages to other agents.
+
+    Args:
+        runs: Starts runs.
+        agents: Knows the agents of the project.
+        wait_s: How long an answer is waited for.
+    """
+
+    names = frozenset({SEND_AND_WAIT.name, SEND_TO_TAGGED.name, SEND_ASYNC.name})
+
+    def __init__(
+        self,
+        runs: run_grpc.RunServiceStub,
+        agents: agent_grpc.AgentServiceStub,
+        *,
+        wait_s: float,
+    ) -> None:
+        self._runs = runs
+        self._agents = agents
+        self._wait_s = wait_s
+
+    async def run(self, call: Call, arguments: dict[str, Any], caller: Caller) -> Output:
+        """Sends the message.
+
+        Raises:
+            ToolError: No agent answered, or there is nobody to send it to.
+            StrataError: The gateway refused.
+        """
+        if not arguments["message"].strip():
+            raise ToolError("The message is empty.")
+        if call.name == SEND_TO_TAGGED.name:
+            return await self._to_tagged(call, arguments, caller)
+        other = check_id(arguments["other_agent_id"], "agent", field="other_agent_id")
+        if call.name == SEND_ASYNC.name:
+            return await self._without_waiting(call, other, arguments["message"], caller)
+        message = await self._message(arguments["message"], caller, waits=True)
+        answer = await self._ask(call, other, message)
+        if answer.failed:
+            raise ToolError("", answer.told(other))
+        return Output(answer.told(other), taint=answer.taint)
+
+    async def _without_waiting(self, call: Call, other: str, text: str, caller: Caller) -> Output:
+        message = await self._message(text, caller, waits=False)
+        started = await self._runs.StartRun(
+            run_pb.StartRunRequest(
+                request_id=_request_id(call, other), agent_id=other, messages=[message]
+            )
+        )
+        return Output(
+            {
+                "agent_id": other,
+                "run_id": started.run.id,
+                "message": "Sent. Should the agent answer, you will be told in a later message.",
+            }
+        )
+
+    async def _to_tagged(self, call: Call, arguments: Arguments, caller: Caller) -> Output:
+        found = await self._tagged(arguments["match_all"], arguments["match_some"])
+        found.pop(caller.agent_id, None)
+        if not found:
+            raise ToolError("No other agent has these tags.")
+        if len(found) > MAX_RECIPIENTS:
+            raise ToolError(
+                f"More than {MAX_RECIPIENTS} agents have these tags. Nothing was sent; name more"
+                " tags."
+            )
+        message = await self._message(arguments["message"], caller, waits=True)
+
+        async def ask(agent_id: str) -> _Answer | StrataError:
+            try:
+                return await self._ask(call, agent_id, message)
+            except StrataError as error:
+                return error
+
+        asked = [asyncio.create_task(ask(agent_id)) for agent_id in found]
+        try:
+            answers = await asyncio.gather(*asked)
+        finally:
+            for task in asked:
+                task.cancel()
+        told = [
+            {"agent_id": agent_id, "agent_name": name, "status": "failed", "note": answer.message}
+            if isinstance(answer, StrataError)
+            else answer.told(agent_id, name)
+            for (agent_id, name), answer in zip(found.items(), answers, strict=True)
+        ]
+        if all(each["status"] == "failed" for each in told):
+            raise ToolError("", told)
+        labels = {label for each in answers if isinstance(each, _Answer) for label in each.taint}
+        return Output(told, taint=tuple(sorted(labels)))
+
+    async def _ask(self, call: Call, agent_id: str, message: common.MessageInput) -> _Answer:
+        """Sends the message and collects the answer; a gateway that dies is asked again."""
+        request = run_pb.SendMessageRequest(
+            request_id=_request_id(call, agent_id),
+            agent_id=agent_id,
+            messages=[message],
+            stream_tokens=False,
+        )
+        answer = _Answer()
+        pauses = iter(_PAUSES_S)
+        try:
+            async with asyncio.timeout(self._wait_s):
+                while True:
+                    answer = _Answer()
+                    try:
+                        await self._follow(request, answer)
+                    except UnavailableError:
+                        pause = next(pauses, None)
+                        if pause is None:
+                            raise
+                        await asyncio.sleep(pause)
+                    else:
+                        return answer
+        except TimeoutError:
+            return answer
+
+    async def _follow(self, request: run_pb.SendMessageRequest, answer: _Answer) -> None:
+        stream = self._runs.SendMessage(request)
+        try:
+            async for response in stream:
+                event = response.event
+                answer.run_id = event.run_id
+                if event.HasField("message_stored"):
+                    answer.said += _words(event.message_stored.message)
+                elif event.HasField("run_finished"):
+                    answer.end = event.run_finished
+                    return
+        finally:
+            stream.cancel()
+        raise UnavailableError("The stream of a run ended before the run.")
+
+    async def _tagged(
+        self, match_all: Collection[str], match_some: Collection[str]
+    ) -> dict[str, str]:
+        """Returns the agents with these tags, id to name, and one more than may be at most."""
+        if not match_all and not match_some:
+            raise ToolError("Name a tag in match_all or match_some.")
+        queries = [[*match_all, tag] for tag in match_some] or [list(match_all)]
+        found: dict[str, str] = {}
+        for tags in queries:
+            page = await self._agents.ListAgents(
+                agent_pb.ListAgentsRequest(tags=sorted(set(tags)), page_size=MAX_RECIPIENTS + 2)
+            )
+            found |= {agent.id: agent.name for agent in page.agents}
+        return found
+
+    async def _message(self, text: str, caller: Caller, *, waits: bool) -> common.MessageInput:
+        found = await self._agents.GetAgent(agent_pb.GetAgentRequest(agent_id=caller.agent_id))
+        name = found.agent.name
+        how = (
+            "It waits for your answer: what you reply in this turn is sent to it."
+            if waits
+            else "It does not wait, and your reply is not sent to it. If it needs an answer, send"
+            f" it one with {SEND_ASYNC.name}, if you have that tool."
+        )
+        opening = f"[Message from another agent, {name} ({caller.agent_id}). {how}]"
+        return common.MessageInput(
+            name=name,
+            parts=[common.Part(text=common.TextPart(text=f"{opening}\n\n{text}"))],
+            taint=labels_to_proto(caller.taint),
+        )
+
+
+def _request_id(call: Call, agent_id: str) -> str:
+    """Names the run for ever; short, as keys and the ids of calls may be long."""
+    named = hashlib.sha256(f"{call.key} {agent_id}".encode())
+    return f"agents-{named.hexdigest()}"
+
+
+def _words(message: common.Message) -> Iterable[str]:
+    if message.role != common.ROLE_ASSISTANT:
+        return []
+    text = "".join(part.text.text for part in message.parts)
+    return [text] if text.strip() else []

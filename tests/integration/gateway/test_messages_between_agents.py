@@ -1,0 +1,193 @@
+"""What the gateway does for tools that send messages to other agents, and what they make of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from integration.gateway.world import Gateway, World, eventually, finished, reply, started, stored
+from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
+from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
+from strata.shared.context import RequestContext, use
+from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
+from strata.shared.interceptors.client import ClientChannel
+from strata.tool_execution.builtin.agents import AgentTools
+from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
+
+WAIT = "send_message_to_agent_and_wait_for_reply"
+
+
+@dataclass
+class Talk:
+    """An agent in the middle of a turn, and another one that does what the test says."""
+
+    world: World
+    gateway: Gateway
+    asker: str
+    other: str
+    token: Any
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    answers: Any = None
+
+    @property
+    def runs(self) -> Any:
+        return run_grpc.RunServiceStub(ClientChannel(self.gateway.channel))
+
+    async def ask(
+        self, key: str = "run/step/call", *, wait_s: float = 20, runs: Any = None
+    ) -> Output:
+        """Makes a call of the tool that asks the other agent."""
+        tools = AgentTools(
+            runs or self.runs,
+            agent_grpc.AgentServiceStub(ClientChannel(self.gateway.channel)),
+            wait_s=wait_s,
+        )
+        caller = Caller(self.asker, "", self.token.run_id, "step-1", "", "UTC")
+        arguments = {"message": "Well?", "other_agent_id": self.other}
+        with use(RequestContext(caller=self.token)):
+            return await tools.run(Call("call", WAIT, "", key), arguments, caller)
+
+    def asked(self) -> list[Any]:
+        """The dispatches of the other agent's runs."""
+        return [each for each in self.world.turns.requests if each.agent_id == self.other]
+
+
+@pytest.fixture
+async def talk(world: World) -> AsyncIterator[Talk]:
+    gateway = await world.gateway()
+    talk = Talk(world, gateway, world.new_agent(), world.new_agent(), None)
+    talk.answers = reply("Well.")
+
+    async def script(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        if request.agent_id == talk.other:
+            async for event in talk.answers(request):
+                yield event
+            return
+        yield started()
+        await talk.over.wait()
+        yield finished()
+
+    world.turns.script = script
+    await anext(aiter(gateway.send(talk.asker)))
+    [talk.token] = world.turns.callers
+    yield talk
+    talk.over.set()
+
+
+async def test_a_call_that_is_made_again_finds_what_it_has_asked(talk: Talk) -> None:
+    first = await talk.ask()
+    assert first.value == {"agent_id": talk.other, "status": "answered", "reply": "Well."}
+    assert first.taint == ("web",)
+    assert await talk.ask() == first
+    assert len(talk.asked()) == 1
+    assert talk.asked()[0].sender_agent_id == talk.asker
+    await talk.ask("run/step/call-2")
+    assert len(talk.asked()) == 2
+
+
+async def test_who_waits_too_long_is_told_so_and_gets_the_answer_later(talk: Talk) -> None:
+    go_on = asyncio.Event()
+
+    async def slow(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        yield started()
+        yield stored("Let me see.")
+        await go_on.wait()
+        yield stored("Well.", "message-2")
+        yield finished()
+
+    talk.answers = slow
+    told = (await talk.ask(wait_s=1.0)).value
+    assert (told["status"], told["reply"]) == ("working", "Let me see.")
+    assert "need not be sent again" in told["note"]
+    go_on.set()
+    again = (await talk.ask()).value
+    assert (again["status"], again["reply"]) == ("answered", "Let me see.\n\nWell.")
+    assert len(talk.asked()) == 1
+
+
+class Torn:
+    """A gateway that dies in the middle of a stream, so many times."""
+
+    def __init__(self, runs: Any, times: int) -> None:
+        self._runs = runs
+        self._left = times
+
+    def SendMessage(self, request: Any) -> Any:
+        self._left -= 1
+        stream = self._runs.SendMessage(request)
+        return stream if self._left < 0 else _TornStream(stream)
+
+
+class _TornStream:
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for response in self._stream:
+            if response.event.HasField("run_finished"):
+                raise UnavailableError("The connection was cut.")
+            yield response
+
+    def cancel(self) -> None:
+        self._stream.cancel()
+
+
+async def test_a_gateway_that_dies_is_asked_again_for_the_same_run(talk: Talk) -> None:
+    told = (await talk.ask(runs=Torn(talk.runs, 2))).value
+    assert (told["status"], told["reply"]) == ("answered", "Well.")
+    assert len(talk.asked()) == 1
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "note"),
+    [
+        (run_event_pb2.STOP_REASON_LLM_API_ERROR, "It could not answer"),
+        (run_event_pb2.STOP_REASON_CANCELLED, "It was stopped"),
+    ],
+)
+async def test_an_agent_that_fails_is_a_failed_call(
+    talk: Talk, stop_reason: Any, note: str
+) -> None:
+    async def fails(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        yield started()
+        yield finished(stop_reason)
+
+    talk.answers = fails
+    with pytest.raises(ToolError) as caught:
+        await talk.ask()
+    assert caught.value.value["status"] == "failed"
+    assert note in caught.value.value["note"]
+
+
+async def test_a_run_that_is_over_sends_nothing(talk: Talk) -> None:
+    talk.over.set()
+
+    async def ended() -> bool:
+        return (await talk.gateway.run(talk.token.run_id)).state == run_pb.RUN_STATE_COMPLETED
+
+    await eventually(ended)
+    with pytest.raises(FailedPreconditionError) as caught:
+        await talk.ask()
+    assert caught.value.reason is Reason.RUN_FINISHED
+    assert talk.asked() == []
+
+
+async def test_an_interrupted_run_takes_what_it_waits_for_with_it(talk: Talk) -> None:
+    async def never(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        yield started()
+        await asyncio.Event().wait()
+
+    talk.answers = never
+    asking: Awaitable[Any] = asyncio.ensure_future(talk.ask())
+    await eventually(talk.asked)
+    run = await talk.gateway.start_run(talk.asker, on_busy=run_pb.ON_BUSY_INTERRUPT)
+    assert run.state == run_pb.RUN_STATE_QUEUED
+    with pytest.raises(ToolError) as caught:
+        await asking
+    assert "It was stopped" in caught.value.value["note"]
