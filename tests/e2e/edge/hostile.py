@@ -9,6 +9,8 @@ from typing import Any
 from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from strata.api.common.v1 import message_pb2
+
 KINDS: Mapping[str, str] = {
     "agent_id": "agent",
     "agent_ids": "agent",
@@ -93,6 +95,8 @@ _TEXTS: Mapping[str, str] = {
     "file_names": "notes/secrets.txt",
 }
 _NUMBERS: Mapping[str, int] = {"limit": 50, "page_size": 3, "top_k": 3}
+# Of text, only that of strangers has labels.
+_ENUMS: Mapping[str, int] = {"taint": message_pb2.PROVENANCE_WEB}
 _DEPTH = 4
 
 Ids = Callable[[str], str]
@@ -183,7 +187,7 @@ def _value(field: FieldDescriptor, ids: Ids) -> Any:
             return 0.5
         case FieldDescriptor.TYPE_ENUM:
             assert field.enum_type is not None
-            return field.enum_type.values[1].number
+            return _ENUMS.get(field.name, field.enum_type.values[1].number)
         case _:
             return _NUMBERS.get(field.name, 1)
 

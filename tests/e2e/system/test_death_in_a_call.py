@@ -21,7 +21,7 @@ from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
-from world import World
+from world import World, roles
 
 NAP = """
 import time
@@ -31,6 +31,7 @@ def nap() -> str:
     time.sleep(25)
     return "awake"
 """
+ASK = "send_message_to_agent_and_wait_for_reply"
 NOTE = Call("memory_insert", {"label": "human", "new_str": "Was there."})
 
 
@@ -132,4 +133,24 @@ memory_insert("human", "After.")
     assert marks.read_text() == "done\ndone\n"
     human = (await world.block(agent, "human")).value
     assert (human.count("Before."), human.count("After.")) == (1, 0)
+
+    # Who waits for another agent asks again, and finds the run that it has started.
+    other = await world.make_agent()
+    asking = await world.make_agent(tools=[ASK])
+    held = asyncio.Event()
+    world.model.script(
+        call(ASK, {"message": "The capital?", "other_agent_id": other.id}),
+        Reply(text="Paris, as far as I know.", piece=2, held=held),
+        say("Paris it is."),
+    )
+    known = len(world.model.requests)
+    turn = asyncio.create_task(world.send(asking, "Ask for the capital."))
+    await until(lambda: len(world.model.requests) == known + 2)
+    os.kill(room(either_live), signal.SIGKILL)
+    held.set()
+    assert (await turn).text == "Paris it is."
+    told = returns_of(await world.log(asking))
+    assert told[ASK].status == message_pb2.TOOL_STATUS_OK
+    assert "Paris, as far as I know." in told[ASK].content
+    assert roles(await world.log(other)) == ["system", "user", "assistant"]
     await world.channel.close()

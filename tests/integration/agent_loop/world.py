@@ -240,7 +240,8 @@ async def open_world(
         else:
             factory = ChannelFactory()
             stack.push_async_callback(factory.close)
-            targets: dict[str, str] = {}
+            # No run is started by a tool here.
+            targets: dict[str, str] = {"gateway": "127.0.0.1:1"}
             for build, settings in rooms:
                 started = settings.model_copy(update={"targets": dict(targets)})
                 server = await stack.enter_async_context(serving(build, started))

@@ -23,9 +23,9 @@ def _tags(description: str) -> dict[str, object]:
 SEND_AND_WAIT = Tool(
     name="send_message_to_agent_and_wait_for_reply",
     description=(
-        "Ask another agent and wait for its answer. Use it when you need what only that agent"
-        " knows or can do. It is told who you are. Returns its reply, or says why there is none"
-        " yet; a message that is still being worked on need not be sent again."
+        "Ask another agent of this server a question, or to do a task, and wait until it answers."
+        " It is told who you are. Returns its reply, or says why there is none yet; a message that"
+        " the agent still works on need not be sent again."
     ),
     type=ToolType.MULTI_AGENT,
     # The key of a call names the run that it starts.

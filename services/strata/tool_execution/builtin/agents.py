@@ -127,7 +127,7 @@ class AgentTools:
         message = await self._message(arguments["message"], caller, waits=True)
         answer = await self._ask(call, other, message)
         if answer.failed:
-            raise ToolError("", answer.told(other))
+            raise ToolError("The agent could not answer.", answer.told(other))
         return Output(answer.told(other), taint=answer.taint)
 
     async def _without_waiting(self, call: Call, other: str, text: str, caller: Caller) -> Output:
@@ -176,7 +176,7 @@ class AgentTools:
             for (agent_id, name), answer in zip(found.items(), answers, strict=True)
         ]
         if all(each["status"] == "failed" for each in told):
-            raise ToolError("", told)
+            raise ToolError("No agent could answer.", told)
         labels = {label for each in answers if isinstance(each, _Answer) for label in each.taint}
         return Output(told, taint=tuple(sorted(labels)))
 

@@ -253,7 +253,7 @@ class ToolError(Exception):
         self, message: str, value: Any = None, memory_edits: Iterable[MemoryEdit] = ()
     ) -> None:
         super().__init__(message)
-        self.value = message if value is None else value
+        self.value: Any = message if value is None else value
         self.memory_edits = tuple(memory_edits)
 
 
