@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,16 +53,19 @@ class _Answer:
 
     Attributes:
         said: Its words so far.
+        labels: Where they come from.
         end: How its run ended; None while it goes on.
     """
 
     run_id: str = ""
     said: list[str] = field(default_factory=list)
+    labels: set[common.Provenance.ValueType] = field(default_factory=set)
     end: events.RunFinished | None = None
 
     @property
     def taint(self) -> tuple[str, ...]:
-        return labels_to_domain(self.end.taint) if self.end is not None else ()
+        """Text of strangers in what is told of it."""
+        return labels_to_domain(self.labels)
 
     @property
     def failed(self) -> bool:
@@ -84,7 +87,10 @@ class _Answer:
             why = _UNANSWERED.get(self.end.stop_reason) or (
                 f"It could not answer: {self.end.error.message}"
             )
-        shown = {**who, "status": status, "reply": "\n\n".join(self.said)}
+        shown = {**who, "status": status}
+        if not self.failed:
+            # A failure has no labels, so that it must not have the words either.
+            shown["reply"] = "\n\n".join(self.said)
         return {**shown, "note": why} if why else shown
 
 
@@ -213,9 +219,13 @@ class AgentTools:
                 event = response.event
                 answer.run_id = event.run_id
                 if event.HasField("message_stored"):
-                    answer.said += _words(event.message_stored.message)
+                    message = event.message_stored.message
+                    words = _words(message)
+                    answer.said += words
+                    answer.labels.update(message.provenance if words else ())
                 elif event.HasField("run_finished"):
                     answer.end = event.run_finished
+                    answer.labels.update(answer.end.taint)
                     return
         finally:
             stream.cancel()
@@ -259,7 +269,7 @@ def _request_id(call: Call, agent_id: str) -> str:
     return f"agents-{named.hexdigest()}"
 
 
-def _words(message: common.Message) -> Iterable[str]:
+def _words(message: common.Message) -> Sequence[str]:
     if message.role != common.ROLE_ASSISTANT:
         return []
     text = "".join(part.text.text for part in message.parts)
