@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -70,16 +70,16 @@ def public_methods() -> Mapping[str, Method]:
 
 
 @cache
-def status_of_reasons() -> Mapping[str, str]:
-    """Reason to the status it is sent with, as the comments of ``ErrorReason`` say."""
+def statuses_of_reasons() -> Mapping[str, Collection[str]]:
+    """Reason to the statuses it is sent with, as the comments of ``ErrorReason`` say."""
     found = {}
-    status = ""
+    statuses: Collection[str] = ()
     source = (_PROTOS / "strata/api/errors/v1/error_reason.proto").read_text()
     for comment, reason in re.findall(r"// (.*)\n(?:  //.*\n)*  ERROR_REASON_(\w+) =", source):
-        named = re.match(rf"({_STATUS})[:,]", comment)
+        named = re.match(rf"((?:{_STATUS})(?: or (?:{_STATUS}))*)[:,]", comment)
         # A comment without a status goes on with that of the value before it.
-        status = named.group(1) if named else status
-        found[reason] = status
+        statuses = named.group(1).split(" or ") if named else statuses
+        found[reason] = statuses
     return found
 
 
@@ -108,6 +108,6 @@ def _promised(comment: str) -> frozenset[Promise]:
     for status, inside in _PROMISE.findall(" ".join(comment.split())):
         reasons = _REASON.findall(inside)
         if not reasons:
-            reasons = [reason for reason, of in status_of_reasons().items() if of == status]
+            reasons = [reason for reason, of in statuses_of_reasons().items() if status in of]
         found.update((status, reason) for reason in reasons)
     return frozenset(found)

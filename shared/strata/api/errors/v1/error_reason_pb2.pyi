@@ -33,7 +33,9 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_TENANT_MISSING: _ErrorReason.ValueType  # 4
     """INTERNAL: a store was reached without a tenant in the context."""
     ERROR_REASON_INVALID_FIELD: _ErrorReason.ValueType  # 10
-    """INVALID_ARGUMENT: one or more fields are wrong; see BadRequest.field_violations."""
+    """INVALID_ARGUMENT or OUT_OF_RANGE: one or more fields are wrong, in themselves or
+    beyond the end of what is there; see BadRequest.field_violations.
+    """
     ERROR_REASON_INVALID_ID: _ErrorReason.ValueType  # 11
     """INVALID_ARGUMENT: an id is malformed or of another kind. Metadata: "id", "expected_prefix"."""
     ERROR_REASON_INVALID_PAGE_TOKEN: _ErrorReason.ValueType  # 12
@@ -184,7 +186,9 @@ ERROR_REASON_SCOPE_MISSING: ErrorReason.ValueType  # 3
 ERROR_REASON_TENANT_MISSING: ErrorReason.ValueType  # 4
 """INTERNAL: a store was reached without a tenant in the context."""
 ERROR_REASON_INVALID_FIELD: ErrorReason.ValueType  # 10
-"""INVALID_ARGUMENT: one or more fields are wrong; see BadRequest.field_violations."""
+"""INVALID_ARGUMENT or OUT_OF_RANGE: one or more fields are wrong, in themselves or
+beyond the end of what is there; see BadRequest.field_violations.
+"""
 ERROR_REASON_INVALID_ID: ErrorReason.ValueType  # 11
 """INVALID_ARGUMENT: an id is malformed or of another kind. Metadata: "id", "expected_prefix"."""
 ERROR_REASON_INVALID_PAGE_TOKEN: ErrorReason.ValueType  # 12
