@@ -102,7 +102,7 @@ async def test_a_server_that_dies_in_a_call_leaves_the_outcome_open(mcp: Mcp) ->
     await mcp.program("mortal", tool("die"), tool("echo"))
     said = await mcp.refused("mortal__die")
     assert "the outcome is unknown" in said
-    assert "out of cheese" in said
+    assert "the program ended with exit code 3; the program said: out of cheese" in said
     assert json.loads(await mcp.run("mortal__echo", n=1)) == {"n": 1}
 
 

@@ -106,7 +106,9 @@ class Way:
                 if program.too_long:
                     return f"a message exceeds {self.message_bytes} bytes"
                 words = program.last_words
-                return f"the program said: {words[-500:]}" if words else ""
+                said = f"the program said: {words[-500:]}" if words else ""
+                ended = f"the program {program.end}" if program.end else ""
+                return "; ".join(each for each in (ended, said) if each)
 
             yield Streams(incoming, outgoing, told)
 

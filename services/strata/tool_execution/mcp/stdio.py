@@ -55,6 +55,14 @@ class Program:
         """The end of what it wrote to its error output."""
         return self._words.decode("utf-8", "replace").strip()
 
+    @property
+    def end(self) -> str:
+        """How it ended, in words; empty while it runs."""
+        code = self._process.returncode
+        if code is None:
+            return ""
+        return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
     async def read(self, sink: Any, limit: int) -> None:
         """Passes messages on until the program ends its output or writes too long a line."""
         stdout = self._process.stdout
@@ -76,6 +84,8 @@ class Program:
                         await sink.send(message)
                     except (anyio.ClosedResourceError, anyio.BrokenResourceError):
                         return
+            # Its output ends a moment before it does; then it is known how.
+            await self._gone()
 
     async def write(self, source: Any) -> None:
         """Passes messages to the program until there are no more, or it takes none."""

@@ -1,0 +1,48 @@
+"""Programs that a room starts are not touched by gRPC (see `strata.shared.forks`)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import strata
+
+ENTRIES = (
+    *(f"strata.{room}.main" for room in ("gateway", "agent_loop", "core_memory", "recall")),
+    *("strata.archival.main", "strata.tool_execution.main", "strata.tool_execution.runner.main"),
+    *("strata.cli.main", "strata.cli.commands.up", "strata.embedded.vectors.server"),
+)
+# What the C library has is what gRPC reads.
+LOOK = """
+import ctypes, importlib, sys
+
+class Look:
+    def find_spec(self, name, path=None, target=None):
+        if name == "grpc":
+            getenv = ctypes.CDLL(None).getenv
+            getenv.restype = ctypes.c_char_p
+            print("grpc finds", getenv(b"GRPC_ENABLE_FORK_SUPPORT"))
+
+sys.meta_path.insert(0, Look())
+importlib.import_module(sys.argv[1])
+import grpc
+"""
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_grpc_is_told_before_it_is_imported(entry: str) -> None:
+    variables = {name: value for name, value in os.environ.items() if "GRPC" not in name}
+    variables["PYTHONPATH"] = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK, entry],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.split("\n")[0] == "grpc finds b'false'"
