@@ -98,3 +98,14 @@ def test_the_newest_place_is_named_first_and_replies_only_if_nothing_else_is_lef
         TaintSource(mcp, block_label="human"),
     )
     assert sources_of([reply], {}) == (TaintSource(web, "3"),)
+
+
+def test_a_message_that_was_sent_with_a_label_is_a_place_beside_others() -> None:
+    web = Provenance.WEB
+    part = ToolReturn("c1", "fetch", ToolStatus.OK, "", provenance=web)
+    fetched = Message("1", MessageRole.TOOL, (part,))
+    sent = Message("2", MessageRole.USER, (), provenance=(Provenance.USER, web))
+    assert sources_of([fetched, sent], {}) == (
+        TaintSource(web, "2"),
+        TaintSource(web, "1", "fetch", "c1"),
+    )
