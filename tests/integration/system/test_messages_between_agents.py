@@ -253,6 +253,20 @@ async def test_an_agent_that_needs_a_person_says_so(world: World) -> None:
     assert "a person has to approve" in told["note"]
 
 
+async def test_whatever_an_agent_is_called_it_can_speak(world: World) -> None:
+    ada = await make(world, "Dr.\u00a0Ada \U0001f469\u200d\U0001f52c", tools=TOOLS)
+    bob = await make(world, "Bob")
+    world.model.script(ask(bob, "Hello?"), say("Hello."), say("He is there."))
+    [(status, told)] = returned(await world.send(ada, "Greet Bob."))
+    assert (status, told) == (
+        "OK",
+        {"agent_id": bob.id, "status": "answered", "reply": "Hello."},
+    )
+    said = (await world.log(bob))[1]
+    assert ada.name in text_of(said)
+    assert said.name.startswith("Dr.Ada \U0001f469\U0001f52c")
+
+
 async def test_there_is_no_such_agent(world: World) -> None:
     ada = await make(world, "Ada", tools=TOOLS)
     for name, what in (

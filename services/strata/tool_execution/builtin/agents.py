@@ -57,7 +57,6 @@ class _Answer:
         end: How its run ended; None while it goes on.
     """
 
-    run_id: str = ""
     said: list[str] = field(default_factory=list)
     labels: set[common.Provenance.ValueType] = field(default_factory=set)
     end: events.RunFinished | None = None
@@ -217,7 +216,6 @@ class AgentTools:
         try:
             async for response in stream:
                 event = response.event
-                answer.run_id = event.run_id
                 if event.HasField("message_stored"):
                     message = event.message_stored.message
                     words = _words(message)
@@ -257,7 +255,8 @@ class AgentTools:
         )
         opening = f"[Message from another agent, {name} ({caller.agent_id}). {how}]"
         return common.MessageInput(
-            name=name,
+            # Of an agent's name more is allowed than of a speaker's, such as joined emoji.
+            name="".join(character for character in name if character.isprintable()),
             parts=[common.Part(text=common.TextPart(text=f"{opening}\n\n{text}"))],
             taint=labels_to_proto(caller.taint),
         )
