@@ -127,18 +127,22 @@ def _request_to_json(value: common.ApprovalRequestPart) -> Part:
     if value.waiting_calls:
         stored["waiting_calls"] = [_call_to_json(call) for call in value.waiting_calls]
     if value.bindings:
-        stored["bindings"] = [
-            {
-                "tool_call_id": bound.tool_call_id,
-                "tool_version": bound.tool_version,
-                "arguments_hash": bound.arguments_hash,
-            }
-            for bound in value.bindings
-        ]
+        stored["bindings"] = [_binding_to_json(bound) for bound in value.bindings]
     if value.taint:
         stored["taint"] = [_source_to_json(source) for source in value.taint]
     if value.default_decision == tool.DEFAULT_DECISION_APPROVE:
         stored["default_approve"] = True
+    return stored
+
+
+def _binding_to_json(bound: common.ApprovalBinding) -> Part:
+    stored: dict[str, Any] = {
+        "tool_call_id": bound.tool_call_id,
+        "tool_version": bound.tool_version,
+        "arguments_hash": bound.arguments_hash,
+    }
+    if bound.by_client:
+        stored["by_client"] = True
     return stored
 
 
@@ -187,6 +191,8 @@ def _decision_to_json(value: common.ApprovalDecision) -> Part:
         stored["client_status"] = _STATUS.get(value.client_status, "")
     if value.arguments_hash:
         stored["arguments_hash"] = value.arguments_hash
+    if value.client_taint:
+        stored["client_taint"] = [provenance_to_text(label) for label in value.client_taint]
     return stored
 
 
@@ -210,8 +216,14 @@ def _response_from_json(part: Part) -> common.ApprovalResponsePart:
 
 def _decision_from_json(part: Part) -> common.ApprovalDecision:
     status = _STATUS_BACK[part.get("client_status", "")]
-    rest = {name: value for name, value in part.items() if name != "client_status"}
-    return common.ApprovalDecision(client_status=status, **rest)
+    taint = [provenance_from_text(label) for label in part.get("client_taint", ())]
+    rest = {key: value for key, value in part.items() if not key.startswith("client_")}
+    return common.ApprovalDecision(
+        client_status=status,
+        client_taint=taint,
+        client_return=part.get("client_return"),
+        **rest,
+    )
 
 
 def _summary_to_json(value: common.SummaryPart) -> Part:

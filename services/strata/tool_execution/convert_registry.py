@@ -40,6 +40,14 @@ _TYPES = {
     tool_pb2.TOOL_TYPE_CUSTOM: ToolType.CUSTOM,
     tool_pb2.TOOL_TYPE_CLIENT: ToolType.CLIENT,
 }
+# What only a tool needs that runs here. Whom a client asks before it runs one is its own affair.
+_NOT_FOR_CLIENTS = (
+    "secret_names",
+    "pip_requirements",
+    "allowed_hosts",
+    "default_requires_approval",
+    "enable_parallel_execution",
+)
 _EFFECTS = {wire: effect for effect, wire in EFFECTS.items()}
 
 
@@ -97,8 +105,8 @@ def to_tool(request: pb.UpsertToolRequest) -> tuple[Tool, Request]:
     found.refuse()
     own = OwnDefinition(
         id=new_id("tool"),
-        source_code=request.source_code,
-        function=derived.function,
+        source_code="" if kind is ToolType.CLIENT else request.source_code,
+        function="" if kind is ToolType.CLIENT else derived.function,
         requires_approval=request.default_requires_approval,
         pip_requirements=tuple(requirements),
         secret_names=tuple(sorted(secrets)),
@@ -195,12 +203,22 @@ def _custom(source: str, name: str, parameters: str, found: Violations) -> Deriv
 
 
 def _client(request: pb.UpsertToolRequest, found: Violations) -> DerivedTool:
-    for field in ("source_code", "secret_names", "pip_requirements", "allowed_hosts"):
+    for field in _NOT_FOR_CLIENTS:
         found.unless(not getattr(request, field), field, "is not for a tool that the client runs")
-    found.unless(bool(request.name), "name", "must be set for a tool that the client runs")
-    found.unless(
-        bool(request.parameters_json), "parameters_json", "must be set for a client's tool"
-    )
+    if request.source_code:
+        derived = _custom(request.source_code, request.name, request.parameters_json, found)
+        found.unless(
+            not derived.takes_agent_state,
+            "source_code",
+            f"takes {AGENT_STATE}, which a tool that the client runs does not get",
+        )
+        return derived
+    for field in ("name", "parameters_json"):
+        found.unless(
+            bool(getattr(request, field)),
+            field,
+            "must be set for a tool that the client runs, if there is no source_code",
+        )
     schema = _given(request.parameters_json, found) if request.parameters_json else None
     return DerivedTool("", "", schema or {})
 

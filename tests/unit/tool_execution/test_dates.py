@@ -5,8 +5,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from strata.shared.tool_returns import TIME_FORMAT
 from strata.tool_execution.domain.dates import end_of, start_of, time_ago, zone
-from strata.tool_execution.domain.packaging import TIME_FORMAT
 from strata.tool_execution.domain.tools import ToolError
 
 BERLIN = ZoneInfo("Europe/Berlin")

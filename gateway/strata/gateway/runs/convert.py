@@ -43,7 +43,7 @@ _ROLES = frozenset(
         message_pb2.ROLE_ASSISTANT,
     }
 )
-_UNTRUSTED = frozenset({message_pb2.PROVENANCE_WEB, message_pb2.PROVENANCE_MCP})
+UNTRUSTED = frozenset({message_pb2.PROVENANCE_WEB, message_pb2.PROVENANCE_MCP})
 _ON_BUSY = {
     pb.ON_BUSY_UNSPECIFIED: OnBusy.ENQUEUE,
     pb.ON_BUSY_ENQUEUE: OnBusy.ENQUEUE,
@@ -168,7 +168,7 @@ def _message_violations(messages: Sequence[message_pb2.MessageInput]) -> Iterato
                 yield FieldViolation(
                     f"{field}.{name}", f"must be at most {_MAX_NAME} printable characters"
                 )
-        if not _UNTRUSTED.issuperset(message.taint):
+        if not UNTRUSTED.issuperset(message.taint):
             yield FieldViolation(f"{field}.taint", "must hold WEB and MCP alone")
         yield from _part_violations(f"{field}.parts", message.parts)
 

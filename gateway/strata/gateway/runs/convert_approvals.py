@@ -13,6 +13,7 @@ from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.gateway.runs.approvals import Approval, ApprovalFilter, AskedApproval, OnApproval
 from strata.gateway.runs.convert import (
     MAX_CHARACTERS,
+    UNTRUSTED,
     principal_of,
     refuse,
     run_violations,
@@ -193,6 +194,10 @@ def _shape(request: pb.RespondToApprovalRequest) -> Iterator[FieldViolation]:
             yield FieldViolation(f"{field}.client_status", "must be OK or FAILED")
         elif each.client_status and not each.HasField("client_return"):
             yield FieldViolation(f"{field}.client_status", "belongs to a client_return")
+        if not set(each.client_taint) <= UNTRUSTED:
+            yield FieldViolation(f"{field}.client_taint", "must be WEB or MCP")
+        elif each.client_taint and not each.HasField("client_return"):
+            yield FieldViolation(f"{field}.client_taint", "belongs to a client_return")
 
 
 def _mismatches(
@@ -206,7 +211,14 @@ def _mismatches(
         )
         return
     hashes = {bound.tool_call_id: bound.arguments_hash for bound in asked.bindings}
+    by_client = {bound.tool_call_id for bound in asked.bindings if bound.by_client}
     for index, each in enumerate(request.decisions):
+        if each.tool_call_id in by_client and each.approve and not each.HasField("client_return"):
+            yield FieldViolation(
+                f"decisions[{index}].client_return",
+                "must be set: the tool is run by the client, so the call cannot be approved; to"
+                " deny it, leave approve unset",
+            )
         if each.arguments_hash and each.arguments_hash != hashes.get(each.tool_call_id):
             yield FieldViolation(
                 f"decisions[{index}].arguments_hash", "is not that of the call's arguments"

@@ -211,7 +211,9 @@ def approval_request_from_proto(wire: pb.ApprovalRequestPart) -> ApprovalRequest
         tuple(_call_from_proto(call) for call in wire.tool_calls),
         tuple(_call_from_proto(call) for call in wire.waiting_calls),
         tuple(
-            ApprovalBinding(bound.tool_call_id, bound.tool_version, bound.arguments_hash)
+            ApprovalBinding(
+                bound.tool_call_id, bound.tool_version, bound.arguments_hash, bound.by_client
+            )
             for bound in wire.bindings
         ),
         expires,
@@ -231,6 +233,7 @@ def approval_request_to_proto(part: ApprovalRequest) -> pb.ApprovalRequestPart:
                 tool_call_id=bound.tool_call_id,
                 tool_version=bound.tool_version,
                 arguments_hash=bound.arguments_hash,
+                by_client=bound.by_client,
             )
             for bound in part.bindings
         ],
@@ -255,6 +258,7 @@ def approval_response_from_proto(wire: pb.ApprovalResponsePart) -> ApprovalRespo
                 each.client_return if each.HasField("client_return") else None,
                 each.client_status == pb.TOOL_STATUS_FAILED,
                 each.arguments_hash,
+                labels_from_proto(each.client_taint),
             )
             for each in wire.decisions
         ),
@@ -295,6 +299,7 @@ def _response_to_proto(part: ApprovalResponse) -> pb.ApprovalResponsePart:
                     pb.TOOL_STATUS_FAILED if each.client_failed else pb.TOOL_STATUS_UNSPECIFIED
                 ),
                 arguments_hash=each.arguments_hash,
+                client_taint=labels_to_proto(each.client_taint),
             )
             for each in part.decisions
         ],

@@ -60,6 +60,8 @@ def _tool(wire: tool_service_pb2.Tool) -> Tool:
         requires_approval=wire.default_requires_approval,
         version=wire.version,
         returns_from=next(iter(labels_from_proto([wire.returns_from])), None),
+        by_client=wire.type == tool_pb2.TOOL_TYPE_CLIENT,
+        return_char_limit=wire.return_char_limit,
     )
 
 

@@ -1,5 +1,8 @@
 """Requests for the approval of tool calls, and answers to them.
 
+A call of a tool that the client runs is asked for in the same way (decision 0092): its answer is
+what the tool returned.
+
 A request is stored as one message that holds all of the reply: its text, the calls that wait for a
 person and those that wait with them. The calls become calls of an assistant message only together
 with their returns, so that no window ever holds a call without a return.
@@ -16,8 +19,10 @@ from typing import TYPE_CHECKING
 from strata.agent_loop.models.domain import ToolCall
 
 if TYPE_CHECKING:
-    # It knows messages, and those know requests.
+    # They know messages, and those know requests.
+    from strata.agent_loop.domain.messages import Provenance
     from strata.agent_loop.domain.taint import TaintSource
+    from strata.agent_loop.domain.tools import ToolSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +33,13 @@ class ApprovalBinding:
         tool_call_id: The call.
         tool_version: Names the definition of the tool that was asked for; empty if not known.
         arguments_hash: See `arguments_hash`.
+        by_client: The client runs the tool: the decision brings what it returned, or denies.
     """
 
     tool_call_id: str
     tool_version: str
     arguments_hash: str
+    by_client: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +48,8 @@ class ApprovalRequest:
 
     Attributes:
         approval_id: Its id.
-        tool_calls: Calls that need a decision, with the arguments that they would run with.
+        tool_calls: Calls that need a decision, or that the client makes, with the arguments that
+            they would run with.
         waiting_calls: Calls of the reply that need none; they run after the answer.
         bindings: One per call, in the order of the reply.
         expire_time: When the default decision is taken.
@@ -56,6 +64,11 @@ class ApprovalRequest:
     expire_time: datetime | None = None
     taint: tuple[TaintSource, ...] = ()
     default_approve: bool = False
+
+    @property
+    def by_client(self) -> frozenset[str]:
+        """Ids of the calls that the client makes."""
+        return frozenset(bound.tool_call_id for bound in self.bindings if bound.by_client)
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -75,6 +88,7 @@ class Decision:
         client_return: What the client's own tool returned in its place; None if it ran none.
         client_failed: That tool failed.
         arguments_hash: What the decision says that the arguments were; empty for nothing.
+        client_taint: Untrusted labels of what the client's tool returned.
     """
 
     tool_call_id: str
@@ -83,6 +97,7 @@ class Decision:
     client_return: str | None = None
     client_failed: bool = False
     arguments_hash: str = ""
+    client_taint: tuple[Provenance, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +125,20 @@ def arguments_hash(arguments: str) -> str:
     return hashlib.sha256(arguments.encode("utf-8", "replace")).hexdigest()
 
 
-def bindings_of(calls: Iterable[ToolCall], versions: dict[str, str]) -> tuple[ApprovalBinding, ...]:
+def bindings_of(calls: Iterable[ToolCall], toolset: ToolSet) -> tuple[ApprovalBinding, ...]:
     """Returns what decisions about calls are bound to.
 
     Args:
         calls: The calls of a reply, in its order.
-        versions: Versions of tools, by name.
+        toolset: What is known of the tools.
     """
+    found = ((call, toolset.find(call.name)) for call in calls)
     return tuple(
-        ApprovalBinding(call.id, versions.get(call.name, ""), arguments_hash(call.arguments))
-        for call in calls
+        ApprovalBinding(
+            call.id,
+            tool.version if tool is not None else "",
+            arguments_hash(call.arguments),
+            tool is not None and tool.by_client,
+        )
+        for call, tool in found
     )

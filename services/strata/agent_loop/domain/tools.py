@@ -46,6 +46,8 @@ class Tool:
         requires_approval: Every call waits for a person.
         version: Names exactly this definition.
         returns_from: The untrusted label of what it returns; None if strangers do not write it.
+        by_client: The client runs it: every call waits for its answer.
+        return_char_limit: Most characters of a return that the model is shown.
     """
 
     schema: ToolSchema
@@ -54,6 +56,8 @@ class Tool:
     requires_approval: bool = False
     version: str = ""
     returns_from: Provenance | None = None
+    by_client: bool = False
+    return_char_limit: int = 50_000
 
     @property
     def name(self) -> str:

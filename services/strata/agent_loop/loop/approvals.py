@@ -27,7 +27,10 @@ from strata.agent_loop.loop.nesting import joined, recorded
 from strata.agent_loop.loop.packaging import (
     DEPENDED,
     EXPIRED,
+    NO_RETURN,
+    NO_RETURN_IN_TIME,
     NOT_REACHED,
+    NOT_WAITED_FOR,
     OUTCOME_UNKNOWN,
     UNANSWERED,
     denied,
@@ -43,6 +46,7 @@ from strata.agent_loop.models.domain import (
     Usage,
 )
 from strata.shared.ids import new_id
+from strata.shared.tool_returns import clip
 
 # Journals are kept for a day at least.
 _JOURNALLED = timedelta(hours=23)
@@ -118,7 +122,9 @@ class OpenRequest:
         return {
             call.id: versions.get(call.id, "")
             for call in self.request.tool_calls
-            if answer.of(call.id).approve and answer.of(call.id).client_return is None
+            if answer.of(call.id).approve
+            and answer.of(call.id).client_return is None
+            and call.id not in self.request.by_client
         }
 
     def given(
@@ -149,16 +155,22 @@ class OpenRequest:
     def _told(
         self, call: ToolCall, now: datetime, zone: str, mine: bool, toolset: ToolSet
     ) -> ToolResult | None:
+        by_client = call.id in self.request.by_client
         if self.answer is None:
             expires = self.request.expire_time
             over = expires is not None and expires <= now and not self.request.default_approve
-            text = EXPIRED if over else UNANSWERED
+            if by_client:
+                text = NO_RETURN_IN_TIME if over else NOT_WAITED_FOR
+            else:
+                text = EXPIRED if over else UNANSWERED
             return own_result(call, ToolStatus.FAILED, text, now, zone)
         decision = self.answer.of(call.id)
         if decision.client_return is not None:
             return _by_client(call, decision, now, zone, toolset)
         if not decision.approve:
             return own_result(call, ToolStatus.FAILED, denied(decision.reason), now, zone)
+        if by_client:
+            return own_result(call, ToolStatus.FAILED, NO_RETURN, now, zone)
         if mine:
             return None
         if not self.begun:
@@ -261,18 +273,21 @@ def request_for(
         now: The time.
         default_s: Seconds if no rule says anything.
         taint: Where the model had read text of strangers.
-        default_approve: The default decision is to approve.
+        default_approve: The default decision is to approve; not if the client makes one of them.
     """
     asked = {call.id: call for call in gated}
     shown = [asked.get(call.id, call) for call in calls]
+    bindings = bindings_of(shown, toolset)
+    # What the client makes cannot be approved in its place.
+    clients = {bound.tool_call_id for bound in bindings if bound.by_client}
     return ApprovalRequest(
         approval_id=new_id("approval"),
         tool_calls=tuple(call for call in shown if call.id in asked),
         waiting_calls=tuple(call for call in shown if call.id not in asked),
-        bindings=bindings_of(shown, {tool.name: tool.version for tool in toolset.tools}),
+        bindings=bindings,
         expire_time=now + timedelta(seconds=min(timeouts, default=default_s)),
         taint=taint,
-        default_approve=default_approve,
+        default_approve=default_approve and clients.isdisjoint(asked),
     )
 
 
@@ -292,12 +307,16 @@ def coming_taint(
 def _by_client(
     call: ToolCall, decision: Decision, now: datetime, zone: str, toolset: ToolSet
 ) -> ToolResult:
-    status = ToolStatus.FAILED if decision.client_failed else ToolStatus.OK
-    result = own_result(call, status, decision.client_return or "", now, zone)
-    # Not the system's own words: what clients return is what a tool said, or what strangers wrote.
     tool = toolset.find(call.name)
+    status = ToolStatus.FAILED if decision.client_failed else ToolStatus.OK
+    text = decision.client_return or ""
+    if tool is not None:
+        text, _ = clip(text, tool.return_char_limit)
+    result = own_result(call, status, text, now, zone)
+    # Not the system's own words: what clients return is what a tool said, or what strangers wrote.
     label = (tool.returns_from if tool is not None else None) or Provenance.TOOL
-    return replace(result, tool_return=replace(result.tool_return, provenance=label))
+    told = replace(result.tool_return, provenance=label, taint=decision.client_taint)
+    return replace(result, tool_return=told)
 
 
 def _ids(request: ApprovalRequest) -> set[str]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import replace
 
-from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.models.domain import (
     FinishReason,
     ModelReply,
@@ -15,6 +15,7 @@ from strata.agent_loop.models.domain import (
     ToolCall,
 )
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_AN_OBJECT, NOT_JSON
+from strata.shared.tool_arguments import ArgumentsError, fit_arguments
 
 _MAX_SHOWN = 200
 
@@ -66,6 +67,22 @@ def refusal(call: ToolCall, tools: ToolSet, finish: FinishReason, *, last: bool)
             " incomplete and was not run."
         )
     return problem
+
+
+def fitted(tool: Tool, arguments: str) -> tuple[str, str | None]:
+    """Returns the arguments of a call as a client gets them, and what is wrong with them.
+
+    Of all other tools the room that runs them sees to that.
+
+    Args:
+        tool: A tool that the client runs.
+        arguments: A JSON object.
+    """
+    try:
+        given = fit_arguments(tool.name, tool.schema.parameters, arguments)
+    except ArgumentsError as error:
+        return arguments, str(error)
+    return json.dumps(given, ensure_ascii=False), None
 
 
 def runnable(call: ToolCall) -> ToolCall:

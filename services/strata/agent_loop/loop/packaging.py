@@ -11,7 +11,9 @@ from strata.agent_loop.domain.messages import NestedCall, Provenance, ToolReturn
 from strata.agent_loop.domain.tools import ToolResult
 from strata.agent_loop.models.domain import ToolCall
 from strata.agent_loop.prompts.system_message import format_time
-from strata.agent_loop.rules.refusals import DENIED, NOT_STARTED_WITH
+from strata.agent_loop.prompts.system_message import zone as time_zone
+from strata.agent_loop.rules.refusals import BY_CLIENT, DENIED, NOT_STARTED_WITH
+from strata.shared.tool_returns import packed
 
 MIN_RETURN_CHARS = 5000
 _WINDOW_SHARE = 0.2
@@ -47,6 +49,11 @@ def with_calls(text: str, calls: Sequence[NestedCall]) -> str:
 
 EXPIRED = f"{DENIED} Nobody answered before the deadline of the request."
 UNANSWERED = f"{DENIED} The user did not answer the request and went on with another message."
+NO_RETURN = f"{BY_CLIENT}, and it gave no return."
+NO_RETURN_IN_TIME = f"{BY_CLIENT}, which gave no return before the deadline of the request."
+NOT_WAITED_FOR = (
+    f"{BY_CLIENT}, which had given no return when the conversation went on with another message."
+)
 NOT_REACHED = (
     f"{NOT_STARTED_WITH} it was approved, but the run that had the approval ended before it came"
     " to the call. Ask for it again if it is still wanted."
@@ -61,8 +68,7 @@ def denied(reason: str) -> str:
 
 def package(status: ToolStatus, message: str | Mapping[str, Any], now: datetime, zone: str) -> str:
     """Returns the JSON text that stands for a tool's return."""
-    body = {"status": status.value, "message": message, "time": format_time(now, zone)}
-    return json.dumps(body, ensure_ascii=False, indent=2)
+    return packed(status.value, message, now.astimezone(time_zone(zone)))
 
 
 def pack_summary(text: str, made: datetime | None, zone: str) -> str:

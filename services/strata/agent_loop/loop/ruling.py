@@ -15,12 +15,17 @@ from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, 
 from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.tool_rules import rules_in_force
 from strata.agent_loop.domain.tools import CODE_TOOLS, ToolSet
-from strata.agent_loop.loop.calls import refusal
+from strata.agent_loop.loop.calls import fitted, refusal, runnable
 from strata.agent_loop.loop.requests import Offer
 from strata.agent_loop.models.domain import FinishReason, ModelReply, ToolCall, ToolChoice
 from strata.agent_loop.rules.history import Called, called_by, calls_of
 from strata.agent_loop.rules.prefilled import merged
-from strata.agent_loop.rules.refusals import CONSTRAINT, INVALID_PREFILLED, NOT_APPROVED
+from strata.agent_loop.rules.refusals import (
+    BY_CLIENT,
+    CONSTRAINT,
+    INVALID_PREFILLED,
+    NOT_APPROVED,
+)
 from strata.agent_loop.rules.solver import ToolRulesSolver
 from strata.shared.tool_rules import rule_element
 
@@ -148,8 +153,7 @@ class StepRules:
         for number, call in enumerate(reply.tool_calls):
             last = number == len(reply.tool_calls) - 1
             if self.in_turn and number:
-                problem = refusal(call, toolset, reply.finish_reason, last=last)
-                verdict = Verdict(call.arguments, problem)
+                verdict = self._of(call, toolset, reply.finish_reason, last=last)
             else:
                 verdict = self._by_rules(call, before, toolset, reply.finish_reason, last=last)
             if verdict.refusal is not None:
@@ -197,7 +201,8 @@ class StepRules:
         verdict = self._by_rules(call, before, toolset, finish, last=last)
         if verdict.refusal is None and self._gated(call.name, toolset, tainted=tainted):
             # It could not be foreseen when the others of the reply were asked for.
-            return Verdict(call.arguments, f"{NOT_APPROVED}; it was not run. Call it alone.")
+            why = _whom_it_waits_for(call.name, toolset)
+            return Verdict(call.arguments, f"{why}; it was not run. Call it alone.")
         return verdict
 
     def judge_nested(
@@ -230,8 +235,8 @@ class StepRules:
             return Verdict(call.arguments, why)
         if self._gated(name, toolset, tainted=tainted):
             why = (
-                f"{NOT_APPROVED}, which running code cannot wait for; it was not run. Call it"
-                " outside of code."
+                f"{_whom_it_waits_for(name, toolset)}, which running code cannot wait for; it was"
+                " not run. Call it outside of code."
             )
             return Verdict(call.arguments, why)
         return verdict
@@ -239,7 +244,7 @@ class StepRules:
     def _gated(self, name: str, toolset: ToolSet, *, tainted: bool) -> bool:
         tool = toolset.find(name)
         gates = self.solver.gates(name, tainted=tainted)
-        return tool is not None and (tool.requires_approval or gates)
+        return tool is not None and (tool.by_client or tool.requires_approval or gates)
 
     def _changed(self, call: ToolCall, toolset: ToolSet) -> str | None:
         tool = toolset.find(call.name)
@@ -268,7 +273,16 @@ class StepRules:
         assert tool is not None
         given = allowance.prefilled.get(call.name, ())
         arguments, wrong = merged(call.arguments, given, tool.schema.parameters)
-        return Verdict(arguments, wrong, invalid=wrong is not None)
+        if wrong is not None:
+            return Verdict(arguments, wrong, invalid=True)
+        return Verdict(*fitted(tool, arguments)) if tool.by_client else Verdict(arguments)
+
+    def _of(self, call: ToolCall, toolset: ToolSet, finish: FinishReason, *, last: bool) -> Verdict:
+        """Says what becomes of a call whatever the rules say."""
+        problem, tool = refusal(call, toolset, finish, last=last), toolset.find(call.name)
+        if problem is None and tool is not None and tool.by_client:
+            return Verdict(*fitted(tool, runnable(call).arguments))
+        return Verdict(call.arguments, problem)
 
     def reminder(self, calls: Sequence[Called], names: Collection[str]) -> str | None:
         """Returns what to tell a model that wants to end the turn; None if it may.
@@ -301,3 +315,8 @@ class StepRules:
     def _hints(self, call: ToolCall, before: Sequence[Called]) -> str:
         told = self.solver.hints(call.name, before)
         return _HINTS + "\n".join(f"\t- {rule_element(text)}" for text in told) if told else ""
+
+
+def _whom_it_waits_for(name: str, toolset: ToolSet) -> str:
+    tool = toolset.find(name)
+    return BY_CLIENT if tool is not None and tool.by_client else NOT_APPROVED

@@ -24,7 +24,7 @@ from strata.agent_loop.domain.tools import (
 )
 from strata.agent_loop.loop.calls import runnable
 from strata.agent_loop.loop.failures import ends_run
-from strata.agent_loop.loop.nesting import Before, CodeCalls, Known, joined, recorded
+from strata.agent_loop.loop.nesting import Before, CodeCalls, Known, joined, labels_in, recorded
 from strata.agent_loop.loop.packaging import (
     CANCELLED,
     NOT_STARTED,
@@ -80,7 +80,8 @@ class StepCalls:
         self._bench = bench
         self._record = record
         self._resumed = resumed
-        self._results: dict[str, ToolResult] = {**(given or {}), **record.results}
+        self._given = given or {}
+        self._results: dict[str, ToolResult] = {**self._given, **record.results}
         self._unrecorded: list[ToolResult] = []
         self._started: set[str] = set()
         self._code: dict[str, CodeCalls] = {}
@@ -151,6 +152,12 @@ class StepCalls:
         rules, verdicts = self._bench.rules, {}
         before, tainted = list(rules.history), rules.tainted
         for call in self._record.reply.tool_calls:
+            if call.id in self._given:
+                told = self._given[call.id].tool_return
+                verdicts[call.id] = Verdict(call.arguments)
+                before += made_by(told)
+                tainted = tainted or bool(taint_of(labels_in(self._given[call.id])))
+                continue
             verdicts[call.id] = self._judge(call, before, tainted=tainted)
             if verdicts[call.id].refusal is None:
                 before.append(Called(call.name))

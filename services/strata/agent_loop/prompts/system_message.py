@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
+from strata.shared.tool_returns import TIME_FORMAT
+
 PLACEHOLDER = "{CORE_MEMORY}"
 _SEPARATOR = "\n\n"
 _OPEN, _CLOSE = "<memory_metadata>", "</memory_metadata>"
@@ -65,7 +67,7 @@ def zone(name: str) -> tzinfo:
 
 def format_time(moment: datetime, timezone: str) -> str:
     """Returns a time as the model reads it: ``2026-11-21 08:43:09 PM UTC+0000``."""
-    return moment.astimezone(zone(timezone)).strftime("%Y-%m-%d %I:%M:%S %p %Z%z")
+    return moment.astimezone(zone(timezone)).strftime(TIME_FORMAT)
 
 
 def render_metadata(metadata: Metadata) -> str:

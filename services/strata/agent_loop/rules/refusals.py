@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from strata.shared.tool_arguments import INVALID
+
 CONSTRAINT = "[ToolConstraintError]"
 NOT_JSON = "The arguments are not valid JSON"
 NOT_AN_OBJECT = "The arguments must be a JSON object"
@@ -9,6 +11,8 @@ INVALID_PREFILLED = "Invalid prefilled tool arguments from tool rules"
 """For arguments that a rule has wrong (observed §8)."""
 NOT_RUN = "The tool could not be run:"
 NOT_APPROVED = "The call needs the approval of a person"
+BY_CLIENT = "The call is made by the client"
+"""For calls of the client's tools that it was not asked for, or has not made."""
 DENIED = "Error: request to call tool denied."
 """For calls that a person, or the deadline, has denied (observed §9)."""
 NOT_STARTED_WITH = "The call was not started:"
@@ -21,6 +25,8 @@ _ALL = (
     INVALID_PREFILLED,
     NOT_RUN,
     NOT_APPROVED,
+    BY_CLIENT,
+    INVALID,
     DENIED,
     NOT_STARTED_WITH,
 )

@@ -283,9 +283,7 @@ class OwnTools:
         if tool.type is ToolType.MCP:
             return await self._mcp.run(tool, arguments)
         if tool.type is not ToolType.CUSTOM:
-            raise ToolError(
-                f"{tool.name} is run by the client, which this release cannot wait for."
-            )
+            raise ToolError(f"{tool.name} is run by the client, not here.")
         if not takes_agent_state(tool):
             return (await self._runner.run(tool, arguments, self._runnable.sealed)).output
         state = await self._memory.read(caller.agent_id)

@@ -16,7 +16,7 @@ from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.code_with_tools import Asking
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import McpRunner, OwnTools, SandboxRunner
-from strata.tool_execution.domain.registry import ToolStore, not_built, tool_missing
+from strata.tool_execution.domain.registry import ToolStore, tool_missing
 from strata.tool_execution.domain.tools import Tool, ToolType
 from strata.tool_execution.engine import Engine, Executor
 from strata.tool_execution.servicers.relay import Relay
@@ -69,12 +69,6 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         if missing and not request.skip_missing:
             raise tool_missing(missing[0])
         tools = [known[name] for name in request.names if name in known]
-        for tool in tools:
-            if tool.type is ToolType.CLIENT:
-                raise not_built(
-                    "client tools",
-                    f"{tool.name} is run by the client; agents cannot have one in this release.",
-                )
         if any(tool.type is ToolType.CUSTOM or tool.name in _SANDBOXED for tool in tools):
             self._prepare()
         versions = " ".join(f"{tool.name}@{tool.version}" for tool in tools)

@@ -13,12 +13,12 @@ from strata.shared.context import require_scope
 from strata.shared.db import decode_page_token, encode_page_token, page_limit
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
+from strata.shared.tool_returns import pack
 from strata.tool_execution import convert, convert_registry
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import SandboxRunner, takes_agent_state
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.arguments import parse_arguments
-from strata.tool_execution.domain.packaging import pack
 from strata.tool_execution.domain.registry import (
     SecretStore,
     ToolStore,

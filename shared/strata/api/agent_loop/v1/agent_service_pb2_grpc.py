@@ -138,9 +138,8 @@ class AgentServiceServicer:
     def UpdateAgent(self, request, context):
         """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
         ABORTED (REVISION_MISMATCH), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED:
-        system prompt, tools and blocks would be too large for its model), UNIMPLEMENTED
-        (NOT_BUILT: a tool that the client runs). Rules that do not go with the tools
-        are INVALID_FIELD, also where it is the tools that change.
+        system prompt, tools and blocks would be too large for its model). Rules that do
+        not go with the tools are INVALID_FIELD, also where it is the tools that change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

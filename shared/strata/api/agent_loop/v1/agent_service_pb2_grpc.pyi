@@ -35,9 +35,8 @@ class AgentServiceStub:
     UpdateAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.UpdateAgentRequest, _agent_service_pb2.UpdateAgentResponse]
     """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
     ABORTED (REVISION_MISMATCH), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED:
-    system prompt, tools and blocks would be too large for its model), UNIMPLEMENTED
-    (NOT_BUILT: a tool that the client runs). Rules that do not go with the tools
-    are INVALID_FIELD, also where it is the tools that change.
+    system prompt, tools and blocks would be too large for its model). Rules that do
+    not go with the tools are INVALID_FIELD, also where it is the tools that change.
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.DeleteAgentRequest, _agent_service_pb2.DeleteAgentResponse]
     """Deletes an agent with its conversations, messages, own archive and own
@@ -114,9 +113,8 @@ class AgentServiceServicer:
     ) -> _abc.Awaitable[_agent_service_pb2.UpdateAgentResponse]:
         """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
         ABORTED (REVISION_MISMATCH), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED:
-        system prompt, tools and blocks would be too large for its model), UNIMPLEMENTED
-        (NOT_BUILT: a tool that the client runs). Rules that do not go with the tools
-        are INVALID_FIELD, also where it is the tools that change.
+        system prompt, tools and blocks would be too large for its model). Rules that do
+        not go with the tools are INVALID_FIELD, also where it is the tools that change.
         """
 
     def DeleteAgent(

@@ -371,7 +371,9 @@ class ApprovalRequestPart(_message.Message):
     """The default decision: approved or, unset, denied."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallPart]:
-        """The calls that wait for a decision."""
+        """The calls that wait for a decision: of a person, or of the client that runs the
+        tool (by_client in the binding).
+        """
 
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
@@ -461,22 +463,28 @@ class ApprovalBinding(_message.Message):
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     TOOL_VERSION_FIELD_NUMBER: _builtins.int
     ARGUMENTS_HASH_FIELD_NUMBER: _builtins.int
+    BY_CLIENT_FIELD_NUMBER: _builtins.int
     tool_call_id: _builtins.str
     """The call."""
     tool_version: _builtins.str
     """Version of the tool when it was asked for; a changed tool is not run."""
     arguments_hash: _builtins.str
     """SHA-256 of the arguments as text, in hexadecimal digits."""
+    by_client: _builtins.bool
+    """True for a tool that the client runs (TOOL_TYPE_CLIENT): the decision is a
+    client_return, or denies; it cannot be approved.
+    """
     def __init__(
         self,
         *,
         tool_call_id: _builtins.str = ...,
         tool_version: _builtins.str = ...,
         arguments_hash: _builtins.str = ...,
+        by_client: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_hash", b"arguments_hash", "tool_call_id", b"tool_call_id", "tool_version", b"tool_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments_hash", b"arguments_hash", "by_client", b"by_client", "tool_call_id", b"tool_call_id", "tool_version", b"tool_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -493,11 +501,12 @@ class ApprovalDecision(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     CLIENT_RETURN_FIELD_NUMBER: _builtins.int
     CLIENT_STATUS_FIELD_NUMBER: _builtins.int
+    CLIENT_TAINT_FIELD_NUMBER: _builtins.int
     ARGUMENTS_HASH_FIELD_NUMBER: _builtins.int
     tool_call_id: _builtins.str
     """The call decided about."""
     approve: _builtins.bool
-    """True to run the call."""
+    """True to run the call; without effect with a client_return."""
     reason: _builtins.str
     """Why, shown to the model when denied."""
     client_return: _builtins.str
@@ -508,6 +517,10 @@ class ApprovalDecision(_message.Message):
     """The arguments_hash of what was shown to the person; refused if it is not that
     of the call. Empty to decide about the call by its id alone.
     """
+    @_builtins.property
+    def client_taint(self) -> _containers.RepeatedScalarFieldContainer[Global___Provenance.ValueType]:
+        """Whose text is in the client_return: WEB, MCP. The turn is tainted with it."""
+
     def __init__(
         self,
         *,
@@ -516,11 +529,12 @@ class ApprovalDecision(_message.Message):
         reason: _builtins.str = ...,
         client_return: _builtins.str | None = ...,
         client_status: Global___ToolStatus.ValueType = ...,
+        client_taint: _abc.Iterable[Global___Provenance.ValueType] | None = ...,
         arguments_hash: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_client_return", b"_client_return", "client_return", b"client_return"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_return", b"_client_return", "approve", b"approve", "arguments_hash", b"arguments_hash", "client_return", b"client_return", "client_status", b"client_status", "reason", b"reason", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_return", b"_client_return", "approve", b"approve", "arguments_hash", b"arguments_hash", "client_return", b"client_return", "client_status", b"client_status", "client_taint", b"client_taint", "reason", b"reason", "tool_call_id", b"tool_call_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__client_return: _TypeAlias = _typing.Literal["client_return"]  # noqa: Y015
     _WhichOneofArgType__client_return: _TypeAlias = _typing.Literal["_client_return", b"_client_return"]  # noqa: Y015

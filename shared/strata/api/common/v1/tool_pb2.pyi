@@ -44,7 +44,9 @@ class _ToolTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolType.Val
     TOOL_TYPE_MCP: _ToolType.ValueType  # 8
     """A tool of an MCP server."""
     TOOL_TYPE_CLIENT: _ToolType.ValueType  # 9
-    """A tool that the client runs itself."""
+    """A tool that the client runs itself: a call of it waits for the client's answer
+    as for an approval, and the answer brings what the tool returned.
+    """
 
 class ToolType(_ToolType, metaclass=_ToolTypeEnumTypeWrapper):
     """What kind of tool this is; decides which executor runs it."""
@@ -68,7 +70,9 @@ TOOL_TYPE_BUILTIN: ToolType.ValueType  # 7
 TOOL_TYPE_MCP: ToolType.ValueType  # 8
 """A tool of an MCP server."""
 TOOL_TYPE_CLIENT: ToolType.ValueType  # 9
-"""A tool that the client runs itself."""
+"""A tool that the client runs itself: a call of it waits for the client's answer
+as for an approval, and the answer brings what the tool returned.
+"""
 Global___ToolType: _TypeAlias = ToolType  # noqa: Y015
 
 class _ToolEffect:

@@ -61,7 +61,6 @@ class ExecutionServiceServicer:
     def ResolveTools(self, request, context):
         """Returns the definitions of an agent's tools. Answers "not changed" when
         if_revision is current. NOT_FOUND (TOOL_NOT_FOUND; metadata "name").
-        UNIMPLEMENTED (NOT_BUILT): one of them is run by the client.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -20,7 +20,6 @@ class ExecutionServiceStub:
     ResolveTools: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.ResolveToolsRequest, _execution_service_pb2.ResolveToolsResponse]
     """Returns the definitions of an agent's tools. Answers "not changed" when
     if_revision is current. NOT_FOUND (TOOL_NOT_FOUND; metadata "name").
-    UNIMPLEMENTED (NOT_BUILT): one of them is run by the client.
     """
     ExecuteTools: _aio.UnaryStreamMultiCallable[_execution_service_pb2.ExecuteToolsRequest, _execution_service_pb2.ExecuteToolsResponse]
     """Runs all calls of one reply. Each call gives one ToolFinished; a tool that
@@ -46,7 +45,6 @@ class ExecutionServiceServicer:
     ) -> _abc.Awaitable[_execution_service_pb2.ResolveToolsResponse]:
         """Returns the definitions of an agent's tools. Answers "not changed" when
         if_revision is current. NOT_FOUND (TOOL_NOT_FOUND; metadata "name").
-        UNIMPLEMENTED (NOT_BUILT): one of them is run by the client.
         """
 
     def ExecuteTools(

@@ -151,7 +151,8 @@ class UpsertToolRequest(_message.Message):
     """Same id, same answer."""
     source_code: _builtins.str
     """Python source with one public function; of several, the one called like the
-    tool. At most 100000 characters.
+    tool. At most 100000 characters. Of a client tool only name, schema and
+    description are read from it, and it is not stored.
     """
     parameters_json: _builtins.str
     """Overrides the schema derived from the source; may not name other arguments."""
@@ -166,12 +167,12 @@ class UpsertToolRequest(_message.Message):
     effect: _tool_pb2.ToolEffect.ValueType
     """What it does to the world."""
     type: _tool_pb2.ToolType.ValueType
-    """CLIENT for a tool that the client runs itself; unset means CUSTOM. Agents
-    cannot have client tools in this release.
+    """CLIENT for a tool that the client runs itself; unset means CUSTOM. A client tool
+    has no packages, secrets, hosts and approval, and runs alone.
     """
     name: _builtins.str
-    """Name of the tool, at most 48 characters; needed for client tools, else taken
-    from the source. Those of built-in tools are taken.
+    """Name of the tool, at most 48 characters; taken from the source if there is
+    one. Those of built-in tools are taken.
     """
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

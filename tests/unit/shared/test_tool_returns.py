@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.tool_execution.domain.packaging import pack
+from strata.shared.tool_returns import pack
 
 NOW = datetime(2026, 1, 20, 14, 13, 45, tzinfo=ZoneInfo("America/Los_Angeles"))
 

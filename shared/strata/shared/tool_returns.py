@@ -1,4 +1,4 @@
-"""How a return is packed for the model (blueprint §0.4, §17.2)."""
+"""How a tool's return is packed for the model (blueprint §0.4, §17.2)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,20 @@ def pack(ok: bool, value: Any, now: datetime, limit: int) -> tuple[str, bool]:
         limit: Characters of the message at most. A longer one is cut as text, so that
             the whole stays valid JSON.
     """
-    message, truncated = _clip(_to_message(value), limit)
-    packed = {
-        "status": "OK" if ok else "Failed",
-        "message": message,
-        "time": now.strftime(TIME_FORMAT),
-    }
-    return json.dumps(packed, ensure_ascii=False, indent=2), truncated
+    message, truncated = clip(_to_message(value), limit)
+    return packed("OK" if ok else "Failed", message, now), truncated
+
+
+def packed(status: str, message: Any, now: datetime) -> str:
+    """Returns the JSON text that stands for a return.
+
+    Args:
+        status: Its status by the name that the model knows.
+        message: Text, or an object or array.
+        now: The time to show, in the agent's timezone.
+    """
+    body = {"status": status, "message": message, "time": now.strftime(TIME_FORMAT)}
+    return json.dumps(body, ensure_ascii=False, indent=2)
 
 
 def _to_message(value: Any) -> Any:
@@ -38,7 +45,8 @@ def _to_message(value: Any) -> Any:
     return value if isinstance(value, str | dict | list) else json.dumps(value)
 
 
-def _clip(message: Any, limit: int) -> tuple[Any, bool]:
+def clip(message: Any, limit: int) -> tuple[Any, bool]:
+    """Returns a message of at most so many characters before the note, and whether it was cut."""
     text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
     if len(text) <= limit:
         return message, False
