@@ -9,13 +9,13 @@ import stat
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strata.cli.connection import Choice, Target, find_target, folder_of
+from strata.cli.findings import Finding, Verdict
+from strata.cli.sandbox_check import local_sandbox, served_sandbox
 from strata.cli.settings import CliSettings
 from strata.client.errors import UnreachableError
 from strata.shared.errors import StrataError
@@ -31,31 +31,6 @@ _COMFORTABLE_BYTES = 3 * _GB
 # A text is in the index within seconds, unless it is one of very many.
 _LATE_S = 300
 _REINSTALL = "Install Strata again: its packages are incomplete, or not for this machine."
-
-
-class Verdict(StrEnum):
-    """How a check came out."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report.
-
-    Attributes:
-        check: What was looked at.
-        verdict: How it came out.
-        text: What was found.
-        remedy: What to do; empty if nothing.
-    """
-
-    check: str
-    verdict: Verdict
-    text: str
-    remedy: str = ""
 
 
 Findings = list[Finding]
@@ -77,7 +52,7 @@ async def examine(choice: Choice, settings: CliSettings, report: Callable[[Findi
     target = _target(choice, settings)
     if isinstance(target, StrataError):
         report(_not_reached(target))
-        for later in (*await local_model_choice(), *await schemas(folder)):
+        for later in await _not_running(folder):
             report(later)
         return
     for finding in await running(target, folder):
@@ -216,6 +191,10 @@ def _not_reached(error: StrataError) -> Finding:
     return Finding("gateway", verdict, message, advice)
 
 
+async def _not_running(folder: DataFolder) -> Findings:
+    return [await local_sandbox(), *await local_model_choice(), *await schemas(folder)]
+
+
 async def running(target: Target, folder: DataFolder) -> Findings:
     """Does the gateway answer, take our key, and reach every room and a chat model?"""
     from strata.cli.client import connected  # noqa: PLC0415 - loads gRPC
@@ -242,9 +221,10 @@ async def running(target: Target, folder: DataFolder) -> Findings:
                 found.append(Finding("rooms", Verdict.OK, "all answer, their schemas fit"))
                 found += await _served_models(client)
                 found += await _lag_of_indexes(client)
+                found.append(await served_sandbox(client))
             return found
     except UnreachableError as error:
-        return [_not_reached(error), *await local_model_choice(), *await schemas(folder)]
+        return [_not_reached(error), *await _not_running(folder)]
     except StrataError as error:
         remedy = "Is the API key of this gateway, and not revoked?"
         return [Finding("gateway", Verdict.FAIL, error.message, remedy)]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from strata.api.common.v1 import message_pb2
 from strata.cli.chat.turn_view import compact_arguments, result_of
 from strata.cli.output import clipped, enum_name, when
+from strata.client.client_tools import calls_by_client
 
 _TEXT_CHARS = 160
 
@@ -40,8 +41,11 @@ def _texts(part: message_pb2.Part) -> Iterator[str]:
         case "tool_return":
             yield f"← {part.tool_return.name}: {result_of(part.tool_return.content)}"
         case "approval_request":
-            for call in part.approval_request.tool_calls:
-                yield f"[asks for approval of {call.name}({call.arguments})]"
+            asked = part.approval_request
+            by_client = calls_by_client(asked)
+            for call in asked.tool_calls:
+                wants = "the return" if call.tool_call_id in by_client else "approval"
+                yield f"[asks for {wants} of {call.name}({call.arguments})]"
         case "approval_response":
             yield "[answers a request for approval]"
         case _:

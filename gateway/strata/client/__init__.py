@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from strata.client.client_tools import ClientTools, Untrusted
     from strata.client.connection import Client, connect
     from strata.client.errors import ToolSourceError, UnreachableError
     from strata.client.following import (
@@ -53,6 +54,7 @@ __all__ = [
     "BackOff",
     "CancelledError",
     "Client",
+    "ClientTools",
     "ConnectionBack",
     "ConnectionLost",
     "DataLossError",
@@ -74,6 +76,7 @@ __all__ = [
     "UnavailableError",
     "UnimplementedError",
     "UnreachableError",
+    "Untrusted",
     "Update",
     "connect",
     "new_request_id",
@@ -82,6 +85,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ClientTools": "client_tools",
+    "Untrusted": "client_tools",
     "Client": "connection",
     "connect": "connection",
     "ToolSourceError": "errors",

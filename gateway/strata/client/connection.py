@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from strata.api.common.v1 import message_pb2
+from strata.api.common.v1 import tool_pb2 as tool_types
 from strata.api.common.v1.run_event_pb2 import RunEvent
 from strata.api.gateway.v1 import admin_service_pb2
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
-from strata.client import tools
-from strata.client.following import BackOff, RunFollower
+from strata.client.client_tools import MOST_ANSWERS, ClientTools
+from strata.client.following import BackOff, Request, RunFollower
 from strata.client.services import CALL_S, Services, new_request_id, open_channel
 from strata.client.settings import ClientSettings
 from strata.client.source import tool_source
 from strata.client.target import Choice, find_target
+from strata.client.tools import Effect, arguments_json, effect_of, wrong_argument
 from strata.shared.errors import PermissionDeniedError, Reason
 
 
@@ -37,8 +39,13 @@ class Client(Services):
         request_id: str = "",
         stream_tokens: bool = True,
         back_off: BackOff | None = None,
+        tools: Sequence[Callable[..., Any]] = (),
     ) -> AsyncGenerator[RunEvent, None]:
         """Sends a message, and yields the events of its run to the end, each once.
+
+        Calls of the client's tools are made here by the functions of `tools`, and the events of
+        the run that goes on with their returns follow: the last ``run_finished`` counts. A run
+        that waits for anything else ends there; so does the hundredth.
 
         A connection that breaks is taken up again behind the last event that arrived; the
         message counts once. Who stops listening does not stop the run.
@@ -51,8 +58,11 @@ class Client(Services):
             request_id: Names the message; one that was sent before gives the events of its run.
             stream_tokens: Yield text as it comes, not only whole messages.
             back_off: How a lost connection is taken up again.
+            tools: Functions that this program runs; see `ClientTools`. The agent needs tools of
+                their names that are the client's; see `upsert_tool`.
 
         Raises:
+            InvalidArgumentError: The functions cannot be told apart, or not be called.
             UnreachableError: There was no contact for too long.
             StrataError: The gateway refused.
         """
@@ -66,13 +76,69 @@ class Client(Services):
             max_steps=max_steps,
             stream_tokens=stream_tokens,
         )
-        async with aclosing(self.follow(request, back_off)) as events:
+        runs = self._runs_of(request, ClientTools(tools), back_off)
+        async with aclosing(runs) as events:
             async for event in events:
                 yield event
 
+    async def answer(
+        self,
+        approval_id: str,
+        tools: Sequence[Callable[..., Any]],
+        *,
+        max_steps: int = 0,
+        back_off: BackOff | None = None,
+    ) -> AsyncGenerator[RunEvent, None]:
+        """Makes the calls that a request waits for, and yields as `send` with `tools` does.
+
+        For what an earlier program has left waiting: the metadata ``approval_id`` of the error
+        ``APPROVAL_PENDING`` names it.
+
+        Args:
+            approval_id: The request.
+            tools: Functions that this program runs.
+            max_steps: Most model calls of each run; 0 for the server's default.
+            back_off: How a lost connection is taken up again.
+
+        Raises:
+            InvalidArgumentError: The request asks for something that is none of these functions.
+            UnreachableError: There was no contact for too long.
+            StrataError: The gateway refused.
+        """
+        own = ClientTools(tools)
+        found = await self.runs.GetApproval(run_pb.GetApprovalRequest(approval_id=approval_id))
+        asked = found.approval.request
+        if not own.cover(asked):
+            names = ", ".join(sorted({call.name for call in asked.tool_calls}))
+            raise wrong_argument("tools", f"do not run all that is asked for: {names}")
+        request = run_pb.RespondToApprovalRequest(
+            approval_id=approval_id, decisions=await own.decide(asked), max_steps=max_steps
+        )
+        async with aclosing(self._runs_of(request, own, back_off)) as events:
+            async for event in events:
+                yield event
+
+    async def _runs_of(
+        self, request: Request, own: ClientTools, back_off: BackOff | None
+    ) -> AsyncGenerator[RunEvent, None]:
+        for _ in range(MOST_ANSWERS):
+            asked: message_pb2.ApprovalRequestPart | None = None
+            async with aclosing(self.follow(request, back_off)) as events:
+                async for event in events:
+                    if event.HasField("approval_requested"):
+                        asked = event.approval_requested.approval
+                    yield event
+            if asked is None or not own.cover(asked):
+                return
+            request = run_pb.RespondToApprovalRequest(
+                approval_id=asked.approval_id,
+                decisions=await own.decide(asked),
+                max_steps=request.max_steps,
+            )
+
     async def follow(
         self,
-        request: run_pb.SendMessageRequest | run_pb.RespondToApprovalRequest,
+        request: Request,
         back_off: BackOff | None = None,
     ) -> AsyncGenerator[RunEvent, None]:
         """Sends a message or the answer to an approval, and yields as `send` does.
@@ -98,9 +164,11 @@ class Client(Services):
         tags: Sequence[str] = (),
         pip_requirements: Sequence[str] = (),
         secret_names: Sequence[str] = (),
+        allowed_hosts: Sequence[str] = (),
+        by_client: bool = False,
         requires_approval: bool = False,
         parallel: bool = False,
-        effect: tools.Effect = "",
+        effect: Effect = "",
         description: str | None = None,
         return_char_limit: int = 0,
     ) -> tool_pb.Tool:
@@ -114,6 +182,8 @@ class Client(Services):
             tags: Tags.
             pip_requirements: Packages that it needs: ``"requests>=2,<3"``.
             secret_names: Secrets that it gets as environment variables.
+            allowed_hosts: Hosts that it may reach by http and https; none for no network.
+            by_client: A program of yours runs it, and nothing of its body is sent; see `send`.
             requires_approval: Every call waits for a person.
             parallel: Its calls may run at the same time.
             effect: What a call does to the world. A call whose outcome is unknown is made again
@@ -127,16 +197,20 @@ class Client(Services):
         """
         request = tool_pb.UpsertToolRequest(
             request_id=new_request_id(),
-            source_code=tool_source(function, packages=bool(pip_requirements)),
+            source_code=tool_source(
+                function, packages=by_client or bool(pip_requirements), body=not by_client
+            ),
+            type=tool_types.TOOL_TYPE_CLIENT if by_client else tool_types.TOOL_TYPE_CUSTOM,
             name=function.__name__,
             description=description or "",
             tags=tags,
             return_char_limit=return_char_limit,
             default_requires_approval=requires_approval,
             enable_parallel_execution=parallel,
-            effect=tools.effect_of(effect),
+            effect=effect_of(effect),
             pip_requirements=pip_requirements,
             secret_names=secret_names,
+            allowed_hosts=allowed_hosts,
         )
         return (await self.tools.UpsertTool(request)).tool
 
@@ -154,7 +228,7 @@ class Client(Services):
             ToolSourceError: The function cannot stand alone.
             StrataError: The gateway refused.
         """
-        request = tool_pb.RunToolRequest(arguments_json=tools.arguments_json(arguments))
+        request = tool_pb.RunToolRequest(arguments_json=arguments_json(arguments))
         if isinstance(tool, str):
             found = await self.tools.GetTool(tool_pb.GetToolRequest(name=tool))
             request.tool_id = found.tool.id

@@ -60,6 +60,7 @@ class ConnectionBack:
 
 
 Update = RunEvent | ConnectionLost | ConnectionBack
+Request = pb.SendMessageRequest | pb.RespondToApprovalRequest
 
 
 class RunFollower:
@@ -82,7 +83,7 @@ class RunFollower:
     def __init__(
         self,
         runs: RunServiceStub,
-        request: pb.SendMessageRequest | pb.RespondToApprovalRequest,
+        request: Request,
         back_off: BackOff | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:

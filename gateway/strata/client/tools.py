@@ -27,7 +27,7 @@ def effect_of(word: str) -> tool_pb2.ToolEffect.ValueType:
         InvalidArgumentError: It is no effect.
     """
     if word not in EFFECTS:
-        raise _wrong("effect", "must be read-only, idempotent or side-effect")
+        raise wrong_argument("effect", "must be read-only, idempotent or side-effect")
     return EFFECTS[word]
 
 
@@ -40,7 +40,7 @@ def arguments_json(arguments: Mapping[str, Any] | None) -> str:
     try:
         return json.dumps(dict(arguments or {}), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise _wrong("arguments", f"are no JSON: {error}") from None
+        raise wrong_argument("arguments", f"are no JSON: {error}") from None
 
 
 def returned(ran: pb.RunToolResponse) -> Any:
@@ -52,7 +52,8 @@ def returned(ran: pb.RunToolResponse) -> Any:
     return json.loads(ran.tool_return.content)["message"]
 
 
-def _wrong(field: str, description: str) -> InvalidArgumentError:
+def wrong_argument(field: str, description: str) -> InvalidArgumentError:
+    """Returns the error of an argument that is wrong before anything is sent."""
     return InvalidArgumentError(
         f"{field} {description}.", violations=[FieldViolation(field, description)]
     )

@@ -83,7 +83,8 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
     box = SecretBox(settings.envelope())
     packages = await open_packages(settings, stack)
     environments = packages.root if packages is not None else None
-    sandbox = SandboxOnDemand(sandbox_starter(settings, wiring, environments, stack))
+    start = sandbox_starter(settings, wiring, environments, stack)
+    sandbox = SandboxOnDemand(start, wiring.telemetry)
     stack.push_async_callback(sandbox.close)
     runner = SandboxRunner(sandbox, box, packages=packages, network=network_policy(settings))
     engine = Engine(

@@ -1,4 +1,4 @@
-"""Asks the person whether an agent may call its tools."""
+"""Asks the person whether an agent may call its tools, and what those of the client returned."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ AskPerson: TypeAlias = Callable[
     [message_pb2.ApprovalRequestPart], Sequence[message_pb2.ApprovalDecision] | None
 ]
 
+_REASON = "Reason (for the agent, may be empty): "
+
 
 def ask_on_terminal(
     request: message_pb2.ApprovalRequestPart, read: Callable[[str], str] = input
@@ -30,28 +32,42 @@ def ask_on_terminal(
     Returns:
         A decision per call; None if the person does not decide now (Ctrl-C, Ctrl-D).
     """
-    hashes = {bound.tool_call_id: bound.arguments_hash for bound in request.bindings}
+    bindings = {bound.tool_call_id: bound for bound in request.bindings}
+    nothing = message_pb2.ApprovalBinding()
     try:
         with interruptible():
-            return [_decide(call, hashes, read) for call in request.tool_calls]
+            return [
+                _decide(call, bindings.get(call.tool_call_id, nothing), read)
+                for call in request.tool_calls
+            ]
     except (EOFError, KeyboardInterrupt):
         sys.stdout.write("\n")
         return None
 
 
 def _decide(
-    call: message_pb2.ToolCallPart, hashes: dict[str, str], read: Callable[[str], str]
+    call: message_pb2.ToolCallPart,
+    bound: message_pb2.ApprovalBinding,
+    read: Callable[[str], str],
 ) -> message_pb2.ApprovalDecision:
     decision = message_pb2.ApprovalDecision(
-        tool_call_id=call.tool_call_id, arguments_hash=hashes.get(call.tool_call_id, "")
+        tool_call_id=call.tool_call_id, arguments_hash=bound.arguments_hash
     )
     sys.stdout.write(f"{safe(call.name)}\n{safe(whole_arguments(call.arguments))}\n")
+    if bound.by_client:
+        sys.stdout.write("A program of yours is to make this call; here you can, in its place.\n")
+        told = read("What did it return? (empty: deny) ")
+        if told:
+            decision.client_return = told
+        else:
+            decision.reason = read(_REASON).strip()
+        return decision
     while (answer := read("Approve? [y/n] ").strip().lower()) not in {"y", "yes", "n", "no"}:
         pass
     if answer.startswith("y"):
         decision.approve = True
     else:
-        decision.reason = read("Reason (for the agent, may be empty): ").strip()
+        decision.reason = read(_REASON).strip()
     return decision
 
 

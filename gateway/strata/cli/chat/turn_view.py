@@ -14,6 +14,7 @@ from strata.api.common.v1.usage_pb2 import Usage
 from strata.cli.chat.edits import edit_lines
 from strata.cli.chat.screens import Screen
 from strata.cli.output import clipped, enum_name, safe
+from strata.client.client_tools import calls_by_client
 from strata.client.following import ConnectionBack, ConnectionLost, Update
 
 _ARGUMENT_CHARS = 60
@@ -32,7 +33,7 @@ _SAID_OF_STOP = {
     run_event_pb2.STOP_REASON_MAX_STEPS: "Stopped at the limit of model calls in one run.",
     run_event_pb2.STOP_REASON_MAX_TOKENS_EXCEEDED: "The reply was cut at the limit of its length.",
     run_event_pb2.STOP_REASON_CANCELLED: "Cancelled.",
-    run_event_pb2.STOP_REASON_REQUIRES_APPROVAL: "The run waits for an approval.",
+    run_event_pb2.STOP_REASON_REQUIRES_APPROVAL: "The run waits for an answer.",
     run_event_pb2.STOP_REASON_ERROR: "The run failed.",
     run_event_pb2.STOP_REASON_LLM_API_ERROR: "The model provider failed.",
     run_event_pb2.STOP_REASON_INVALID_LLM_RESPONSE: "The model's reply could not be used.",
@@ -254,9 +255,11 @@ class TurnView:
     def _approval(self, asked: message_pb2.ApprovalRequestPart) -> None:
         self._screen.settle()
         self.asked = asked
+        by_client = calls_by_client(asked)
         for call in asked.tool_calls:
             arguments = compact_arguments(call.arguments)
-            self._say(f"Needs approval: {call.name}({arguments})", "yellow")
+            wants = "Waits for the client" if call.tool_call_id in by_client else "Needs approval"
+            self._say(f"{wants}: {call.name}({arguments})", "yellow")
         warning = taint_line(asked)
         if warning:
             self._say(warning, "yellow")

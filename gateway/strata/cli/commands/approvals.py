@@ -25,6 +25,7 @@ from strata.cli.output import (
     print_text,
     when,
 )
+from strata.client.client_tools import calls_by_client
 
 app = typer.Typer(
     help="List, show and answer what agents wait for.", no_args_is_help=True, add_completion=False
@@ -108,8 +109,10 @@ def show_approval(
             ("waits too", ", ".join(call.name for call in asked.waiting_calls)),
         ]
     )
+    by_client = calls_by_client(asked)
     for call in asked.tool_calls:
-        print_text(f"\n{call.name}  {call.tool_call_id}\n{whole_arguments(call.arguments)}")
+        runs = "  (run by the client)" if call.tool_call_id in by_client else ""
+        print_text(f"\n{call.name}  {call.tool_call_id}{runs}\n{whole_arguments(call.arguments)}")
 
 
 @app.command("approve")
@@ -121,18 +124,30 @@ def approve(
         list[str] | None,
         typer.Option("--call", metavar="CALL", help="Only this call; the others are denied."),
     ] = None,
+    returned: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--return",
+            metavar="CALL=TEXT",
+            help="What your own program returned for a call, which is not made here then;"
+            " repeatable. Calls of tools that the client runs need it.",
+        ),
+    ] = None,
     reason: Annotated[str, typer.Option("--reason", help="Why the others are denied.")] = "",
     as_json: EventsOption = False,
 ) -> None:
     """Approve what is asked for, and show the run that goes on."""
-    chosen = frozenset(call or ())
+    chosen, returns = frozenset(call or ()), dict(_return(each) for each in returned or ())
 
     def decide(asked: message_pb2.ToolCallPart) -> message_pb2.ApprovalDecision:
+        if asked.tool_call_id in returns:
+            told = returns[asked.tool_call_id]
+            return message_pb2.ApprovalDecision(client_return=told)
         if not chosen or asked.tool_call_id in chosen:
             return message_pb2.ApprovalDecision(approve=True)
         return message_pb2.ApprovalDecision(reason=reason)
 
-    _answer(connection, approval, decide, chosen, as_json=as_json)
+    _answer(connection, approval, decide, chosen | returns.keys(), as_json=as_json)
 
 
 @app.command("deny")
@@ -198,6 +213,16 @@ def _otherwise(asked: message_pb2.ApprovalRequestPart) -> str:
 
 
 def _calls(asked: message_pb2.ApprovalRequestPart) -> str:
+    by_client = calls_by_client(asked)
     return "; ".join(
-        f"{call.name}({compact_arguments(call.arguments)})" for call in asked.tool_calls
+        f"{call.name}({compact_arguments(call.arguments)})"
+        + (" by the client" if call.tool_call_id in by_client else "")
+        for call in asked.tool_calls
     )
+
+
+def _return(option: str) -> tuple[str, str]:
+    call, found, text = option.partition("=")
+    if not found:
+        raise UsageError("--return is CALL=TEXT: the id of the call, and what it returned.")
+    return call, text

@@ -8,8 +8,9 @@ from dataclasses import asdict
 import typer
 from rich.text import Text
 
-from strata.cli.checks import Finding, Verdict, examine
+from strata.cli.checks import examine
 from strata.cli.failures import EXIT_FAILURE
+from strata.cli.findings import Finding, Verdict
 from strata.cli.options import Connection, JsonOption, online
 from strata.cli.output import console, print_json, safe
 from strata.cli.settings import CliSettings

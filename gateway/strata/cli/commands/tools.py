@@ -82,6 +82,14 @@ def add(
     approval: Annotated[
         bool, typer.Option("--approval", help="Every call waits until a person has approved it.")
     ] = False,
+    by_client: Annotated[
+        bool,
+        typer.Option(
+            "--client",
+            help="A program of yours runs it and answers its calls; of the file only name,"
+            " arguments and description are kept.",
+        ),
+    ] = False,
     return_limit: Annotated[
         int, typer.Option("--return-limit", min=1, help="Characters of a return at most.")
     ] = 50_000,
@@ -102,6 +110,7 @@ def add(
         enable_parallel_execution=parallel,
         default_requires_approval=approval,
         return_char_limit=return_limit,
+        type=tool_pb2.TOOL_TYPE_CLIENT if by_client else tool_pb2.TOOL_TYPE_CUSTOM,
     )
 
     async def put(client: Client) -> pb.UpsertToolResponse:

@@ -25,7 +25,7 @@ _BUILTINS = frozenset(dir(builtins)) - {"_"}
 _PLAIN = (type(None), bool, int, str, bytes)
 
 
-def tool_source(function: Any, *, packages: bool = True) -> str:
+def tool_source(function: Any, *, packages: bool = True, body: bool = True) -> str:
     """Returns the source of a function with what it uses of its module, in the module's order.
 
     Taken along are the imports, constants, functions and classes that it names, and what these
@@ -39,6 +39,8 @@ def tool_source(function: Any, *, packages: bool = True) -> str:
     Args:
         function: A plain or ``async`` function.
         packages: Packages will be there besides the standard library.
+        body: Take what the function does; without it, its head and its docstring are taken, and
+            what the head names.
 
     Raises:
         ToolSourceError: It cannot stand alone; everything that is wrong is named by line.
@@ -60,6 +62,9 @@ def tool_source(function: Any, *, packages: bool = True) -> str:
         told = f"is not in {module.file} any more as it was loaded; load it again"
         problem = SourceProblem(told, function.__code__.co_firstlineno)
         raise ToolSourceError(name, [problem], module.file)
+    if not body:
+        module = module.without_body(path[-1])  # type: ignore[arg-type]
+        path = module.path_to(function.__code__)
     extraction = _Extraction(module, function, path, packages=packages)
     source = extraction.source()
     if extraction.problems:
@@ -154,10 +159,11 @@ class _Extraction:
     def _held(self) -> dict[str, Any]:
         """The variables of the functions around it that it uses, and their values."""
         code = self._function.__code__
+        used = set(_names_in(self._node))
         found: dict[str, Any] = {}
         cells = self._function.__closure__ or ()
         for name, cell in zip(code.co_freevars, cells, strict=True):
-            if name == self._node.name:
+            if name == self._node.name or name not in used:
                 continue
             line = line_of(self._node, name)
             try:
@@ -263,6 +269,14 @@ class _Extraction:
 
     def _problem(self, text: str, line: int) -> None:
         self.problems.append(SourceProblem(text, line))
+
+
+def _names_in(node: ast.AST) -> Iterator[str]:
+    for each in ast.walk(node):
+        if isinstance(each, ast.Name):
+            yield each.id
+        elif isinstance(each, ast.Nonlocal):
+            yield from each.names
 
 
 def _is_wide(statement: Statement) -> bool:

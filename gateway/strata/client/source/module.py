@@ -66,6 +66,19 @@ class ModuleText:
                 return path
         return []
 
+    def without_body(self, node: Function) -> ModuleText:
+        """Returns the module with only head and docstring of a function, in the same lines."""
+        first, last = node.body[0], node.body[-1]
+        line, column, mark = first.lineno, first.col_offset, "..."
+        if ast.get_docstring(node, clean=False) is not None:
+            line, column, mark = _end_of(first), first.end_col_offset or 0, "; ..."
+        # Columns are counted in bytes.
+        kept = self._lines[line - 1].encode()[:column].decode()
+        rest = self._lines[_end_of(last) - 1].encode()[last.end_col_offset :].decode()
+        blank = "\n" * (_end_of(last) - line)
+        text = [*self._lines[: line - 1], kept, mark, blank, rest, *self._lines[_end_of(last) :]]
+        return ModuleText("".join(text), self.file)
+
     def text_of(self, node: ast.stmt) -> str:
         """Returns a statement as it is written, at the left margin, and with its decorators."""
         found = ast.get_source_segment(self._text, node, padded=True) or ""
@@ -100,6 +113,10 @@ class ModuleText:
             self.binders[name].append(number)
         for name in statement.changes - statement.binds:
             self.changers[name].append(number)
+
+
+def _end_of(node: ast.stmt) -> int:
+    return node.end_lineno or node.lineno
 
 
 def _paths(node: ast.AST, above: list[ast.AST]) -> Iterator[list[ast.AST]]:

@@ -7,8 +7,13 @@ from collections.abc import Awaitable, Callable
 
 from strata.shared.errors import UnavailableError
 from strata.shared.logs import get_logger
+from strata.shared.telemetry import Telemetry
 from strata.tool_execution.domain.sandbox import Isolation, Run, RunResult, Sandbox
 
+ISOLATION = "strata_sandbox_isolation"
+"""1 for the isolation that is in force, 0 for the others."""
+CALLS = "strata_sandbox_calls_total"
+"""Calls by the isolation that they ran in, and how they ended."""
 _log = get_logger(__name__)
 
 
@@ -17,10 +22,14 @@ class SandboxOnDemand:
 
     Args:
         start: Starts it. A start that fails is tried again with the next call.
+        telemetry: Where its isolation and its calls are told; None keeps them to itself.
     """
 
-    def __init__(self, start: Callable[[], Awaitable[Sandbox]]) -> None:
+    def __init__(
+        self, start: Callable[[], Awaitable[Sandbox]], telemetry: Telemetry | None = None
+    ) -> None:
         self._start = start
+        self._telemetry = telemetry or Telemetry()
         self._starting: asyncio.Task[Sandbox] | None = None
         self._closed = False
 
@@ -47,7 +56,11 @@ class SandboxOnDemand:
             raise UnavailableError("The sandbox is not running.")
         # Who gives up waiting does not end the start, which others wait for too.
         sandbox = await asyncio.shield(self._task())
-        return await sandbox.run(run)
+        result = await sandbox.run(run)
+        self._telemetry.counter(
+            CALLS, isolation=result.isolation.label, status=result.status.value
+        ).inc()
+        return result
 
     async def close(self) -> None:
         """Kills what runs and ends the sandbox, if there is one."""
@@ -75,4 +88,7 @@ class SandboxOnDemand:
             _log.error("sandbox not started", error=str(error))
             raise UnavailableError("The sandbox could not be started.") from error
         _log.info("sandbox started", isolation=sandbox.isolation.label)
+        for level in Isolation:
+            gauge = self._telemetry.gauge(ISOLATION, isolation=level.label)
+            gauge.set(float(level is sandbox.isolation))
         return sandbox

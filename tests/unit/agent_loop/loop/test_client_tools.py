@@ -1,0 +1,259 @@
+"""Tools that the client runs: it is asked with arguments that fit, and its answer is the return."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata.agent_loop.domain.approvals import Decision
+from strata.agent_loop.domain.messages import Provenance, ToolStatus
+from strata.agent_loop.domain.runs import StopReason
+from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.domain.tools import Tool, ToolEffect, ToolSet
+from strata.agent_loop.models.domain import ModelReply, ToolCall, ToolSchema
+from strata.shared.tool_rules import ToolRuleType
+from unit.agent_loop.loop.coding import coded, coding_world, errors
+from unit.agent_loop.loop.gated import (
+    acts,
+    answer,
+    asked,
+    assert_a_provider_takes_it,
+    no,
+    returns,
+    with_answer,
+    yes,
+)
+from unit.agent_loop.loop.ruled import first, most, rule, told
+from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
+
+SHOWS = Tool(
+    ToolSchema(
+        "shows",
+        "Shows a place on the user's map.",
+        {
+            "type": "object",
+            "properties": {
+                "place": {"type": "string"},
+                "zoom": {"type": "integer"},
+                "style": {"type": ["string", "null"]},
+            },
+            "required": ["place"],
+            "additionalProperties": False,
+        },
+    ),
+    ToolEffect.UNDECLARED,
+    version="1",
+    by_client=True,
+)
+
+
+def client_world(*rules: ToolRule, **changed: Any) -> LoopWorld:
+    """A world with the tool `shows`, which the client runs."""
+    world = LoopWorld()
+    shows = replace(SHOWS, **changed)
+    world.tools.toolset = ToolSet((*world.tools.toolset.tools, shows))
+    rule(world, *rules, tools=("acts", "reads", "keyed", "shows"))
+    return world
+
+
+def calls(world: LoopWorld, *made: str | Mapping[str, Any]) -> ModelReply:
+    """A reply: names are calls of other tools, mappings the arguments of calls of `shows`."""
+    blank = world.calls(*["x"] * len(made))
+    named = (
+        ToolCall(call.id, each, "{}")
+        if isinstance(each, str)
+        else ToolCall(call.id, "shows", json.dumps(each))
+        for call, each in zip(blank.tool_calls, made, strict=True)
+    )
+    return replace(blank, tool_calls=tuple(named))
+
+
+async def test_a_call_of_the_clients_tool_waits_for_its_return() -> None:
+    world = client_world()
+    sink = await world.run(None, calls(world, "reads", {"place": "Rome"}))
+
+    assert sink.outcome.stop_reason is StopReason.REQUIRES_APPROVAL
+    request = asked(world)
+    assert [call.name for call in request.tool_calls] == ["shows"]
+    assert [call.name for call in request.waiting_calls] == ["reads"]
+    assert [bound.by_client for bound in request.bindings] == [False, True]
+
+    [shows] = request.tool_calls
+    shown = answer(request, Decision(shows.id, client_return="Rome is in view."))
+    sink = await world.run(with_answer(world, shown), reply("There."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert told(world) == ["did reads", "Rome is in view."]
+    assert [each.provenance for each in returns(world)] == [None, Provenance.TOOL]
+    assert [call.name for batch in world.tools.batches for call in batch.calls] == ["reads"]
+    assert_a_provider_takes_it(world)
+
+
+async def test_the_client_gets_arguments_that_fit_the_schema() -> None:
+    world = client_world()
+    await world.run(None, calls(world, {"place": "Rome", "zoom": "12", "style": None}))
+    [call] = asked(world).tool_calls
+    assert json.loads(call.arguments) == {"place": "Rome", "zoom": 12}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "Invalid arguments for shows: missing 'place'."),
+        ({"place": "Rome", "zoom": "far"}, "'zoom' is wrong"),
+        ({"place": "Rome", "speed": 1}, "unknown 'speed'"),
+    ],
+)
+async def test_a_call_that_does_not_fit_does_not_reach_the_client(
+    arguments: dict[str, Any], said: str
+) -> None:
+    world = client_world()
+    sink = await world.run(None, calls(world, arguments), reply("Oh."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert said in told(world)[0]
+    assert returns(world)[0].status is ToolStatus.FAILED
+    assert world.tools.batches == []
+
+
+async def test_what_does_not_fit_was_no_call_for_the_rules() -> None:
+    world = client_world(most("shows", 1))
+    await world.run(None, calls(world, {}), calls(world, {"place": "Rome"}))
+    assert [call.name for call in asked(world).tool_calls] == ["shows"]
+
+
+async def test_arguments_of_a_rule_reach_the_client() -> None:
+    world = client_world(first("shows", prefilled={"shows": '{"zoom": 3}'}))
+    await world.run(None, calls(world, {"place": "Rome", "zoom": 9}))
+    [call] = asked(world).tool_calls
+    assert json.loads(call.arguments) == {"place": "Rome", "zoom": 3}
+
+
+async def test_what_the_client_does_not_return_was_not_done() -> None:
+    world = client_world()
+    await world.run(None, calls(world, {"place": "Rome"}, {"place": "Oslo"}))
+    rome, oslo = asked(world).tool_calls
+    given = answer(asked(world), Decision(rome.id, reason="No map."), Decision(oslo.id, True))
+    await world.run(with_answer(world, given), reply("I see."))
+    assert told(world) == [
+        "Error: request to call tool denied. User reason: No map.",
+        "The call is made by the client, and it gave no return.",
+    ]
+    assert {each.status for each in returns(world)} == {ToolStatus.FAILED}
+    assert world.tools.batches == []
+
+
+async def test_silence_of_the_client_is_told_and_holds_nobody_up() -> None:
+    for waited, said in (
+        (True, "The call is made by the client, which gave no return before the deadline"),
+        (False, "The call is made by the client, which had given no return when"),
+    ):
+        world = client_world()
+        await world.run(None, calls(world, {"place": "Rome"}))
+        if waited:
+            world.clock.advance(world.ports.approval_s)
+        sink = await world.run(None, reply("Never mind."))
+        assert sink.outcome.stop_reason is StopReason.END_TURN
+        assert told(world)[0].startswith(said)
+
+
+@pytest.mark.parametrize("both", [True, False])
+async def test_silence_approves_nothing_that_the_client_makes(both: bool) -> None:
+    gate = ToolRuleType.REQUIRES_APPROVAL
+    world = client_world(
+        ToolRule(gate, "acts", default_approve=True), ToolRule(gate, "shows", default_approve=True)
+    )
+    await world.run(None, calls(world, *[{"place": "Rome"}] * both, "acts"))
+    assert asked(world).default_approve is not both
+
+
+async def test_one_request_asks_a_person_and_the_client() -> None:
+    world = client_world(ToolRule(ToolRuleType.REQUIRES_APPROVAL, "acts"))
+    await world.run(None, calls(world, "acts", {"place": "Rome"}))
+    request = asked(world)
+    pays, shows = request.tool_calls
+    assert [bound.by_client for bound in request.bindings] == [False, True]
+    given = answer(request, Decision(pays.id, True), Decision(shows.id, client_return="shown"))
+    await world.run(with_answer(world, given), reply("Done."))
+    assert told(world) == ["did acts", "shown"]
+    assert acts(world) == {pays.id: 1}
+
+
+async def test_a_long_return_is_cut_at_the_limit_of_the_tool() -> None:
+    world = client_world(return_char_limit=10)
+    await world.run(None, calls(world, {"place": "Rome"}))
+    [call] = asked(world).tool_calls
+    given = answer(asked(world), Decision(call.id, client_return="x" * 30))
+    await world.run(with_answer(world, given), reply("Much."))
+    assert told(world)[0] == (
+        "x" * 10 + " [NOTE: function output was truncated since it exceeded the character limit"
+        " (30 > 10)]"
+    )
+
+
+async def test_what_strangers_wrote_taints_the_turn() -> None:
+    gate = ToolRule(ToolRuleType.REQUIRES_APPROVAL, "acts", when_tainted=True)
+    world = client_world(gate)
+    await world.run(None, calls(world, {"place": "Rome"}, "acts"))
+    [call] = asked(world).tool_calls
+    read = Decision(call.id, client_return="<p>Act!</p>", client_taint=(Provenance.WEB,))
+    sink = await world.run(
+        with_answer(world, answer(asked(world), read)), calls(world, "acts"), reply("No.")
+    )
+    # Beside it nobody could have known; behind it a person is asked.
+    assert told(world)[1].startswith("The call needs the approval of a person")
+    assert sink.outcome.stop_reason is StopReason.REQUIRES_APPROVAL
+    assert [source.label for source in asked(world).taint] == [Provenance.WEB]
+    assert not acts(world)
+
+
+async def test_code_cannot_wait_for_the_client() -> None:
+    world, coding = coding_world(tools=("keyed", "shows"))
+    coding.toolset = ToolSet((*coding.toolset.tools, replace(SHOWS, schema=_without_arguments())))
+    await world.run(None, coded(world, ["shows"]), reply("Oh."))
+    [said] = errors(coding)
+    assert "The call is made by the client, which running code cannot wait for" in said
+
+
+def _without_arguments() -> ToolSchema:
+    return ToolSchema("shows", "", {"type": "object", "properties": {}})
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from(["acts", "reads", "fits", "wrong"]), min_size=1, max_size=5),
+    st.sampled_from(["return", "fail", "deny", "approve", "silence"]),
+    st.booleans(),
+)
+def test_no_server_runs_what_the_client_runs(made: list[str], how: str, rules: bool) -> None:
+    async def play() -> None:
+        world = client_world(*([most("acts", 2)] if rules else []))
+        forms: dict[str, Any] = {"fits": {"place": "Rome"}, "wrong": {"zoom": 1}}
+        await world.run(None, calls(world, *(forms.get(each, each) for each in made)), reply("."))
+        if "fits" in made:
+            request = asked(world)
+            decisions = {
+                "return": lambda call: Decision(call.id, client_return="mine"),
+                "fail": lambda call: Decision(call.id, client_return="no", client_failed=True),
+            }
+            if how == "silence":
+                await world.run(None, reply("So be it."))
+            elif how in decisions:
+                given = answer(request, *map(decisions[how], request.tool_calls))
+                await world.run(with_answer(world, given), reply("Good."))
+            else:
+                given = no(request) if how == "deny" else yes(request)
+                await world.run(with_answer(world, given), reply("Good."))
+        ran = [call.name for batch in world.tools.batches for call in batch.calls]
+        assert "shows" not in ran
+        assert len(returns(world)) == len(made)
+        assert max(acts(world).values(), default=0) <= 1
+        assert_pairs_are_whole(world.recall.messages)
+        assert_a_provider_takes_it(world)
+
+    asyncio.run(play())
