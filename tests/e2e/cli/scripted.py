@@ -46,6 +46,7 @@ from strata.shared.errors import (
     Reason,
     StrataError,
     UnauthenticatedError,
+    UnimplementedError,
 )
 from strata.shared.ids import new_id
 from strata.shared.interceptors.auth import bearer
@@ -288,6 +289,12 @@ class Tools(tool_service_pb2_grpc.ToolServiceServicer):
     """Declares nothing, so that every call answers UNIMPLEMENTED, or fails as told."""
 
     failure: StrataError | None = None
+    ran: tool_service_pb2.RunToolResponse | StrataError = UnimplementedError("Nothing runs here.")
+
+    async def RunTool(self, request: Any, context: Any) -> Any:
+        if isinstance(self.ran, StrataError):
+            raise self.ran
+        return self.ran
 
     async def ListTools(self, request: Any, context: Any) -> Any:
         if self.failure is not None:

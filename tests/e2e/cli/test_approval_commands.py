@@ -53,6 +53,27 @@ async def test_what_waits_is_listed_and_shown(strata: Run, gateway: ScriptedGate
     assert (gone.code, "APPROVAL_NOT_FOUND" in gone.err) == (1, True)
 
 
+async def test_calls_of_the_client_are_told_and_answered_with_what_they_returned(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
+    asked = waiting()
+    asked.request.bindings[1].by_client = True
+    gateway.runs.approvals = [asked]
+    rows = [row.split("\t") for row in (await strata("approvals", "list")).out.splitlines()[1:]]
+    assert rows[0][2] == 'pay(amount=3); mail(to="bob") by the client'
+    shown = (await strata("approvals", "show", "approval-1")).out
+    assert "mail  c2  (run by the client)" in shown
+    assert "pay  c1\n" in shown
+    for option in ("c2", "c3=x"):
+        assert (await strata("approvals", "approve", "approval-1", "--return", option)).code == 2
+    assert gateway.runs.answered == []
+    await strata("approvals", "approve", "approval-1", "--return", "c2=sent=yes")
+    pay, mail = gateway.runs.answered[0].decisions
+    assert pay.approve
+    assert not pay.HasField("client_return")
+    assert (mail.client_return, mail.approve, mail.arguments_hash) == ("sent=yes", False, "h-1")
+
+
 async def test_all_some_or_none_of_the_calls_are_approved(
     strata: Run, gateway: ScriptedGateway
 ) -> None:

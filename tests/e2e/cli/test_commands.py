@@ -12,11 +12,15 @@ import pytest
 
 from e2e.cli.conftest import Run
 from e2e.cli.scripted import ScriptedGateway
+from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2
+from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.shared.errors import (
     FieldViolation,
     InvalidArgumentError,
+    PermissionDeniedError,
     UnavailableError,
+    UnimplementedError,
 )
 from strata.shared.ids import new_id
 
@@ -305,6 +309,40 @@ async def test_doctor_names_the_room_that_is_silent(
     assert "fail  room tool_execution:" in done.out
 
 
+@pytest.mark.parametrize(
+    ("isolation", "status", "verdict", "said"),
+    [
+        ("namespaces", message_pb2.TOOL_STATUS_OK, "ok", "in the isolation namespaces"),
+        ("landlock", message_pb2.TOOL_STATUS_OK, "warn", "in the isolation landlock"),
+        ("none", message_pb2.TOOL_STATUS_FAILED, "warn", "no namespaces"),
+        (PermissionDeniedError("No."), 0, "warn", "not looked at"),
+        (UnimplementedError("No sandbox here."), 0, "warn", "No sandbox here."),
+        (UnavailableError("Gone."), 0, "fail", "Gone."),
+    ],
+)
+async def test_doctor_tells_what_tools_run_in(
+    strata: Run,
+    gateway: ScriptedGateway,
+    open_folder: Path,
+    isolation: Any,
+    status: message_pb2.ToolStatus.ValueType,
+    verdict: str,
+    said: str,
+) -> None:
+    gateway.tools.ran = isolation
+    if isinstance(isolation, str):
+        content = json.dumps({"message": "no namespaces"})
+        returned = message_pb2.ToolReturnPart(status=status, content=content)
+        gateway.tools.ran = tool_pb.RunToolResponse(tool_return=returned, isolation=isolation)
+    data = str(open_folder / "data")
+    done = await strata("doctor", "--data", data, "--address", gateway.address, "--json")
+    [found] = [each for each in json.loads(done.out) if each["check"] == "sandbox"]
+    assert found["verdict"] == verdict
+    assert said in found["text"]
+    assert bool(found["remedy"]) is (verdict != "ok" and "looked" not in said)
+    assert done.code == (verdict == "fail")
+
+
 async def test_doctor_works_while_nothing_runs(strata: Run, open_folder: Path) -> None:
     data = open_folder / "data"
     (data / "secrets").mkdir(parents=True)
@@ -318,5 +356,6 @@ async def test_doctor_works_while_nothing_runs(strata: Run, open_folder: Path) -
     assert findings["gateway"]["verdict"] == "warn"
     assert findings["gateway"]["remedy"] == "Start it with: strata up"
     assert findings["chat model"]["text"]
+    assert findings["sandbox"]["text"]
     assert findings["schemas"]["verdict"] == "ok"
     assert done.code == 1

@@ -21,7 +21,7 @@ ROOTS = os.pathsep.join(str(Path(each).parent) for each in strata.__path__)
 
 
 async def test_the_program_of_the_guide_runs(world: World, tmp_path: Path) -> None:
-    [program] = re.findall(r"```python\n(.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)
+    program, *_ = re.findall(r"```python\n(.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)
     file = tmp_path / "program.py"
     file.write_text(program)
     world.model.script(

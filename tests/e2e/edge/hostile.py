@@ -96,7 +96,7 @@ _TEXTS: Mapping[str, str] = {
 }
 _NUMBERS: Mapping[str, int] = {"limit": 50, "page_size": 3, "top_k": 3}
 # Of text, only that of strangers has labels.
-_ENUMS: Mapping[str, int] = {"taint": message_pb2.PROVENANCE_WEB}
+_ENUMS: Mapping[str, int] = dict.fromkeys(("taint", "client_taint"), message_pb2.PROVENANCE_WEB)
 _DEPTH = 4
 
 Ids = Callable[[str], str]

@@ -42,6 +42,18 @@ def test_each_call_is_decided_about(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in shown
 
 
+def test_what_a_tool_of_the_client_returned_is_typed_in_its_place() -> None:
+    request = message_pb2.ApprovalRequestPart()
+    request.CopyFrom(REQUEST)
+    request.bindings[0].by_client = True
+    bound = request.bindings.add(tool_call_id="b", by_client=True)
+    bound.arguments_hash = "i"
+    assert ask_on_terminal(request, typing(["42 ", "", "No map."])) == [
+        message_pb2.ApprovalDecision(tool_call_id="a", client_return="42 ", arguments_hash="h"),
+        message_pb2.ApprovalDecision(tool_call_id="b", reason="No map.", arguments_hash="i"),
+    ]
+
+
 @pytest.mark.parametrize("lines", [[], ["y"], ["y", "n"]])
 def test_who_leaves_decides_nothing(lines: list[str]) -> None:
     assert ask_on_terminal(REQUEST, typing(lines)) is None

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -354,3 +354,39 @@ def test_a_file_that_was_changed_is_not_taken_for_the_function(load: Load) -> No
     assert len(refused(module.tool)) == 1
     path.write_text("def tool(x\n")
     assert "is no Python" in refused(module.tool)[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def f(x: int) -> int: return x + SECRET\n",
+        'def f(x: int) -> int: "Döes."; return SECRET\n',
+        'def f(x: int) -> int:\n    """Does.\n\n    More.\n    """\n    return SECRET\n',
+        'def f(\n    x: int,\n) -> int:\n    # a\n    "Does."\n    return (\n        SECRET\n)\n',
+        "async def f(x: int) -> int:\n    return SECRET ; 'a'  # é\n",
+    ],
+)
+def test_of_any_function_the_head_can_be_taken(load: Load, text: str) -> None:
+    whole = load(f"# ä\nSECRET = 'key'\n\n\n{text}\n\ndef g() -> None: pass\n").f
+    source = tool_source(whole, body=False)
+    assert "SECRET" not in source
+    head = load(source).f
+    assert head.__doc__ == whole.__doc__
+    assert get_type_hints(head) == {"x": int, "return": int}
+
+
+def test_a_head_needs_nothing_that_only_the_body_uses(load: Load) -> None:
+    maker = load(
+        "import json\n\nHANDLE = object()\n\n\n"
+        "def make(handle):\n"
+        "    def f(x: int = 1) -> str:\n"
+        '        """Does."""\n'
+        "        nonlocal handle\n"
+        "        handle = missing(HANDLE, handle, json)\n"
+        "    return f\n"
+    ).make
+    with pytest.raises(
+        ToolSourceError, match="line 7: cannot stand alone: no binding for nonlocal"
+    ):
+        tool_source(maker(object()))
+    assert load(tool_source(maker(object()), body=False)).f.__defaults__ == (1,)

@@ -8,8 +8,9 @@ from contextlib import suppress
 import pytest
 
 from strata.shared.errors import UnavailableError
+from strata.shared.telemetry import Telemetry
 from strata.tool_execution.domain.sandbox import Isolation, Run, RunResult, RunStatus
-from strata.tool_execution.sandbox.on_demand import SandboxOnDemand
+from strata.tool_execution.sandbox.on_demand import CALLS, ISOLATION, SandboxOnDemand
 
 RUN = Run(source="def f(): pass", function="f")
 
@@ -33,7 +34,7 @@ class Machine:
 
     async def run(self, run: Run) -> RunResult:
         self.runs += 1
-        return RunResult(RunStatus.OK)
+        return RunResult(RunStatus.OK, isolation=self.isolation)
 
     async def close(self) -> None:
         self.closed += 1
@@ -54,6 +55,19 @@ async def test_it_is_started_once_by_whoever_wants_it_first() -> None:
     assert sandbox.isolation is Isolation.NAMESPACES
     await sandbox.close()
     assert machine.closed == 1
+
+
+async def test_what_is_in_force_and_how_calls_ended_can_be_measured() -> None:
+    machine, telemetry = Machine(), Telemetry()
+    sandbox = SandboxOnDemand(machine.start, telemetry)
+    machine.gate.set()
+    for _ in range(2):
+        await sandbox.run(RUN)
+    in_force = {
+        level: telemetry.gauge(ISOLATION, isolation=level.label).value for level in Isolation
+    }
+    assert {level for level, value in in_force.items() if value} == {Isolation.NAMESPACES}
+    assert telemetry.total(CALLS, isolation="namespaces", status="ok") == 2
 
 
 async def test_who_gives_up_waiting_does_not_end_the_start() -> None:

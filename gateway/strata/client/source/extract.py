@@ -138,8 +138,13 @@ class _Extraction:
         node = self._node
         outer = [each for each in self._above if isinstance(each, Function)]
         local = {name for each in outer for name in bound_inside(each)}
+        try:
+            statement = read_statement(node)
+        except SyntaxError as error:
+            # Such as a variable of the function around it that it sets.
+            self._problem(f"cannot stand alone: {error.msg}", node.lineno)
+            return []
         held = self._held()
-        statement = read_statement(node)
         for name in sorted(statement.uses - held.keys() - {node.name}):
             if name in local:
                 told = f"uses {name}, which only {outer[-1].name}() defines"
@@ -159,7 +164,7 @@ class _Extraction:
     def _held(self) -> dict[str, Any]:
         """The variables of the functions around it that it uses, and their values."""
         code = self._function.__code__
-        used = set(_names_in(self._node))
+        used = {each.id for each in ast.walk(self._node) if isinstance(each, ast.Name)}
         found: dict[str, Any] = {}
         cells = self._function.__closure__ or ()
         for name, cell in zip(code.co_freevars, cells, strict=True):
@@ -269,14 +274,6 @@ class _Extraction:
 
     def _problem(self, text: str, line: int) -> None:
         self.problems.append(SourceProblem(text, line))
-
-
-def _names_in(node: ast.AST) -> Iterator[str]:
-    for each in ast.walk(node):
-        if isinstance(each, ast.Name):
-            yield each.id
-        elif isinstance(each, ast.Nonlocal):
-            yield from each.names
 
 
 def _is_wide(statement: Statement) -> bool:
