@@ -20,7 +20,6 @@ from strata.shared.errors import (
     InvalidArgumentError,
     NotFoundError,
     Reason,
-    UnimplementedError,
 )
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 
@@ -161,7 +160,7 @@ async def test_a_request_is_done_once(registry: Any) -> None:
             "'pattern'",
         ),
         ({"type": tool_pb2.TOOL_TYPE_MCP}, "type", "CUSTOM or CLIENT"),
-        ({"type": tool_pb2.TOOL_TYPE_CLIENT, "name": "x"}, "source_code", "client"),
+        ({"type": tool_pb2.TOOL_TYPE_CLIENT, "secret_names": ["A"]}, "secret_names", "client"),
         ({"request_id": "ü"}, "request_id", "ASCII"),
     ],
 )
@@ -334,7 +333,7 @@ async def test_a_secret_that_cannot_be_kept_is_refused_and_not_shown(
     assert value not in str(caught.value)
 
 
-async def test_a_client_tool_is_kept_but_no_agent_can_have_it(registry: Any, world: World) -> None:
+async def test_a_tool_of_the_client_is_kept_as_such(registry: Any, world: World) -> None:
     schema = {
         "$defs": {"Place": {"type": "object", "properties": {"x": {"type": "integer"}}}},
         "properties": {"at": {"$ref": "#/$defs/Place"}},
@@ -353,8 +352,7 @@ async def test_a_client_tool_is_kept_but_no_agent_can_have_it(registry: Any, wor
         "required": ["at"],
         "type": "object",
     }
-    with pytest.raises(UnimplementedError):
-        await world.make_agent(tools=["open_door"])
+    await world.make_agent(tools=["open_door"])
     with pytest.raises(AlreadyExistsError):
         await upsert(registry, name="open_door")
 

@@ -12,6 +12,7 @@ from strata.shared.clock import SystemClock
 from strata.shared.db import Database
 from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.ids import new_id
+from strata.shared.telemetry import Telemetry
 from strata.tool_execution import main
 from strata.tool_execution.migrations import MIGRATIONS
 from strata.tool_execution.settings import ToolExecutionSettings
@@ -27,6 +28,7 @@ class NoRooms:
     """Wiring to rooms that nobody calls at start."""
 
     clock = SystemClock()
+    telemetry = Telemetry()
 
     def channel(self, room: str) -> Any:
         class Channel:
