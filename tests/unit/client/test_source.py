@@ -390,3 +390,15 @@ def test_a_head_needs_nothing_that_only_the_body_uses(load: Load) -> None:
     ):
         tool_source(maker(object()))
     assert load(tool_source(maker(object()), body=False)).f.__defaults__ == (1,)
+
+
+def test_lines_are_told_as_they_are_in_the_file(load: Load) -> None:
+    found = load(
+        "from __future__ import annotations\n\n\n"
+        "def f(x: Held) -> int:\n"
+        '    """Does."""\n'
+        "    return [\n        1,\n    ]\n\n\n"
+        "class Held:\n    size: int = len(locals()) or nothing\n"
+    ).f
+    with pytest.raises(ToolSourceError, match="line 12: uses nothing"):
+        tool_source(found, body=False)

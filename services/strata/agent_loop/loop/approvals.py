@@ -124,7 +124,6 @@ class OpenRequest:
             for call in self.request.tool_calls
             if answer.of(call.id).approve
             and answer.of(call.id).client_return is None
-            and call.id not in self.request.by_client
         }
 
     def given(

@@ -30,7 +30,7 @@ from unit.agent_loop.loop.gated import (
     with_answer,
     yes,
 )
-from unit.agent_loop.loop.ruled import first, most, rule, told
+from unit.agent_loop.loop.ruled import child, first, most, rule, told
 from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
 
 SHOWS = Tool(
@@ -125,6 +125,33 @@ async def test_what_does_not_fit_was_no_call_for_the_rules() -> None:
     world = client_world(most("shows", 1))
     await world.run(None, calls(world, {}), calls(world, {"place": "Rome"}))
     assert [call.name for call in asked(world).tool_calls] == ["shows"]
+
+
+async def test_what_does_not_fit_behind_another_call_does_not_reach_the_client() -> None:
+    world = client_world(child("reads", "shows"))
+    await world.run(None, calls(world, "reads", {"place": "Rome", "zoom": "3"}, {}), reply("Oh."))
+    [call] = asked(world).tool_calls
+    assert json.loads(call.arguments) == {"place": "Rome", "zoom": 3}
+    shown = answer(asked(world), Decision(call.id, client_return="Shown."))
+    await world.run(with_answer(world, shown), reply("Good."))
+    assert told(world)[:2] == ["did reads", "Shown."]
+    assert "missing 'place'" in told(world)[2]
+
+
+@pytest.mark.parametrize(
+    "given", [Decision("", approve=True), Decision("", client_return="Shown.")]
+)
+async def test_only_a_call_that_was_made_counts_for_the_rules(given: Decision) -> None:
+    world = client_world(most("shows", 1))
+    await world.run(None, calls(world, {"place": "Rome"}, {"place": "Oslo"}))
+    [rome] = asked(world).tool_calls
+    answered = answer(asked(world), replace(given, tool_call_id=rome.id))
+    sink = await world.run(
+        with_answer(world, answered), calls(world, {"place": "Graz"}), reply("Enough.")
+    )
+    made = given.client_return is not None
+    assert (sink.outcome.stop_reason is StopReason.REQUIRES_APPROVAL) is not made
+    assert ("Cannot call shows" in told(world)[1]) is made
 
 
 async def test_arguments_of_a_rule_reach_the_client() -> None:
