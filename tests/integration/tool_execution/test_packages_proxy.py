@@ -51,6 +51,8 @@ async def test_packages_come_through_the_proxy_and_the_certificate_is_checked(
             assert index.heads
             with pytest.raises(PackagesError, match="certificate") as caught:
                 await _build(replace(builder, ca_file=None), tmp_path / "bad")
+            assert "STRATA_TOOL_EXECUTION_PACKAGES_CA_FILE" in str(caught.value)
+            assert "--" not in str(caught.value)
             assert "hidden" not in str(caught.value)
         finally:
             await proxy.close()

@@ -122,8 +122,7 @@ class OpenRequest:
         return {
             call.id: versions.get(call.id, "")
             for call in self.request.tool_calls
-            if answer.of(call.id).approve
-            and answer.of(call.id).client_return is None
+            if answer.of(call.id).approve and answer.of(call.id).client_return is None
         }
 
     def given(

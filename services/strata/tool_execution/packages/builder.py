@@ -26,6 +26,13 @@ _MAX_OUTPUT = 1 << 16
 _UNSATISFIABLE = 1
 # Its drawings, and what could carry a password.
 _DRAWN = re.compile(r"[\u00d7\u2500-\u257f\u25b6]+")
+# uv names an option of its own, which nobody can give here.
+_HINT_OF_CERTIFICATES = re.compile(r"hint: [^\n]*--(system-certs|native-tls)[^\n]*")
+_CERTIFICATES = (
+    "hint: The server of Strata can be told to use the certificates of the machine"
+    " (STRATA_TOOL_EXECUTION_PACKAGES_SYSTEM_CERTS) or of a file"
+    " (STRATA_TOOL_EXECUTION_PACKAGES_CA_FILE)"
+)
 _URL_USER = re.compile(r"//[^/\s@]+@")
 
 
@@ -189,6 +196,7 @@ class Builder:
         known = ((self.index_url, "the index"), (self.proxy, "the proxy"), (str(folder), ""))
         for secret, shown in known:
             said = said.replace(secret, shown) if secret else said
+        said = _HINT_OF_CERTIFICATES.sub(_CERTIFICATES, said)
         words = " ".join(_URL_USER.sub("//", _DRAWN.sub(" ", said)).split())
         return words[:_MAX_WORDS] or "uv ended without a word."
 
