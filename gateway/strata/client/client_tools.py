@@ -44,13 +44,15 @@ class ClientTools:
             annotations say, read by pydantic.
 
     Raises:
-        InvalidArgumentError: Two have one name, or pydantic cannot read an annotation.
+        InvalidArgumentError: One has no name, two have the same, or pydantic cannot read an annotation.
     """
 
     def __init__(self, functions: Iterable[Callable[..., Any]]) -> None:
         self._functions: dict[str, Callable[..., Any]] = {}
         for function in functions:
-            name = function.__name__
+            name = getattr(function, "__name__", "")
+            if not name:
+                raise wrong_argument("tools", f"has {function!r}, which has no name")
             if name in self._functions:
                 raise wrong_argument("tools", f"has two functions of the name {name}")
             try:
@@ -62,22 +64,27 @@ class ClientTools:
 
     def cover(self, request: pb.ApprovalRequestPart) -> bool:
         """Says whether all that is asked for are calls of these functions."""
-        by_client = calls_by_client(request)
-        return bool(request.tool_calls) and all(
-            call.tool_call_id in by_client and call.name in self._functions
-            for call in request.tool_calls
-        )
+        return len(self._own(request)) == len(request.tool_calls)
 
     async def decide(self, request: pb.ApprovalRequestPart) -> list[pb.ApprovalDecision]:
-        """Makes the calls of a request that it covers, in their order, and returns the answer.
+        """Makes the calls of these functions, in their order, and returns the decisions about them.
 
-        An exception of a function is told to the model by type and message. A plain function runs
-        in a thread.
+        All else in the request is left out; an answer needs a decision about each call. An
+        exception of a function is told to the model by type and message. A plain function runs in
+        a thread.
         """
         hashes = {bound.tool_call_id: bound.arguments_hash for bound in request.bindings}
         return [
             await self._decide(call, hashes.get(call.tool_call_id, ""))
+            for call in self._own(request)
+        ]
+
+    def _own(self, request: pb.ApprovalRequestPart) -> list[pb.ToolCallPart]:
+        by_client = calls_by_client(request)
+        return [
+            call
             for call in request.tool_calls
+            if call.tool_call_id in by_client and call.name in self._functions
         ]
 
     async def _decide(self, call: pb.ToolCallPart, arguments_hash: str) -> pb.ApprovalDecision:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 from dataclasses import dataclass
@@ -162,6 +163,11 @@ async def test_what_a_person_has_to_decide_is_left_to_the_caller(
     events = [event async for event in client.send(agent.id, "Go!", tools=(read_clipboard,))]
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_REQUIRES_APPROVAL
     assert not returned_in(events)
+    [asked] = [e.approval_requested.approval for e in events if e.HasField("approval_requested")]
+    # It decides about its own alone.
+    [made] = await ClientTools([read_clipboard]).decide(asked)
+    assert [call.name for call in asked.tool_calls] == tools
+    assert made.tool_call_id == asked.tool_calls[0].tool_call_id
 
 
 async def test_returns_are_made_fit_to_be_sent() -> None:
@@ -178,7 +184,10 @@ async def test_returns_are_made_fit_to_be_sent() -> None:
         message_pb2.ToolCallPart(tool_call_id=name, name=name, arguments="")
         for name in ("huge", "odd", "wrong")
     ]
-    request = message_pb2.ApprovalRequestPart(tool_calls=calls)
+    bindings = [
+        message_pb2.ApprovalBinding(tool_call_id=call.name, by_client=True) for call in calls
+    ]
+    request = message_pb2.ApprovalRequestPart(tool_calls=calls, bindings=bindings)
     long, strange, none = await ClientTools([huge, odd, wrong]).decide(request)
     assert len(long.client_return) == 200_000
     assert long.client_return.endswith("x... [cut at 200000 characters]")
@@ -192,5 +201,7 @@ async def test_functions_that_cannot_be_called_are_refused_before_anything_is_se
 
     with pytest.raises(InvalidArgumentError, match="two functions of the name fly_to"):
         ClientTools([fly_to, fly_to])
+    with pytest.raises(InvalidArgumentError, match="which has no name"):
+        ClientTools([functools.partial(fly_to)])
     with pytest.raises(InvalidArgumentError, match="lost, which cannot be called"):
         ClientTools([lost])

@@ -10,6 +10,7 @@ from strata.agent_loop.convert.messages import (
     tool_return_from_proto,
 )
 from strata.agent_loop.domain.tools import (
+    FUNCTION_RETURN_CHAR_LIMIT,
     CallFinished,
     CallStarted,
     CodeAnswer,
@@ -61,7 +62,7 @@ def _tool(wire: tool_service_pb2.Tool) -> Tool:
         version=wire.version,
         returns_from=next(iter(labels_from_proto([wire.returns_from])), None),
         by_client=wire.type == tool_pb2.TOOL_TYPE_CLIENT,
-        return_char_limit=wire.return_char_limit,
+        return_char_limit=wire.return_char_limit or FUNCTION_RETURN_CHAR_LIMIT,
     )
 
 

@@ -17,6 +17,9 @@ EXIT_TOOLS = frozenset({"memory_finish_edits"})
 """Tools that end the turn unless an agent is told otherwise (blueprint §7.4)."""
 
 
+FUNCTION_RETURN_CHAR_LIMIT = 50_000
+"""Characters of a return that the model is shown, unless its tool says otherwise (blueprint §17)."""
+
 CODE_TOOLS = frozenset({"run_code_with_tools"})
 """Tools whose code calls the agent's other tools (decision 0086)."""
 
@@ -57,7 +60,7 @@ class Tool:
     version: str = ""
     returns_from: Provenance | None = None
     by_client: bool = False
-    return_char_limit: int = 50_000
+    return_char_limit: int = FUNCTION_RETURN_CHAR_LIMIT
 
     @property
     def name(self) -> str:
