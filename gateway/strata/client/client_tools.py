@@ -44,7 +44,8 @@ class ClientTools:
             annotations say, read by pydantic.
 
     Raises:
-        InvalidArgumentError: One has no name, two have the same, or pydantic cannot read an annotation.
+        InvalidArgumentError: One has no name, two have the same, or pydantic cannot read an
+            annotation.
     """
 
     def __init__(self, functions: Iterable[Callable[..., Any]]) -> None:

@@ -11,11 +11,11 @@ from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import new_id
+from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 from strata.tool_execution.convert import EFFECTS
 from strata.tool_execution.domain import hosts
 from strata.tool_execution.domain.registry import MAX_NAME, Request
 from strata.tool_execution.domain.tools import (
-    FUNCTION_RETURN_CHAR_LIMIT,
     Effect,
     OwnDefinition,
     Tool,

@@ -11,11 +11,10 @@ from typing import Any, Protocol
 from strata.shared.clock import Clock
 from strata.shared.errors import StrataError
 from strata.shared.logs import get_logger
-from strata.shared.tool_returns import pack
+from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT, pack
 from strata.tool_execution.domain.arguments import parse_arguments
 from strata.tool_execution.domain.dates import zone
 from strata.tool_execution.domain.tools import (
-    FUNCTION_RETURN_CHAR_LIMIT,
     Call,
     Caller,
     Outcome,

@@ -6,6 +6,8 @@ import json
 from datetime import datetime
 from typing import Any
 
+FUNCTION_RETURN_CHAR_LIMIT = 50_000
+"""Characters of a return that the model is shown, unless its tool says otherwise."""
 TIME_FORMAT = "%Y-%m-%d %I:%M:%S %p %Z%z"
 _NOTE = (
     " [NOTE: function output was truncated since it exceeded the character limit"

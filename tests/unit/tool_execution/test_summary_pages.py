@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from strata.agent_loop.loop.packaging import MIN_RETURN_CHARS, cut_return
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
-from strata.shared.tool_returns import pack
+from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT, pack
 from strata.tool_execution.builtin.summaries import ExpandSummary
-from strata.tool_execution.domain.tools import FUNCTION_RETURN_CHAR_LIMIT, Call, Caller
+from strata.tool_execution.domain.tools import Call, Caller
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 CALLER = Caller("agent-1", "conversation-1", "run-1", "step-1", "m", "Europe/Lisbon")

@@ -10,7 +10,6 @@ from strata.agent_loop.convert.messages import (
     tool_return_from_proto,
 )
 from strata.agent_loop.domain.tools import (
-    FUNCTION_RETURN_CHAR_LIMIT,
     CallFinished,
     CallStarted,
     CodeAnswer,
@@ -28,6 +27,7 @@ from strata.agent_loop.models.domain import ToolSchema
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2
+from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 
 _EFFECTS = {
     tool_pb2.TOOL_EFFECT_READ_ONLY: ToolEffect.READ_ONLY,

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from strata.agent_loop.domain.messages import Provenance, ToolReturn
 from strata.agent_loop.models.domain import ToolCall, ToolSchema
+from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 
 FILE_TOOLS = ("open_files", "grep_files", "semantic_search_files")
 """Offered to every agent that has a folder, beside its own tools."""
@@ -16,9 +17,6 @@ FILE_TOOLS = ("open_files", "grep_files", "semantic_search_files")
 EXIT_TOOLS = frozenset({"memory_finish_edits"})
 """Tools that end the turn unless an agent is told otherwise (blueprint §7.4)."""
 
-
-FUNCTION_RETURN_CHAR_LIMIT = 50_000
-"""Characters of a return that the model is shown, unless its tool says otherwise (blueprint §17)."""
 
 CODE_TOOLS = frozenset({"run_code_with_tools"})
 """Tools whose code calls the agent's other tools (decision 0086)."""

@@ -12,7 +12,8 @@ from functools import cached_property
 from typing import Any
 from uuid import UUID, uuid5
 
-FUNCTION_RETURN_CHAR_LIMIT = 50_000
+from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
+
 _ID_NAMESPACE = UUID("6f1c1d4e-2f7b-5d63-9d0a-5f3f0f5b7a10")
 
 
