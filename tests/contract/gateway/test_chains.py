@@ -6,7 +6,7 @@ import pytest
 
 from contract.gateway.stores import Gateways
 from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run
-from strata.gateway.runs.chains import Link
+from strata.gateway.runs.chains import Link, Wait
 from strata.gateway.runs.domain import RunKind
 from strata.gateway.runs.states import RunState
 from strata.shared.errors import NotFoundError, Reason
@@ -20,10 +20,9 @@ async def test_a_chain_goes_from_a_run_to_its_parents(gateways: Gateways) -> Non
         accepted = await gateways.first.accept(each)
         assert accepted.run.parent_run_id == each.parent_run_id
     links = [
-        Link(third.id, "agent-1", "conversation-3", RunState.RUNNING, awaited=False),
-        Link(second.id, "agent-1", "conversation-2", RunState.RUNNING, awaited=True),
-        # What a client sends is waited for by no run.
-        Link(first.id, "agent-1", "conversation-1", RunState.RUNNING, awaited=False),
+        Link(third.id, "agent-1", "conversation-3", RunState.RUNNING),
+        Link(second.id, "agent-1", "conversation-2", RunState.RUNNING),
+        Link(first.id, "agent-1", "conversation-1", RunState.RUNNING),
     ]
     assert await gateways.second.chain(PROJECT, third.id, 10) == links
     assert await gateways.second.chain(PROJECT, third.id, 2) == links[:2]
@@ -67,3 +66,52 @@ async def test_a_run_waits_for_what_it_has_asked_and_what_is_not_over(gateways: 
     await gateways.first.finish(fence_of(dispatch, "gateway-1"), WELL, events(1), take_next=False)
     assert await gateways.second.awaited(PROJECT, parent.id) == [running.id, queued.id]
     assert await gateways.second.awaited("project-2", parent.id) == []
+
+
+async def test_who_waits_for_whom_is_followed_from_a_conversation(gateways: Gateways) -> None:
+    """Two runs that people started, each with an agent of the other's in between."""
+    store = gateways.first
+    ada, bob = new_run("conversation-a"), new_run("conversation-b")
+    for each in (ada, bob):
+        await store.accept(each)
+    asked = new_run("conversation-c", parent_run_id=bob.id)
+    told = new_run("conversation-d", parent_run_id=bob.id, kind=RunKind.BACKGROUND)
+    for each in (asked, told):
+        await store.accept(each)
+    assert await store.waits(PROJECT, "conversation-a") == []
+    behind = [Wait(bob.id, "agent-1", "conversation-c")]
+    assert await store.waits(PROJECT, "conversation-b") == behind
+    # What is queued behind a run waits for it.
+    queued = new_run("conversation-a", parent_run_id=asked.id)
+    assert (await store.accept(queued)).dispatch is None
+    behind.append(Wait(asked.id, "agent-1", "conversation-a"))
+    statistics = gateways.database.statistics
+    before = statistics.statements
+    assert await gateways.second.waits(PROJECT, "conversation-b") == behind
+    assert statistics.statements - before == 1
+    assert await gateways.second.waits("project-2", "conversation-b") == []
+
+
+async def test_who_waits_in_a_circle_is_told_once(gateways: Gateways) -> None:
+    store = gateways.first
+    ada, bob = new_run("conversation-a"), new_run("conversation-b")
+    for each in (ada, bob):
+        await store.accept(each)
+    for asking, place in ((ada, "conversation-b"), (bob, "conversation-a")):
+        await store.accept(new_run(place, parent_run_id=asking.id))
+    assert set(await store.waits(PROJECT, "conversation-a")) == {
+        Wait(ada.id, "agent-1", "conversation-b"),
+        Wait(bob.id, "agent-1", "conversation-a"),
+    }
+
+
+async def test_nobody_waits_for_what_is_over(gateways: Gateways) -> None:
+    store = gateways.first
+    ada = new_run("conversation-a")
+    await store.accept(ada)
+    over = new_run("conversation-b", parent_run_id=ada.id)
+    dispatch = (await store.accept(over)).dispatch
+    assert dispatch is not None
+    assert len(await store.waits(PROJECT, "conversation-a")) == 1
+    await store.finish(fence_of(dispatch, "gateway-1"), WELL, events(1), take_next=False)
+    assert await store.waits(PROJECT, "conversation-a") == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -170,6 +170,36 @@ async def test_an_agent_that_fails_is_a_failed_call(
     assert note in caught.value.value["note"]
     # Nothing says of a failed call that strangers may have written it.
     assert "reply" not in caught.value.value
+
+
+async def test_two_whose_runs_people_started_do_not_wait_for_each_other(talk: Talk) -> None:
+    over = asyncio.Event()
+
+    async def busy(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        yield started()
+        await over.wait()
+        yield stored("Well.")
+        yield finished()
+
+    talk.answers = busy
+    await anext(aiter(talk.gateway.send(talk.other)))
+    token = talk.world.turns.callers[-1]
+    other = replace(talk, asker=talk.other, other=talk.asker, token=token)
+    waiting = asyncio.ensure_future(other.ask())
+
+    async def queued() -> bool:
+        request = run_pb.ListRunsRequest(agent_id=talk.asker)
+        listed = await talk.gateway.runs.ListRuns(request, metadata=talk.gateway.metadata)
+        return len(listed.runs) == 2
+
+    await eventually(queued)
+    with pytest.raises(FailedPreconditionError) as caught:
+        await talk.ask()
+    assert caught.value.reason is Reason.AGENT_WAITS
+    assert caught.value.metadata["agent_id"] == talk.other
+    over.set()
+    talk.over.set()
+    assert (await waiting).value["status"] == "answered"
 
 
 async def test_a_run_that_is_over_sends_nothing(talk: Talk) -> None:

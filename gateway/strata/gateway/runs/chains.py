@@ -3,7 +3,7 @@
 An agent sends a message to another by a tool; the run of the message has the agent's run as its
 parent. A chain is a run, its parent, the parent of that and so on. A conversation has one run at a
 time, so an agent that is asked for an answer by an agent that it waits for itself would never
-give it (decision 0090).
+give it, whoever started their runs (decision 0090).
 """
 
 from __future__ import annotations
@@ -18,17 +18,27 @@ from strata.shared.errors import FailedPreconditionError, Reason
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A run of a chain.
-
-    Attributes:
-        awaited: Its parent waits for its end.
-    """
+    """A run of a chain."""
 
     run_id: str
     agent_id: str
     conversation_id: str
     state: RunState
-    awaited: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A run that waits for an answer.
+
+    Attributes:
+        run_id: The run.
+        agent_id: Its agent.
+        conversation_id: The conversation that has to answer.
+    """
+
+    run_id: str
+    agent_id: str
+    conversation_id: str
 
 
 Chain = Sequence[Link]
@@ -46,6 +56,10 @@ class ChainStore(Protocol):
         """
         ...
 
+    async def waits(self, project_id: str, conversation_id: str) -> Sequence[Wait]:
+        """Returns whom the run of a conversation waits for, whom these wait for, and so on."""
+        ...
+
     async def awaited(self, project_id: str, run_id: str) -> Sequence[str]:
         """Returns the runs that are not over and that the agent of a run waits for."""
         ...
@@ -60,18 +74,16 @@ def conversation_with(chain: Chain, agent_id: str) -> str:
     return next((link.conversation_id for link in chain[1:] if link.agent_id == agent_id), "")
 
 
-def check_chain(chain: Chain, conversation_id: str, *, awaited: bool, limit: int) -> None:
-    """Makes sure that the agent of the first run may send a message to a conversation.
+def check_chain(chain: Chain, *, limit: int) -> None:
+    """Makes sure that the agent of the first run may send messages.
 
     Args:
         chain: Its run and the parents of that.
-        conversation_id: Where the message goes.
-        awaited: It waits for the answer.
         limit: Runs that a chain may have.
 
     Raises:
-        FailedPreconditionError: Its run is over (``RUN_FINISHED``), the chain is too long
-            (``CHAIN_TOO_LONG``), or it would wait for a run that waits for it (``AGENT_WAITS``).
+        FailedPreconditionError: Its run is over (``RUN_FINISHED``), or the chain is too long
+            (``CHAIN_TOO_LONG``).
     """
     own = chain[0]
     if own.state.final:
@@ -87,24 +99,32 @@ def check_chain(chain: Chain, conversation_id: str, *, awaited: bool, limit: int
             reason=Reason.CHAIN_TOO_LONG,
             metadata={"limit": str(limit)},
         )
-    if awaited:
-        for link in chain:
-            if link.conversation_id == conversation_id:
-                raise _waits(link, own)
-            if not link.awaited:
-                break
 
 
-def _waits(link: Link, own: Link) -> FailedPreconditionError:
-    if link is own:
+def check_waits(own: Link, conversation_id: str, waits: Sequence[Wait]) -> None:
+    """Makes sure that a run may wait for the answer to a message.
+
+    Args:
+        own: The run.
+        conversation_id: Where the message goes.
+        waits: What is waited for in that conversation, and behind that.
+
+    Raises:
+        FailedPreconditionError: It would wait for itself (``AGENT_WAITS``).
+    """
+    if conversation_id == own.conversation_id:
         told = "This is your own conversation: you would wait for yourself."
-    else:
-        told = (
-            f"{link.agent_id} waits for your answer, so it cannot answer you now. Say what you"
-            " have to say in your reply."
-        )
+        raise _would_wait(told, own.agent_id, own.run_id)
+    for wait in waits:
+        if wait.conversation_id == own.conversation_id:
+            told = (
+                f"{wait.agent_id} waits for your answer, so you cannot wait for what it would have"
+                " to answer first. Say what you have to say in your reply."
+            )
+            raise _would_wait(told, wait.agent_id, wait.run_id)
+
+
+def _would_wait(told: str, agent_id: str, run_id: str) -> FailedPreconditionError:
     return FailedPreconditionError(
-        told,
-        reason=Reason.AGENT_WAITS,
-        metadata={"agent_id": link.agent_id, "run_id": link.run_id},
+        told, reason=Reason.AGENT_WAITS, metadata={"agent_id": agent_id, "run_id": run_id}
     )

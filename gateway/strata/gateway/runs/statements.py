@@ -278,16 +278,35 @@ def approvals_statement(filters: Iterable[str]) -> TextClause:
 # A run before its parent; a parent that was erased ends the chain.
 CHAIN = text("""
 WITH RECURSIVE chain AS (
-    SELECT id, agent_id, conversation_id, state, kind, parent_run_id, 1 AS place
+    SELECT id, agent_id, conversation_id, state, parent_run_id, 1 AS place
       FROM gateway.runs WHERE project_id = :project_id AND id = :run_id
      UNION ALL
-    SELECT run.id, run.agent_id, run.conversation_id, run.state, run.kind, run.parent_run_id,
+    SELECT run.id, run.agent_id, run.conversation_id, run.state, run.parent_run_id,
            chain.place + 1
       FROM chain JOIN gateway.runs run
            ON run.project_id = :project_id AND run.id = chain.parent_run_id
      WHERE chain.place < :limit
 )
-SELECT id, agent_id, conversation_id, state, kind, parent_run_id FROM chain ORDER BY place
+SELECT id, agent_id, conversation_id, state FROM chain ORDER BY place
+""")
+
+# The run of a conversation waits for the messages that its agent has sent and that are not
+# answered, and thereby for the run of the conversation that each of them is in.
+_WAIT = f"""
+    SELECT run.id AS run_id, run.agent_id, asked.conversation_id
+      FROM gateway.runs run
+      JOIN gateway.runs asked
+           ON asked.project_id = run.project_id AND asked.parent_run_id = run.id
+          AND asked.kind = 'FOREGROUND' AND asked.state IN ({_OPEN})"""
+_HOLDS = "WHERE run.project_id = :project_id AND run.state = 'RUNNING'"
+WAITS = text(f"""
+WITH RECURSIVE waits AS ({_WAIT}
+     {_HOLDS} AND run.conversation_id = :conversation_id
+     UNION {_WAIT}
+      JOIN waits ON run.conversation_id = waits.conversation_id
+     {_HOLDS}
+)
+SELECT run_id, agent_id, conversation_id FROM waits
 """)
 
 AWAITED = text(f"""

@@ -20,7 +20,7 @@ from strata.gateway.runs.approvals import (
     approval_pending,
     not_open,
 )
-from strata.gateway.runs.chains import Chain, Link
+from strata.gateway.runs.chain_store import PostgresChains, run_not_found
 from strata.gateway.runs.domain import (
     Accepted,
     Dispatch,
@@ -74,7 +74,7 @@ class LeaseTerms:
     open_limit: int = 500
 
 
-class PostgresRunStore:
+class PostgresRunStore(PostgresChains):
     """Runs of all projects.
 
     Args:
@@ -84,7 +84,7 @@ class PostgresRunStore:
     """
 
     def __init__(self, database: Database, worker: Database, terms: LeaseTerms) -> None:
-        self._database = database
+        super().__init__(database)
         self._worker = worker
         self._terms = terms
 
@@ -261,30 +261,6 @@ class PostgresRunStore:
             await connection.execute(sql.CANCEL, values)
             return await _get(connection, project_id, run_id)
 
-    async def chain(self, project_id: str, run_id: str, limit: int) -> Chain:
-        """See `ChainStore.chain`."""
-        values = {"project_id": project_id, "run_id": run_id, "limit": limit}
-        async with self._transaction(project_id, read_only=True) as connection:
-            rows = (await connection.execute(sql.CHAIN, values)).all()
-        if not rows:
-            raise run_not_found(run_id)
-        return [
-            Link(
-                row.id,
-                row.agent_id,
-                row.conversation_id,
-                RunState(row.state),
-                row.parent_run_id is not None and row.kind == RunKind.FOREGROUND,
-            )
-            for row in rows
-        ]
-
-    async def awaited(self, project_id: str, run_id: str) -> Sequence[str]:
-        """See `ChainStore.awaited`."""
-        values = {"project_id": project_id, "run_id": run_id}
-        async with self._transaction(project_id, read_only=True) as connection:
-            return (await connection.execute(sql.AWAITED, values)).scalars().all()
-
     async def approval(self, project_id: str, approval_id: str) -> Approval:
         """See `RunStore.approval`."""
         values = {"project_id": project_id, "id": approval_id}
@@ -393,13 +369,6 @@ class PostgresRunStore:
         self, project_id: str, *, read_only: bool = False
     ) -> AbstractAsyncContextManager[AsyncConnection]:
         return self._database.transaction(project_id=project_id, read_only=read_only)
-
-
-def run_not_found(run_id: str) -> NotFoundError:
-    """Returns the error for a run that does not exist in the project."""
-    return NotFoundError(
-        f"There is no run {run_id}.", reason=Reason.RUN_NOT_FOUND, metadata={"id": run_id}
-    )
 
 
 async def _get(connection: AsyncConnection, project_id: str, run_id: str) -> Run:

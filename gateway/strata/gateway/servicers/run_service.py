@@ -10,7 +10,7 @@ from strata.api.gateway.v1 import run_service_pb2_grpc as pb_grpc
 from strata.gateway.runs import convert
 from strata.gateway.runs import convert_approvals as approving
 from strata.gateway.runs.approvals import outdated
-from strata.gateway.runs.chains import check_chain
+from strata.gateway.runs.chains import check_chain, check_waits
 from strata.gateway.runs.clients import AgentDirectory, GrpcToolVersions
 from strata.gateway.runs.dispatcher import Dispatcher
 from strata.gateway.runs.domain import Accepted, NewRun, Run, RunKind, RunStore, StopReason, Usage
@@ -164,8 +164,10 @@ class RunServicer(pb_grpc.RunServiceServicer):
             return await self._start(convert.new_run(request, caller, kind))
         chain = await self._store.chain(caller.project_id, caller.run_id, self._chain_limit)
         new = convert.new_run(request, caller, kind, chain)
-        awaited = kind is RunKind.FOREGROUND
-        check_chain(chain, new.conversation_id, awaited=awaited, limit=self._chain_limit)
+        check_chain(chain, limit=self._chain_limit)
+        if kind is RunKind.FOREGROUND:
+            waits = await self._store.waits(caller.project_id, new.conversation_id)
+            check_waits(chain[0], new.conversation_id, waits)
         return await self._start(new)
 
     async def _answer(self, request: pb.RespondToApprovalRequest) -> Accepted:
