@@ -279,8 +279,10 @@ async def test_runs_are_read_over_several_pages(strata: Run, gateway: ScriptedGa
     some = await strata("runs", "list", "-n", "3")
     assert len(some.out.splitlines()) == 1 + 3
     assert "raise --limit" in some.err
+    gateway.runs.runs[0].parent_run_id = "run-0"
     shown = await strata("runs", "show", gateway.runs.runs[0].id)
     assert "state: completed" in shown.out
+    assert "asked by run: run-0" in shown.out
     cancelled = await strata("runs", "cancel", gateway.runs.runs[0].id)
     assert "state: cancelling" in cancelled.out
     assert gateway.runs.cancelled == [gateway.runs.runs[0].id]

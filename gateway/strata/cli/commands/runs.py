@@ -89,6 +89,7 @@ def _print_run(run: pb.Run, *, as_json: bool) -> None:
             ("error", f"{run.error.message} [{run.error.reason}]" if run.error.message else ""),
             ("agent", run.agent_id),
             ("conversation", run.conversation_id),
+            ("asked by run", run.parent_run_id),
             ("steps", str(run.step_count)),
             ("untrusted", labels_line(run.taint)),
             ("tokens", f"{usage.prompt_tokens:,} in, {usage.completion_tokens:,} out"),
