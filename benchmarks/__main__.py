@@ -15,7 +15,9 @@ from benchmarks.bench import QUICK, Bench, Effort, Floors, Model
 from benchmarks.calls import archival, conversation_search, gateway_calls
 from benchmarks.client import Client
 from benchmarks.core_memory import compile_big, compile_unchanged
+from benchmarks.fairness import noisy_neighbour, noisy_turns
 from benchmarks.load import eight_agents, thirty_agents
+from benchmarks.memory_agents import memory_agents
 from benchmarks.processes import Neighbours
 from benchmarks.report import Report
 from benchmarks.starting import idle_memory, measured_start
@@ -38,6 +40,9 @@ SUITES: dict[str, Suite] = {
     "archival": archival,
     "conversation_search": conversation_search,
     "custom_tools": custom_tools,
+    "noisy_neighbour": noisy_neighbour,
+    "noisy_turns": noisy_turns,
+    "memory_agents": memory_agents,
     "load_8": eight_agents,
     "load_30": thirty_agents,
     "memory": idle_memory,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import grpc.aio
@@ -62,17 +63,36 @@ class Client:
             admin_pb.WhoAmIRequest(), metadata=self._metadata, timeout=_SECONDS
         )
 
-    async def new_agent(self, *, context_window: int = 0) -> str:
-        """Creates an agent as it comes, unless a context window is given; returns its id."""
+    async def new_agent(self, *, context_window: int = 0, sleeptime_frequency: int = 0) -> str:
+        """Creates an agent as it comes, unless a context window is given; returns its id.
+
+        Args:
+            context_window: Tokens; 0 for those of the model.
+            sleeptime_frequency: Turns after which its memory agent runs; 0 for none.
+        """
         request = agent_pb.CreateAgentRequest(
             name=f"bench-{uuid.uuid4().hex[:12]}",
             request_id=uuid.uuid4().hex,
             model=agent_pb.ModelConfig(context_window=context_window),
+            enable_sleeptime=sleeptime_frequency > 0,
+            sleeptime_agent_frequency=sleeptime_frequency,
         )
         response = await self._agents.CreateAgent(
             request, metadata=self._metadata, timeout=_SECONDS
         )
         return response.agent.id
+
+    async def count_read(self, agent_ids: Sequence[str]) -> int:
+        """Returns for how many agents a memory agent has read something."""
+        ended = 0
+        for agent_id in agent_ids:
+            response = await self._runs.GetMemoryStatus(
+                run_pb.GetMemoryStatusRequest(agent_id=agent_id),
+                metadata=self._metadata,
+                timeout=_SECONDS,
+            )
+            ended += sum(each.last_processed_sequence >= 0 for each in response.conversations)
+        return ended
 
     async def get_agent(self, agent_id: str) -> None:
         """Asks a room through the gateway."""

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 import strata
-from strata.cli.settings import environment_of_rooms
+from strata.cli.settings import environment_of_server
 
 ROOT = Path(__file__).resolve().parents[1]
 _FOREIGN = ("STRATA_", "OPENAI_", "ANTHROPIC_")
@@ -26,7 +26,7 @@ def environment(values: Mapping[str, str]) -> dict[str, str]:
     roots = [ROOT, ROOT / "tests", *(Path(part).parent for part in strata.__path__)]
     inherited = {
         name: value
-        for name, value in environment_of_rooms().items()
+        for name, value in environment_of_server().items()
         if not name.startswith(_FOREIGN)
     }
     path = ":".join(map(str, roots))

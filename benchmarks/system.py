@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -77,6 +78,22 @@ class System:
         """Returns the metadata of an authenticated call."""
         key = (self.folder.secrets / "api-key").read_text()
         return (("authorization", f"Bearer {key}"),)
+
+    async def new_project(self, name: str) -> tuple[tuple[str, str], ...]:
+        """Creates a project; returns the metadata of a call with a key of it."""
+        secret = (self.folder.secrets / "organization-key").read_text()
+        metadata = (("authorization", f"Bearer {secret}"),)
+        async with self.channel() as channel:
+            admin = admin_grpc.AdminServiceStub(channel)
+            created = await admin.CreateProject(
+                admin_pb.CreateProjectRequest(request_id=uuid.uuid4().hex, name=name),
+                metadata=metadata,
+            )
+            key = await admin.CreateApiKey(
+                admin_pb.CreateApiKeyRequest(project_id=created.project.id, name=name),
+                metadata=metadata,
+            )
+        return (("authorization", f"Bearer {key.secret}"),)
 
     def usage(self) -> Usage:
         """Returns what its processes use."""

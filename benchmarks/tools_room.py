@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -37,6 +37,8 @@ class ToolsRoom:
     tools: tool_grpc.ToolServiceStub
     execution: execution_grpc.ExecutionServiceStub
     agent: str
+    sign_in: Callable[[], AbstractContextManager[RequestContext]]
+    """Makes what a block calls those of another project, a new one."""
 
     async def put(self, source: str) -> None:
         """Stores a tool."""
@@ -97,12 +99,18 @@ async def open_tools_room() -> AsyncIterator[ToolsRoom]:
         factory = ChannelFactory()
         stack.push_async_callback(factory.close)
         channel = factory.channel(server.address, services_of("tool_execution"))
-        token = TokenSigner(private).mint(
-            "benchmark", new_id("project"), "benchmark", ["write"], ttl=timedelta(days=1)
-        )
-        stack.enter_context(use(RequestContext(caller=TokenVerifier(public).verify(token))))
+        signer, verifier = TokenSigner(private), TokenVerifier(public)
+
+        def sign_in() -> AbstractContextManager[RequestContext]:
+            token = signer.mint(
+                "benchmark", new_id("project"), "benchmark", ["write"], ttl=timedelta(days=1)
+            )
+            return use(RequestContext(caller=verifier.verify(token)))
+
+        stack.enter_context(sign_in())
         yield ToolsRoom(
             tool_grpc.ToolServiceStub(channel),
             execution_grpc.ExecutionServiceStub(channel),
             new_id("agent"),
+            sign_in,
         )

@@ -49,11 +49,17 @@ def secret_objects(
         return f"postgresql://{quote(user)}:{quote(password, safe='')}@{postgres}/{database}"
 
     values: dict[str, dict[str, str]] = {
-        "strata-gateway-keys": {"private.pem": private_key, "pepper": secrets.token_urlsafe(32)},
+        # The master key encrypts the secrets of webhooks.
+        "strata-gateway-keys": {
+            "private.pem": private_key,
+            "pepper": secrets.token_urlsafe(32),
+            "master.keys": generate_master_key(),
+        },
         "strata-token-keys": {"public.pem": public_key},
-        # The worker of core memory signs for itself; archival alone trusts it.
+        # The worker of core memory signs for itself; archival alone trusts it, for its index of
+        # files.
         "strata-core-memory-keys": {"public.pem": public_key, "worker.pem": worker_private_key},
-        "strata-archival-keys": {"public.pem": public_key + worker_public_key},
+        "strata-archival-keys": {"public.pem": public_key, "file-worker.pem": worker_public_key},
         # What encrypts stored model keys: whoever loses it loses them.
         "strata-agent-loop-keys": {"public.pem": public_key, "master.keys": generate_master_key()},
         # The same for the secrets of tools.

@@ -16,6 +16,7 @@ from statistics import quantiles
 
 from benchmarks.retrieval.baselines import Bm25, substring
 from benchmarks.retrieval.datasets import FACTUAL, Chat, load
+from benchmarks.retrieval.floor import FEW, FloorEffect, halves, measure, relevance_sets
 from benchmarks.retrieval.report import Result
 from benchmarks.retrieval.room import Recall, open_recall
 from benchmarks.retrieval.scoring import ALL, DEPTH, Score, by_kind, score
@@ -44,6 +45,13 @@ def main() -> int:
                 f"  {method:20s}  {each.recall_5:9.3f} {each.recall_10:10.3f} {each.any_10:7.3f}"
                 f" {each.all_10:7.3f} {each.mrr:6.3f}"
             )
+    for name, effects in result.floors.items():
+        for half, effect in effects.items():
+            print(
+                f"floor, {name}, {half}: {sum(effect.lost.values())} of"
+                f" {sum(effect.answered.values())} lost, nothing for"
+                f" {sum(effect.nothing.values())} of {sum(effect.asked.values())} off topic"
+            )
     result.write(options.out, methods, FACTUAL)
     if options.json is not None:
         result.save(options.json)
@@ -59,7 +67,9 @@ async def _run(folder: Path, sets: dict[str, list[Chat]], reranker: Path | None)
     result = Result()
     methods = methods_of(reranker)
     async with open_recall(folder, reranker) as recall:
-        await recall.fill([chat for chats in sets.values() for chat in chats])
+        shipped = relevance_sets()
+        short = [chat for half in shipped.values() for chat in (half.texts, half.few)]
+        await recall.fill([*(chat for chats in sets.values() for chat in chats), *short])
         first: list[float] = []
         again: list[float] = []
         reranked: list[float] = []
@@ -70,13 +80,25 @@ async def _run(folder: Path, sets: dict[str, list[Chat]], reranker: Path | None)
             for chat in chats:
                 await _ask(recall, chat, scores, first, again, reranked)
             result.scores[name] = {method: by_kind(scores[method], FACTUAL) for method in methods}
-        result.seconds = {
-            "hybrid, ten hits": _percentiles(first),
-            "the same with the query's vector known": _percentiles(again),
-        }
+            result.floors[name] = {
+                half: await measure(recall, part, shipped[half].off_topic)
+                for half, part in halves(chats).items()
+            }
+        count = len(shipped["test"].texts.turns)
+        full: dict[str, FloorEffect] = {}
+        small: dict[str, FloorEffect] = {}
+        for half, material in shipped.items():
+            full[half] = await measure(recall, [material.texts], material.off_topic)
+            small[half] = await measure(recall, [material.few], material.off_topic)
+        result.floors |= {f"{count} short texts": full, f"{FEW} short texts": small}
+        if first:
+            result.seconds = {
+                "hybrid, ten hits": _percentiles(first),
+                "the same with the query's vector known": _percentiles(again),
+            }
         if reranked:
             result.seconds["the same, reranked"] = _percentiles(reranked)
-        turns = sum(len(chat.turns) for chats in sets.values() for chat in chats)
+        turns = sum(len(chat.turns) for chats in [*sets.values(), short] for chat in chats)
         sizes = recall.sizes()
         result.facts = {
             "messages": f"{turns:,} of {len(recall.agents)} agents in one project",
@@ -157,10 +179,13 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument(
         "paths",
-        nargs="+",
+        nargs="*",
         type=Path,
         metavar="PATH",
-        help="a BEAM chat or a folder of them, or a JSON file of LoCoMo, LongMemEval or facts",
+        help=(
+            "what to measure beside the short texts of this benchmark: a BEAM chat or a folder"
+            " of them, or a JSON file of LoCoMo, LongMemEval or facts"
+        ),
     )
     parser.add_argument(
         "--out", type=Path, default=Path("docs/benchmarks"), help="where the report goes"

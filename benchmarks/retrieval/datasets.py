@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -80,7 +80,7 @@ def load(path: Path) -> Iterator[Chat]:
         return
     data = json.loads(path.read_text(encoding="utf-8"))
     if isinstance(data, dict) and "texts" in data:
-        yield _facts(path.stem, data)
+        yield facts(path.stem, data)
         return
     items = data if isinstance(data, list) else [data]
     for number, item in enumerate(items):
@@ -174,7 +174,8 @@ def _slashed(text: str) -> datetime:
     return datetime.strptime(re.sub(r"\s*\(\w+\)", "", text), "%Y/%m/%d %H:%M").replace(tzinfo=UTC)
 
 
-def _facts(name: str, data: dict[str, Any]) -> Chat:
+def facts(name: str, data: Mapping[str, Any]) -> Chat:
+    """Returns plain facts and the questions about them as a chat."""
     turns = [
         Turn(str(place), "user", text, _START + timedelta(minutes=place))
         for place, text in enumerate(data["texts"])

@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.retrieval.floor import CALIBRATION, FloorEffect
 from benchmarks.retrieval.plots import bars
-from benchmarks.retrieval.scoring import ALL, Score
+from benchmarks.retrieval.scoring import ALL, Score, interval
 
 NAME = "retrieval"
 
@@ -22,11 +23,13 @@ class Result:
         scores: By data set, then method, then type of question.
         seconds: Through the service: p50 and p95, by name.
         facts: Sizes and counts, in words.
+        floors: What the floor does, by data set, then "calibration" or "test".
     """
 
     scores: dict[str, dict[str, dict[str, Score]]] = field(default_factory=dict)
     seconds: dict[str, tuple[float, float]] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
+    floors: dict[str, dict[str, FloorEffect]] = field(default_factory=dict)
 
     def write(self, folder: Path, methods: Sequence[str], headline: Sequence[str]) -> None:
         """Writes the document, its plots, and the figures for a program."""
@@ -34,6 +37,8 @@ class Result:
         parts = [_HEAD.format(date=datetime.now(UTC).strftime("%Y-%m-%d"))]
         for data_set, by_method in self.scores.items():
             parts += self._data_set(folder, data_set, by_method, methods, headline)
+        if self.floors:
+            parts += _floors(self.floors)
         parts.append("## Time and room\n")
         parts.append("| through the service | p50 ms | p95 ms |\n|---|---|---|")
         parts += [
@@ -53,7 +58,11 @@ class Result:
             }
             for data_set, by_method in self.scores.items()
         }
-        data = {"scores": plain, "seconds": self.seconds, "facts": self.facts}
+        floors = {
+            data_set: {half: effect.counts() for half, effect in halves.items()}
+            for data_set, halves in self.floors.items()
+        }
+        data = {"scores": plain, "seconds": self.seconds, "facts": self.facts, "floors": floors}
         file.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
     def _data_set(
@@ -94,6 +103,52 @@ class Result:
         return parts
 
 
+def _floors(effects: Mapping[str, Mapping[str, FloorEffect]]) -> list[str]:
+    """Returns the section about the floor."""
+    parts = ["## The floor", "", _FLOOR.format(chats=", ".join(sorted(CALIBRATION)))]
+    for title, parts_of, whole_of, without_of in (
+        ("Lost questions", "lost", "answered", None),
+        ("Off-topic queries that return nothing", "nothing", "asked", "nothing_without"),
+    ):
+        parts += [f"### {title}", ""]
+        last = [] if without_of is None else ["nothing without a floor"]
+        columns = ["set", "half", "kind", "queries", title.split()[0].lower(), "share", *last]
+        columns[4:6] = ["lost" if without_of is None else "nothing", "share (95 % interval)"]
+        parts += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+        for name, halves in effects.items():
+            for half, effect in halves.items():
+                named = f"{half} (chosen on it)" if half == "calibration" else half
+                wholes: Mapping[str, int] = getattr(effect, whole_of)
+                some: Mapping[str, int] = getattr(effect, parts_of)
+                totals = {ALL: sum(wholes.values())} if len(wholes) > 1 else {}
+                for kind, whole in {**totals, **wholes}.items():
+                    part = sum(some.values()) if kind == ALL else some[kind]
+                    cells = [name, named, kind.replace("_", " "), str(whole), str(part)]
+                    cells.append(_share(part, whole))
+                    if without_of is not None:
+                        nothing: Mapping[str, int] = getattr(effect, without_of)
+                        count = sum(nothing.values()) if kind == ALL else nothing[kind]
+                        cells.append(str(count))
+                    parts.append(f"| {' | '.join(cells)} |")
+        parts.append("")
+    return parts
+
+
+def _share(part: int, whole: int) -> str:
+    if not whole:
+        return "-"
+    low, high = interval(part, whole)
+    return f"{part / whole:.3f} ({low:.3f} to {high:.3f})"
+
+
+_FLOOR = """\
+Results below a floor are left out ([decision](../decisions/0145-floor-by-query.md)). A question is
+*lost* if a search without the floor has evidence among the first five results, and a search with it
+has none. *Off-topic* queries are about nothing that the texts are about; each is put to every chat
+of its set. The floor was chosen on the calibration half (of BEAM: {chats}), so that only the
+figures of the test half are evidence. The short texts and all off-topic queries are in
+`benchmarks/retrieval/relevance.json`.
+"""
 _TABLE = "| | recall@5 | recall@10 | any@10 | all@10 | MRR |\n|---|---|---|---|---|---|"
 _HEAD = """\
 # What search finds

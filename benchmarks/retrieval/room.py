@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from benchmarks.retrieval.datasets import Chat, Question, Turn
@@ -67,10 +67,12 @@ class Recall:
         agents: The agent of each chat, by the chat's name.
         keys: The key of each turn, by the id of its message.
         project: The tenant that all of them belong to.
+        without_floor: A second service over the same messages, whose searches have no floor.
         reranked: The room with a reranker, if one is measured.
     """
 
     messages: message_grpc.MessageServiceStub
+    without_floor: message_grpc.MessageServiceStub
     windows: window_grpc.WindowServiceStub
     pending: PendingMessages
     vectors: VectorIndex
@@ -95,16 +97,30 @@ class Recall:
         self, chat: Chat, question: Question, mode: message_pb.SearchMode.ValueType, limit: int
     ) -> tuple[list[str], float]:
         """Returns the keys of the best turns through the service, and the seconds it took."""
-        request = self._request(chat, question, mode, limit)
+        request = self._request(chat, question.text, question.asked, mode, limit)
         started = time.perf_counter()
         response = await self.messages.SearchMessages(request)
         seconds = time.perf_counter() - started
-        return [self.keys[hit.message.id] for hit in response.hits], seconds
+        return self._keys_of(response), seconds
+
+    async def search_text(self, chat: Chat, text: str, asked: datetime, limit: int) -> list[str]:
+        """Returns the keys of the best turns for a query that belongs to no data set."""
+        request = self._request(chat, text, asked, message_pb.SEARCH_MODE_HYBRID, limit)
+        return self._keys_of(await self.messages.SearchMessages(request))
+
+    async def search_without_floor(
+        self, chat: Chat, text: str, asked: datetime, limit: int
+    ) -> list[str]:
+        """The same without the floor."""
+        request = self._request(chat, text, asked, message_pb.SEARCH_MODE_HYBRID, limit)
+        return self._keys_of(await self.without_floor.SearchMessages(request))
 
     async def rerank(self, chat: Chat, question: Question, limit: int) -> tuple[list[str], float]:
         """The same with the reranker; how it went is counted."""
         assert self.reranked is not None
-        request = self._request(chat, question, message_pb.SEARCH_MODE_HYBRID, limit)
+        request = self._request(
+            chat, question.text, question.asked, message_pb.SEARCH_MODE_HYBRID, limit
+        )
         started = time.perf_counter()
         response = await self.reranked.messages.SearchMessages(request)
         seconds = time.perf_counter() - started
@@ -112,7 +128,7 @@ class Recall:
             name = message_pb.RerankOutcome.Name(response.reranking.outcome)
             self.reranked.outcomes[name.removeprefix("RERANK_OUTCOME_").lower()] += 1
             self.reranked.model = response.reranking.model
-        return [self.keys[hit.message.id] for hit in response.hits], seconds
+        return self._keys_of(response), seconds
 
     async def by_meaning(self, chat: Chat, question: Question, limit: int) -> list[str]:
         """Returns the best turns by cosine alone, without preferences."""
@@ -133,13 +149,21 @@ class Recall:
             )
         }
 
+    def _keys_of(self, response: message_pb.SearchMessagesResponse) -> list[str]:
+        return [self.keys[hit.message.id] for hit in response.hits]
+
     def _request(
-        self, chat: Chat, question: Question, mode: message_pb.SearchMode.ValueType, limit: int
+        self,
+        chat: Chat,
+        text: str,
+        asked: datetime,
+        mode: message_pb.SearchMode.ValueType,
+        limit: int,
     ) -> message_pb.SearchMessagesRequest:
         request = message_pb.SearchMessagesRequest(
-            agent_id=self.agents[chat.name], query=question.text, mode=mode, limit=limit
+            agent_id=self.agents[chat.name], query=text, mode=mode, limit=limit
         )
-        request.reference_time.FromDatetime(question.asked)
+        request.reference_time.FromDatetime(asked)
         return request
 
     async def _store(self, chat: Chat) -> None:
@@ -203,7 +227,9 @@ async def open_recall(folder: Path, reranker: Path | None = None) -> AsyncIterat
         await stack.enter_async_context(BackgroundTasks(room))
         reranked = None
         if reranker is not None:
-            reranked = await _open_reranked(settings, reranker, verifier, stack)
+            chosen = settings.model_copy(update={"reranker_path": reranker})
+            reranked = Reranked(await _open_second(chosen, verifier, stack))
+        without_floor = settings.model_copy(update={"search_floor": 0.0})
         service, worker = Database(settings.database_url), Database(settings.worker_database_url)
         stack.push_async_callback(service.close)
         stack.push_async_callback(worker.close)
@@ -216,6 +242,7 @@ async def open_recall(folder: Path, reranker: Path | None = None) -> AsyncIterat
         stack.enter_context(use(RequestContext(caller=verifier.verify(token))))
         yield Recall(
             message_grpc.MessageServiceStub(network.channel("recall")),
+            await _open_second(without_floor, verifier, stack),
             window_grpc.WindowServiceStub(network.channel("recall")),
             PendingMessages(service, worker),
             await open_vectors(settings, network.commons, stack),
@@ -228,11 +255,10 @@ async def open_recall(folder: Path, reranker: Path | None = None) -> AsyncIterat
         )
 
 
-async def _open_reranked(
-    settings: RecallSettings, reranker: Path, verifier: TokenVerifier, stack: AsyncExitStack
-) -> Reranked:
+async def _open_second(
+    settings: RecallSettings, verifier: TokenVerifier, stack: AsyncExitStack
+) -> message_grpc.MessageServiceStub:
+    """Opens another service over the same data, without background tasks."""
     network = await stack.enter_async_context(InProcessNetwork(verifier))
-    chosen = settings.model_copy(update={"reranker_path": reranker})
-    # Without its background tasks: the first room keeps the index.
-    network.register(await build(chosen, network, stack), chosen)
-    return Reranked(message_grpc.MessageServiceStub(network.channel("recall")))
+    network.register(await build(settings, network, stack), settings)
+    return message_grpc.MessageServiceStub(network.channel("recall"))

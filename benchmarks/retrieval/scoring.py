@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from statistics import fmean
 
 DEPTH = 10
+_NORMAL_95 = 1.96
 ALL = "all"
 
 
@@ -63,3 +65,14 @@ def by_kind(scores: Mapping[str, Sequence[Score]], headline: Sequence[str]) -> d
     chosen = [kind for kind in scores if kind in headline] or list(scores)
     found = {ALL: mean(each for kind in chosen for each in scores[kind])}
     return found | {kind: mean(scores[kind]) for kind in sorted(scores)}
+
+
+def interval(part: int, whole: int) -> tuple[float, float]:
+    """Returns Wilson's 95 % interval of a share; (0, 1) of nothing."""
+    if not whole:
+        return 0.0, 1.0
+    share, square = part / whole, _NORMAL_95**2
+    middle = share + square / (2 * whole)
+    reach = _NORMAL_95 * math.sqrt(share * (1 - share) / whole + square / (4 * whole**2))
+    scale = 1 + square / whole
+    return max(0.0, (middle - reach) / scale), min(1.0, (middle + reach) / scale)

@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 _WORDS = 30_000
+# Of English words: a query with a word that the embedding model cannot read asks the database too.
 _SYLLABLES = (
-    "ba", "ce", "di", "fo", "gu", "ha", "je", "ki", "lo", "mu", "na", "pe", "ri", "so", "tu",
-    "va", "we", "xi", "yo", "zu",
+    "ber", "con", "der", "for", "gan", "her", "ing", "ker", "lan", "man", "nor", "per", "ran",
+    "ster", "ton", "ver", "well", "land", "ford", "son",
 )  # fmt: skip
 _COMMON = (
     "the", "a", "and", "we", "of", "to", "in", "she", "he", "it", "was", "for", "on", "with",

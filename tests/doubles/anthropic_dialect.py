@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
+from doubles import images
 from doubles.openai_dialect import RefusedError
-from doubles.script import Fault, Reply, events
+from doubles.script import Fault, Reply, blocks_of, events
 
 _ID = re.compile(r"^[a-zA-Z0-9_-]+$")
 _CACHE_MARKS = 4
@@ -47,6 +48,7 @@ def check(body: Any, headers: Mapping[str, str]) -> None:
     _check_thinking(body)
     _check_tools(body)
     _check_turns(body.get("messages"))
+    _check_images(body["messages"])
     marks = json.dumps(body).count('"cache_control"')
     if marks > _CACHE_MARKS:
         raise RefusedError(
@@ -102,6 +104,24 @@ def _check_turns(turns: Any) -> None:
         raise RefusedError("messages: roles must alternate between user and assistant")
 
 
+def _check_images(turns: Any) -> None:
+    found = [block for block in blocks_of(turns) if block["type"] == "image"]
+    if len(found) > 100:
+        raise RefusedError(f"messages: too many images: {len(found)} > 100")
+    for block in found:
+        source = block["source"]
+        if source["type"] == "url":
+            if not source["url"].startswith("https://"):
+                raise RefusedError("image.source.url: Only HTTPS URLs are supported.")
+        elif source["type"] == "base64":
+            most = 2_000 if len(found) > 20 else 8_000
+            wrong = images.problem(source["media_type"], source["data"], most)
+            if wrong:
+                raise RefusedError(f"messages: image.source.base64: {wrong}")
+        else:
+            raise RefusedError(f"image.source.type: {source['type']!r} is not known")
+
+
 def _check_results(blocks: list[Any], waiting: list[str], number: int) -> None:
     """Results come first, one for each call of the turn before, and for nothing else."""
     kinds = [block["type"] for block in blocks]
@@ -119,6 +139,13 @@ def _check_block(block: Mapping[str, Any], role: str, seen: set[str], number: in
     kind = block["type"]
     if kind == "text" and not block["text"].strip():
         raise RefusedError(f"messages.{number}: text content blocks must be non-empty")
+    if kind == "image" and role != "user":
+        raise RefusedError(f"messages.{number}: image blocks are only allowed in user turns")
+    if kind == "tool_result" and isinstance(block.get("content"), list):
+        for inner in block["content"]:
+            if inner["type"] not in ("text", "image"):
+                raise RefusedError(f"messages.{number}: {inner['type']} is not allowed in a result")
+            _check_block(inner, role, seen, number)
     if kind == "thinking" and block["signature"] != signature(block["thinking"]):
         raise RefusedError(f"messages.{number}: Invalid `signature` in `thinking` block")
     if kind != "tool_use":

@@ -44,7 +44,7 @@ class Bench:
 
     def settings(self, **overrides: Any) -> ModelSettings:
         """Settings that lead to the server."""
-        openai = self.endpoint_type is EndpointType.OPENAI
+        openai = self.endpoint_type != "anthropic"
         fields: dict[str, Any] = {
             "handle": "test/test-model",
             "endpoint_type": self.endpoint_type,

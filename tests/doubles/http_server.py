@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import parse_qsl
 
 _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found"}
 
@@ -29,6 +30,9 @@ class HttpRequest:
     path: str
     headers: Mapping[str, str]
     body: Any
+    query: Mapping[str, str] = field(default_factory=dict)
+    raw: bytes = b""
+    target: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,8 @@ async def _read(reader: asyncio.StreamReader) -> HttpRequest | None:
         body = json.loads(raw) if raw else None
     except ValueError:
         body = None
-    return HttpRequest(method, target.partition("?")[0], headers, body)
+    path, _, query = target.partition("?")
+    return HttpRequest(method, path, headers, body, dict(parse_qsl(query)), raw, target)
 
 
 async def _write_json(writer: asyncio.StreamWriter, response: HttpResponse) -> None:

@@ -7,12 +7,14 @@ Its tools are those of the file, read anew for every listing; what one does is i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,46 @@ def text(value: str, **more: Any) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": value}], **more}
 
 
+def user() -> dict[str, Any]:
+    home = Path.home()
+    (home / "cache").write_text("x")
+    status = Path("/proc/self/status").read_text()
+    ids = {line.split()[0]: line.split()[1:] for line in status.splitlines() if line}
+    held = {name: ids[name] for name in ("Uid:", "Gid:", "Groups:", "CapEff:")}
+    return {"home": str(home), "cwd": str(Path.cwd()), "ids": held, "pid": os.getpid()}
+
+
+def reach(pid: int, home: str) -> list[str]:
+    """What this program can do to another process and to its home folder."""
+    attempts: dict[str, Callable[[], Any]] = {
+        "environment": lambda: Path(f"/proc/{pid}/environ").read_bytes(),
+        "memory": lambda: Path(f"/proc/{pid}/mem").open("rb").close(),
+        "descriptors": lambda: list(Path(f"/proc/{pid}/fd").iterdir()),
+        "signal": lambda: os.kill(pid, 0),
+        "home": lambda: list(Path(home).iterdir()),
+    }
+    done = []
+    for name, attempt in attempts.items():
+        with contextlib.suppress(PermissionError):
+            attempt()
+            done.append(name)
+    return done
+
+
+def record(path: str, tag: str) -> dict[str, Any]:
+    """An effect that can be counted, in the middle of a call that returns."""
+    time.sleep(0.15)
+    with Path(path).open("a") as file:
+        file.write(f"{tag}\n")
+    time.sleep(0.15)
+    return text(f"recorded {tag}")
+
+
 def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    return text(json.dumps(user())) if name == "user" else act(name, arguments)
+
+
+def act(name: str, arguments: dict[str, Any]) -> dict[str, Any]:  # noqa: C901 - a table of tools
     match name:
         case "hang":
             time.sleep(3600)
@@ -38,12 +79,16 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
             with Path(str(arguments["file"])).open("a") as file:
                 file.write("done\n")
             time.sleep(3600)
+        case "record":
+            return record(str(arguments["file"]), str(arguments["tag"]))
         case "die":
             sys.stderr.write("out of cheese\n")
             sys.stderr.flush()
             os._exit(3)
         case "environment":
             return text(os.environ.get(str(arguments["name"]), "nothing"))
+        case "reach":
+            return text(json.dumps(reach(int(arguments["pid"]), str(arguments["home"]))))
         case "child":
             child = subprocess.Popen(["sleep", "3600"])
             return text(json.dumps([os.getpid(), child.pid]))
@@ -52,7 +97,8 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
             sys.stdout.flush()
             time.sleep(3600)
         case "fail":
-            return text("no such town", isError=True)
+            words = os.environ.get(str(arguments.get("name")), "no such town")
+            return text("x" * int(arguments.get("before", 0)) + words, isError=True)
         case "liar":
             return {"content": "no list"}
         case "structured":
@@ -63,6 +109,9 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
                 {"type": "image", "mimeType": "image/png", "data": "AAAA"},
             ]
             return {"content": parts}
+        case "draw":
+            image = {"type": "image", "mimeType": "image/png", "data": arguments["data"]}
+            return {"content": [{"type": "text", "text": "Drawn."}, image]}
         case "change":
             send({"method": "notifications/tools/list_changed"})
             return text("changed")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import itertools
 import json
 import sys
 from collections import deque
@@ -28,7 +29,15 @@ if __name__ == "__main__":
     # Run as a program, the folder that holds this package is not on the path yet.
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from doubles import anthropic_dialect, memory_persona, openai_dialect
+from doubles import (
+    anthropic_dialect,
+    azure_routes,
+    cloud_routes,
+    memory_persona,
+    openai_dialect,
+    responses_dialect,
+    services,
+)
 from doubles.http_server import CutError, HttpRequest, HttpResponse, HttpServer
 from doubles.openai_dialect import RefusedError
 from doubles.script import (
@@ -47,6 +56,7 @@ from doubles.script import (
 _PATHS: dict[str, Dialect] = {
     "/v1/chat/completions": "openai",
     "/v1/messages": "anthropic",
+    "/v1/responses": "openai_responses",
 }
 _EMBEDDING_SIZE = 16
 
@@ -60,11 +70,15 @@ class ModelServer:
         api_keys: Keys to accept; any if empty.
         context_window: Refuse prompts of more tokens (four bytes each); None for no limit.
         port: 0 for a free one.
+        service: Name of a known service, whose own rules hold as well.
 
     Attributes:
         requests: Every model call that came in, refused ones included.
+        targets: Path and query of each of them, as they came.
         received: Set once a model call has come in.
         violations: Rules that requests broke.
+        refusals: What the service refused beyond them.
+        refuses: Rules of one model, beyond those of the API.
         meanwhile: Awaited before each answer: what happens while the model thinks.
     """
 
@@ -76,17 +90,22 @@ class ModelServer:
         api_keys: Iterable[str] = (),
         context_window: int | None = None,
         port: int = 0,
+        service: str = "",
     ) -> None:
         self._responder = responder
         self._models = tuple(models)
         self._keys = frozenset(api_keys)
         self._window = context_window
+        self._service = service
         self._http = HttpServer(self._handle, port)
         self._steps: deque[Step] = deque()
         self._number = 0
         self.requests: list[ModelCall] = []
+        self.targets: list[str] = []
         self.received = asyncio.Event()
         self.violations: list[str] = []
+        self.refusals: list[str] = []
+        self.refuses: Callable[[ModelCall], Fault | None] | None = None
         self.meanwhile: Callable[[ModelCall], Awaitable[None]] | None = None
 
     async def __aenter__(self) -> Self:
@@ -125,6 +144,20 @@ class ModelServer:
         self._responder = responder
 
     async def _handle(self, request: HttpRequest) -> HttpResponse:
+        routed: HttpRequest | HttpResponse = request
+        if self._service == "azure":
+            routed = azure_routes.route(request, self._models, self._keys)
+        elif self._service == "bedrock":
+            routed = cloud_routes.bedrock(request, self._keys)
+        elif self._service == "vertex":
+            routed = cloud_routes.vertex(request, self._keys)
+        if isinstance(routed, HttpResponse):
+            self.refusals.append(str(routed.body))
+            return routed
+        response = await self._handle_routed(routed)
+        return cloud_routes.answer(response) if self._service == "bedrock" else response
+
+    async def _handle_routed(self, request: HttpRequest) -> HttpResponse:
         if request.path == "/v1/models":
             return self._list_models()
         if request.path == "/v1/embeddings":
@@ -134,6 +167,7 @@ class ModelServer:
             return HttpResponse(404, {"error": {"message": f"no route {request.path}"}})
         call = ModelCall(dialect, request.path, request.headers, request.body)
         self.requests.append(call)
+        self.targets.append(request.target)
         self.received.set()
         if self.meanwhile is not None:
             await self.meanwhile(call)
@@ -141,10 +175,12 @@ class ModelServer:
         step = self._authorize(call) or self._judge(call) or self._next(call)
         if isinstance(step, Fault):
             bodies = anthropic_dialect if dialect == "anthropic" else openai_dialect
-            return HttpResponse(step.status, bodies.error_body(step), step.headers)
+            return HttpResponse(step.status, step.body or bodies.error_body(step), step.headers)
         return self._answer(call, step)
 
     def _authorize(self, call: ModelCall) -> Fault | None:
+        if self._service in ("bedrock", "vertex"):
+            return None  # They have looked at the key already.
         bearer = call.headers.get("authorization", "").removeprefix("Bearer ")
         key = call.headers.get("x-api-key") or bearer
         return unauthorized() if self._keys and key not in self._keys else None
@@ -153,6 +189,8 @@ class ModelServer:
         try:
             if call.dialect == "anthropic":
                 anthropic_dialect.check(call.body, call.headers)
+            elif call.dialect == "openai_responses":
+                responses_dialect.check(call.body, _account(call))
             else:
                 openai_dialect.check(call.body)
         except RefusedError as refused:
@@ -161,6 +199,14 @@ class ModelServer:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             self.violations.append(f"malformed request: {error!r}")
             return Fault(400, f"malformed request: {error!r}", "invalid_request_error")
+        refused_by_model = self.refuses(call) if self.refuses is not None else None
+        if refused_by_model is not None:
+            self.refusals.append(refused_by_model.message)
+            return refused_by_model
+        refused_by_service = services.refusal(self._service, call.body)
+        if refused_by_service is not None:
+            self.refusals.append(refused_by_service.message)
+            return refused_by_service
         too_long = self._window is not None and _size(call) // 4 > self._window
         return overflow(call.dialect) if too_long else None
 
@@ -177,7 +223,9 @@ class ModelServer:
         reply = with_ids(reply, prefix, self._number)
         model = call.body["model"]
         if call.body.get("stream"):
-            frames = _frames(call, reply, model, self._number)
+            frames = _frames(call, reply, model, self._number, self._service)
+            if self._service == "azure":
+                frames = itertools.chain([azure_routes.FILTER_RESULTS], frames)
             return HttpResponse(200, stream=_paced(frames, reply))
         bodies = anthropic_dialect if call.dialect == "anthropic" else openai_dialect
         return HttpResponse(200, bodies.whole(reply, model, self._number, _size(call)))
@@ -201,7 +249,9 @@ class ModelServer:
         return HttpResponse(200, {"object": "list", "data": data, "has_more": False})
 
 
-def _frames(call: ModelCall, reply: Reply, model: str, number: int) -> Iterator[bytes]:
+def _frames(
+    call: ModelCall, reply: Reply, model: str, number: int, service: str
+) -> Iterator[bytes]:
     """The events of a stream, with its faults."""
     size = _size(call)
     if call.dialect == "anthropic":
@@ -209,10 +259,17 @@ def _frames(call: ModelCall, reply: Reply, model: str, number: int) -> Iterator[
         deltas = anthropic_dialect.deltas(reply)
         closing = anthropic_dialect.closing(reply, size)
         error_event = anthropic_dialect.error_event
+    elif call.dialect == "openai_responses":
+        opening = responses_dialect.opening(model, number)
+        deltas = responses_dialect.deltas(reply, _account(call))
+        closing = responses_dialect.closing(reply, model, number, size)
+        error_event = responses_dialect.error_event
     else:
         want_usage = (call.body.get("stream_options") or {}).get("include_usage", False)
         opening = openai_dialect.opening(model, number)
-        deltas = openai_dialect.deltas(reply, model, number)
+        google = service == "gemini"
+        reply = replace(reply, whole_calls=True) if google else reply
+        deltas = openai_dialect.deltas(reply, model, number, google=google)
         closing = openai_dialect.closing(reply, model, number, size, want_usage)
         error_event = openai_dialect.error_event
     yield from opening
@@ -237,8 +294,14 @@ async def _paced(frames: Iterator[bytes], reply: Reply) -> AsyncIterator[bytes]:
         yield frame
 
 
+def _account(call: ModelCall) -> str:
+    """Whose reasoning is encrypted: that of the key."""
+    return call.headers.get("authorization", "")
+
+
 def _size(call: ModelCall) -> int:
-    read = {name: call.body.get(name) for name in ("system", "messages", "tools")}
+    names = ("system", "messages", "tools", "instructions", "input")
+    read = {name: call.body[name] for name in names if name in call.body}
     return len(json.dumps(read, ensure_ascii=False).encode())
 
 

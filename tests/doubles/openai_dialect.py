@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from doubles import images, services
 from doubles.script import Fault, Reply, events
 
 _NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")
 _CALL_ID_LIMIT = 40
+_DATA_URL = re.compile(r"data:(?P<type>[a-z/]+);base64,(?P<data>[A-Za-z0-9+/=]*)")
 _FINISH_WITHOUT_TOOLS = "stop"
 
 
@@ -49,11 +51,12 @@ def check(body: Any) -> None:
     temperature = body.get("temperature")
     if temperature is not None and not 0 <= temperature <= 2:
         raise RefusedError("temperature must be between 0 and 2", "temperature")
-    _check_tools(body)
+    check_tools(body)
     _check_messages(body.get("messages"))
 
 
-def _check_tools(body: Mapping[str, Any]) -> None:
+def check_tools(body: Mapping[str, Any]) -> None:
+    """Refuses tools and choices of them that break a rule."""
     tools = body.get("tools")
     if tools is None:
         for name in ("tool_choice", "parallel_tool_calls"):
@@ -67,7 +70,7 @@ def _check_tools(body: Mapping[str, Any]) -> None:
         raise RefusedError("tool names must be unique and match the pattern", "tools")
     for tool in tools:
         function = tool["function"]
-        if function["parameters"].get("type") != "object":
+        if function.get("parameters", {"type": "object"}).get("type") != "object":
             raise RefusedError(f"schema of {function['name']} must be of type object", "tools")
         if function.get("strict"):
             _check_strict(function["parameters"], function["name"])
@@ -105,6 +108,7 @@ def _check_messages(messages: Any) -> None:
     for number, message in enumerate(messages):
         where = f"messages.[{number}]"
         role = message.get("role")
+        _check_content(message, where)
         if role == "tool":
             if message.get("tool_call_id") not in waiting:
                 raise RefusedError(
@@ -129,6 +133,42 @@ def _check_messages(messages: Any) -> None:
         raise RefusedError(
             f"the conversation ends with unanswered tool calls {waiting}", "messages"
         )
+
+
+def _check_content(message: Mapping[str, Any], where: str) -> None:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return
+    if not content:
+        raise RefusedError("content is too short", f"{where}.content")
+    for part in content:
+        if part["type"] == "text":
+            if not part["text"]:
+                raise RefusedError("text content parts must be non-empty", f"{where}.content")
+        elif part["type"] != "image_url":
+            raise RefusedError(f"unknown content part {part['type']!r}", f"{where}.content")
+        elif message["role"] != "user":
+            raise RefusedError(
+                "Image URLs are only allowed for messages with role 'user', but this message with"
+                f" role '{message['role']}' contains an image URL.",
+                where,
+            )
+        else:
+            check_image(part["image_url"], where)
+
+
+def check_image(image: Mapping[str, Any], where: str) -> None:
+    """Refuses an image that breaks a rule."""
+    if image.get("detail", "auto") not in ("auto", "low", "high") or set(image) > {"url", "detail"}:
+        raise RefusedError("Invalid image_url", where)
+    found = _DATA_URL.fullmatch(image["url"])
+    if found is None:
+        if not image["url"].startswith("https://"):
+            raise RefusedError("Invalid image_url: expected a data or https URL", where)
+        return
+    wrong = images.problem(found["type"], found["data"])
+    if wrong:
+        raise RefusedError(f"Invalid image_url: {wrong}", where)
 
 
 def _check_calls(message: Mapping[str, Any], seen: set[str], where: str) -> list[str]:
@@ -180,14 +220,31 @@ def whole(reply: Reply, model: str, number: int, size: int) -> dict[str, Any]:
     return {**body, "usage": usage(reply, size)} if reply.report_usage else body
 
 
-def deltas(reply: Reply, model: str, number: int) -> Iterator[bytes]:
-    """The events that carry content, one chunk of bytes each."""
+def deltas(reply: Reply, model: str, number: int, *, google: bool = False) -> Iterator[bytes]:
+    """The events that carry content, one chunk of bytes each.
+
+    Args:
+        reply: What is answered.
+        model: Who answers.
+        number: Of the answer.
+        google: Whether thoughts and calls look like Gemini's: marked text, a signature with the
+            first call, and calls without an index.
+    """
     if reply.refusal:
         yield _event(model, number, {"refusal": reply.refusal})
     opened: set[int] = set()
+    thinking = False
     for kind, index, text in events(reply):
-        if kind == "reasoning":
+        if kind == "reasoning" and google:
+            opened_text = "" if thinking else "<thought>"
+            thinking = True
+            extra = {"google": {"thought": True}}
+            yield _event(model, number, {"content": opened_text + text, "extra_content": extra})
+        elif kind == "reasoning":
             yield _event(model, number, {"reasoning_content": text})
+        elif kind == "text" and thinking:
+            thinking = False
+            yield _event(model, number, {"content": f"</thought>{text}"})
         elif kind == "text":
             yield _event(model, number, {"content": text})
         else:
@@ -199,6 +256,11 @@ def deltas(reply: Reply, model: str, number: int) -> Iterator[bytes]:
                 piece["function"] = {"name": one.name, "arguments": text}
                 if reply.call_ids:
                     piece["id"] = one.id
+                if google:
+                    piece.pop("index")
+                if google and not index:
+                    signature = services.gemini_signature(one.name, one.raw)
+                    piece["extra_content"] = {"google": {"thought_signature": signature}}
             yield _event(model, number, {"tool_calls": [piece]})
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-Dialect = Literal["openai", "anthropic"]
+Dialect = Literal["openai", "anthropic", "openai_responses"]
 
 HELD_AFTER = 8
 """Enough for the opening and for some text, in either dialect."""
@@ -73,7 +75,10 @@ class Reply:
 
 @dataclass(frozen=True)
 class Fault:
-    """An HTTP error, or an error event. `type` and `code` in the words of the dialect."""
+    """An HTTP error, or an error event. `type` and `code` in the words of the dialect.
+
+    `body` is the whole answer of a service that has a form of its own for errors.
+    """
 
     status: int
     message: str
@@ -81,6 +86,7 @@ class Fault:
     code: str | None = None
     param: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    body: Mapping[str, Any] | list[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -93,18 +99,23 @@ class ModelCall:
     body: Any
 
     @property
+    def messages(self) -> Any:
+        """The messages, those of Responses in the form of chat completions."""
+        if self.dialect == "openai_responses":
+            return _chat_messages(self.body)
+        return self.body["messages"]
+
+    @property
     def system(self) -> str:
         """The system text."""
         if self.dialect == "anthropic":
             return _joined(self.body.get("system", ""))
-        return "\n\n".join(
-            _joined(m["content"]) for m in self.body["messages"] if m["role"] == "system"
-        )
+        return "\n\n".join(_joined(m["content"]) for m in self.messages if m["role"] == "system")
 
     @property
     def last(self) -> Mapping[str, Any]:
         """The last message."""
-        message: Mapping[str, Any] = self.body["messages"][-1]
+        message: Mapping[str, Any] = self.messages[-1]
         return message
 
     @property
@@ -115,22 +126,37 @@ class ModelCall:
     @property
     def answered(self) -> list[str]:
         """Texts of the tool results that close the conversation, in order."""
-        results: list[str] = []
         if self.dialect == "anthropic":
             content = self.last["content"]
             blocks = content if isinstance(content, list) else []
             return [_joined(b.get("content", "")) for b in blocks if b["type"] == "tool_result"]
-        for message in reversed(self.body["messages"]):
-            if message["role"] != "tool":
-                break
-            results.insert(0, _joined(message["content"]))
-        return results
+        messages = self.messages
+        # Images of returns follow them in a message of their own.
+        if messages[-1]["role"] == "user" and messages[-2:-1] and messages[-2]["role"] == "tool":
+            messages = messages[:-1]
+        closing = itertools.takewhile(lambda each: each["role"] == "tool", reversed(messages))
+        return [_joined(message["content"]) for message in closing][::-1]
+
+    @property
+    def images(self) -> list[tuple[str, bytes]]:
+        """Media type and bytes of all images, in order."""
+        found = []
+        for block in blocks_of(self.messages):
+            if block["type"] == "image":
+                source = block["source"]
+                found.append((source["media_type"], base64.b64decode(source["data"])))
+            elif block["type"] == "image_url":
+                media_type, _, data = (
+                    block["image_url"]["url"].removeprefix("data:").partition(";base64,")
+                )
+                found.append((media_type, base64.b64decode(data)))
+        return found
 
     @property
     def tool_names(self) -> list[str]:
         """Names of the offered tools, in order."""
         tools = self.body.get("tools") or []
-        return [t["name"] if self.dialect == "anthropic" else t["function"]["name"] for t in tools]
+        return [t["function"]["name"] if self.dialect == "openai" else t["name"] for t in tools]
 
 
 Step = Reply | Fault
@@ -211,7 +237,49 @@ def _pieces(text: str, size: int) -> list[str]:
     return [text[at : at + size] for at in range(0, len(text), size)]
 
 
+def blocks_of(messages: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yields the blocks of messages, those in results of tools included."""
+    for message in messages:
+        content = message.get("content")
+        for block in content if isinstance(content, list) else ():
+            yield block
+            if block["type"] == "tool_result":
+                yield from blocks_of([block])
+
+
 def _joined(content: Any) -> str:
     if isinstance(content, str):
         return content
     return "".join(block.get("text", "") for block in content or () if block["type"] == "text")
+
+
+def _chat_messages(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The conversation of a request in the form of chat completions, for those who read it."""
+    messages: list[dict[str, Any]] = []
+    if body.get("instructions"):
+        messages.append({"role": "system", "content": body["instructions"]})
+    for item in body["input"]:
+        kind = item.get("type", "message")
+        if kind == "message":
+            messages.append({"role": item["role"], "content": _as_chat(item["content"])})
+        elif kind == "function_call_output":
+            content = _as_chat(item["output"])
+            messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": content})
+        elif kind == "function_call":
+            function = {"name": item["name"], "arguments": item["arguments"]}
+            one = {"id": item["call_id"], "type": "function", "function": function}
+            if not (messages and messages[-1].get("tool_calls")):
+                messages.append({"role": "assistant", "content": None, "tool_calls": []})
+            messages[-1]["tool_calls"].append(one)
+    return messages
+
+
+def _as_chat(content: Any) -> Any:
+    if isinstance(content, str):
+        return content
+    return [
+        {"type": "text", "text": part["text"]}
+        if part["type"] == "input_text"
+        else {"type": "image_url", "image_url": {"url": part["image_url"]}}
+        for part in content
+    ]

@@ -23,7 +23,7 @@ import psutil
 import strata
 from doubles import memory_persona
 from doubles.model_server import ModelServer
-from doubles.script import ModelCall, Reply, Step, say
+from doubles.script import ModelCall, Reply, Responder, Step, say
 from strata.api.agent_loop.v1 import agent_service_pb2, agent_service_pb2_grpc
 from strata.api.archival.v1 import passage_service_pb2_grpc
 from strata.api.common.v1 import message_pb2, run_event_pb2
@@ -42,6 +42,11 @@ _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 300),
+    # A gateway that hangs is left, as by the client of the package.
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
 )
 
 
@@ -51,15 +56,18 @@ class ModelThread:
     It echoes. A message that begins with ``gently`` takes some two seconds; one that begins
     with ``slowly`` takes a minute, unless it was asked before; one that begins with a verb of
     `memory_persona` makes a tool call.
+
+    Args:
+        answer: Answers every request instead.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, answer: Responder | None = None) -> None:
         self._started = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._asked: set[str] = set()
-        self.server = ModelServer(self._answer)
+        self.server = ModelServer(answer or self._answer)
         self.url = ""
 
     def __enter__(self) -> Self:
@@ -151,6 +159,11 @@ class Live:
         return (self.folder.secrets / "api-key").read_text()
 
     @property
+    def organization_key(self) -> str:
+        """The organisation key that the first start made."""
+        return (self.folder.secrets / "organization-key").read_text()
+
+    @property
     def admin_url(self) -> str:
         """The database, as the superuser."""
         password = (self.folder.postgres / "superuser.password").read_text().strip()
@@ -164,7 +177,7 @@ class Live:
     def incidents(self) -> str:
         """What its rooms have logged of errors that nobody expected."""
         found = []
-        for log in sorted((self.folder.path / "logs").glob("*.log")):
+        for log in sorted((self.folder.path / "logs").rglob("*.log")):
             _, mark, after = log.read_text(errors="replace").partition("incident-")
             found += [f"{log.stem}: {mark}{after[:4_000]}"] if mark else []
         return "\n".join(found)
@@ -211,7 +224,7 @@ class Live:
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
         """A client with the first key."""
-        async with Client(self.runtime.address, self.key) as client:
+        async with Client(self.runtime.address, self.key, self.organization_key) as client:
             yield client
 
     def _command(self) -> Sequence[str]:
@@ -307,11 +320,13 @@ class Client:
     Args:
         address: The gateway.
         key: The API key.
+        organization_key: The key for what belongs to no project; none by default.
     """
 
-    def __init__(self, address: str, key: str) -> None:
+    def __init__(self, address: str, key: str, organization_key: str = "") -> None:
         self.channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self.metadata: Sequence[tuple[str, str]] = (("authorization", f"Bearer {key}"),)
+        self._organization_metadata = (("authorization", f"Bearer {organization_key}"),)
         channel: Any = self.channel
         self.agents = agent_service_pb2_grpc.AgentServiceStub(channel)
         self.runs = run_service_pb2_grpc.RunServiceStub(channel)
@@ -336,6 +351,11 @@ class Client:
     def call(self) -> Mapping[str, Any]:
         """Keyword arguments of every call."""
         return {"metadata": self.metadata, "timeout": 60}
+
+    @property
+    def as_organization(self) -> Mapping[str, Any]:
+        """Keyword arguments of every call with the organisation key."""
+        return {"metadata": self._organization_metadata, "timeout": 60}
 
     async def new_agent(self, name: str = "", **fields: Any) -> agent_service_pb2.Agent:
         """Creates an agent."""

@@ -12,6 +12,7 @@ import grpc
 
 from faults.live import Client, Live, Turn, dialogue
 from strata.api.common.v1 import message_pb2
+from strata.shared.status import from_rpc_error
 
 _PATIENCE_S = 60.0
 # What a client may see while something is down; anything else is a defect.
@@ -21,6 +22,18 @@ PASSING = {
     grpc.StatusCode.DEADLINE_EXCEEDED,
     grpc.StatusCode.ABORTED,
 }
+
+
+def is_passing(error: grpc.aio.AioRpcError) -> bool:
+    """Says whether a client may see this error while something is down.
+
+    gRPC itself ends a call as CANCELLED that a stopping server has not handed to a method yet; the
+    clients of the product repeat it by the rule of `from_rpc_error`. A CANCELLED that a service
+    has sent is a defect.
+    """
+    if error.code() is grpc.StatusCode.CANCELLED:
+        return from_rpc_error(error).lost
+    return error.code() in PASSING
 
 
 @dataclass
@@ -52,7 +65,7 @@ class Talk:
             try:
                 turn = await self.client.send(self.agent_id, text, request_id=request_id)
             except grpc.aio.AioRpcError as error:
-                assert error.code() in PASSING, error
+                assert is_passing(error), error
                 assert asyncio.get_running_loop().time() < until, error
                 self.failures.append(f"{error.code().name}: {error.details()}")
                 await asyncio.sleep(0.1)

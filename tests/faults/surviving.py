@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from faults.live import Client, Live, Turn, dialogue
-from faults.load import PASSING
+from faults.load import is_passing
 from strata.api.agent_loop.v1 import agent_service_pb2
 from strata.api.archival.v1 import passage_index_service_pb2 as passage_index
 from strata.api.archival.v1 import passage_index_service_pb2_grpc as passage_index_grpc
@@ -71,7 +71,7 @@ async def until_answered(ask: Callable[[], Awaitable[_T]]) -> _T:
         try:
             return await ask()
         except grpc.aio.AioRpcError as error:
-            assert error.code() in PASSING, error
+            assert is_passing(error), error
             assert asyncio.get_running_loop().time() < until, error
             await asyncio.sleep(0.1)
 
@@ -220,14 +220,18 @@ class Rebuilder:
         """What serves and what waits."""
         stub, pb = self._desks[collection]
         request = pb.GetIndexRequest(collection=collection)
-        answer = await until_answered(lambda: stub.GetIndex(request, **self._client.call))
+        answer = await until_answered(
+            lambda: stub.GetIndex(request, **self._client.as_organization)
+        )
         state: reindex_pb2.IndexState = answer.index
         return state
 
     async def _rebuild(self, collection: str, number: int) -> None:
         stub, pb = self._desks[collection]
         start = pb.StartReindexRequest(collection=collection, request_id=f"{collection}-{number}")
-        begun = await until_answered(lambda: stub.StartReindex(start, **self._client.call))
+        begun = await until_answered(
+            lambda: stub.StartReindex(start, **self._client.as_organization)
+        )
         while True:
             job = (await self.state(collection)).reindex
             assert job.id == begun.reindex.id
@@ -237,7 +241,7 @@ class Rebuilder:
                 request = (pb.RollBackReindexRequest if back else pb.FinishReindexRequest)(
                     collection=collection
                 )
-                await until_answered(lambda c=call, r=request: c(r, **self._client.call))  # type: ignore[misc]
+                await until_answered(lambda c=call, r=request: c(r, **self._client.as_organization))  # type: ignore[misc]
             elif job.phase not in _OPEN:
                 self.ends[reindex_pb2.ReindexPhase.Name(job.phase)] += 1
                 if job.phase == reindex_pb2.REINDEX_PHASE_FAILED:
@@ -381,7 +385,7 @@ async def _all(checks: Any) -> None:
 async def writing(strata: Live, pause: float) -> AsyncIterator[Load]:
     """Writers at work while the block lasts, each with a pause of about `pause` seconds."""
     address, key = strata.runtime.address, strata.key
-    clients = [Client(address, key) for _ in range(4)]
+    clients = [Client(address, key, strata.organization_key) for _ in range(4)]
     load = Load(
         clients[0],
         [Archivist(clients[0], "a"), Archivist(clients[1], "b")],

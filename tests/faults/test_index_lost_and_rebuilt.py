@@ -115,6 +115,7 @@ async def filled(client: Client) -> str:
 async def strata(live: Live, *arguments: str) -> tuple[int, Any]:
     """Runs a command; returns its exit code and what it says as JSON."""
     environment = {**live._environment, "STRATA_API_KEY": live.key}
+    environment["STRATA_ORGANIZATION_KEY"] = live.organization_key
     environment["STRATA_ADDRESS"] = live.runtime.address
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "strata.cli.main", *arguments, "--json"),

@@ -141,4 +141,4 @@ class Finder:
     async def find_chunks(
         self, folders: Sequence[str], query: str, limit: int = 5
     ) -> list[FoundChunk]:
-        return await self.chunk_search.search(folders, query, limit)
+        return list((await self.chunk_search.search(folders, query, limit)).hits)

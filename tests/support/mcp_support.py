@@ -6,16 +6,21 @@ import asyncio
 import json
 import os
 import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import uvicorn
 
 from integration.agent_loop.world import World
+from integration.sandbox.jails import interpreter
+from strata.api.common.v1 import message_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
@@ -32,6 +37,34 @@ def tool(name: str, description: str = "", schema: Any = None) -> dict[str, Any]
     """A tool as a server lists it."""
     listed = {"name": name, "description": description or f"Does {name}."}
     return {**listed, "inputSchema": ANYTHING if schema is None else schema}
+
+
+def program_command() -> list[str]:
+    """How the program is started that needs nothing but the library of Python."""
+    # As root, programs run as another user.
+    python = interpreter() if os.geteuid() == 0 else sys.executable
+    return [python, "-I", "-S", str(DOUBLES / "mcp_program.py")]
+
+
+def python_with_packages() -> tuple[str, dict[str, str]]:
+    """A Python for programs that need our packages, and the variables that show these to it."""
+    if os.geteuid() != 0:
+        return sys.executable, {}
+    # As root, programs run as another user, for whom our Python may be out of reach.
+    python = interpreter()
+    version = f"import sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]})"
+    if subprocess.run([python, "-I", "-S", "-c", version], check=False).returncode:
+        pytest.skip("no Python of this version here can be run by another user")
+    return python, {"PYTHONPATH": str(Path(uvicorn.__file__).parents[1])}
+
+
+@contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder that the user of programs can read and write; those of pytest are closed."""
+    with tempfile.TemporaryDirectory(prefix="strata-test-mcp-") as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        yield folder
 
 
 @dataclass
@@ -57,7 +90,7 @@ class Mcp:
         channel = self.world.channel("tool_execution")
         self.servers = pb_grpc.McpServiceStub(channel)
         self.registry = tool_grpc.ToolServiceStub(channel)
-        self._execution = execution_grpc.ExecutionServiceStub(channel)
+        self.execution = execution_grpc.ExecutionServiceStub(channel)
 
     async def add(self, name: str, **fields: Any) -> pb.McpServer:
         """Adds a server; it is removed after the test."""
@@ -72,7 +105,7 @@ class Mcp:
         """Adds a program that has these tools."""
         listed = Tools(self.folder / f"{name}.json")
         listed.write(*tools)
-        command = [sys.executable, "-I", "-S", str(DOUBLES / "mcp_program.py"), str(listed.file)]
+        command = [*program_command(), str(listed.file)]
         return await self.add(name, command=command, **fields), listed
 
     async def states(self, server: pb.McpServer) -> dict[str, pb.McpTool]:
@@ -89,7 +122,7 @@ class Mcp:
     async def offered(self, *names: str) -> list[str]:
         """Those of the tools that an agent is offered."""
         request = execution_pb.ResolveToolsRequest(names=names, skip_missing=True)
-        return [each.name for each in (await self._execution.ResolveTools(request)).tools]
+        return [each.name for each in (await self.execution.ResolveTools(request)).tools]
 
     async def finish(self, name: str, /, **arguments: Any) -> execution_pb.FinishedCall:
         """Runs one call of a tool as the loop does."""
@@ -104,7 +137,7 @@ class Mcp:
             calls=[call],
             allowed_tools=[name],
         )
-        stream = self._execution.ExecuteTools(request)
+        stream = self.execution.ExecuteTools(request)
         [finished] = [each.finished async for each in stream if each.HasField("finished")]
         return finished
 
@@ -118,6 +151,14 @@ class Mcp:
         """Runs a call that must fail; returns what the model is told."""
         packed = json.loads((await self.finish(name, **arguments)).tool_return.content)
         assert packed["status"] == "Failed", packed
+        return str(packed["message"])
+
+    async def unknown(self, name: str, /, **arguments: Any) -> str:
+        """Runs a call whose outcome nobody knows; returns what the model is told."""
+        told = (await self.finish(name, **arguments)).tool_return
+        packed = json.loads(told.content)
+        assert packed["status"] == "Unknown", packed
+        assert told.status == message_pb2.TOOL_STATUS_UNKNOWN
         return str(packed["message"])
 
     async def secret(self, name: str, value: str) -> None:

@@ -22,8 +22,9 @@ from strata.shared.embedding import Embedder
 from strata.shared.ids import new_id
 from strata.shared.telemetry import Telemetry
 from strata.shared.vectors import Where
+from strata.shared.vectors.fusion import FLOOR, FusionConfig
 from strata.shared.vectors.indexing import Indexer
-from strata.shared.vectors.qdrant import QdrantIndex, connect
+from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.vectors.sparse import SparseEncoder
 
 
@@ -64,10 +65,14 @@ def as_caller(project: str) -> RequestContext:
 
 
 async def finder_on(
-    engine: EmbeddedVectors, embedder: Embedder, database: tuple[Database, Database]
+    engine: EmbeddedVectors,
+    embedder: Embedder,
+    database: tuple[Database, Database],
+    floor: float = FLOOR,
 ) -> Finder:
     service, worker = database
-    vectors = QdrantIndex(connect(engine.url, engine.api_key))
+    config = QdrantConfig(fusion=FusionConfig(floor=floor))
+    vectors = QdrantIndex(connect(engine.url, engine.api_key), config)
     index = MessageIndex(vectors, embedder, SparseEncoder())
     pending = PendingMessages(service, worker)
     telemetry = Telemetry()

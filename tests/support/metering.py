@@ -16,14 +16,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import asyncpg
+import pytest
 from asyncpg.connection import LoggedQuery
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 from sqlalchemy.pool import Pool
 
+from strata.gateway.runs import live
 from strata.shared.context import current
 from strata.shared.interceptors.observe import IN_FLIGHT, REQUESTS
 from strata.shared.telemetry import Telemetry
+from strata.shared.vectors import merging
 
 INTERNAL_METHODS = frozenset(
     {
@@ -39,6 +42,27 @@ INTERNAL_METHODS = frozenset(
 """The internal calls of a turn; what tools call are the public services (architecture §4)."""
 
 _SETTLE_S = 30.0
+_LONG_S = 600.0
+
+
+def wait_for_following_events(patch: pytest.MonkeyPatch) -> None:
+    """Makes the number of statements and commits of a turn independent of the time it takes.
+
+    The start of a run is stored with the first step, and a stored message with what follows it. A
+    search reads what the index named in the transaction in which it began.
+
+    It does not hold for the event that a step or a call has begun: that is stored before the next
+    one, or with it if this comes soon. A test has to decide which, see `store_events_at_the_end`.
+    """
+    patch.setattr(live, "_START_DELAY_S", _LONG_S)
+    patch.setattr(live, "_MESSAGE_DELAY_S", _LONG_S)
+    patch.setattr(merging, "_HELD_SECONDS", _LONG_S)
+
+
+def store_events_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    """Makes a turn store all its events with its end, for tests that compare the costs of turns."""
+    wait_for_following_events(patch)
+    patch.setattr(live, "_DELAY_S", _LONG_S)
 
 
 @dataclass(repr=False)

@@ -19,11 +19,12 @@ import grpc.aio
 
 from doubles.model_server import ModelServer
 from metering import Cost, Meter, SqlMeter
-from strata.agent_loop.models.domain import EndpointType
 from strata.agent_loop.settings import EndpointSettings
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
+from strata.api.agent_loop.v1 import group_service_pb2_grpc as group_grpc
 from strata.api.agent_loop.v1 import model_service_pb2_grpc as model_grpc
+from strata.api.agent_loop.v1 import prompt_service_pb2_grpc as prompt_grpc
 from strata.api.archival.v1 import archive_service_pb2_grpc as archive_grpc
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
 from strata.api.common.v1 import message_pb2
@@ -40,7 +41,7 @@ from strata.api.tool_execution.v1 import tool_service_pb2_grpc as tool_grpc
 from strata.cli.compose.rooms import GATEWAY, INNER_ROOMS, ROOMS, RoomSpec
 from strata.embedded.ports import ReservedPort
 from strata.embedded.vectors import EmbeddedVectors
-from strata.gateway.bootstrap import ensure_local_project
+from strata.gateway.bootstrap import ensure_local_project, ensure_organization_key
 from strata.gateway.settings import GatewaySettings
 from strata.shared.auth import TokenVerifier, generate_key_pair
 from strata.shared.ids import new_id
@@ -174,7 +175,9 @@ class Client:
     def __init__(self, channel: KeyedChannel) -> None:
         self.channel = channel
         self.agents = agent_grpc.AgentServiceStub(channel)
+        self.groups = group_grpc.GroupServiceStub(channel)
         self.models = model_grpc.ModelServiceStub(channel)
+        self.prompts = prompt_grpc.PromptServiceStub(channel)
         self.blocks = block_grpc.BlockServiceStub(channel)
         self.files = file_grpc.FileServiceStub(channel)
         self.messages = message_grpc.MessageServiceStub(channel)
@@ -318,18 +321,27 @@ def forget(model: ModelServer) -> None:
     model._steps.clear()
     model._responder = None
     model.meanwhile = None
+    model.refuses = None
+    model.targets.clear()
 
 
 def model_endpoints(model: ModelServer) -> tuple[EndpointSettings, ...]:
-    """The double in both dialects: handles `openai/test-model` and `anthropic/test-model`."""
+    """The double in its dialects: handles such as `openai/test-model`."""
     return (
         EndpointSettings(
             name="openai", base_url=model.openai_url, api_key="key", models=("test-model",)
         ),
         EndpointSettings(
             name="anthropic",
-            type=EndpointType.ANTHROPIC,
+            type="anthropic",
             base_url=model.anthropic_url,
+            api_key="key",
+            models=("test-model",),
+        ),
+        EndpointSettings(
+            name="openai_responses",
+            preset="openai_responses",
+            base_url=model.openai_url,
             api_key="key",
             models=("test-model",),
         ),
@@ -359,9 +371,10 @@ async def open_world(
             build = _in_process(builder, telemetry)
         settings = builder.settings(GATEWAY)
         assert isinstance(settings, GatewaySettings)
-        project = await ensure_local_project(settings)
+        organization = await ensure_organization_key(settings)
+        project = await ensure_local_project(settings, organization.secret)
         server = await stack.enter_async_context(serving(build, settings, telemetry=telemetry))
-        world = World(shape, server.address, project.api_key, project.project_id, model)
+        world = World(shape, server.address, project.secret, project.project_id, model)
         world.urls = builder.urls
         world.meter = Meter(sql, telemetry)
         stack.push_async_callback(world.channel.close)
@@ -405,7 +418,7 @@ class _Builder:
                 values["worker_token_key"] = self.worker_key
                 values["file_poll_s"] = 0.1
             case "archival":
-                values["token_public_keys"] = self.public_key + self.worker_public_key
+                values["file_worker_public_keys"] = self.worker_public_key
             case "tool_execution":
                 values["master_keys"] = (self.master_key,)
             case "agent_loop":
@@ -418,6 +431,8 @@ class _Builder:
                 values["token_private_key"] = self.private_key
                 values["key_pepper"] = "pepper of the tests"
                 values["calls_per_second"] = 0.0
+                # A turn of a known agent costs the same, however long ago the last one was.
+                values["agent_cache_s"] = 3_600.0
             case _:
                 pass
         return spec.settings(**values)
@@ -438,9 +453,7 @@ def _in_process(builder: _Builder, telemetry: Telemetry) -> Any:
 
     async def build(settings: GatewaySettings, _: Wiring, stack: AsyncExitStack) -> Room:
         network = await stack.enter_async_context(
-            InProcessNetwork(
-                TokenVerifier([builder.public_key, builder.worker_public_key]), telemetry=telemetry
-            )
+            InProcessNetwork(TokenVerifier(builder.public_key), telemetry=telemetry)
         )
         for spec in INNER_ROOMS:
             room_settings = builder.settings(spec)

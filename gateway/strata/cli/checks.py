@@ -8,17 +8,19 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strata.cli.connection import Choice, Target, find_target, folder_of
+from strata.cli.connection import Choice, Target, find_organization_target, find_target, folder_of
 from strata.cli.findings import Finding, Verdict
 from strata.cli.sandbox_check import local_sandbox, served_sandbox
 from strata.cli.settings import CliSettings
 from strata.client.errors import UnreachableError
+from strata.shared.auth import CLOCK_LEEWAY_S
 from strata.shared.errors import StrataError
+from strata.shared.skew import NOTICEABLE_S
 
 if TYPE_CHECKING:
     from strata.cli.client import Client
@@ -55,7 +57,7 @@ async def examine(choice: Choice, settings: CliSettings, report: Callable[[Findi
         for later in await _not_running(folder):
             report(later)
         return
-    for finding in await running(target, folder):
+    for finding in (*await running(target, folder), *await lag_of_indexes(choice, settings)):
         report(finding)
 
 
@@ -211,7 +213,9 @@ async def running(target: Target, folder: DataFolder) -> Findings:
                     "" if state.serving else "It is starting or stopping; look again shortly.",
                 )
             ]
-            silent = [each for each in await room_states(client) if not each.answers]
+            rooms = await room_states(client)
+            found += clocks(state.skew_s, {each.room: each.skew_s for each in rooms})
+            silent = [each for each in rooms if not each.answers]
             found += [
                 Finding(f"room {each.room}", Verdict.FAIL, each.detail, "See its log.")
                 for each in silent
@@ -220,7 +224,6 @@ async def running(target: Target, folder: DataFolder) -> Findings:
                 # A room refuses to start on a schema that is not its own.
                 found.append(Finding("rooms", Verdict.OK, "all answer, their schemas fit"))
                 found += await _served_models(client)
-                found += await _lag_of_indexes(client)
                 found.append(await served_sandbox(client))
             return found
     except UnreachableError as error:
@@ -228,6 +231,39 @@ async def running(target: Target, folder: DataFolder) -> Findings:
     except StrataError as error:
         remedy = "Is the API key of this gateway, and not revoked?"
         return [Finding("gateway", Verdict.FAIL, error.message, remedy)]
+
+
+def clocks(gateway_s: float | None, services_s: Mapping[str, float | None]) -> Findings:
+    """Do the clocks of the services agree with that of the gateway?
+
+    Args:
+        gateway_s: Seconds by which the clock of the gateway is ahead of this machine's; None
+            if it is not known.
+        services_s: The same of the services behind it, by name.
+    """
+    if gateway_s is None:
+        return []
+    known = {name: skew - gateway_s for name, skew in services_s.items() if skew is not None}
+    found = [
+        Finding(
+            "clocks",
+            Verdict.FAIL if abs(skew) >= CLOCK_LEEWAY_S else Verdict.WARN,
+            f"the clock of {name} is {abs(skew):.0f} s {_side(skew)} that of the gateway",
+            f"Synchronise the hosts with NTP; calls fail from {CLOCK_LEEWAY_S:.0f} s on.",
+        )
+        for name, skew in known.items()
+        if abs(skew) > NOTICEABLE_S
+    ]
+    if found:
+        return found
+    text = "all agree" if known else "one host"
+    if abs(gateway_s) > NOTICEABLE_S:
+        text += f"; this machine differs from the gateway by {abs(gateway_s):.0f} s"
+    return [Finding("clocks", Verdict.OK, text)]
+
+
+def _side(skew: float) -> str:
+    return "ahead of" if skew > 0 else "behind"
 
 
 async def _served_models(client: Client) -> Findings:
@@ -250,11 +286,18 @@ async def _served_models(client: Client) -> Findings:
     return [*found, Finding("chat model", Verdict.WARN, "there is no default", listed.notice)]
 
 
-async def _lag_of_indexes(client: Client) -> Findings:
-    from strata.cli.health import index_states  # noqa: PLC0415 - loads gRPC
+async def lag_of_indexes(choice: Choice, settings: CliSettings) -> Findings:
+    """How far behind is each index? Not asked without an organisation key: they are everybody's."""
+    from strata.cli.client import connected  # noqa: PLC0415 - loads gRPC
+    from strata.cli.health import index_states  # noqa: PLC0415
 
+    try:
+        async with connected(find_organization_target(choice, settings)) as client:
+            states = await index_states(client)
+    except StrataError:
+        return []
     found = []
-    for index in await index_states(client):
+    for index in states:
         text = f"{index.embedding_model}, {index.waiting} texts waiting"
         late = index.waiting and index.lag_seconds > _LATE_S
         if late:

@@ -107,7 +107,7 @@ async def connected(target: Target) -> AsyncIterator[Client]:
         UnreachableError: Nothing answers there.
     """
     try:
-        async with open_channel(target.address, target.api_key) as channel:
+        async with open_channel(target.address, target.api_key, tls=target.tls) as channel:
             yield Client(channel)
     except UnavailableError as error:
         if not is_transport_failure(error):

@@ -19,6 +19,10 @@ _MODEL = "Handle of the model that writes the summaries; else the agent's own."
 _PROMPT = "What that model is told; else our prompt."
 _FILE = "File with what that model is told."
 _CHARS = "Most characters of a summary."
+_ACKNOWLEDGE = (
+    "Show the summarizer a reply of its own in which it agrees to answer with the summary alone."
+)
+_TEMPERATURE = "Temperature of the model that writes the summaries."
 
 CompactionModeOption = Annotated[
     str | None, typer.Option("--compaction-mode", help=_MODE, rich_help_panel=_PANEL)
@@ -39,6 +43,21 @@ CompactionPromptFileOption = Annotated[
 ]
 SummaryCharsOption = Annotated[
     int | None, typer.Option("--summary-chars", min=0, help=_CHARS, rich_help_panel=_PANEL)
+]
+
+CompactionAcknowledgeOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--compaction-acknowledge/--no-compaction-acknowledge",
+        help=_ACKNOWLEDGE,
+        rich_help_panel=_PANEL,
+    ),
+]
+CompactionTemperatureOption = Annotated[
+    float | None,
+    typer.Option(
+        "--compaction-temperature", min=0, max=2, help=_TEMPERATURE, rich_help_panel=_PANEL
+    ),
 ]
 
 # The same for one compaction, by shorter names.
@@ -63,6 +82,8 @@ class CompactionChoice:
     prompt: str | None = None
     prompt_file: Path | None = None
     chars: int | None = None
+    acknowledge: bool | None = None
+    temperature: float | None = None
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) is not None for name in self.__slots__)
@@ -89,8 +110,11 @@ class CompactionChoice:
             "model": self.model,
             "prompt": prompt,
             "clip_chars": self.chars,
+            "prompt_acknowledgement": self.acknowledge,
         }
         for name, value in said.items():
             if value is not None:
                 setattr(settings, name, value)
+        if self.temperature is not None:
+            settings.model_settings.temperature = self.temperature
         return settings

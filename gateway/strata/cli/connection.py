@@ -2,25 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from strata.cli.failures import UsageError
 from strata.cli.settings import CliSettings
 from strata.client import target
 from strata.client.target import Choice, Target, Words, folder_of
-from strata.shared.errors import InvalidArgumentError
+from strata.shared.errors import FailedPreconditionError, InvalidArgumentError
 
-__all__ = ["Choice", "Target", "find_target", "folder_of"]
+__all__ = ["Choice", "Target", "find_organization_target", "find_target", "folder_of"]
 
 _WORDS = Words("--address", "--api-key")
+_ORGANIZATION_WORDS = Words("--address", "--organization-key")
 
 
 def find_target(choice: Choice, settings: CliSettings) -> Target:
     """Returns the gateway to talk to, as `strata.client.target` does.
 
     Raises:
-        UsageError: The address is not ``host:port``.
+        UsageError: The address is not ``host:port``, no key looks like this one, or a file of the
+            TLS settings cannot be used.
         StrataError: No gateway can be found, or no key for it.
     """
+    with _usage_errors():
+        return _usable(target.find_target(choice, settings, _WORDS))
+
+
+def find_organization_target(
+    choice: Choice, settings: CliSettings, organization_key: str = ""
+) -> Target:
+    """Returns the gateway to talk to with an organisation key.
+
+    Raises:
+        UsageError: As for `find_target`.
+        StrataError: No gateway can be found, or no organisation key for it.
+    """
+    with _usage_errors():
+        return _usable(
+            target.find_organization_target(choice, settings, _ORGANIZATION_WORDS, organization_key)
+        )
+
+
+@contextmanager
+def _usage_errors() -> Iterator[None]:
     try:
-        return target.find_target(choice, settings, _WORDS)
-    except InvalidArgumentError as error:
+        yield
+    except (InvalidArgumentError, FailedPreconditionError) as error:
         raise UsageError(error.message) from error
+
+
+def _usable(target: Target) -> Target:
+    if target.tls is not None:
+        target.tls.credentials()
+    return target

@@ -50,7 +50,18 @@ def picture(window: pb.GetContextWindowResponse, width: int) -> list[Text]:
     if window.compaction_tokens:
         total += f", compacted from {window.compaction_tokens:,} on"
     legend = [_legend(part, whole) for part in window.parts if part.tokens]
-    return [bar, Text(total, style="dim"), Text(""), *legend]
+    return [bar, Text(total, style="dim"), *_next_steps(window), Text(""), *legend]
+
+
+def _next_steps(window: pb.GetContextWindowResponse) -> list[Text]:
+    """Returns the lines that say what the next turn does to make the request fit."""
+    lines = []
+    if window.files_to_close:
+        names = ", ".join(map(safe, window.files_to_close))
+        lines.append(f" the next turn closes {names}")
+    if window.compaction_due:
+        lines.append(" the next turn puts a summary in the place of older messages")
+    return [Text(line, style="yellow") for line in lines]
 
 
 def _legend(part: pb.ContextWindowPart, whole: int) -> Text:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 from strata.client.errors import UnreachableError
-from strata.shared.errors import Reason, StrataError
+from strata.shared.errors import Reason, StrataError, WrongSettingError
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -47,15 +47,20 @@ def exit_code_of(error: StrataError) -> int:
     """Returns the exit code of a command that failed so."""
     if isinstance(error, UnreachableError):
         return EXIT_UNREACHABLE
-    return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
+    return EXIT_USAGE if isinstance(error, UsageError | WrongSettingError) else EXIT_FAILURE
 
 
 def error_lines(error: StrataError) -> list[str]:
     """Returns the message, the reason where it says more, and each wrong field."""
-    own = isinstance(error, UnreachableError | UsageError)
+    own = isinstance(error, UnreachableError | UsageError | WrongSettingError)
     reason = "" if own or error.reason is Reason.UNSPECIFIED else f" [{error.reason.value}]"
     lines = [f"{error.message}{reason}"]
-    lines += [f"  {each.field}: {each.description}" for each in error.violations]
+    lines += [
+        f"  {violation.field}: {violation.description}"
+        for violation in error.violations
+        if f"{violation.field}: {violation.description}" not in error.message
+        and f"{violation.field} {violation.description}" not in error.message
+    ]
     lines += [
         f"  {name}: {error.metadata[name]}" for name in _TOLD_METADATA if name in error.metadata
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from strata.cli.indexes import COLLECTIONS, whole_index
 from strata.client.services import is_transport_failure
 from strata.shared.errors import DeadlineExceededError, StrataError, UnavailableError
 from strata.shared.ids import new_id
+from strata.shared.skew import server_time, skew_between
 
 _PROBE_S = 5.0
 _PAGE = 500
@@ -35,11 +36,14 @@ class RoomState:
         room: Its name.
         answers: Whether it does.
         detail: Why not.
+        skew_s: Seconds, at least, by which its clock is ahead of this machine's; None if it
+            sent no time.
     """
 
     room: str
     answers: bool
     detail: str = ""
+    skew_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +55,15 @@ class GatewayState:
         version: Release of the server.
         project: Name of the key's project.
         scopes: What the key may do.
+        skew_s: Seconds, at least, by which its clock is ahead of this machine's; None if it
+            sent no time.
     """
 
     serving: bool
     version: str
     project: str
     scopes: tuple[str, ...]
+    skew_s: float | None = None
 
 
 async def gateway_state(client: Client) -> GatewayState:
@@ -68,12 +75,16 @@ async def gateway_state(client: Client) -> GatewayState:
     # The stubs of this package do not know their methods.
     health: Any = health_pb2_grpc.HealthStub(client.channel)
     checked = await health.Check(health_pb2.HealthCheckRequest(), timeout=_PROBE_S)
-    who = await client.admin.WhoAmI(admin_service_pb2.WhoAmIRequest(), timeout=_PROBE_S)
+    sent = time.time()
+    asking = client.admin.WhoAmI(admin_service_pb2.WhoAmIRequest(), timeout=_PROBE_S)
+    who = await asking
+    skew_s = _skew(await asking.trailing_metadata(), sent)
     return GatewayState(
         serving=checked.status == health_pb2.HealthCheckResponse.SERVING,
         version=who.server_version,
         project=who.project.name or who.project.id,
         scopes=tuple(who.api_key.scopes),
+        skew_s=skew_s,
     )
 
 
@@ -84,7 +95,7 @@ async def room_states(client: Client) -> list[RoomState]:
     answer will do, also that there is no such thing.
     """
     tools = tool_service_pb2_grpc.ToolServiceStub(client.channel)
-    probes: dict[str, Awaitable[Any]] = {
+    probes: dict[str, Any] = {
         "agent_loop": client.agents.ListAgents(
             agent_service_pb2.ListAgentsRequest(page_size=1), timeout=_PROBE_S
         ),
@@ -104,7 +115,8 @@ async def room_states(client: Client) -> list[RoomState]:
     return list(await asyncio.gather(*(_state(room, probe) for room, probe in probes.items())))
 
 
-async def _state(room: str, probe: Awaitable[Any]) -> RoomState:
+async def _state(room: str, probe: Any) -> RoomState:
+    sent = time.time()
     try:
         await probe
     except (UnavailableError, DeadlineExceededError) as error:
@@ -112,8 +124,13 @@ async def _state(room: str, probe: Awaitable[Any]) -> RoomState:
             raise
         return RoomState(room, answers=False, detail=error.message)
     except StrataError:
-        return RoomState(room, answers=True)
-    return RoomState(room, answers=True)
+        pass
+    return RoomState(room, answers=True, skew_s=_skew(await probe.trailing_metadata(), sent))
+
+
+def _skew(trailing: Any, sent: float) -> float | None:
+    server = server_time(trailing)
+    return None if server is None else skew_between(server, sent, time.time())
 
 
 async def index_states(client: Client) -> list[IndexState]:

@@ -12,12 +12,8 @@ from strata.api.archival.v1 import (
 from strata.api.archival.v1 import (
     passage_index_service_pb2 as passage_pb,
 )
-from strata.api.archival.v1 import (
-    passage_index_service_pb2_grpc as passage_grpc,
-)
 from strata.api.common.v1 import reindex_pb2 as pb
 from strata.api.recall.v1 import message_index_service_pb2 as message_pb
-from strata.api.recall.v1 import message_index_service_pb2_grpc as message_grpc
 from strata.cli.archival.references import archive_id
 from strata.cli.client import Client
 from strata.shared.errors import NotFoundError, Reason
@@ -120,9 +116,9 @@ async def index_of(client: Client, name: str) -> WholeIndex | ArchiveIndex:
 def whole_index(client: Client, name: str) -> WholeIndex:
     """Returns an index that all projects share."""
     if name == "messages":
-        stub: Any = message_grpc.MessageIndexServiceStub(client.channel)
+        stub: Any = client.message_index
         return WholeIndex(stub, message_pb, name)
-    return WholeIndex(passage_grpc.PassageIndexServiceStub(client.channel), passage_pb, name)
+    return WholeIndex(client.passage_index, passage_pb, name)
 
 
 def _reindex(reply: Any) -> pb.Reindex:

@@ -38,11 +38,16 @@ ENTRIES = (
     Entry("run", "Start Strata unless it runs, and chat with an agent.", _RUN, "server"),
     Entry("up", "Start Strata in the foreground.", _RUN, "server"),
     Entry("migrate", "Bring the schemas in a PostgreSQL of your own up to date.", _RUN, "server"),
-    Entry("bootstrap", "Make the first key in a PostgreSQL of your own.", _RUN, "server"),
+    Entry("bootstrap", "Make an organisation key in a PostgreSQL of your own.", _RUN, "server"),
+    Entry("projects", "List and create projects.", _RUN, "projects"),
+    Entry("keys", "Create, list and revoke keys of a project.", _RUN, "keys"),
+    Entry("organizations", "List and create organisations, keep keys.", _RUN, "organizations"),
+    Entry("usage", "Show runs and tokens of projects.", _RUN, "usage"),
     Entry("status", "Tell whether Strata runs, and which rooms answer.", _RUN, "status"),
     Entry("doctor", "Check this machine, and say what to do about what is wrong.", _RUN, "doctor"),
     Entry("chat", "Talk with an agent.", _USE, "chat"),
     Entry("agents", "Create, show, change and delete agents.", _USE, "agents"),
+    Entry("groups", "Let several agents answer together.", _USE, "groups"),
     Entry("memory", "Show, edit, explain and undo what an agent always sees.", _USE, "memory"),
     Entry("folders", "Make folders of files, and give them to agents.", _USE, "folders"),
     Entry("files", "Upload, open and search files.", _USE, "files"),
@@ -51,8 +56,11 @@ ENTRIES = (
     Entry("reindex", "Rebuild an index while it serves, or change its model.", _USE, "reindex"),
     Entry("tools", "Add tools of your own, try and search them.", _USE, "tools"),
     Entry("mcp", "Use tools of MCP servers, and be one for other programs.", _USE, "mcp"),
-    Entry("runs", "List, show and cancel runs.", _USE, "runs"),
+    Entry("runs", "Start, list, show, explain and cancel runs.", _USE, "runs"),
+    Entry("schedules", "Start runs at a time, once or again and again.", _USE, "schedules"),
+    Entry("webhooks", "Tell other programs that runs have ended.", _USE, "webhooks"),
     Entry("approvals", "List, show and answer what agents wait for.", _USE, "approvals"),
+    Entry("prompts", "List and show the system prompts for new agents.", _USE, "prompts"),
     Entry("models", "List the chat models that agents can use, and keep keys.", _USE, "models"),
 )
 
@@ -75,16 +83,33 @@ class LazyGroup(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         return name, _load(name) if command is not None and name else command, rest
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Prints the help if nothing is asked for; that is no mistake."""
+        if not args:
+            _print_help(ctx)
+            ctx.exit(0)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Runs the command."""
         try:
             return super().invoke(ctx)
         except Exception as error:
+            # The class is a private one of typer's.
+            if type(error).__name__ == "NoArgsIsHelpError":
+                _print_help(getattr(error, "ctx"))  # noqa: B009
+                raise typer.Exit(0) from error
             told = reported_error(error)
             if told is None:
                 raise
             show_error(told)
             raise typer.Exit(exit_code_of(told)) from error
+
+
+def _print_help(ctx: Any) -> None:
+    # With rich the help is printed while it is made.
+    if text := ctx.get_help():
+        typer.echo(text)
 
 
 def _load(name: str) -> Any:

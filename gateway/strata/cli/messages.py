@@ -8,6 +8,7 @@ from strata.api.common.v1 import message_pb2
 from strata.cli.chat.turn_view import compact_arguments, result_of
 from strata.cli.output import clipped, enum_name, when
 from strata.client.client_tools import calls_by_client
+from strata.shared.images import image_text
 
 _TEXT_CHARS = 160
 
@@ -35,7 +36,7 @@ def _texts(part: message_pb2.Part) -> Iterator[str]:
         case "summary":
             yield part.summary.text
         case "image":
-            yield "[image]"
+            yield image_text(part.image.alt_text)
         case "tool_call":
             yield f"→ {part.tool_call.name}({compact_arguments(part.tool_call.arguments)})"
         case "tool_return":

@@ -10,17 +10,47 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from strata.cli.arguments import folder_of_option, named
 from strata.cli.client import Client, talk
-from strata.cli.connection import Choice, Target, find_target
+from strata.cli.connection import Choice, Target, find_organization_target, find_target
+from strata.cli.failures import UsageError
 from strata.cli.settings import CliSettings
 
 ResultT = TypeVar("ResultT")
 
 _PANEL = "Connection"
 
-AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="Name or id of the agent.")]
+AgentArgument = Annotated[
+    str, typer.Argument(metavar="AGENT", help="Name or id of the agent.", callback=named)
+]
+
+
+def not_blank(text: str) -> str:
+    """Returns a query.
+
+    Raises:
+        UsageError: It is blank.
+    """
+    if not text.strip():
+        raise UsageError("There is nothing to search for: the query is blank.")
+    return text
+
+
+QueryArgument = Annotated[
+    str, typer.Argument(metavar="QUERY", help="Words or a question.", callback=not_blank)
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")]
+OrganizationKeyOption = Annotated[
+    str,
+    typer.Option(
+        "--organization-key",
+        metavar="KEY",
+        help="The organisation key; else STRATA_ORGANIZATION_KEY, else the one of the data folder.",
+        rich_help_panel=_PANEL,
+        show_default=False,
+    ),
+]
 ConversationOption = Annotated[
     str, typer.Option("--conversation", help="Id of a conversation; the default one if not given.")
 ]
@@ -52,17 +82,40 @@ class Connection:
         """
         return talk(self.target(), work)
 
+    def run_as_organization(
+        self, work: Callable[[Client], Awaitable[ResultT]], organization_key: str = ""
+    ) -> ResultT:
+        """Runs `work` with an organisation key.
+
+        Args:
+            work: What to do.
+            organization_key: The key; empty for that of the environment or the data folder.
+
+        Raises:
+            StrataError: The gateway or the key cannot be found, or `work` failed.
+        """
+        return talk(find_organization_target(self.choice, CliSettings(), organization_key), work)
+
 
 def online(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command the options of the connection, and a `Connection` as first argument.
 
     The command is declared as ``def show(connection: Connection, agent: AgentArgument)``;
-    what typer sees has ``--address``, ``--api-key`` and ``--data`` in its place.
+    what typer sees has ``--address``, ``--api-key``, ``--data``, ``--tls`` and ``--ca-file`` in
+    its place.
     """
 
     @functools.wraps(command)
-    def run(*, address: str, api_key: str, data: Path | None, **values: Any) -> None:
-        command(Connection(Choice(address, api_key, data)), **values)
+    def run(
+        *,
+        address: str,
+        api_key: str,
+        data: Path | None,
+        tls: bool,
+        ca_file: Path | None,
+        **values: Any,
+    ) -> None:
+        command(Connection(Choice(address, api_key, data, tls, ca_file)), **values)
 
     hints = get_type_hints(command, include_extras=True)
     _, *own = inspect.signature(command).parameters.values()
@@ -84,7 +137,7 @@ def _connection_parameters() -> list[inspect.Parameter]:
                 str,
                 typer.Option(
                     "--address",
-                    metavar="HOST:PORT",
+                    metavar="HOST:PORT|https://HOST",
                     help="The gateway; else STRATA_ADDRESS, else the one of the data folder.",
                     rich_help_panel=_PANEL,
                     show_default=False,
@@ -114,6 +167,34 @@ def _connection_parameters() -> list[inspect.Parameter]:
                     "--data",
                     metavar="FOLDER",
                     help="The data folder; else STRATA_DATA, else the usual place.",
+                    parser=folder_of_option,
+                    rich_help_panel=_PANEL,
+                    show_default=False,
+                ),
+            ],
+            None,
+        ),
+        (
+            "tls",
+            Annotated[
+                bool,
+                typer.Option(
+                    "--tls",
+                    help="Speak TLS, as with an https:// address; else STRATA_TLS.",
+                    rich_help_panel=_PANEL,
+                    show_default=False,
+                ),
+            ],
+            False,
+        ),
+        (
+            "ca_file",
+            Annotated[
+                Path | None,
+                typer.Option(
+                    "--ca-file",
+                    metavar="FILE",
+                    help="PEM file of the authorities to trust; else STRATA_TLS_CA_FILE.",
                     rich_help_panel=_PANEL,
                     show_default=False,
                 ),

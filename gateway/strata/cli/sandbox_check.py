@@ -19,7 +19,7 @@ _SOURCE = '''def doctor() -> str:
 _LESSER = (
     "Tools with hosts are refused. Allow user namespaces to unprivileged processes"
     " (kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns), or run the"
-    " tools in a container of their own: docs/guides/kubernetes.md."
+    " tools in a container of their own (strata-tool-runner)."
 )
 _NOTHING = "Tools of your own and run_code are refused; all else works."
 

@@ -12,6 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from strata.cli.failures import UsageError
 
 _AGO = re.compile(r"(\d{1,6})\s*(s|min|m|h|d|w)(?:\s+ago)?")
+_SPAN = re.compile(r"(\d{1,6})\s*(s|min|m|h|d|w)")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(:\d{2})?")
 _UNITS = {
     "s": timedelta(seconds=1),
@@ -57,6 +58,27 @@ def parse_time(text: str, now: datetime | None = None) -> datetime:
         raise UsageError(
             f'{text!r} is no time. Write "2026-07-30 14:00", "14:00", or "2h" for two hours ago.'
         ) from error
+
+
+def parse_end(text: str, now: datetime | None = None) -> datetime:
+    """Returns a point in time that lies ahead.
+
+    Args:
+        text: A span from now (``12h``, ``90d``, ``4w``), or a point in time as `parse_time` reads.
+        now: Stands for the present.
+
+    Raises:
+        UsageError: It is neither, or lies in the past.
+    """
+    present = now or datetime.now(UTC)
+    span = _SPAN.fullmatch(text.strip())
+    try:
+        end = present + int(span[1]) * _UNITS[span[2]] if span else parse_time(text, present)
+    except OverflowError as error:
+        raise UsageError(f"{text!r} is too far away.") from error
+    if end <= present:
+        raise UsageError(f'{text!r} lies in the past. Write "90d" for 90 days from now, or a date.')
+    return end
 
 
 def timestamp_of(text: str) -> Timestamp | None:

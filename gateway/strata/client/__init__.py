@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         RunFollower,
         Update,
     )
+    from strata.client.images import image
     from strata.client.services import new_request_id
     from strata.client.source import tool_source
     from strata.client.tools import Effect, returned
@@ -79,6 +80,7 @@ __all__ = [
     "Untrusted",
     "Update",
     "connect",
+    "image",
     "new_request_id",
     "returned",
     "tool_source",
@@ -96,6 +98,7 @@ _HOMES = {
     "ConnectionLost": "following",
     "RunFollower": "following",
     "Update": "following",
+    "image": "images",
     "new_request_id": "services",
     "tool_source": "source",
     "Effect": "tools",

@@ -15,6 +15,7 @@ from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.client.client_tools import MOST_ANSWERS, ClientTools
 from strata.client.following import BackOff, Request, RunFollower
+from strata.client.images import ImageSource, user_message
 from strata.client.services import CALL_S, Services, new_request_id, open_channel
 from strata.client.settings import ClientSettings
 from strata.client.source import tool_source
@@ -34,6 +35,7 @@ class Client(Services):
         agent_id: str,
         text: str,
         *,
+        images: Sequence[ImageSource] = (),
         conversation_id: str = "",
         max_steps: int = 0,
         request_id: str = "",
@@ -53,6 +55,7 @@ class Client(Services):
         Args:
             agent_id: To whom.
             text: What a person says.
+            images: Images beside the text: bytes, files, https URLs, or parts that `image` made.
             conversation_id: Where; empty for the agent's default conversation.
             max_steps: Most model calls; 0 for the server's default.
             request_id: Names the message; one that was sent before gives the events of its run.
@@ -62,12 +65,12 @@ class Client(Services):
                 their names that are the client's; see `upsert_tool`.
 
         Raises:
-            InvalidArgumentError: The functions cannot be told apart, or not be called.
+            InvalidArgumentError: The functions cannot be told apart, or not be called; or an image
+                is not accepted.
             UnreachableError: There was no contact for too long.
             StrataError: The gateway refused.
         """
-        part = message_pb2.Part(text=message_pb2.TextPart(text=text))
-        message = message_pb2.MessageInput(role=message_pb2.ROLE_USER, parts=[part])
+        message = user_message(text, images)
         request = run_pb.SendMessageRequest(
             request_id=request_id or new_request_id(),
             agent_id=agent_id,
@@ -246,28 +249,36 @@ async def connect(
     project: str = "",
     data: Path | None = None,
     timeout_s: float | None = CALL_S,
+    tls: bool = False,
+    ca_file: Path | None = None,
 ) -> AsyncIterator[Client]:
     """Talks to a gateway while the block lasts.
 
     What is not given is looked for as the command line does: ``STRATA_ADDRESS`` and
-    ``STRATA_API_KEY``, then the Strata that runs on the data folder (``STRATA_DATA``). TLS is not
-    spoken; use a tunnel.
+    ``STRATA_API_KEY``, then the Strata that runs on the data folder (``STRATA_DATA``).
 
     Args:
-        address: ``host:port``.
+        address: ``host:port``, or ``https://host`` to speak TLS (port 443 if none is given).
         api_key: The key; it also decides the project.
         project: Name or id of the project that the key must belong to; empty for whichever.
         data: A data folder; comes before the environment.
         timeout_s: Longest time that a unary call may take; None for no limit. Streams have none.
+        tls: Speak TLS; else ``STRATA_TLS``.
+        ca_file: PEM file of the authorities to trust; else ``STRATA_TLS_CA_FILE``, else the public
+            ones. Our own certificate, for a gateway that asks for one, is named by
+            ``STRATA_TLS_CERTIFICATE_FILE`` and ``STRATA_TLS_KEY_FILE``.
 
     Raises:
         UnreachableError: No address is given and nothing runs on the data folder.
         UnauthenticatedError: There is no key (``CREDENTIALS_MISSING``).
         PermissionDeniedError: The key is another project's.
-        InvalidArgumentError: The address is not ``host:port``.
+        InvalidArgumentError: The address is neither ``host:port`` nor ``https://host``.
+        FailedPreconditionError: A file of the TLS settings cannot be used.
     """
-    target = find_target(Choice(address, api_key, data), ClientSettings())
-    async with open_channel(target.address, target.api_key, timeout_s=timeout_s) as channel:
+    target = find_target(Choice(address, api_key, data, tls, ca_file), ClientSettings())
+    async with open_channel(
+        target.address, target.api_key, tls=target.tls, timeout_s=timeout_s
+    ) as channel:
         client = Client(channel)
         if project:
             await _check_project(client, project)

@@ -13,6 +13,7 @@ from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.api.gateway.v1.run_service_pb2_grpc import RunServiceStub
 from strata.client.errors import UnreachableError
 from strata.client.services import is_transport_failure
+from strata.shared.endings import let_end
 from strata.shared.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -146,6 +147,8 @@ class RunFollower:
                 )
             )
             async for followed in stream:
+                if followed.event.HasField("run_finished"):
+                    let_end(stream)
                 if self._is_new(followed.event):
                     yield followed.event
             return
@@ -154,6 +157,8 @@ class RunFollower:
             if key == RUN_ID_HEADER and isinstance(value, str):
                 self._learn(value)
         async for sent in call:
+            if sent.event.HasField("run_finished"):
+                let_end(call)
             if self._is_new(sent.event):
                 yield sent.event
 

@@ -12,13 +12,18 @@ import grpc.aio
 from strata.api.agent_loop.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
+    group_service_pb2,
+    group_service_pb2_grpc,
     model_service_pb2,
     model_service_pb2_grpc,
+    prompt_service_pb2,
+    prompt_service_pb2_grpc,
 )
 from strata.api.archival.v1 import (
     archive_service_pb2,
     archive_service_pb2_grpc,
     passage_index_service_pb2,
+    passage_index_service_pb2_grpc,
     passage_service_pb2,
     passage_service_pb2_grpc,
 )
@@ -33,9 +38,14 @@ from strata.api.gateway.v1 import (
     admin_service_pb2_grpc,
     run_service_pb2,
     run_service_pb2_grpc,
+    schedule_service_pb2,
+    schedule_service_pb2_grpc,
+    webhook_service_pb2,
+    webhook_service_pb2_grpc,
 )
 from strata.api.recall.v1 import (
     message_index_service_pb2,
+    message_index_service_pb2_grpc,
     message_service_pb2,
     message_service_pb2_grpc,
 )
@@ -48,13 +58,18 @@ from strata.api.tool_execution.v1 import (
 from strata.shared.channels import ChannelFactory, ChannelOptions
 from strata.shared.interceptors.client import CallPolicy
 from strata.shared.status import DETAILS_KEY
+from strata.shared.tls import ClientTls
 
 CALL_S = 30.0
 
 _ATTEMPTS = 3
+# Proxies in between may take pings that come more often for an attack.
+_PING_S = 10.0
 _FILES = (
     agent_service_pb2,
+    group_service_pb2,
     model_service_pb2,
+    prompt_service_pb2,
     block_service_pb2,
     file_service_pb2,
     message_service_pb2,
@@ -65,6 +80,8 @@ _FILES = (
     tool_service_pb2,
     mcp_service_pb2,
     run_service_pb2,
+    schedule_service_pb2,
+    webhook_service_pb2,
     admin_service_pb2,
 )
 
@@ -87,9 +104,19 @@ class Services:
         return agent_service_pb2_grpc.AgentServiceStub(self.channel)
 
     @cached_property
+    def groups(self) -> group_service_pb2_grpc.GroupServiceStub:
+        """Groups of agents."""
+        return group_service_pb2_grpc.GroupServiceStub(self.channel)
+
+    @cached_property
     def models(self) -> model_service_pb2_grpc.ModelServiceStub:
         """Chat models."""
         return model_service_pb2_grpc.ModelServiceStub(self.channel)
+
+    @cached_property
+    def prompts(self) -> prompt_service_pb2_grpc.PromptServiceStub:
+        """System prompts."""
+        return prompt_service_pb2_grpc.PromptServiceStub(self.channel)
 
     @cached_property
     def blocks(self) -> block_service_pb2_grpc.BlockServiceStub:
@@ -107,6 +134,11 @@ class Services:
         return message_service_pb2_grpc.MessageServiceStub(self.channel)
 
     @cached_property
+    def message_index(self) -> message_index_service_pb2_grpc.MessageIndexServiceStub:
+        """The index of recall memory."""
+        return message_index_service_pb2_grpc.MessageIndexServiceStub(self.channel)
+
+    @cached_property
     def archives(self) -> archive_service_pb2_grpc.ArchiveServiceStub:
         """Archives."""
         return archive_service_pb2_grpc.ArchiveServiceStub(self.channel)
@@ -115,6 +147,11 @@ class Services:
     def passages(self) -> passage_service_pb2_grpc.PassageServiceStub:
         """Archival memory."""
         return passage_service_pb2_grpc.PassageServiceStub(self.channel)
+
+    @cached_property
+    def passage_index(self) -> passage_index_service_pb2_grpc.PassageIndexServiceStub:
+        """The indexes of archival memory and of files."""
+        return passage_index_service_pb2_grpc.PassageIndexServiceStub(self.channel)
 
     @cached_property
     def tools(self) -> tool_service_pb2_grpc.ToolServiceStub:
@@ -132,6 +169,16 @@ class Services:
         return run_service_pb2_grpc.RunServiceStub(self.channel)
 
     @cached_property
+    def schedules(self) -> schedule_service_pb2_grpc.ScheduleServiceStub:
+        """Runs that start at a time."""
+        return schedule_service_pb2_grpc.ScheduleServiceStub(self.channel)
+
+    @cached_property
+    def webhooks(self) -> webhook_service_pb2_grpc.WebhookServiceStub:
+        """Requests that say that a run has ended."""
+        return webhook_service_pb2_grpc.WebhookServiceStub(self.channel)
+
+    @cached_property
     def admin(self) -> admin_service_pb2_grpc.AdminServiceStub:
         """Projects and keys."""
         return admin_service_pb2_grpc.AdminServiceStub(self.channel)
@@ -139,7 +186,11 @@ class Services:
 
 @asynccontextmanager
 async def open_channel(
-    address: str, api_key: str, *, timeout_s: float | None = CALL_S
+    address: str,
+    api_key: str,
+    *,
+    tls: ClientTls | None = None,
+    timeout_s: float | None = CALL_S,
 ) -> AsyncIterator[grpc.aio.Channel]:
     """Makes a channel to a gateway for the block; it connects at the first call.
 
@@ -149,15 +200,16 @@ async def open_channel(
     Args:
         address: A gRPC target.
         api_key: Sent with each call.
+        tls: How TLS is spoken; None is without.
         timeout_s: Longest time that a unary call may take.
     """
     services = [each for file in _FILES for each in file.DESCRIPTOR.services_by_name.values()]
     factory = ChannelFactory(
-        ChannelOptions(max_attempts=_ATTEMPTS, local_subchannels=True),
+        ChannelOptions(max_attempts=_ATTEMPTS, local_subchannels=True, keepalive_s=_PING_S),
         CallPolicy(unary_timeout_s=timeout_s, stream_timeout_s=None),
     )
     try:
-        yield factory.channel(address, services, token=api_key)
+        yield factory.channel(address, services, token=api_key, tls=tls)
     finally:
         await factory.close()
 

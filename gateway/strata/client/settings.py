@@ -5,20 +5,41 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from strata.shared.settings import EnvironmentSettings
 
 
-class ClientSettings(BaseSettings):
+class ClientSettings(EnvironmentSettings):
     """Where Strata is."""
 
     model_config = SettingsConfigDict(env_prefix="STRATA_", extra="ignore", frozen=True)
 
     address: str = Field(
-        default="", description="host:port of the gateway; unset means the one of the data folder."
+        default="",
+        description="host:port or https://host of the gateway; unset: that of the data folder.",
     )
     api_key: str = Field(
         default="", repr=False, description="API key; unset means the one of the data folder."
     )
+    organization_key: str = Field(
+        default="",
+        repr=False,
+        description="Organisation key, for `strata projects`, `organizations`, `keys`, `usage` and"
+        " `reindex`; unset means the one of the data folder.",
+    )
     data: Path | None = Field(
         default=None, description="The data folder; unset means the user's data directory."
+    )
+    tls: bool = Field(default=False, description="Speak TLS with the gateway.")
+    tls_ca_file: Path | None = Field(
+        default=None,
+        description="PEM file of the authorities that may have signed the gateway's certificate;"
+        " unset means the public ones.",
+    )
+    tls_certificate_file: Path | None = Field(
+        default=None, description="PEM file of our certificate, for a gateway that asks for one."
+    )
+    tls_key_file: Path | None = Field(
+        default=None, description="PEM file of the private key of our certificate."
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import ipaddress
+import shlex
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +16,17 @@ from strata.shared.errors import (
     Reason,
     UnauthenticatedError,
 )
+from strata.shared.tls import ClientTls
 
 if TYPE_CHECKING:
     from strata.embedded.data_folder import DataFolder
 
 API_KEY_FILE = "api-key"
+ORGANIZATION_KEY_FILE = "organization-key"
+_HTTP, _HTTPS = "http://", "https://"
+_HTTPS_PORT = 443
+# A host name or an address: what else stands there belongs to a URL, such as a user or a query.
+_NOT_IN_A_HOST = frozenset(" \t\n\r\f\v@?#/\\%")
 
 _START_IT = "Start it with: strata up"
 # Stands in the file until a start has got far enough to make a key.
@@ -27,11 +35,37 @@ _NO_KEY_YET = "none"
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a caller says about the connection; empty means nothing."""
+    """What a caller says about the connection; empty means nothing.
+
+    Attributes:
+        tls: Speak TLS; so does an address that begins with ``https://``, and a `ca_file`.
+        ca_file: PEM file of the authorities to trust.
+    """
 
     address: str = ""
     api_key: str = field(default="", repr=False)
     data: Path | None = None
+    tls: bool = False
+    ca_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyKind:
+    """One of the two kinds of keys that a data folder has.
+
+    Attributes:
+        name: What a person calls it.
+        file: Its file in the folder of secrets.
+        variable: The environment variable with one.
+    """
+
+    name: str
+    file: str
+    variable: str
+
+
+PROJECT_KEY = KeyKind("API key", API_KEY_FILE, "STRATA_API_KEY")
+ORGANIZATION_KEY = KeyKind("organisation key", ORGANIZATION_KEY_FILE, "STRATA_ORGANIZATION_KEY")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +84,21 @@ class Target:
         address: Its gRPC target.
         api_key: Sent with each call.
         advice: What to do when nothing answers there.
+        tls: How TLS is spoken; None is without.
     """
 
     address: str
     api_key: str = field(repr=False)
     advice: str
+    tls: ClientTls | None = None
 
 
-def find_target(choice: Choice, settings: ClientSettings, words: Words | None = None) -> Target:
+def find_target(
+    choice: Choice,
+    settings: ClientSettings,
+    words: Words | None = None,
+    kind: KeyKind = PROJECT_KEY,
+) -> Target:
     """Returns the gateway to talk to.
 
     A folder that is named by the caller comes before an address of the environment.
@@ -68,23 +109,52 @@ def find_target(choice: Choice, settings: ClientSettings, words: Words | None = 
         UnreachableError: No address is given and nothing runs on the data folder.
         UnauthenticatedError: There is no key (``CREDENTIALS_MISSING``).
         PermissionDeniedError: The data folder belongs to somebody else.
-        InvalidArgumentError: The address is not ``host:port``.
+        InvalidArgumentError: The address is neither ``host:port`` nor ``https://host``, or the
+            key holds characters that no key has.
     """
     words = words or Words()
     by_folder = choice.data is not None and not choice.address
-    api_key = choice.api_key or ("" if by_folder else settings.api_key)
+    api_key = _checked_key(choice.api_key or ("" if by_folder else settings.api_key), kind)
     given = choice.address or ("" if by_folder else settings.address)
     if given:
         origin = words.address if choice.address else "STRATA_ADDRESS"
-        address = checked_address(given)
+        tls = _tls(choice, settings, given)
+        address = checked_address(given, default_port=_HTTPS_PORT if tls else None)
         return Target(
             address,
-            api_key or _folder_key(folder_of(choice, settings), address, words),
-            f"Is {origin} right, and is Strata running there? {_START_IT}",
+            api_key or _folder_key(folder_of(choice, settings), address, words, kind),
+            f"Is {origin} right, and is Strata running there? {_START_IT}. If it speaks TLS, give"
+            " https:// before the address."
+            if tls is None
+            else f"Is {origin} right, does the gateway there speak TLS, and is its certificate for"
+            " that name, of an authority in --ca-file (STRATA_TLS_CA_FILE) or a public one?",
+            tls,
         )
     folder = folder_of(choice, settings)
     address = _running_address(folder)
-    return Target(address, api_key or _folder_key(folder, address, words), _START_IT)
+    return Target(address, api_key or _folder_key(folder, address, words, kind), _start(folder))
+
+
+def find_organization_target(
+    choice: Choice,
+    settings: ClientSettings,
+    words: Words | None = None,
+    organization_key: str = "",
+) -> Target:
+    """Returns the gateway to talk to with an organisation key; otherwise as `find_target`.
+
+    Args:
+        choice: Where the gateway is; the key in it does not count.
+        settings: Those of the client.
+        words: For advice.
+        organization_key: The key, if the caller names one.
+    """
+    return find_target(
+        replace(choice, api_key=organization_key),
+        settings.model_copy(update={"api_key": settings.organization_key}),
+        words,
+        ORGANIZATION_KEY,
+    )
 
 
 def folder_of(choice: Choice, settings: ClientSettings) -> DataFolder:
@@ -94,25 +164,119 @@ def folder_of(choice: Choice, settings: ClientSettings) -> DataFolder:
     return DataFolder(choice.data or settings.data)
 
 
-def checked_address(address: str) -> str:
+def checked_address(address: str, *, default_port: int | None = None) -> str:
     """Returns a gRPC target.
 
+    Args:
+        address: ``host:port``, also with ``http://`` or ``https://`` before it, or a target of
+            gRPC such as ``unix:/path``.
+        default_port: Port of an address without one; None refuses such addresses.
+
     Raises:
-        InvalidArgumentError: It is none, or asks for TLS.
+        InvalidArgumentError: It is none.
     """
-    bare = address.strip().removeprefix("http://").rstrip("/")
-    if bare.startswith("https://"):
-        raise InvalidArgumentError(
-            "TLS is not spoken here. Give host:port of a gateway, or of a tunnel to it."
-        )
-    if bare.startswith(("unix:", "dns:")):
+    scheme, bare = _split_scheme(address)
+    bare = bare.rstrip("/")
+    if not scheme and bare.startswith(("unix:", "dns:")):
         return bare
+    if default_port is not None and _without_port(bare):
+        bare = f"{bare}:{default_port}"
     host, colon, port = bare.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+    if not colon or not _is_host(host) or not _is_port(port):
         raise InvalidArgumentError(
-            f"{address!r} is no address. Give host:port, such as 127.0.0.1:7600."
+            f"{_without_user(address)!r} is not an address. Give host:port, such as"
+            " 127.0.0.1:7600 or [::1]:7600, or https://host of a gateway that speaks TLS."
         )
     return bare
+
+
+def data_option(folder: DataFolder) -> str:
+    """Returns the option that names a data folder on a command line, for hints to copy.
+
+    It is empty for the default folder. STRATA_DATA does not count: it need not be set in the
+    terminal that the hint is copied to.
+    """
+    from strata.embedded.data_folder import DataFolder  # noqa: PLC0415 - an address needs none
+
+    usual = DataFolder(None).path == folder.path
+    return "" if usual else f" --data {shlex.quote(str(folder.path))}"
+
+
+def _start(folder: DataFolder) -> str:
+    return f"{_START_IT}{data_option(folder)}"
+
+
+def _split_scheme(address: str) -> tuple[str, str]:
+    """Returns ``http://``, ``https://`` or nothing, and the rest; schemes have no case."""
+    text = address.strip()
+    for scheme in (_HTTP, _HTTPS):
+        if text[: len(scheme)].lower() == scheme:
+            return scheme, text[len(scheme) :]
+    return "", text
+
+
+def _is_host(host: str) -> bool:
+    if host.startswith("["):
+        try:
+            return host.endswith("]") and bool(ipaddress.IPv6Address(host[1:-1]))
+        except ValueError:
+            return False
+    # Without brackets the port of an IPv6 address could not be told from its last part.
+    return bool(host) and ":" not in host and _NOT_IN_A_HOST.isdisjoint(host)
+
+
+def _is_port(port: str) -> bool:
+    return port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 1 << 16
+
+
+def _without_user(address: str) -> str:
+    """Returns an address as an error shows it: without a password that stands in it."""
+    before, at, host = address.rpartition("@")
+    scheme = before.partition("://")[0] + "://" if "://" in before else ""
+    return f"{scheme}...@{host}" if at else address
+
+
+def _checked_key(key: str, kind: KeyKind) -> str:
+    """Returns a key without the blanks around it, such as the end of a line of a file.
+
+    Raises:
+        InvalidArgumentError: It holds characters that no key has, and no header can carry.
+    """
+    key = key.strip()
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise InvalidArgumentError(
+            f"The {kind.name} holds blanks or characters that no key has. Give the key as it was"
+            " printed when it was created."
+        )
+    return key
+
+
+def _without_port(bare: str) -> bool:
+    if bare.startswith("["):
+        return bare.endswith("]")
+    return bool(bare) and ":" not in bare
+
+
+def _tls(choice: Choice, settings: ClientSettings, address: str) -> ClientTls | None:
+    """Returns how TLS is spoken with an address that was named, not found in a data folder."""
+    scheme, _ = _split_scheme(address)
+    asked = choice.tls or choice.ca_file is not None
+    if asked and scheme == _HTTP:
+        raise InvalidArgumentError(
+            f"{address!r} asks for a connection without TLS, and the options ask for TLS. Give"
+            f" {_HTTPS} in its place."
+        )
+    if not asked and scheme != _HTTPS and (scheme == _HTTP or not _settings_ask(settings)):
+        return None
+    return ClientTls(
+        choice.ca_file or settings.tls_ca_file,
+        settings.tls_certificate_file,
+        settings.tls_key_file,
+    )
+
+
+def _settings_ask(settings: ClientSettings) -> bool:
+    return settings.tls or settings.tls_ca_file is not None
 
 
 def _running_address(folder: DataFolder) -> str:
@@ -127,14 +291,14 @@ def _running_address(folder: DataFolder) -> str:
         raise UnreachableError(
             f"Strata is being started on {folder.path} by process {holder}. Try again shortly."
         )
-    raise UnreachableError(f"Strata is not running on {folder.path}. {_START_IT}")
+    raise UnreachableError(f"Strata is not running on {folder.path}. {_start(folder)}")
 
 
-def _folder_key(folder: DataFolder, address: str, words: Words) -> str:
+def _folder_key(folder: DataFolder, address: str, words: Words, kind: KeyKind) -> str:
     try:
         runtime = folder.running()
         if runtime is not None and runtime.address == address:
-            key = (folder.secrets / API_KEY_FILE).read_text().strip()
+            key = (folder.secrets / kind.file).read_text().strip()
             if key and key != _NO_KEY_YET:
                 return key
     except FileNotFoundError:
@@ -142,7 +306,7 @@ def _folder_key(folder: DataFolder, address: str, words: Words) -> str:
     except PermissionError as error:
         raise _foreign(folder) from error
     raise UnauthenticatedError(
-        f"There is no API key for {address}. Give {words.api_key}, or set STRATA_API_KEY.",
+        f"There is no {kind.name} for {address}. Give {words.api_key}, or set {kind.variable}.",
         reason=Reason.CREDENTIALS_MISSING,
     )
 

@@ -5,6 +5,7 @@ runtime.json   where that process is reached; means nothing once the lock is fre
 postgres/      the database: see `EmbeddedPostgres`
 vectors/       the vector engine: see `EmbeddedVectors`
 packages/      packages of tools; made anew when they are missing
+prompts/       system prompts of the user's own, <key>.txt; made by the user
 secrets/       passwords and keys, one per file, 0600
 """
 
@@ -77,6 +78,11 @@ class DataFolder:
         return self.path / "postgres"
 
     @property
+    def prompts(self) -> Path:
+        """The folder of system prompts."""
+        return self.path / "prompts"
+
+    @property
     def vectors(self) -> Path:
         """The vector engine's folder."""
         return self.path / "vectors"
@@ -93,13 +99,14 @@ class DataFolder:
             FailedPreconditionError: Another process has it; the message names its pid and
                 address. Or we are root, and the user of the database cannot get there.
         """
+        self._check_is_folder()
         identity = unprivileged_identity()
         # Others see nothing; the database's user may pass through to its own subfolder.
         mode = 0o711 if identity.uid >= 0 else 0o700
         try:
             self.path.mkdir(mode=mode, parents=True, exist_ok=True)
             self.path.chmod(mode)
-        except PermissionError as error:
+        except OSError as error:
             raise FailedPreconditionError(
                 f"the data folder {self.path} cannot be written: {error.strerror}",
                 reason=Reason.IN_USE,
@@ -110,6 +117,18 @@ class DataFolder:
         self._runtime_file.unlink(missing_ok=True)
         for folder in (self.postgres, self.vectors, self.secrets):
             folder.mkdir(mode=0o700, exist_ok=True)
+
+    def _check_is_folder(self) -> None:
+        for path in (self.path, *self.path.parents):
+            if path.exists():
+                if path.is_dir():
+                    return
+                raise FailedPreconditionError(
+                    f"the data folder {self.path} cannot be used: {path} is a file. Name a folder,"
+                    " which need not exist.",
+                    reason=Reason.IN_USE,
+                    metadata={"folder": str(self.path)},
+                )
 
     def close(self) -> None:
         """Gives the folder back."""
@@ -131,7 +150,11 @@ class DataFolder:
         """Returns what the process that has the folder announced.
 
         None if there is no such process, or it has not come that far.
+
+        Raises:
+            FailedPreconditionError: The path is not a folder.
         """
+        self._check_is_folder()
         if self._lock.holder() is None:
             return None
         try:
@@ -140,7 +163,12 @@ class DataFolder:
             return None
 
     def holder(self) -> int | None:
-        """Returns the pid of the process that has the folder, None if none has it."""
+        """Returns the pid of the process that has the folder, None if none has it.
+
+        Raises:
+            FailedPreconditionError: The path is not a folder.
+        """
+        self._check_is_folder()
         return self._lock.holder()
 
     def secret(self, name: str, make: Callable[[], str] | None = None) -> str:

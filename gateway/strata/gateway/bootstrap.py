@@ -1,62 +1,74 @@
-"""The first organisation, project and key, without which nobody could make any."""
+"""The first keys of an installation, without which nobody could make any.
+
+The first key of an organisation is an organisation key. The database of an installation is
+needed to make it; every other key can be made by calls.
+"""
 
 from __future__ import annotations
 
-import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from sqlalchemy import text
 
-from strata.gateway.auth.domain import Hasher, Scope, key_id_of
+from strata.gateway.auth.convert import name_violations
+from strata.gateway.auth.domain import Authority, Hasher, KeyRecord, NewKey, key_id_of
 from strata.gateway.auth.store import PostgresAdminStore, PostgresKeyLookup
 from strata.gateway.settings import GatewaySettings
 from strata.shared.clock import SystemClock
-from strata.shared.context import Caller, RequestContext, use
 from strata.shared.db import Database
+from strata.shared.errors import InvalidArgumentError
+from strata.shared.ids import new_id
+from strata.shared.scopes import OrganizationScope, Scope, with_included
 
 LOCAL_NAME = "local"
 PROJECT_NAME = "default"
-KEY_NAME = "first key"
+ORGANIZATION_KEY_NAME = "first organisation key"
+PROJECT_KEY_NAME = "first key"
 
-# The ids of the first organisation and project follow from its name, so that every
-# attempt to make them, also two at once, makes the same.
-_NAMESPACE = uuid.UUID("6a0c7c7e-53a4-5d0c-9b6e-3f6f3c0d1f52")
-
+# Names are unique, so every attempt to make them, also two at once, finds the same.
 _ACT_IN = text("SELECT set_config('strata.organization_id', :organization_id, true)")
 _ORGANIZATION = text(
     "INSERT INTO gateway.organizations (organization_id, name) VALUES (:organization_id, :name)"
     " ON CONFLICT DO NOTHING"
 )
+_ORGANIZATION_ID = text("SELECT organization_id FROM gateway.organizations WHERE name = :name")
 _PROJECT = text(
     "INSERT INTO gateway.projects (project_id, organization_id, name)"
     " VALUES (:project_id, :organization_id, :name) ON CONFLICT DO NOTHING"
 )
+_PROJECT_ID = text(
+    "SELECT project_id FROM gateway.projects"
+    " WHERE organization_id = :organization_id AND name = :name"
+)
 
 
 @dataclass(frozen=True, slots=True)
-class LocalProject:
-    """What a first start leaves behind for the command line.
+class FirstKey:
+    """A key of an installation.
 
     Attributes:
         organization_id: The organisation.
-        project_id: Its project "default".
-        api_key: A whole, valid key with every scope.
-        created_key: False if the key that was known is still valid.
+        project_id: The project; empty for an organisation key.
+        secret: The whole, valid key.
+        created: False if the key that was known is still valid.
     """
 
     organization_id: str
     project_id: str
-    api_key: str = field(repr=False)
-    created_key: bool
+    secret: str = field(repr=False)
+    created: bool
 
 
-async def ensure_local_project(
+async def ensure_organization_key(
     settings: GatewaySettings, *, known_key: str | None = None, organization: str = LOCAL_NAME
-) -> LocalProject:
-    """Makes the first organisation, its project "default" and a key, where they are missing.
+) -> FirstKey:
+    """Makes an organisation and an organisation key of it, where they are missing.
 
-    Safe to repeat: what is there stays, and as long as the known key is valid no other is
-    made. The database must be migrated; the gateway need not run.
+    The key of the organisation "local", which an installation begins with, may administer the
+    installation as well. Safe to repeat: what exists stays, and as long as the known key is
+    valid no other is made. The database must be migrated; the gateway need not run.
 
     Args:
         settings: The gateway's, for databases and pepper.
@@ -64,9 +76,113 @@ async def ensure_local_project(
         organization: Name of the organisation.
 
     Raises:
+        InvalidArgumentError: An organisation cannot have this name.
         UnavailableError: The database cannot be reached.
         ValueError: No pepper is configured.
     """
+    if violations := name_violations(organization):
+        problem = violations[0].description
+        raise InvalidArgumentError(
+            f"The name of the organisation {problem}.", violations=violations
+        )
+    scopes = frozenset(OrganizationScope)
+    if organization != LOCAL_NAME:
+        scopes -= {OrganizationScope.INSTALLATION}
+    async with _opened(settings) as parts:
+        organization_id = await parts.organization(organization)
+        record = await parts.valid(known_key)
+        if (
+            known_key is not None
+            and record is not None
+            and not record.project_id
+            and record.organization_id == organization_id
+            and with_included(record.scopes) >= scopes
+        ):
+            return FirstKey(organization_id, "", known_key, created=False)
+        _, secret = await parts.store.create_organization_key(
+            organization_id, NewKey(ORGANIZATION_KEY_NAME, scopes)
+        )
+        return FirstKey(organization_id, "", secret, created=True)
+
+
+async def ensure_local_project(
+    settings: GatewaySettings, organization_key: str, *, known_key: str | None = None
+) -> FirstKey:
+    """Makes the project "default" of an organisation and a key of it, where they are missing.
+
+    Safe to repeat, as `ensure_organization_key` is.
+
+    Args:
+        settings: The gateway's, for databases and pepper.
+        organization_key: A key of the organisation, with the scope ``organization.admin``.
+        known_key: The project key of an earlier call, as it was kept.
+
+    Raises:
+        UnavailableError: The database cannot be reached.
+        ValueError: No pepper is configured, or the organisation key may not do so.
+    """
+    async with _opened(settings) as parts:
+        administrator = await parts.valid(organization_key)
+        if administrator is None or OrganizationScope.ADMIN not in administrator.scopes:
+            raise ValueError("a valid organisation key with the scope organization.admin is needed")
+        organization_id = administrator.organization_id
+        project_id = await parts.project(organization_id)
+        record = await parts.valid(known_key)
+        if (
+            known_key is not None
+            and record is not None
+            and record.project_id == project_id
+            # Keys from before there was this scope have it within `run`.
+            and with_included(record.scopes) >= frozenset(Scope) - {Scope.APPROVE}
+        ):
+            return FirstKey(organization_id, project_id, known_key, created=False)
+        _, secret = await parts.store.create_key(
+            Authority(organization_id), project_id, NewKey(PROJECT_KEY_NAME, frozenset(Scope))
+        )
+        return FirstKey(organization_id, project_id, secret, created=True)
+
+
+class _Parts:
+    def __init__(self, database: Database, worker: Database, hasher: Hasher) -> None:
+        self._database = database
+        self._worker = worker
+        self._hasher = hasher
+        self.store = PostgresAdminStore(database, worker, hasher)
+
+    async def organization(self, name: str) -> str:
+        """Returns the id of the organisation of this name, which is made if there is none."""
+        values = {"organization_id": new_id("organization"), "name": name}
+        async with self._database.system_transaction() as connection:
+            await connection.execute(_ACT_IN, values)
+            await connection.execute(_ORGANIZATION, values)
+        # It may have been there, with an id that this transaction does not see.
+        async with self._worker.system_transaction(read_only=True) as connection:
+            return str((await connection.execute(_ORGANIZATION_ID, values)).scalar_one())
+
+    async def project(self, organization_id: str) -> str:
+        """Returns the id of the organisation's project "default", made if there is none."""
+        values = {
+            "organization_id": organization_id,
+            "project_id": new_id("project"),
+            "name": PROJECT_NAME,
+        }
+        async with self._database.system_transaction() as connection:
+            await connection.execute(_ACT_IN, values)
+            await connection.execute(_PROJECT, values)
+            return str((await connection.execute(_PROJECT_ID, values)).scalar_one())
+
+    async def valid(self, key: str | None) -> KeyRecord | None:
+        """Returns the record of a key that is valid now."""
+        key_id = key_id_of(key) if key is not None else None
+        if key is None or key_id is None:
+            return None
+        record = await PostgresKeyLookup(self._worker).find(key_id)
+        digest, now = self._hasher.digest(key), SystemClock().now()
+        return record if record is not None and record.valid(digest, now) else None
+
+
+@asynccontextmanager
+async def _opened(settings: GatewaySettings) -> AsyncIterator[_Parts]:
     hasher = Hasher(settings.pepper())
     database, worker = (
         Database(
@@ -78,38 +194,7 @@ async def ensure_local_project(
         for url in (settings.database_url, settings.worker_database_url)
     )
     try:
-        return await _ensure(database, worker, hasher, known_key, organization)
+        yield _Parts(database, worker, hasher)
     finally:
         await database.close()
         await worker.close()
-
-
-async def _ensure(
-    database: Database, worker: Database, hasher: Hasher, known_key: str | None, name: str
-) -> LocalProject:
-    organization_id = f"organization-{uuid.uuid5(_NAMESPACE, name)}"
-    project_id = f"project-{uuid.uuid5(_NAMESPACE, f'{name}/{PROJECT_NAME}')}"
-    values = {"organization_id": organization_id, "project_id": project_id}
-    async with database.transaction(project_id=project_id) as connection:
-        await connection.execute(_ACT_IN, values)
-        await connection.execute(_ORGANIZATION, {**values, "name": name})
-        await connection.execute(_PROJECT, {**values, "name": PROJECT_NAME})
-    if known_key is not None and await _opens(worker, hasher, known_key, project_id):
-        return LocalProject(organization_id, project_id, known_key, created_key=False)
-    store = PostgresAdminStore(database, hasher)
-    first = Caller(organization_id, project_id, "bootstrap", frozenset(Scope))
-    with use(RequestContext(caller=first)):
-        _, secret = await store.create_key(organization_id, project_id, KEY_NAME, Scope, None)
-    return LocalProject(organization_id, project_id, secret, created_key=True)
-
-
-async def _opens(worker: Database, hasher: Hasher, known_key: str, project_id: str) -> bool:
-    key_id = key_id_of(known_key)
-    record = await PostgresKeyLookup(worker).find(key_id) if key_id is not None else None
-    return (
-        record is not None
-        and record.project_id == project_id
-        # Keys from before there was this scope have it within `run`.
-        and record.scopes >= frozenset(Scope) - {Scope.APPROVE}
-        and record.valid(hasher.digest(known_key), SystemClock().now())
-    )

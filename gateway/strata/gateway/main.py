@@ -5,38 +5,71 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from importlib.metadata import PackageNotFoundError, version
 
-from strata.api.gateway.v1 import admin_service_pb2_grpc, run_service_pb2_grpc
+from strata.api.gateway.v1 import (
+    admin_service_pb2_grpc,
+    run_follow_service_pb2_grpc,
+    run_service_pb2_grpc,
+    schedule_service_pb2_grpc,
+    webhook_service_pb2_grpc,
+)
 from strata.gateway.auth.authenticator import ApiKeyAuthenticator
 from strata.gateway.auth.domain import Hasher
 from strata.gateway.auth.of_runs import RunAuthenticator
 from strata.gateway.auth.policy import policy_of
 from strata.gateway.auth.rate import RateLimiter
 from strata.gateway.auth.store import PostgresAdminStore, PostgresKeyLookup
+from strata.gateway.groups.turns import GroupTurns
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.proxy import proxied_service
 from strata.gateway.registry import (
     ADMIN_SERVICE,
     PROXIED_SERVICES,
+    RUN_FOLLOW_SERVICE,
     RUN_SERVICE,
+    SCHEDULE_SERVICE,
+    WEBHOOK_SERVICE,
     public_services,
 )
-from strata.gateway.runs.clients import AgentDirectory, GrpcToolVersions, GrpcTurnClient
+from strata.gateway.runs.clients import (
+    AgentDirectory,
+    GroupDirectory,
+    GrpcToolVersions,
+    GrpcTurnClient,
+    TurnsByRunner,
+)
 from strata.gateway.runs.defaults import DefaultAnswers
 from strata.gateway.runs.dispatcher import Dispatcher, DispatchTerms
 from strata.gateway.runs.follow import RunFollower
 from strata.gateway.runs.live import RunHub
+from strata.gateway.runs.memory_agents import MemoryBudget
+from strata.gateway.runs.peers import Peers
 from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
+from strata.gateway.runs.watching import RunWatch
+from strata.gateway.schedules.domain import ScheduleTerms
+from strata.gateway.schedules.firing import ScheduleRunner
+from strata.gateway.schedules.store import PostgresScheduleStore
 from strata.gateway.servicers.admin_service import AdminServicer
+from strata.gateway.servicers.run_follow_service import RunFollowServicer
 from strata.gateway.servicers.run_service import RunServicer
+from strata.gateway.servicers.schedule_service import ScheduleServicer
+from strata.gateway.servicers.webhook_service import WebhookServicer
 from strata.gateway.settings import GatewaySettings
+from strata.gateway.webhooks.secrets import WebhookSecrets
+from strata.gateway.webhooks.sending import SendTerms, WebhookSender
+from strata.gateway.webhooks.store import PostgresWebhookStore
 from strata.shared.auth import TokenSigner
 from strata.shared.db import Database
 from strata.shared.ids import new_id
 from strata.shared.room import Room, Service, Wiring
 from strata.shared.server import run_room
+from strata.shared.web.fetching import Fetcher, FetchLimits
+from strata.shared.web.guard import Guard, SystemResolver
 
 NAME = "gateway"
+# Of the answer of a receiver only the status counts.
+_WEBHOOK_ANSWER_BYTES = 1024
 _DELETE_AGENT = "/strata.api.agent_loop.v1.AgentService/DeleteAgent"
+_DELETE_GROUP = "/strata.api.agent_loop.v1.GroupService/DeleteGroup"
 
 
 async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
@@ -69,17 +102,28 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
     store = PostgresRunStore(
         database,
         worker,
-        LeaseTerms(owner, settings.lease_s, settings.run_timeout_s, settings.open_runs_per_project),
+        LeaseTerms(
+            owner,
+            settings.lease_s,
+            settings.run_timeout_s,
+            settings.open_runs_per_project,
+            settings.advertised_address,
+        ),
     )
     if settings.only_replica:
         await store.release_others()
     agent_loop = wiring.channel("agent_loop")
     agents = AgentDirectory(agent_loop, wiring.clock, ttl_s=settings.agent_cache_s)
-    hub = RunHub()
+    watch = RunWatch(store, pause_s=settings.follow_poll_s)
+    hub = RunHub(watch.notify)
+    peers = Peers(settings.advertised_address)
+    stack.push_async_callback(peers.close)
+    follower = RunFollower(store, hub, watch, peers, poll_s=settings.poll_s)
+    group_turns = GroupTurns(store, follower)
     dispatcher = Dispatcher(
         store,
         hub,
-        GrpcTurnClient(agent_loop),
+        TurnsByRunner(GrpcTurnClient(agent_loop), group_turns),
         signer,
         wiring.clock,
         owner=owner,
@@ -88,12 +132,16 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
             poll_s=settings.poll_s,
             max_attempts=settings.max_attempts,
             max_runs=settings.runs_at_once,
+            max_memory_runs=settings.memory_runs_at_once,
+            max_memory_runs_of_project=settings.memory_runs_at_once_per_project,
+            memory_budget=MemoryBudget(
+                settings.memory_tokens_per_hour, settings.memory_tokens_per_hour_per_project
+            ),
         ),
         on_not_found=agents.forget,
     )
     stack.push_async_callback(dispatcher.close)
-    defaults = DefaultAnswers(store, dispatcher.start, poll_s=settings.poll_s)
-    follower = RunFollower(store, hub, poll_s=settings.poll_s)
+    defaults = DefaultAnswers(store, dispatcher.accept, poll_s=settings.poll_s)
     limiter = RateLimiter(
         wiring.clock, per_second=settings.calls_per_second, burst=settings.call_burst
     )
@@ -106,21 +154,65 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
         wiring.clock,
         ttl_s=settings.key_cache_s,
     )
-    admin = AdminServicer(
-        PostgresAdminStore(database, hasher),
-        store,
-        wiring.clock,
-        version=release(),
-        on_revoked=keys.forget,
-    )
     runs = RunServicer(
         store,
         dispatcher,
         follower,
         agents,
+        GroupDirectory(agent_loop),
         GrpcToolVersions(wiring.channel("tool_execution")),
         chain_limit=settings.chain_limit,
+        prices=settings.model_prices,
     )
+    group_turns.connect(runs.start_run, runs.cancel_run)
+    schedule_store = PostgresScheduleStore(
+        database,
+        worker,
+        store,
+        ScheduleTerms(
+            settings.schedules_per_project,
+            settings.schedule_min_interval_s,
+            settings.schedule_history_days,
+        ),
+    )
+    admin = AdminServicer(
+        PostgresAdminStore(database, worker, hasher),
+        store,
+        schedule_store,
+        wiring.clock,
+        version=release(),
+        on_revoked=keys.forget,
+    )
+    schedules = ScheduleServicer(schedule_store, agents)
+    schedule_runner = ScheduleRunner(schedule_store, dispatcher.look, poll_s=settings.poll_s)
+
+    resolver = SystemResolver()
+    stack.callback(resolver.close)
+    guard = Guard(
+        resolver,
+        private_networks=settings.webhook_private_networks,
+        ports=settings.webhook_ports,
+    )
+    limits = FetchLimits(
+        total_s=settings.webhook_timeout_s, redirects=0, body_bytes=_WEBHOOK_ANSWER_BYTES
+    )
+    fetcher = await stack.enter_async_context(
+        Fetcher(guard, limits, user_agent=f"Strata/{release()}")
+    )
+    webhook_store = PostgresWebhookStore(
+        database, worker, per_project=settings.webhooks_per_project
+    )
+    webhook_secrets = WebhookSecrets(settings.envelope())
+    webhooks = WebhookServicer(webhook_store, store, agents, webhook_secrets, guard)
+    webhook_sender = WebhookSender(
+        webhook_store, store, webhook_secrets, fetcher, SendTerms(poll_s=settings.poll_s)
+    )
+
+    async def agent_deleted(request: bytes) -> None:
+        # First, so that none of them starts a run that is not cancelled below.
+        await schedules.disable_of_deleted(request)
+        await runs.cancel_runs_of_deleted(request)
+
     return Room(
         NAME,
         services=(
@@ -128,17 +220,48 @@ async def build(settings: GatewaySettings, wiring: Wiring, stack: AsyncExitStack
                 RUN_SERVICE.full_name, run_service_pb2_grpc.add_RunServiceServicer_to_server, runs
             ),
             Service(
+                RUN_FOLLOW_SERVICE.full_name,
+                run_follow_service_pb2_grpc.add_RunFollowServiceServicer_to_server,
+                RunFollowServicer(follower),
+                listed=False,
+            ),
+            Service(
                 ADMIN_SERVICE.full_name,
                 admin_service_pb2_grpc.add_AdminServiceServicer_to_server,
                 admin,
             ),
+            Service(
+                SCHEDULE_SERVICE.full_name,
+                schedule_service_pb2_grpc.add_ScheduleServiceServicer_to_server,
+                schedules,
+            ),
+            Service(
+                WEBHOOK_SERVICE.full_name,
+                webhook_service_pb2_grpc.add_WebhookServiceServicer_to_server,
+                webhooks,
+            ),
             *(
-                proxied_service(each, wiring.channel(room), {_DELETE_AGENT: agents.forget})
+                proxied_service(
+                    each,
+                    wiring.channel(room),
+                    {_DELETE_AGENT: agents.forget},
+                    {
+                        _DELETE_AGENT: agent_deleted,
+                        _DELETE_GROUP: runs.cancel_runs_of_deleted_group,
+                    },
+                )
                 for room, services in PROXIED_SERVICES.items()
                 for each in services
             ),
         ),
-        background=(dispatcher.keep_leases, dispatcher.take_over, defaults.keep_giving),
+        background=(
+            dispatcher.keep_leases,
+            dispatcher.take_over,
+            defaults.keep_giving,
+            schedule_runner.keep_starting,
+            webhook_sender.keep_sending,
+            watch.keep_looking,
+        ),
         authenticator=RunAuthenticator(keys, wiring.verifier, limiter),
     )
 

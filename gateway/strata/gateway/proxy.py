@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Never
 
 import grpc
@@ -20,10 +20,15 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from strata.shared.context import current_project
 from strata.shared.errors import InternalError, Reason, StrataError, UnavailableError
 from strata.shared.room import Service
-from strata.shared.status import DETAILS_KEY, WireStatus
+from strata.shared.skew import SERVER_HOST_KEY
+from strata.shared.status import DETAILS_KEY, WireStatus, code_of
 
 AfterCall = Callable[[str], None]
 """Told the project when a forwarded call has ended, well or not."""
+
+AfterSuccess = Callable[[bytes], Awaitable[None]]
+"""Awaited with the request when a forwarded call of a unary method has succeeded, before the caller
+gets the answer. It must not raise."""
 
 _MultiCallable = Callable[..., Any]
 
@@ -36,6 +41,7 @@ def proxied_service(
     descriptor: ServiceDescriptor,
     channel: grpc.aio.Channel,
     after: Mapping[str, AfterCall] | None = None,
+    after_success: Mapping[str, AfterSuccess] | None = None,
 ) -> Service:
     """Returns a service of the gateway that forwards to a room.
 
@@ -44,11 +50,14 @@ def proxied_service(
         channel: To its room; it adds the metadata and raises our errors.
         after: Path of a method (``/package.Service/Method``) to what is to be done
             behind each call of it.
+        after_success: Path of a unary method to what is to be done behind each call that succeeds.
     """
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
     for method in descriptor.methods:
         path = f"/{descriptor.full_name}/{method.name}"
-        handlers[path] = _handler(method, path, channel, (after or {}).get(path))
+        handlers[path] = _handler(
+            method, path, channel, (after or {}).get(path), (after_success or {}).get(path)
+        )
     return Service(descriptor.full_name, _add, _Handlers(handlers))
 
 
@@ -67,7 +76,11 @@ def _add(handlers: grpc.GenericRpcHandler, server: grpc.aio.Server) -> None:
 
 
 def _handler(
-    method: MethodDescriptor, path: str, channel: grpc.aio.Channel, after: AfterCall | None
+    method: MethodDescriptor,
+    path: str,
+    channel: grpc.aio.Channel,
+    after: AfterCall | None,
+    after_success: AfterSuccess | None,
 ) -> grpc.RpcMethodHandler[Any, Any]:
     shape = (method.client_streaming, method.server_streaming)
     # Without serialisers the callables take and give bytes.
@@ -99,17 +112,25 @@ def _handler(
                 grpc.stream_stream_rpc_method_handler,
                 _StreamStream,
             )
-    handler: grpc.RpcMethodHandler[Any, Any] = make(forward(path, call, after).handle, None, None)
+    forwarding = forward(path, call, after, after_success)
+    handler: grpc.RpcMethodHandler[Any, Any] = make(forwarding.handle, None, None)
     return handler
 
 
 class _Forward(ABC):
     """One method on its way to its room."""
 
-    def __init__(self, path: str, start: _MultiCallable, after: AfterCall | None) -> None:
+    def __init__(
+        self,
+        path: str,
+        start: _MultiCallable,
+        after: AfterCall | None,
+        after_success: AfterSuccess | None,
+    ) -> None:
         self._path = path
         self._start = start
         self._after = after
+        self._after_success = after_success
 
     @abstractmethod
     def handle(self, request: Any, context: Any) -> Any:
@@ -127,8 +148,9 @@ class _Forward(ABC):
             if status is not None:
                 await context.abort_with_status(status)
         cause = error.__cause__
-        if isinstance(cause, grpc.aio.AioRpcError):
-            trailing = tuple(cause.trailing_metadata() or ())
+        # What the channel took for something else than the room said is not to be repeated.
+        if isinstance(cause, grpc.aio.AioRpcError) and cause.code() is code_of(error):
+            trailing = _public(cause.trailing_metadata())
             if any(key == DETAILS_KEY for key, _ in trailing):
                 await context.abort_with_status(
                     WireStatus(cause.code(), cause.details() or "", trailing)
@@ -188,7 +210,7 @@ class _End:
         details = _now(call.details())
         if self._status is None and details != _FAILED_WRITE:
             self._status = WireStatus(
-                _now(call.code()), details, tuple(_now(call.trailing_metadata()) or ())
+                _now(call.code()), details, _public(_now(call.trailing_metadata()))
             )
 
 
@@ -202,8 +224,12 @@ def _now(answer: Coroutine[Any, Any, Any]) -> Any:
     raise RuntimeError("the call is not over")
 
 
+def _public(trailing: Any) -> tuple[tuple[str, str | bytes], ...]:
+    return tuple(entry for entry in trailing or () if entry[0] != SERVER_HOST_KEY)
+
+
 async def _relay_trailing(call: Any, context: Any) -> None:
-    trailing = tuple(await call.trailing_metadata() or ())
+    trailing = _public(await call.trailing_metadata())
     if trailing:
         context.set_trailing_metadata(trailing)
 
@@ -218,6 +244,9 @@ class _UnaryUnary(_Forward):
             await self._refuse(error, context)
         finally:
             self._ended(call)
+        if self._after_success is not None:
+            # A caller who leaves meanwhile does not undo what has succeeded.
+            await asyncio.shield(self._after_success(request))
         return response
 
 

@@ -10,26 +10,53 @@ from collections.abc import Mapping, Sequence
 
 from google.protobuf.descriptor import ServiceDescriptor
 
-from strata.api.agent_loop.v1 import agent_service_pb2, group_service_pb2, model_service_pb2
+from strata.api.agent_loop.v1 import (
+    agent_service_pb2,
+    group_service_pb2,
+    model_service_pb2,
+    prompt_service_pb2,
+)
 from strata.api.archival.v1 import (
     archive_service_pb2,
     passage_index_service_pb2,
     passage_service_pb2,
 )
 from strata.api.core_memory.v1 import block_service_pb2, file_service_pb2
-from strata.api.gateway.v1 import admin_service_pb2, run_service_pb2
+from strata.api.gateway.v1 import (
+    admin_service_pb2,
+    run_follow_service_pb2,
+    run_service_pb2,
+    schedule_service_pb2,
+    webhook_service_pb2,
+)
 from strata.api.recall.v1 import message_index_service_pb2, message_service_pb2
 from strata.api.tool_execution.v1 import mcp_service_pb2, tool_service_pb2
 
 RUN_SERVICE: ServiceDescriptor = run_service_pb2.DESCRIPTOR.services_by_name["RunService"]
 ADMIN_SERVICE: ServiceDescriptor = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]
-OWN_SERVICES: Sequence[ServiceDescriptor] = (RUN_SERVICE, ADMIN_SERVICE)
+SCHEDULE_SERVICE: ServiceDescriptor = schedule_service_pb2.DESCRIPTOR.services_by_name[
+    "ScheduleService"
+]
+WEBHOOK_SERVICE: ServiceDescriptor = webhook_service_pb2.DESCRIPTOR.services_by_name[
+    "WebhookService"
+]
+RUN_FOLLOW_SERVICE: ServiceDescriptor = run_follow_service_pb2.DESCRIPTOR.services_by_name[
+    "RunFollowService"
+]
+"""Internal: gateways follow runs for each other."""
+OWN_SERVICES: Sequence[ServiceDescriptor] = (
+    RUN_SERVICE,
+    SCHEDULE_SERVICE,
+    WEBHOOK_SERVICE,
+    ADMIN_SERVICE,
+)
 
 PROXIED_SERVICES: Mapping[str, Sequence[ServiceDescriptor]] = {
     "agent_loop": (
         agent_service_pb2.DESCRIPTOR.services_by_name["AgentService"],
         group_service_pb2.DESCRIPTOR.services_by_name["GroupService"],
         model_service_pb2.DESCRIPTOR.services_by_name["ModelService"],
+        prompt_service_pb2.DESCRIPTOR.services_by_name["PromptService"],
     ),
     "core_memory": (
         block_service_pb2.DESCRIPTOR.services_by_name["BlockService"],

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, SecretStr, field_validator, model_validator
 
+from strata.gateway.runs.prices import ModelPrice
 from strata.shared.auth import public_key_of
+from strata.shared.secrets import Envelope, open_envelope
 from strata.shared.settings import MIB, RoomSettings, ServerLimits, room_config
+from strata.shared.tls import ServerTls
+from strata.shared.web.addresses import read_networks
 
 DEFAULT_PORT = 7600
 
@@ -33,6 +38,24 @@ class GatewaySettings(RoomSettings):
 
     port: int = Field(
         default=DEFAULT_PORT, ge=0, le=65535, description="Port; 0 lets the system choose."
+    )
+    tls_certificate_file: Path | None = Field(
+        default=None,
+        description="PEM file of the certificate and its chain: clients must speak TLS. It is read"
+        " again when it changes.",
+    )
+    tls_key_file: Path | None = Field(
+        default=None, description="PEM file of the certificate's private key."
+    )
+    tls_client_ca_file: Path | None = Field(
+        default=None,
+        description="PEM file of authorities: only clients with a certificate of one of them are"
+        " served (mTLS).",
+    )
+    internal_listen: str = Field(
+        default="",
+        description="Second address to listen on, host:port or unix:/path, without TLS: for the"
+        " other services, on a network that clients cannot reach. Unset means none.",
     )
     limits: EdgeLimits = Field(default_factory=EdgeLimits, description="Server limits.")
     token_private_key: str = Field(
@@ -60,7 +83,34 @@ class GatewaySettings(RoomSettings):
         default=500, gt=0, description="Runs of a project that are queued or active."
     )
     runs_at_once: int = Field(
-        default=1000, gt=0, description="Runs carried out by one replica at once."
+        default=1000,
+        gt=0,
+        description="Runs carried out by one replica at once, three quarters of them of one"
+        " project at most; the others are queued.",
+    )
+    memory_runs_at_once: int = Field(
+        default=8,
+        ge=0,
+        description="Runs of memory agents (sleeptime) carried out by one replica at once, beside"
+        " runs_at_once and only while that leaves a slot free; 0 for none: then they wait.",
+    )
+    memory_runs_at_once_per_project: int = Field(
+        default=2,
+        gt=0,
+        description="Runs of memory agents of one project that one replica carries out at once.",
+    )
+    memory_tokens_per_hour: int = Field(
+        default=0,
+        ge=0,
+        description="Tokens that the memory agents of all projects together may use in an hour; 0"
+        " for any number. When they are used, runs of memory agents wait; a run under way is"
+        " finished and counted at its end.",
+    )
+    memory_tokens_per_hour_per_project: int = Field(
+        default=0,
+        ge=0,
+        description="Tokens that the memory agents of one project may use in an hour; 0 for any"
+        " number.",
     )
     run_timeout_s: float = Field(
         default=840.0,
@@ -79,7 +129,11 @@ class GatewaySettings(RoomSettings):
         default=1.0, gt=0, description="Pause between two looks for runs that nobody holds."
     )
     max_attempts: int = Field(
-        default=8, gt=0, description="Dispatches of a run before it is given up."
+        default=8,
+        gt=0,
+        description="Failed dispatches without progress before a run is given up; a gateway that is"
+        " lost with the run counts as one. A service that is away does not count: it is waited for"
+        " until the run's deadline.",
     )
     agent_cache_s: float = Field(
         default=60.0, ge=0, description="How long an agent is known to exist without asking."
@@ -90,8 +144,107 @@ class GatewaySettings(RoomSettings):
         description="Runs, one after the other, that agents may start from one message by sending"
         " messages to each other.",
     )
+    advertised_host: str = Field(
+        default="",
+        description="Host name or IP address at which the other gateways reach this one, at the"
+        " same port. Followers of its runs get tokens through any gateway then; if it is empty,"
+        " they get stored events alone. In a cluster: the address of the pod.",
+    )
+    follow_poll_s: float = Field(
+        default=0.1,
+        gt=0,
+        description="Pause between two looks at runs that are followed here and held elsewhere.",
+    )
+    model_prices: dict[str, ModelPrice] = Field(
+        default_factory=dict,
+        description="JSON: prices of a million tokens by handle of the model, all in one unit of"
+        ' money, such as {"openai/gpt-4.1": {"input": 2, "cached_input": 0.5, "output": 8}};'
+        " also cache_write. `strata runs explain` and `strata runs steps` show what a run cost;"
+        " for a model without a price they show tokens alone.",
+    )
+    schedules_per_project: int = Field(
+        default=100, gt=0, description="Schedules that a project may have, finished ones included."
+    )
+    schedule_min_interval_s: float = Field(
+        default=60.0, ge=60, description="Least seconds between two runs of a schedule."
+    )
+    schedule_history_days: float = Field(
+        default=30.0, gt=0, description="Days for which the past ticks of a schedule are listed."
+    )
+    webhooks_per_project: int = Field(
+        default=100,
+        gt=0,
+        description="Webhooks that a project may have; those of runs that are over do not count.",
+    )
+    webhook_timeout_s: float = Field(
+        default=15.0, gt=0, le=60, description="How long the receiver of a webhook may take."
+    )
+    webhook_ports: tuple[int, ...] = Field(
+        default=(80, 443), description="Ports at which receivers of webhooks may be reached."
+    )
+    webhook_private_networks: tuple[str, ...] = Field(
+        default=(),
+        description="JSON: private networks in which webhooks may have receivers, such as"
+        ' ["10.1.0.0/16"]; metadata services of clouds are never reached.',
+    )
+    master_keys: tuple[SecretStr, ...] = Field(
+        default=(),
+        description="Keys that the secrets of webhooks are encrypted with, as a JSON list, each 32"
+        " bytes in Base64; the first one encrypts, all of them decrypt.",
+    )
+    master_keys_file: Path | None = Field(
+        default=None, description="File to read those keys from instead, one per line."
+    )
     pool_size: int = Field(default=10, gt=0, description="Connections of the service role.")
     worker_pool_size: int = Field(default=3, gt=0, description="Connections of the worker role.")
+
+    @field_validator("webhook_private_networks")
+    @classmethod
+    def _check_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+        read_networks(networks)
+        return networks
+
+    def envelope(self) -> Envelope | None:
+        """Returns what seals the secrets of webhooks; None if there is no master key.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: A master key is none.
+        """
+        keys = [key.get_secret_value() for key in self.master_keys]
+        return open_envelope(keys, self.master_keys_file)
+
+    @property
+    def advertised_address(self) -> str:
+        """Where other gateways reach this one; empty if they do not.
+
+        With TLS that is the second address: the certificate is not for one replica.
+        """
+        host = self.advertised_host
+        port = str(self.port) if self.tls is None else self.internal_listen.rpartition(":")[2]
+        if not host or not port.isdigit() or not int(port):
+            return ""
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.tls_certificate_file is None) != (self.tls_key_file is None):
+            raise ValueError("set tls_certificate_file and tls_key_file, or neither of them")
+        if self.tls_client_ca_file is not None and self.tls_certificate_file is None:
+            raise ValueError("tls_client_ca_file needs tls_certificate_file and tls_key_file")
+        return self
+
+    @property
+    def tls(self) -> ServerTls | None:
+        """The TLS that clients must speak; None serves without."""
+        if self.tls_certificate_file is None or self.tls_key_file is None:
+            return None
+        return ServerTls(self.tls_certificate_file, self.tls_key_file, self.tls_client_ca_file)
+
+    @property
+    def internal_address(self) -> str:
+        """See `RoomSettings.internal_address`."""
+        return self.internal_listen
 
     def private_key(self) -> str:
         """Returns the PEM text to sign internal tokens with.

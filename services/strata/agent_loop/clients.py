@@ -6,6 +6,7 @@ definitions. Both caches are bounded; a lost entry costs one rendering.
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Coroutine, Hashable, Sequence
 from contextlib import aclosing
@@ -33,12 +34,14 @@ from strata.agent_loop.convert.tools import (
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.journal import JournalKey
 from strata.agent_loop.domain.messages import Message, Window
+from strata.agent_loop.domain.runs import TranscriptRange
 from strata.agent_loop.domain.tool_rules import rules_in_force
-from strata.agent_loop.domain.tools import CODE_TOOLS, Nesting, ToolBatch, ToolEvent, ToolSet
+from strata.agent_loop.domain.tools import Nesting, ToolBatch, ToolEvent, ToolSet
 from strata.agent_loop.loop.ports import (
     BegunTurn,
     CommittedStep,
     MemorySection,
+    MemoryView,
     PromptLimit,
     StepCommit,
     WindowSwap,
@@ -49,15 +52,22 @@ from strata.api.archival.v1 import agent_archive_service_pb2_grpc as archive_grp
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.api.core_memory.v1 import context_service_pb2_grpc as context_grpc
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
 from strata.shared.context import current_project
+from strata.shared.logs import get_logger
 from strata.shared.questions import answering
+from strata.shared.tool_catalogue import CODE_TOOLS
 
 _SECTIONS = 512
 _TOOLSETS = 256
+_TRANSCRIPT_PAGE = 500
+
+_log = get_logger(__name__)
 
 ValueT = TypeVar("ValueT")
 _NestingMessage = execution_pb.ExecuteToolsWithCallsRequest
@@ -92,20 +102,35 @@ class CoreMemoryClient:
         self._stub = context_grpc.ContextServiceStub(channel)
         self._sections: RevisionCache[MemorySection] = RevisionCache(_SECTIONS)
 
-    async def compile(self, agent: Agent, *, line_numbers: bool) -> MemorySection:
+    async def compile(self, agent: Agent, view: MemoryView) -> MemorySection:
         """Renders the agent's memory, or returns it from before if nothing changed."""
-        key = (current_project(), agent.id, line_numbers)
+        key = (current_project(), agent.id, view)
         known = self._sections.get(key)
-        request = context_pb.CompileRequest(
-            agent_id=agent.id,
-            agent_type=agent.type.value,
-            line_numbers=line_numbers,
-            tool_rules=rules_to_prompt(rules_in_force(agent.tools, agent.tool_rules)),
-            if_revision=known[0] if known is not None else "",
-            max_files_open=agent.max_files_open,
-            per_file_view_window_char_limit=agent.per_file_view_window_char_limit,
+        request = _compile_request(agent, view, known[0] if known is not None else "")
+        return self._take(key, known, await self._stub.Compile(request))
+
+    async def close_files(self, agent: Agent, view: MemoryView, max_bytes: int) -> MemorySection:
+        """Closes open files, least recently used first, until the section fits."""
+        request = context_pb.CloseFilesToFitRequest(
+            compile=_compile_request(agent, view, ""), max_bytes=max_bytes
         )
-        response = await self._stub.Compile(request)
+        response = await self._stub.CloseFilesToFit(request)
+        return self._take((current_project(), agent.id, view), None, response.compiled)
+
+    async def files_to_close(self, agent: Agent, view: MemoryView, max_bytes: int) -> list[str]:
+        """Returns the names of the files that `close_files` would close; closes none."""
+        request = context_pb.CloseFilesToFitRequest(
+            compile=_compile_request(agent, view, ""), max_bytes=max_bytes, preview=True
+        )
+        return list((await self._stub.CloseFilesToFit(request)).closed_files)
+
+    def _take(
+        self,
+        key: Hashable,
+        known: tuple[str, MemorySection] | None,
+        response: context_pb.CompileResponse,
+    ) -> MemorySection:
+        """Returns the section of an answer, and keeps it for the next request."""
         seen = dict(response.block_revisions)
         taint = {each.label: labels_from_proto(each.taint) for each in response.tainted_blocks}
         if response.not_changed and known is not None:
@@ -126,13 +151,17 @@ class CoreMemoryClient:
         block_ids: Sequence[str],
         limit: PromptLimit | None,
     ) -> Sequence[block_pb.Block]:
-        """Makes and attaches the first blocks; repeating it returns them."""
+        """Makes and attaches the first blocks; repeating it returns them.
+
+        A memory agent shares the blocks of the agent that it tends.
+        """
         request = context_pb.PrepareAgentRequest(
             agent_id=agent.id,
-            new_blocks=blocks,
+            blocks=blocks,
             block_ids=block_ids,
             prompt_limit=_limit_to_proto(limit),
             agent_revision=agent.revision,
+            follows_agent_id=agent.tends_agent_id,
         )
         return (await self._stub.PrepareAgent(request)).blocks
 
@@ -144,7 +173,14 @@ class CoreMemoryClient:
         response = await self._stub.LimitPrompt(request)
         if not response.HasField("previous_limit"):
             return None
-        return PromptLimit(response.previous_limit.bytes, response.previous_limit.line_numbers)
+        previous = response.previous_limit
+        return PromptLimit(
+            previous.bytes,
+            previous.line_numbers,
+            previous.files_bytes,
+            previous.max_files_open,
+            previous.per_file_view_window_char_limit,
+        )
 
     async def set_limit(self, agent_id: str, limit: PromptLimit | None, revision: int) -> None:
         """Sets the limit, unless there is one for a later revision of the agent."""
@@ -153,24 +189,85 @@ class CoreMemoryClient:
         )
         await self._stub.LimitPrompt(request)
 
+    async def share(self, agent_ids: Sequence[str], block_ids: Sequence[str]) -> None:
+        """Attaches each of the blocks to each of the agents, all or none."""
+        await self._stub.ShareBlocks(
+            context_pb.ShareBlocksRequest(agent_ids=agent_ids, block_ids=block_ids)
+        )
+
     async def release(self, agent_id: str) -> None:
         """Takes everything from an agent."""
         await self._stub.ReleaseAgent(context_pb.ReleaseAgentRequest(agent_id=agent_id))
 
 
+def _compile_request(agent: Agent, view: MemoryView, if_revision: str) -> context_pb.CompileRequest:
+    return context_pb.CompileRequest(
+        agent_id=agent.id,
+        agent_type=agent.type.value,
+        line_numbers=view.line_numbers,
+        tool_rules=rules_to_prompt(rules_in_force(agent.tools, agent.tool_rules)),
+        if_revision=if_revision,
+        max_files_open=view.files.max_open,
+        per_file_view_window_char_limit=view.files.view_chars,
+    )
+
+
 def _limit_to_proto(limit: PromptLimit | None) -> context_pb.PromptLimit | None:
     if limit is None:
         return None
-    return context_pb.PromptLimit(bytes=limit.bytes, line_numbers=limit.line_numbers)
+    return context_pb.PromptLimit(
+        bytes=limit.bytes,
+        line_numbers=limit.line_numbers,
+        files_bytes=limit.files_bytes,
+        max_files_open=limit.max_files_open,
+        per_file_view_window_char_limit=limit.file_view_chars,
+    )
+
+
+class ImageCache:
+    """Bytes of images by project and id; the least recently used are dropped.
+
+    Args:
+        limit: Bytes of all images together.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._size = 0
+        self._images: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+
+    def get(self, key: tuple[str, str]) -> bytes | None:
+        """Returns an image, None if it is not here."""
+        data = self._images.get(key)
+        if data is not None:
+            self._images.move_to_end(key)
+        return data
+
+    def put(self, key: tuple[str, str], data: bytes) -> None:
+        """Keeps an image."""
+        if self.get(key) is None:
+            self._images[key] = data
+            self._size += len(data)
+        while self._size > self._limit:
+            self._size -= len(self._images.popitem(last=False)[1])
 
 
 class RecallClient:
-    """Implements `loop.ports.Recall`, and an agent's life in recall memory."""
+    """Implements `loop.ports.Recall`, and an agent's life in recall memory.
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    Args:
+        channel: To recall.
+        image_cache_bytes: Memory for images that were stored or read lately.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, image_cache_bytes: int = 0) -> None:
         self._stub = window_grpc.WindowServiceStub(channel)
+        self._messages = message_grpc.MessageServiceStub(channel)
+        self._images = ImageCache(image_cache_bytes)
 
-    async def begin_turn(self, key: JournalKey, inputs: Sequence[Message]) -> BegunTurn:
+    async def begin_turn(
+        self, key: JournalKey, inputs: Sequence[Message], *, clear: bool = False
+    ) -> BegunTurn:
         """Stores the inputs, takes the fence, returns the window."""
         request = window_pb.BeginTurnRequest(
             conversation_id=key.conversation_id,
@@ -178,8 +275,10 @@ class RecallClient:
             run_id=key.run_id,
             attempt=key.attempt,
             inputs=[message_to_proto(message) for message in inputs],
+            clear_window=clear,
         )
         response = await self._stub.BeginTurn(request)
+        self._keep_images(inputs)
         return BegunTurn(
             window_from_proto(response.window),
             messages_from_proto(response.inputs),
@@ -201,6 +300,7 @@ class RecallClient:
             metadata_stale=commit.metadata_stale,
         )
         response = await self._stub.CommitStep(request)
+        self._keep_images(commit.messages)
         return CommittedStep(
             messages_from_proto(response.messages), response.revision, response.message_count
         )
@@ -242,6 +342,40 @@ class RecallClient:
         request = window_pb.GetWindowRequest(conversation_id=conversation_id)
         return window_from_proto((await self._stub.GetWindow(request)).window)
 
+    async def transcript(self, read: TranscriptRange) -> Sequence[Message]:
+        """Returns what is left of a range of a conversation, in order."""
+        request = message_pb.ListMessagesRequest(
+            conversation_id=read.conversation_id,
+            page_size=_TRANSCRIPT_PAGE,
+            order=message_pb.LIST_ORDER_OLDEST_FIRST,
+            from_sequence=read.after_sequence + 1,
+            to_sequence=read.until_sequence,
+        )
+        messages: list[Message] = []
+        while True:
+            page = await self._messages.ListMessages(request)
+            messages.extend(messages_from_proto(page.messages))
+            if not page.next_page_token:
+                return messages
+            request.page_token = page.next_page_token
+
+    async def image(self, image_id: str) -> bytes:
+        """Returns the bytes of an image, from this process if it has them."""
+        key = (current_project(), image_id)
+        data = self._images.get(key)
+        if data is None:
+            request = message_pb.GetImageRequest(image_id=image_id)
+            data = (await self._messages.GetImage(request)).data
+            self._images.put(key, data)
+        return data
+
+    def _keep_images(self, messages: Sequence[Message]) -> None:
+        """Keeps the bytes of images that were just stored: the next request shows them."""
+        for message in messages:
+            for image in message.images:
+                if image.data:
+                    self._images.put((current_project(), image.image_id), image.data)
+
     async def release(self, agent_id: str) -> None:
         """Deletes all messages of an agent."""
         request = window_pb.DeleteAgentMessagesRequest(agent_id=agent_id)
@@ -255,7 +389,9 @@ class ToolClient:
         self._stub = execution_grpc.ExecutionServiceStub(channel)
         self._toolsets: RevisionCache[ToolSet] = RevisionCache(_TOOLSETS)
 
-    async def resolve(self, names: Sequence[str], *, skip_missing: bool = False) -> ToolSet:
+    async def resolve(
+        self, names: Sequence[str], *, skip_missing: bool = False, run_id: str = ""
+    ) -> ToolSet:
         """Returns definitions, from before if they did not change."""
         if not names:
             return ToolSet(())
@@ -265,8 +401,17 @@ class ToolClient:
             names=names,
             if_revision=known[0] if known is not None else "",
             skip_missing=skip_missing,
+            run_id=run_id,
         )
         response = await self._stub.ResolveTools(request)
+        for server in response.servers:
+            if server.problem:
+                _log.warning(
+                    "tools of an MCP server are left out",
+                    run_id=run_id,
+                    name=server.name,
+                    problem=server.problem,
+                )
         if response.not_changed and known is not None:
             return known[1]
         toolset = toolset_from_proto(response)
@@ -280,7 +425,8 @@ class ToolClient:
                 async for event in events:
                     yield event
             return
-        call = self._stub.ExecuteTools(batch_to_proto(batch))
+        # An executor that restarts is waited for; what it was sent and lost is told as such.
+        call = self._stub.ExecuteTools(batch_to_proto(batch), wait_for_ready=True)
         try:
             async for response in call:
                 told = tool_event_from_proto(response)
@@ -306,7 +452,8 @@ class ToolClient:
             return told.response.finished.tool_return.name in CODE_TOOLS
 
         first = nesting_to_proto(batch, nesting)
-        responses = answering(self._stub.ExecuteToolsWithCalls, first, answer, settles)
+        method = functools.partial(self._stub.ExecuteToolsWithCalls, wait_for_ready=True)
+        responses = answering(method, first, answer, settles)
         async with aclosing(responses):
             async for each in responses:
                 event = tool_event_from_proto(each.response)
@@ -324,7 +471,7 @@ class ArchivalClient:
         """Returns what the metadata says of the agent's passages."""
         request = archive_pb.GetAgentStatsRequest(agent_id=agent_id)
         response = await self._stub.GetAgentStats(request)
-        return ArchivalStats(response.passage_count, tuple(sorted(response.tags)))
+        return ArchivalStats(response.passage_count, tuple(response.tags), response.more_tags)
 
     async def prepare(self, agent_id: str) -> None:
         """Makes an agent known; repeating it is success."""

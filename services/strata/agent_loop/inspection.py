@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.messages import Message, MessageRole, Window
 from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.loop.ports import BoundModel, MemorySection
 from strata.agent_loop.loop.requests import View
 from strata.agent_loop.models.tokens import messages_bytes, tools_bytes
+from strata.agent_loop.prompts.parts import Part, parts_of
 
-_ELEMENTS = {
-    "blocks": ("<memory_blocks>", "</memory_blocks>"),
-    "rules": ("<tool_usage_rules>", "</tool_usage_rules>"),
-    "files": ("<directories>", "</directories>"),
-    "metadata": ("<memory_metadata>", "</memory_metadata>"),
+# The names of the contract for the parts of a system message.
+_NAMES = {
+    "system": "system prompt",
+    "blocks": "memory blocks",
+    "files": "files",
+    "rules": "tool rules",
+    "metadata": "metadata",
 }
-_BLOCK = re.compile(r"^- chars_limit=", re.MULTILINE)
-_FILE = re.compile(r"^<file status=", re.MULTILINE)
-_RULE = re.compile(r"^<tool_rule>", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +34,47 @@ class WindowPart:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class NextRequest:
+    """What the next model call of a conversation would be given.
+
+    Attributes:
+        agent: The agent.
+        window: The window, under the system message that a turn would build now.
+        counted: The messages of the window under the system message that is stored.
+        tools: What the model would be offered.
+        bound: The model; None while there is none for the agent.
+        section: The memory in that system message.
+    """
+
+    agent: Agent
+    window: Window
+    counted: Sequence[Message]
+    tools: ToolSet
+    bound: BoundModel | None
+    section: MemorySection
+
+
+@dataclass(frozen=True, slots=True)
+class NextSteps:
+    """What a turn would do before it asks the model.
+
+    Attributes:
+        files_to_close: Names of the open files that it would close, in that order.
+        compaction: It would put a summary in the place of older messages.
+    """
+
+    files_to_close: Sequence[str] = ()
+    compaction: bool = False
+
+
 def describe(
     window: Window, toolset: ToolSet, view: View, estimate: Callable[[int], int]
 ) -> list[WindowPart]:
     """Returns the parts of a window as the model sees it; `estimate` gives the tokens of bytes."""
     text = window.messages[0].text if window.messages else ""
-    rest, parts = text, {}
-    for name, (opening, closing) in _ELEMENTS.items():
-        element = _element(text, opening, closing)
-        parts[name] = element
-        rest = rest.replace(element, "", 1) if element else rest
-    counts = {
-        "blocks": len(_BLOCK.findall(parts["blocks"])),
-        "files": len(_FILE.findall(parts["files"])),
-        "rules": len(_RULE.findall(parts["rules"])),
-        "metadata": int(bool(parts["metadata"])),
-    }
-    found = [_of_text("system", rest.strip("\n"), 1, estimate)]
-    found += [
-        _of_text(name, parts[name], counts[name], estimate)
-        for name in ("blocks", "files", "rules", "metadata")
-    ]
+    parts = parts_of(text)
+    found = [_of_text(name, parts[part], estimate) for name, part in _NAMES.items()]
     characters = sum(
         len(tool.name) + len(tool.description) + len(json.dumps(dict(tool.parameters)))
         for tool in toolset.schemas
@@ -67,23 +88,9 @@ def describe(
     return found
 
 
-def shows_folders(window: Window) -> bool:
-    """Says whether the system message of a window lists folders."""
-    text = window.messages[0].text if window.messages else ""
-    return bool(_element(text, *_ELEMENTS["files"]))
-
-
-def _element(text: str, opening: str, closing: str) -> str:
-    start = text.rfind(opening) if opening == "<memory_metadata>" else text.find(f"\n{opening}\n")
-    if start < 0:
-        return text[: text.find(closing) + len(closing)] if text.startswith(opening) else ""
-    end = text.find(closing, start)
-    return text[start : end + len(closing)].lstrip("\n") if end >= 0 else ""
-
-
-def _of_text(name: str, text: str, count: int, estimate: Callable[[int], int]) -> WindowPart:
-    size = len(text.encode("utf-8", "replace"))
-    return WindowPart(name, estimate(size), len(text), count)
+def _of_text(name: str, part: Part, estimate: Callable[[int], int]) -> WindowPart:
+    size = len(part.text.encode("utf-8", "replace"))
+    return WindowPart(name, estimate(size), len(part.text), part.count)
 
 
 def _of_messages(

@@ -8,16 +8,18 @@ row that nobody sees, and the next one to come finishes or clears it (architectu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
+from strata.agent_loop.domain.agent_types import AGENT_TYPES
 from strata.agent_loop.domain.agents import (
-    LINE_NUMBERED_TYPES,
     Agent,
     AgentState,
     CompactionSettings,
     Conversation,
+    ModelConfig,
     StoredAgent,
     changes_prompt,
     merge_tools,
@@ -28,109 +30,65 @@ from strata.agent_loop.domain.commands import (
     ForkConversation,
     UpdateAgent,
 )
-from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, Window
+from strata.agent_loop.domain.keys import ModelKeyStore, SealedKey
+from strata.agent_loop.domain.messages import Message, MessageRole, Provenance
 from strata.agent_loop.domain.store import AgentStore
-from strata.agent_loop.domain.tools import FILE_TOOLS, ToolSet
-from strata.agent_loop.inspection import shows_folders
-from strata.agent_loop.limiting import LimitedMemory, PromptLimits
+from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.first_messages import first_messages
+from strata.agent_loop.inspection import NextRequest, NextSteps
+from strata.agent_loop.life_ports import ArchivalLife, MemoryLife, ModelCatalog, RecallLife
+from strata.agent_loop.limiting import PromptLimits
+from strata.agent_loop.loop.archival_counts import read_counts
 from strata.agent_loop.loop.failures import ends_run
+from strata.agent_loop.loop.gauge import Gauge, compaction_helps, files_excess
+from strata.agent_loop.loop.memory_view import memory_view
 from strata.agent_loop.loop.ports import (
-    Archival,
-    BoundModel,
-    Memory,
     MemorySection,
-    Models,
     PromptLimit,
     Tools,
 )
-from strata.agent_loop.models.domain import EndpointType, TextPart
-from strata.agent_loop.models.tokens import TokenEstimator
-from strata.agent_loop.prompts.system_message import ArchivalStats, Metadata, assemble
+from strata.agent_loop.loop.prompt import WorkingWindow
+from strata.agent_loop.loop.requests import view_of
+from strata.agent_loop.loop.ruling import TurnRules
+from strata.agent_loop.memory_agents import (
+    DEFAULT_FREQUENCY,
+    MEMORY_AGENT_TYPES,
+    PERSONA,
+    PERSONA_LABEL,
+    check_frequency_is_used,
+    creation_of_memory_agent,
+    memory_agent_for,
+    needs_no_memory_agent,
+)
+from strata.agent_loop.models.domain import TextPart
+from strata.agent_loop.models.quirks import NO_QUIRKS
+from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
+from strata.agent_loop.prompts.system_message import (
+    ArchivalStats,
+    Metadata,
+    archival_lines,
+    assemble,
+)
 from strata.agent_loop.rules.validation import tool_violations
+from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.shared.clock import Clock
 from strata.shared.errors import (
     AlreadyExistsError,
+    FieldViolation,
     InvalidArgumentError,
     NotFoundError,
     Reason,
     StrataError,
 )
-from strata.shared.ids import new_id
+from strata.shared.ids import default_conversation_id, new_id
 from strata.shared.logs import get_logger
+from strata.shared.tool_catalogue import FILE_TOOLS
 
-ABANDONED_AFTER = timedelta(minutes=1)
+# Longer than a creation can take, and than the clocks of two replicas may differ besides.
+ABANDONED_AFTER = timedelta(minutes=3)
 """A creation that has not ended by then was given up; its name is free again."""
 
 _log = get_logger(__name__)
-
-
-class MemoryLife(Memory, LimitedMemory, Protocol):
-    """Core memory in the life of an agent."""
-
-    async def prepare(
-        self,
-        agent: Agent,
-        blocks: Sequence[Any],
-        block_ids: Sequence[str],
-        limit: PromptLimit | None,
-    ) -> Sequence[Any]:
-        """Makes and attaches the first blocks; repeating it returns them.
-
-        Raises:
-            FailedPreconditionError: BLOCK_LIMIT_EXCEEDED; CONTEXT_WINDOW_EXCEEDED if all of them
-                together exceed the limit.
-        """
-        ...
-
-    async def release(self, agent_id: str) -> None:
-        """Takes everything from an agent."""
-        ...
-
-
-class RecallLife(Protocol):
-    """Recall memory in the life of an agent."""
-
-    async def open_window(
-        self, conversation_id: str, agent_id: str, messages: Sequence[Message]
-    ) -> None:
-        """Makes a window; one that is there stays as it is."""
-        ...
-
-    async def get_window(self, conversation_id: str) -> Window:
-        """Returns a window."""
-        ...
-
-    async def fork_window(self, source_id: str, conversation_id: str, until_id: str) -> None:
-        """Makes a window as another was at a message; one that is there stays as it is."""
-        ...
-
-    async def release(self, agent_id: str) -> None:
-        """Deletes all messages of an agent."""
-        ...
-
-
-class ArchivalLife(Archival, Protocol):
-    """Archival memory in the life of an agent."""
-
-    async def prepare(self, agent_id: str) -> None:
-        """Makes an agent known; repeating it is success."""
-        ...
-
-    async def release(self, agent_id: str) -> None:
-        """Takes all archives from an agent and deletes its own."""
-        ...
-
-
-class ModelCatalog(Models, Protocol):
-    """The configured models, and which handles can be one of them."""
-
-    def check(self, handle: str, field: str = "model.handle") -> None:
-        """Refuses a handle that no configured endpoint can have; an empty one passes.
-
-        Raises:
-            InvalidArgumentError: INVALID_FIELD; it names what is known.
-        """
-        ...
 
 
 class AgentLifecycle:
@@ -145,6 +103,7 @@ class AgentLifecycle:
         models: The models.
         tokens: What is known of bytes per token.
         clock: The clock.
+        keys: The keys for models that the project has stored.
     """
 
     def __init__(
@@ -157,8 +116,10 @@ class AgentLifecycle:
         models: ModelCatalog,
         tokens: TokenEstimator,
         clock: Clock,
+        keys: ModelKeyStore,
     ) -> None:
         self._store = store
+        self._keys = keys
         self._memory = memory
         self._recall = recall
         self._archival = archival
@@ -180,8 +141,12 @@ class AgentLifecycle:
             FailedPreconditionError: BLOCK_LIMIT_EXCEEDED; CONTEXT_WINDOW_EXCEEDED if system
                 prompt, tools and blocks are too large for the model.
         """
-        self._models.check(command.agent.model.handle)
+        handles = _handles(command.agent.model)
+        for field, handle in handles.items():
+            self._models.check(handle, field)
         self.check_compaction(command.agent.compaction)
+        if any(handles.values()):
+            await self._check_listed(handles, await self._keys.of_project())
         tools = await self._tools.resolve(command.agent.tools)
         await self._check_rules(command.agent)
         stored = await self._claim(command)
@@ -202,8 +167,11 @@ class AgentLifecycle:
                 raise archive
             if stored.state is AgentState.ACTIVE:
                 return agent, blocks
+            memory_agent_id = ""
+            if command.enable_sleeptime:
+                memory_agent_id = await self._make_memory_agent(agent)
             await self._open(agent, agent.default_conversation_id, command)
-            return await self._store.activate(agent.id), blocks
+            return await self._store.activate(agent.id, memory_agent_id), blocks
         except StrataError as error:
             fresh = stored.state is AgentState.CREATING
             if fresh and (ends_run(error) or not command.request.id):
@@ -214,7 +182,8 @@ class AgentLifecycle:
         """Changes an agent.
 
         Raises:
-            InvalidArgumentError: INVALID_FIELD: the tool rules do not go with the tools.
+            InvalidArgumentError: INVALID_FIELD: the tool rules do not go with the tools, or the
+                type of the agent does not allow the change.
             NotFoundError: AGENT_NOT_FOUND, TOOL_NOT_FOUND.
             AbortedError: REVISION_MISMATCH.
             AlreadyExistsError: NAME_TAKEN, REQUEST_ID_REUSED.
@@ -222,28 +191,115 @@ class AgentLifecycle:
                 would be too large for the model.
         """
         if command.patch.model is not None:
-            self._models.check(command.patch.model.handle)
+            handles = _handles(command.patch.model)
+            for field, handle in handles.items():
+                self._models.check(handle, field)
+            agent_id = command.patch.agent_id
+            # With its keys, which the provider is asked with.
+            before = await self._store.load(agent_id, default_conversation_id(agent_id))
+            known = set(_handles(before.model).values())
+            new = {field: handle for field, handle in handles.items() if handle not in known}
+            await self._check_listed(new, before.model_keys)
         if command.patch.compaction is not None:
             self.check_compaction(command.patch.compaction)
         if command.patch.tools is not None:
             await self._tools.resolve(command.patch.tools)
+        if command.patch.message_buffer_autoclear is False:
+            await self._check_autoclear(command.patch.agent_id)
+        if command.patch.enable_sleeptime is None:
+            if command.patch.sleeptime_frequency is not None:
+                check_frequency_is_used(await self.get(command.patch.agent_id))
+            return await self._change(command)
+        return await self._change_sleeptime(command)
+
+    async def _change(self, command: UpdateAgent) -> Agent:
         if changes_prompt(command.patch):
             return await self._limits.change(command, self._check_rules)
         return await self._store.update(command.patch, command.request)
 
+    async def _check_autoclear(self, agent_id: str) -> None:
+        agent = await self.get(agent_id)
+        if AGENT_TYPES[agent.type].autoclears:
+            problem = f"must be true for an agent of the type {agent.type}"
+            raise InvalidArgumentError(
+                f"message_buffer_autoclear {problem}.",
+                violations=[FieldViolation("message_buffer_autoclear", problem)],
+            )
+
+    async def _change_sleeptime(self, command: UpdateAgent) -> Agent:
+        """Changes an agent that is to have a memory agent, or none.
+
+        Whatever a repetition finds half done, it ends.
+        """
+        patch, agent_id = command.patch, command.patch.agent_id
+        if not patch.enable_sleeptime:
+            patch = replace(patch, memory_agent_id="", sleeptime_frequency=0)
+            changed = await self._change(replace(command, patch=patch))
+            await self._clear_memory_agent(agent_id)
+            return changed
+        agent = await self.get(agent_id)
+        if agent.memory_agent_id:
+            return await self._change(command)
+        if agent.type in MEMORY_AGENT_TYPES:
+            raise needs_no_memory_agent(agent.type)
+        await self._clear_memory_agent(agent_id)
+        memory_agent_id = await self._make_memory_agent(agent)
+        frequency = patch.sleeptime_frequency or DEFAULT_FREQUENCY
+        patch = replace(patch, memory_agent_id=memory_agent_id, sleeptime_frequency=frequency)
+        try:
+            return await self._change(replace(command, patch=patch))
+        except StrataError as error:
+            if ends_run(error) or not command.request.id:
+                await self._undo(memory_agent_id)
+            raise
+
+    async def _clear_memory_agent(self, agent_id: str) -> None:
+        """Ends the deletion of a memory agent that was taken from its agent."""
+        left = await self._store.memory_agent_of(agent_id)
+        if left is not None and left.state is AgentState.DELETING:
+            await self.delete(left.agent.id)
+
+    async def _make_memory_agent(self, tended: Agent) -> str:
+        """Makes the memory agent of an agent up to the point where both can be seen.
+
+        Repeating it goes on where it stopped.
+
+        Returns:
+            Its id.
+
+        Raises:
+            AlreadyExistsError: NAME_TAKEN by an agent that is not its memory agent.
+        """
+        wanted = memory_agent_for(tended)
+        persona = block_pb.NewBlock(label=PERSONA_LABEL, value=PERSONA)
+        request = creation_of_memory_agent(tended.id)
+        command = CreateAgent(wanted, (persona,), (), (), request)
+        tools = await self._tools.resolve(wanted.tools)
+        stored = await self._claim(command)
+        agent = stored.agent
+        limit = await self._first_limit(stored, tools)
+        await self._memory.prepare(agent, command.blocks, command.block_ids, limit)
+        await self._archival.prepare(agent.id)
+        await self._open(agent, agent.default_conversation_id, command)
+        return agent.id
+
     async def delete(self, agent_id: str) -> None:
-        """Deletes an agent from all tiers. Repeating it goes on where it stopped.
+        """Deletes an agent and its memory agent from all tiers.
+
+        Repeating it goes on where it stopped.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND.
         """
-        await self._store.begin_deletion(agent_id)
-        await asyncio.gather(
-            self._recall.release(agent_id),
-            self._memory.release(agent_id),
-            self._archival.release(agent_id),
-        )
-        await self._store.remove(agent_id)
+        hidden = await self._store.begin_deletion(agent_id)
+        # The memory agent first: its blocks are those of the agent.
+        for each in sorted(hidden, key=lambda hidden_id: hidden_id == agent_id):
+            await asyncio.gather(
+                self._recall.release(each),
+                self._memory.release(each),
+                self._archival.release(each),
+            )
+        await self._store.remove(hidden)
 
     async def start_conversation(self, command: CreateConversation) -> Conversation:
         """Starts a conversation. Its window is made first, so that one that is seen has one.
@@ -275,6 +331,12 @@ class AgentLifecycle:
         await self._recall.fork_window(source.id, fork.id, command.until_message_id)
         return await self._store.insert_conversation(fork, command.request)
 
+    async def _check_listed(self, handles: Mapping[str, str], keys: Sequence[SealedKey]) -> None:
+        checks = (
+            self._models.check_listed(handle, keys, field) for field, handle in handles.items()
+        )
+        await asyncio.gather(*checks)
+
     def check_compaction(self, settings: CompactionSettings) -> CompactionSettings:
         """Returns settings whose summarizer can be one of the configured models.
 
@@ -300,21 +362,57 @@ class AgentLifecycle:
         """
         return _visible(await self._store.by_name(name))
 
-    async def inspect(
-        self, agent_id: str, conversation_id: str
-    ) -> tuple[Agent, Window, ToolSet, BoundModel | None]:
-        """Returns what fills a context window of an agent, and the model that it is for.
+    async def inspect(self, agent_id: str, conversation_id: str) -> NextRequest:
+        """Returns what the next model call of a conversation would be given.
+
+        That is the window as it is stored, under the system message that a turn would build now:
+        with the blocks, the open files, the counts and the day of this moment. Nothing is
+        stored. What only a turn does to make it fit is not done; see `next_steps`.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND.
         """
         agent = await self._store.load(agent_id, conversation_id)
-        window, toolset = await asyncio.gather(
+        bound = await self._limits.bound(agent)
+        window, section, toolset, stats = await asyncio.gather(
             self._recall.get_window(conversation_id),
+            self._memory.compile(agent, memory_view(agent, bound)),
             self._tools.resolve(merge_tools(agent.tools, FILE_TOOLS), skip_missing=True),
+            read_counts(self._archival, agent.id),
         )
-        offered = toolset.offered(agent.tools, folders=shows_folders(window))
-        return agent, window, offered, await self._limits.bound(agent)
+        working = WorkingWindow(agent, window, stats, self._clock)
+        working.refresh(section)
+        offered = toolset.offered(agent.tools, folders=section.has_folders)
+        tools = TurnRules(agent, ()).offer(offered).tools
+        return NextRequest(agent, working.stored, working.counted, tools, bound, section)
+
+    async def next_steps(self, next_request: NextRequest, gauge: Gauge) -> NextSteps:
+        """Returns what a turn would do now to make its request fit; nothing is done.
+
+        The message that starts the turn is not known and not counted.
+
+        Args:
+            next_request: The request.
+            gauge: How full its window is.
+        """
+        if next_request.bound is None:
+            return NextSteps()
+        view = view_of(next_request.bound.settings, next_request.agent)
+        tools = tools_bytes(next_request.tools.schemas)
+        fixed = view.size(next_request.window.messages[:1]) + tools
+        whole = view.size(next_request.window.messages) + tools
+        closed: list[str] = []
+        excess = files_excess(fixed, gauge.max_bytes)
+        if excess and next_request.section.has_open_files:
+            closed = await self._memory.files_to_close(
+                next_request.agent,
+                memory_view(next_request.agent, next_request.bound),
+                max(0, next_request.section.size - excess),
+            )
+        if closed:
+            fixed, whole = fixed - excess, whole - excess
+        too_large = whole > gauge.max_bytes and compaction_helps(fixed, gauge.max_bytes)
+        return NextSteps(closed, too_large)
 
     async def _claim(self, command: CreateAgent) -> StoredAgent:
         try:
@@ -345,6 +443,7 @@ class AgentLifecycle:
         """Returns how large the memory of a new agent may become.
 
         Raises:
+            InvalidArgumentError: INVALID_FIELD: there is no room for the files that it may open.
             FailedPreconditionError: CONTEXT_WINDOW_EXCEEDED: there is no room for any.
         """
         budget = await self._limits.budget(stored.agent, tools)
@@ -352,6 +451,7 @@ class AgentLifecycle:
             return None
         if stored.state is AgentState.CREATING:
             budget.check()
+            budget.check_file_limits(stored.agent)
         return budget.limit
 
     async def _check_rules(self, agent: Agent) -> None:
@@ -363,7 +463,8 @@ class AgentLifecycle:
         if not agent.tool_rules:
             return
         toolset = await self._tools.resolve(merge_tools(agent.tools, FILE_TOOLS))
-        found = tool_violations("tool_rules", agent.tool_rules, toolset, agent.tools)
+        own = toolset.offered(agent.tools, folders=False).names
+        found = tool_violations("tool_rules", agent.tool_rules, toolset, own)
         if found:
             raise InvalidArgumentError(
                 f"The tool rules do not go with the tools: {found[0].field}"
@@ -373,14 +474,11 @@ class AgentLifecycle:
 
     async def _open(self, agent: Agent, conversation_id: str, command: CreateAgent | None) -> None:
         bound = await self._limits.bound(agent)
-        numbered = (
-            bound is not None
-            and bound.settings.endpoint_type is EndpointType.ANTHROPIC
-            and agent.type in LINE_NUMBERED_TYPES
+        section = await self._memory.compile(agent, memory_view(agent, bound))
+        stats = None if command is not None else await read_counts(self._archival, agent.id)
+        text = assemble(
+            agent.system, section.text, self._metadata(agent, section, stats or ArchivalStats())
         )
-        section = await self._memory.compile(agent, line_numbers=numbered)
-        stats = ArchivalStats() if command is not None else await self._stats(agent.id)
-        text = assemble(agent.system, section.text, self._metadata(agent, section, stats))
         blank = Message(
             id=new_id("message"),
             role=MessageRole.SYSTEM,
@@ -389,7 +487,12 @@ class AgentLifecycle:
             agent_id=agent.id,
             provenance=(Provenance.SYSTEM,),
         )
-        given = command.initial_messages if command is not None else ()
+        if command is not None and command.initial_messages is None:
+            quirks = bound.settings.quirks if bound is not None else NO_QUIRKS
+            boot = first_messages(agent, conversation_id, self._clock.now(), quirks)
+            await self._recall.open_window(conversation_id, agent.id, [blank, *boot])
+            return
+        inputs = (command.initial_messages if command is not None else None) or ()
         first = [
             Message(
                 id=new_id("message"),
@@ -401,19 +504,13 @@ class AgentLifecycle:
                 client_message_id=message.client_message_id,
                 provenance=(Provenance.USER, *message.taint),
             )
-            for message in given
+            for message in inputs
         ]
         await self._recall.open_window(conversation_id, agent.id, [blank, *first])
 
-    async def _stats(self, agent_id: str) -> ArchivalStats:
-        try:
-            return await self._archival.stats(agent_id)
-        except StrataError as error:
-            _log.warning("archival counts are not to be had", error=repr(error))
-            return ArchivalStats()
-
     def _metadata(self, agent: Agent, section: MemorySection, stats: ArchivalStats) -> Metadata:
-        return Metadata(self._clock.now(), agent.timezone, section.last_modified, 0, stats)
+        archival = archival_lines(stats, section.block_revisions)
+        return Metadata(self._clock.now(), agent.timezone, section.last_modified, 0, archival)
 
     async def _undo(self, agent_id: str) -> None:
         try:
@@ -421,6 +518,15 @@ class AgentLifecycle:
         except StrataError as error:
             # The row says "deleting" or "creating"; whoever wants the name next clears it.
             _log.warning("a failed creation is left over", agent_id=agent_id, error=repr(error))
+
+
+def _handles(model: ModelConfig) -> dict[str, str]:
+    """Returns the handles of the models of an agent, by their fields in a request."""
+    fallbacks = enumerate(model.fallback_models)
+    return {
+        "model.handle": model.handle,
+        **{f"model.fallback_models[{index}]": handle for index, handle in fallbacks},
+    }
 
 
 def _visible(stored: StoredAgent) -> Agent:

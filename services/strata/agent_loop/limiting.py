@@ -13,9 +13,9 @@ from typing import Protocol
 
 from strata.agent_loop.domain.agents import (
     Agent,
+    AgentPatch,
     apply_patch,
     check_revision,
-    default_conversation_id,
 )
 from strata.agent_loop.domain.commands import UpdateAgent
 from strata.agent_loop.domain.store import AgentStore
@@ -26,6 +26,7 @@ from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompt_budget import PromptBudget, budget_of
 from strata.shared.clock import Clock
 from strata.shared.errors import FailedPreconditionError, StrataError
+from strata.shared.ids import default_conversation_id
 from strata.shared.logs import get_logger
 
 _log = get_logger(__name__)
@@ -118,7 +119,7 @@ class PromptLimits:
             check: Refuses an agent that cannot be as it is to be.
 
         Raises:
-            InvalidArgumentError: `check` refused it.
+            InvalidArgumentError: `check` refused it, or its limits of open files do not fit.
             NotFoundError: AGENT_NOT_FOUND, TOOL_NOT_FOUND.
             AbortedError: REVISION_MISMATCH.
             AlreadyExistsError: NAME_TAKEN, REQUEST_ID_REUSED.
@@ -134,6 +135,8 @@ class PromptLimits:
         wanted = apply_patch(before, patch)
         await check(wanted)
         budget = await self.budget(wanted)
+        if budget is not None and _changes_files(patch):
+            budget.check_file_limits(wanted)
         previous, raised = await self._raise(before, budget)
         try:
             agent = await self._store.update(patch, request)
@@ -194,5 +197,11 @@ def _limit(budget: PromptBudget | None) -> PromptLimit | None:
     return None if budget is None else budget.limit
 
 
+def _changes_files(patch: AgentPatch) -> bool:
+    limits = (patch.max_files_open, patch.per_file_view_window_char_limit)
+    return any(part is not None for part in (patch.model, *limits))
+
+
 def _prompt_of(agent: Agent) -> Sequence[object]:
-    return agent.system, agent.model, agent.tools, agent.tool_rules, agent.timezone
+    files = agent.max_files_open, agent.per_file_view_window_char_limit
+    return agent.system, agent.model, agent.tools, agent.tool_rules, agent.timezone, files

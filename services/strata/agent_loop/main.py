@@ -7,16 +7,21 @@ from datetime import timedelta
 
 from strata.agent_loop.clients import ArchivalClient, CoreMemoryClient, RecallClient, ToolClient
 from strata.agent_loop.compaction.by_hand import CompactionByHand
+from strata.agent_loop.groups import GroupLifecycle
+from strata.agent_loop.image_fetching import open_image_fetcher
 from strata.agent_loop.keys import Keyring
 from strata.agent_loop.lifecycle import AgentLifecycle
 from strata.agent_loop.loop.ports import Ports
 from strata.agent_loop.migrations import MIGRATIONS
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.tokens import TokenEstimator
+from strata.agent_loop.prompts.library import PromptLibrary
 from strata.agent_loop.providers import ModelProvider
 from strata.agent_loop.servicers.agents import AgentServicer
+from strata.agent_loop.servicers.groups import GroupServicer
 from strata.agent_loop.servicers.models import ModelServicer
-from strata.agent_loop.servicers.turns import TurnServicer
+from strata.agent_loop.servicers.prompts import PromptServicer
+from strata.agent_loop.servicers.turns import DetachTerms, TurnServicer
 from strata.agent_loop.settings import AgentLoopSettings
 from strata.agent_loop.store import (
     Housekeeping,
@@ -24,12 +29,15 @@ from strata.agent_loop.store import (
     PostgresJournal,
     PostgresModelKeys,
 )
+from strata.agent_loop.store.groups import PostgresGroupStore
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.agent_loop.v1 import group_service_pb2_grpc as group_grpc
 from strata.api.agent_loop.v1 import model_service_pb2 as model_pb
 from strata.api.agent_loop.v1 import model_service_pb2_grpc as model_grpc
+from strata.api.agent_loop.v1 import prompt_service_pb2 as prompt_pb
+from strata.api.agent_loop.v1 import prompt_service_pb2_grpc as prompt_grpc
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
 from strata.shared.db import Database
@@ -65,7 +73,7 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
     provider = ModelProvider(settings.registry(), factory, keyring)
     store = PostgresAgentStore(database)
     memory = CoreMemoryClient(wiring.channel("core_memory"))
-    recall = RecallClient(wiring.channel("recall"))
+    recall = RecallClient(wiring.channel("recall"), settings.image_cache_bytes)
     tools = ToolClient(wiring.channel("tool_execution"))
     archival = ArchivalClient(wiring.channel("archival"))
     tokens = TokenEstimator()
@@ -79,24 +87,38 @@ async def build(settings: AgentLoopSettings, wiring: Wiring, stack: AsyncExitSta
         models=provider,
         tokens=tokens,
         clock=wiring.clock,
+        images=await open_image_fetcher(settings, stack) if settings.fetch_images else None,
         approval_s=settings.approval_timeout_s,
     )
+    turns = TurnServicer(ports, DetachTerms(finish_s=settings.finish_step_s))
+    stack.push_async_callback(turns.close)
+    keys = PostgresModelKeys(database)
     lifecycle = AgentLifecycle(
-        store, memory, recall, archival, tools, provider, tokens, wiring.clock
+        store, memory, recall, archival, tools, provider, tokens, wiring.clock, keys
     )
     by_hand = CompactionByHand(lifecycle.inspect, provider, recall, tokens, wiring.clock)
+    prompts = PromptLibrary(settings.prompts_path)
+    groups = PostgresGroupStore(database)
     return Room(
         name=NAME,
         services=_services(
-            AgentServicer(lifecycle, store, tokens, by_hand),
-            ModelServicer(provider, keyring, PostgresModelKeys(database)),
-            TurnServicer(ports),
+            AgentServicer(lifecycle, store, tokens, by_hand, prompts),
+            ModelServicer(provider, keyring, keys),
+            PromptServicer(prompts),
+            GroupServicer(GroupLifecycle(groups, memory), groups),
+            turns,
         ),
         background=[provider.preload, *_background(settings, stack)],
     )
 
 
-def _services(agents: AgentServicer, models: ModelServicer, turns: TurnServicer) -> list[Service]:
+def _services(
+    agents: AgentServicer,
+    models: ModelServicer,
+    prompts: PromptServicer,
+    groups: GroupServicer,
+    turns: TurnServicer,
+) -> list[Service]:
     return [
         Service(
             agent_pb.DESCRIPTOR.services_by_name["AgentService"].full_name,
@@ -106,12 +128,17 @@ def _services(agents: AgentServicer, models: ModelServicer, turns: TurnServicer)
         Service(
             group_pb.DESCRIPTOR.services_by_name["GroupService"].full_name,
             group_grpc.add_GroupServiceServicer_to_server,
-            group_grpc.GroupServiceServicer(),
+            groups,
         ),
         Service(
             model_pb.DESCRIPTOR.services_by_name["ModelService"].full_name,
             model_grpc.add_ModelServiceServicer_to_server,
             models,
+        ),
+        Service(
+            prompt_pb.DESCRIPTOR.services_by_name["PromptService"].full_name,
+            prompt_grpc.add_PromptServiceServicer_to_server,
+            prompts,
         ),
         Service(
             turn_pb.DESCRIPTOR.services_by_name["TurnService"].full_name,

@@ -10,24 +10,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from strata.agent_loop.domain.agents import Agent
+from strata.agent_loop.domain.file_limits import FileLimits, file_limits_of
 from strata.agent_loop.domain.tool_rules import rules_in_force
-from strata.agent_loop.loop.gauge import Gauge
+from strata.agent_loop.loop.gauge import FILES_SHARE, MESSAGES_SHARE, Gauge
+from strata.agent_loop.loop.memory_view import shows_line_numbers
 from strata.agent_loop.loop.ports import BoundModel, PromptLimit
-from strata.agent_loop.loop.steps import shows_line_numbers
 from strata.agent_loop.models.domain import ToolSchema
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
-from strata.agent_loop.prompts.system_message import ArchivalStats, Metadata, assemble
+from strata.agent_loop.prompts.system_message import (
+    ArchivalStats,
+    Metadata,
+    archival_lines,
+    assemble,
+)
 from strata.shared.clock import Clock
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.errors import (
+    FailedPreconditionError,
+    FieldViolation,
+    InvalidArgumentError,
+    Reason,
+)
 from strata.shared.tool_rules import rule_element
 
-MESSAGES_SHARE = 0.1
-"""Share of the usable prompt that memory never takes: without it nothing could be said."""
+SMALLEST_FILE_BYTES = 200
+"""What an open file takes of a prompt at least: its element, its name and one line."""
 
 # What tool rules take around their sentences and at least for each, as core memory writes them.
 _RULES_BYTES, _RULE_BYTES = 220, 120
-# Counts in the metadata as they are after years; the tags of archival memory are not foreseen.
-_LONG_LIVED = ArchivalStats(passage_count=1_000_000)
+# Counts in the metadata as they are after years; the tags, at most `TAGS_BYTES`, are not
+# foreseen: they are taken from the share of the messages.
+_LONG_LIVED = archival_lines(ArchivalStats(passage_count=1_000_000), ())
 _HIDDEN = 1_000_000
 
 
@@ -41,6 +53,7 @@ class PromptBudget:
         usable: Bytes that a prompt may have.
         fixed: Bytes of system prompt, metadata, tool rules and tools.
         line_numbers: The model sees its memory with line numbers.
+        files: How many files may be open and how much of each is shown.
     """
 
     agent_id: str
@@ -48,6 +61,7 @@ class PromptBudget:
     usable: int
     fixed: int
     line_numbers: bool
+    files: FileLimits
 
     @property
     def memory_bytes(self) -> int:
@@ -55,9 +69,51 @@ class PromptBudget:
         return self.usable - int(self.usable * MESSAGES_SHARE) - self.fixed
 
     @property
+    def files_bytes(self) -> int:
+        """Bytes that blocks and open files may take together when a file is opened."""
+        return self.usable - int(self.usable * FILES_SHARE) - self.fixed
+
+    def check_file_limits(self, agent: Agent) -> None:
+        """Refuses limits of open files that an agent sets and that can never be used.
+
+        A single file may take all that is left for files, and many small ones may be open, so
+        only limits are refused that not even one file or the smallest files would fit into.
+
+        Raises:
+            InvalidArgumentError: ``INVALID_FIELD``; it names the largest value that fits.
+        """
+        left = max(0, self.files_bytes)
+        most = {
+            "max_files_open": (agent.max_files_open, left // SMALLEST_FILE_BYTES),
+            "per_file_view_window_char_limit": (agent.per_file_view_window_char_limit, left),
+        }
+        violations = [
+            FieldViolation(
+                field,
+                f"is {wanted}, but a context window of {self.context_window} tokens has room for "
+                f"{largest} at most beside system prompt, tools and conversation; 0 derives it "
+                "from the context window",
+            )
+            for field, (wanted, largest) in most.items()
+            if wanted > max(1, largest)
+        ]
+        if violations:
+            raise InvalidArgumentError(
+                "; ".join(f"{each.field} {each.description}" for each in violations) + ".",
+                violations=violations,
+            )
+
+    @property
     def limit(self) -> PromptLimit:
         """What core memory is told."""
-        return PromptLimit(max(0, self.memory_bytes), self.line_numbers)
+        return PromptLimit(
+            max(0, self.memory_bytes),
+            self.line_numbers,
+            # 0 would mean that it is not known.
+            max(1, self.files_bytes),
+            self.files.max_open,
+            self.files.view_chars,
+        )
 
     def leaves_less_than(self, other: PromptBudget) -> bool:
         """Says whether memory has less room by this budget than by another one."""
@@ -113,6 +169,7 @@ def budget_of(
         usable=int(gauge.max_bytes),
         fixed=system + tools_bytes(tools) + _rules_bytes(agent),
         line_numbers=shows_line_numbers(agent, bound),
+        files=file_limits_of(agent, bound.settings.context_window),
     )
 
 

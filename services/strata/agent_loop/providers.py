@@ -5,24 +5,33 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from strata.agent_loop.domain.agents import ModelConfig
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.keys import Keyring
 from strata.agent_loop.loop.ports import BoundModel
 from strata.agent_loop.models.domain import DEFAULT_CONTEXT_WINDOW
-from strata.agent_loop.models.errors import ModelError, ModelErrorKind, UnknownModelError
+from strata.agent_loop.models.errors import (
+    ModelError,
+    ModelErrorKind,
+    UnknownModelError,
+    naming_key,
+)
 from strata.agent_loop.models.factory import EndpointModels, ModelFactory
+from strata.agent_loop.models.probing import Finding, ask_model, ask_server, documented
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 
 HOW_TO_CONFIGURE = (
-    "No chat model is configured. Set OPENAI_API_KEY or ANTHROPIC_API_KEY, or set"
-    " STRATA_AGENT_LOOP_OPENAI_BASE_URL to the address of a local server such as Ollama"
-    " (http://127.0.0.1:11434/v1), and start Strata again. Messages are stored meanwhile."
+    "No chat model is configured. Set OPENAI_API_KEY, ANTHROPIC_API_KEY or the key of another known"
+    " service, such as MISTRAL_API_KEY or GROQ_API_KEY, or set OLLAMA_BASE_URL to the address of"
+    " Ollama (http://127.0.0.1:11434/v1) or STRATA_AGENT_LOOP_OPENAI_BASE_URL to that of any"
+    " compatible server, and start Strata again. Messages are stored meanwhile."
 )
 _LISTING_SECONDS = 60.0
 _MAX_DEFAULTS = 100
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +63,16 @@ class ModelProvider:
         # What an endpoint lists may depend on the key that it is asked with.
         self._defaults: dict[tuple[ModelEndpoint, ...], _Default] = {}
 
-    async def bind(self, config: ModelConfig, keys: Sequence[SealedKey] = ()) -> BoundModel:
+    async def bind(
+        self, config: ModelConfig, keys: Sequence[SealedKey] = (), *, as_fallback: bool = False
+    ) -> BoundModel:
         """Chooses the model of an agent and opens what it needs.
 
         Args:
             config: What the agent says of its model.
             keys: The stored keys of the agent and of its project; they go before the settings'.
+            as_fallback: The agent's settings were made for another model: where more is known
+                of the limits of this one, they are kept to.
 
         Raises:
             ModelError: NOT_CONFIGURED, or AUTHENTICATION if a stored key cannot be opened; the
@@ -71,13 +84,15 @@ class ModelProvider:
         key = self._keyring.open_for(handle.partition("/")[0], keys)
         settings = self._registry.with_keys(key).resolve(
             handle,
-            context_window=config.context_window or self._window_of(handle),
-            max_tokens=config.max_output_tokens,
+            context_window=self._window_of(handle, config.context_window, as_fallback),
+            max_tokens=self._output_limit(handle, config.max_output_tokens),
             temperature=config.temperature,
             parallel_tool_calls=config.parallel_tool_calls,
-            reasoning_effort=config.reasoning_effort,
+            # The wire form of "none" is each provider's own way to turn reasoning off.
+            reasoning_effort="none" if config.enable_reasoner is False else config.reasoning_effort,
             max_reasoning_tokens=config.max_reasoning_tokens,
             structured_tools=config.structured_tools,
+            has_fallback=bool(config.fallback_models),
         )
         await self._factory.preload([settings.endpoint_type])
         return BoundModel(self._factory.model(settings), settings)
@@ -102,6 +117,39 @@ class ModelProvider:
             raise InvalidArgumentError(
                 error.message, violations=[FieldViolation(field, error.message)]
             ) from error
+
+    async def check_listed(
+        self, handle: str, keys: Sequence[SealedKey] = (), field: str = "model.handle"
+    ) -> None:
+        """Refuses a handle that `check` lets pass, if its provider says that it has no such model.
+
+        The provider is asked for its list, and for the one model if that is not in the list, since
+        some providers take aliases that they do not list. A model that is configured by name is not
+        asked about, and a provider that cannot be asked refuses nothing.
+
+        Args:
+            handle: ``provider/model``; an empty one passes.
+            keys: The stored keys to ask with.
+            field: Where the handle is in the request.
+
+        Raises:
+            InvalidArgumentError: INVALID_FIELD; it names models that the provider has.
+        """
+        name, _, model = handle.partition("/")
+        endpoint = next((each for each in self._endpoints(keys) if each.name == name), None)
+        if endpoint is None or endpoint.models or handle == self._registry.default_handle:
+            return
+        [listed] = await self._factory.list_models([endpoint])
+        names = [each.model for each in listed.models]
+        if not names or model in names or await self._factory.has_model(endpoint, model):
+            return
+        near = get_close_matches(model, names, n=_MOST_NAMED, cutoff=0.3) or names[:_MOST_NAMED]
+        problem = f"{name} has no model {model!r}; it lists {', '.join(map(endpoint.handle, near))}"
+        raise InvalidArgumentError(
+            f"{field}: {problem}. If it serves the model without listing it, the operator can name"
+            " it in `models` of the endpoint (STRATA_AGENT_LOOP_MODEL_ENDPOINTS).",
+            violations=[FieldViolation(field, problem)],
+        )
 
     async def default_handle(self, keys: Sequence[SealedKey] = ()) -> str:
         """Returns the handle that is used where an agent names none; empty if there is none.
@@ -132,6 +180,49 @@ class ModelProvider:
         self._defaults[endpoints] = _Default(handles[0] if handles else "", time.monotonic())
         return listed
 
+    async def probe(
+        self, handle: str, keys: Sequence[SealedKey] = (), *, ask: bool = True
+    ) -> tuple[list[Finding], list[str]]:
+        """Finds out what can be known of a model now.
+
+        Args:
+            handle: ``provider/model``.
+            keys: The stored keys to ask with.
+            ask: Also send tiny requests to the model.
+
+        Returns:
+            What was found, and what could not be asked, in sentences.
+
+        Raises:
+            InvalidArgumentError: INVALID_FIELD: there is no such endpoint.
+        """
+        name, _, model = handle.partition("/")
+        endpoint = next((each for each in self._endpoints(keys) if each.name == name), None)
+        if endpoint is None or not model:
+            known = ", ".join(each.name for each in self._registry.endpoints) or "none"
+            problem = f"there is no model {handle!r}; model endpoints: {known}"
+            raise InvalidArgumentError(
+                f"handle: {problem}.", violations=[FieldViolation("handle", problem)]
+            )
+        found, problems = documented(endpoint, model), []
+        [listed] = await self._factory.list_models([endpoint])
+        windows = {each.model: each.context_window for each in listed.models}
+        if listed.error is not None:
+            problems.append(f"The list of models could not be read: {listed.error.message}")
+        elif model not in windows:
+            problems.append(f"{name} does not list the model.")
+        if window := windows.get(model):
+            found.append(Finding("context window", f"{window:,} tokens", "list of models", window))
+        found += await ask_server(endpoint, model)
+        if ask:
+            try:
+                bound = await self.bind(ModelConfig(handle=handle), keys)
+                found += await ask_model(bound.chat)
+            except ModelError as error:
+                told = naming_key(error, endpoint.key_described)
+                problems.append(f"The model does not answer: {told.message}")
+        return found, problems
+
     def _endpoints(self, keys: Sequence[SealedKey]) -> tuple[ModelEndpoint, ...]:
         return tuple(self._registry.with_keys(self._keyring.open_all(keys)).endpoints)
 
@@ -140,6 +231,19 @@ class ModelProvider:
         """The configured endpoints."""
         return self._registry
 
-    def _window_of(self, handle: str) -> int:
-        """The model's window, as far as known, and at most the default of an agent."""
-        return min(self._registry.resolve(handle).context_window, DEFAULT_CONTEXT_WINDOW)
+    def _window_of(self, handle: str, wanted: int | None, as_fallback: bool) -> int:
+        """Returns the window that an agent has: what it wants, else the default of agents.
+
+        The model's own is the upper bound of the default, and for a fallback model of both.
+        """
+        endpoint = self._registry.endpoint_of(handle)
+        known = endpoint.window_of(handle.partition("/")[2]) if endpoint is not None else None
+        if wanted is not None and not (as_fallback and known):
+            return wanted
+        return min(wanted or DEFAULT_CONTEXT_WINDOW, known or DEFAULT_CONTEXT_WINDOW)
+
+    def _output_limit(self, handle: str, wanted: int | None) -> int | None:
+        """Returns the limit of a reply: providers refuse a request for more than a model gives."""
+        endpoint = self._registry.endpoint_of(handle)
+        known = endpoint.known(handle.partition("/")[2]) if endpoint is not None else None
+        return min(wanted, known.max_output_tokens) if wanted and known else wanted

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from strata.agent_loop.models.domain import DEFAULT_CONTEXT_WINDOW, EndpointType, Timeouts
+from strata.agent_loop.models.dialects.table import dialect_of
+from strata.agent_loop.models.domain import (
+    DEFAULT_ENDPOINT_TYPE,
+    EndpointType,
+    Timeouts,
+)
+from strata.agent_loop.models.presets.base import Preset
+from strata.agent_loop.models.presets.fields import settings_of_presets
+from strata.agent_loop.models.presets.table import PRESETS, preset_of
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.shared.secrets import Envelope, open_envelope
-from strata.shared.settings import RoomSettings, room_config
+from strata.shared.settings import MIB, RoomSettings, room_config
+from strata.shared.web.addresses import read_networks
 
-# Used where a key is given and nothing else. Anything newer is one setting away.
-_OPENAI_DEFAULT = "gpt-4.1-mini"
-_ANTHROPIC_DEFAULT = "claude-sonnet-4-5"
+if TYPE_CHECKING:
+
+    class _PresetSettings(RoomSettings): ...
+else:
+    _PresetSettings = settings_of_presets()
 
 
 class EndpointSettings(BaseModel):
@@ -22,46 +34,78 @@ class EndpointSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(description="First part of the handles of its models.")
-    type: EndpointType = Field(default=EndpointType.OPENAI, description="The wire protocol.")
+    preset: str = Field(
+        default="",
+        description="Known service that it is, by name: its address, wire protocol and particular"
+        " needs are taken from there, unless set here.",
+    )
+    type: EndpointType = Field(
+        default="", description='The wire protocol; by default that of the preset, or "openai".'
+    )
     base_url: str = Field(default="", description="Root of the API; empty for the provider's own.")
     api_key: str = Field(default="", repr=False, description="Empty for a server without keys.")
     models: tuple[str, ...] = Field(
         default=(), description="Models that may be used; empty leaves that to the endpoint."
     )
-    context_window: int = Field(
-        default=DEFAULT_CONTEXT_WINDOW, gt=0, description="Tokens, where nothing else is known."
+    context_window: int | None = Field(
+        default=None,
+        gt=0,
+        description="Tokens of the context window of its models, where the server does not say;"
+        " empty if unknown, which is taken as 32000.",
     )
     temperature: float | None = Field(default=0.7, description="Default of its models.")
     structured_tools: bool = Field(
         default=False, description="Offer tools as constrained JSON, for small local models."
+    )
+    images: bool = Field(
+        default=True,
+        description="Show images to its models; otherwise a text takes the place of each.",
     )
     first_event_timeout_s: float = Field(
         default=60.0, gt=0, description="Seconds until the first piece of a reply."
     )
     total_timeout_s: float = Field(default=600.0, gt=0, description="Seconds for a whole reply.")
 
+    @field_validator("preset")
+    @classmethod
+    def _check_preset(cls, name: str) -> str:
+        return preset_of(name).name if name else ""
+
+    @field_validator("type")
+    @classmethod
+    def _check_type(cls, name: str) -> str:
+        return dialect_of(name).name if name else ""
+
     def endpoint(self) -> ModelEndpoint:
-        """Returns the endpoint."""
+        """Returns the endpoint.
+
+        Raises:
+            ValueError: The address lacks what the wire protocol needs; it says what.
+        """
+        preset = PRESETS.get(self.preset)
         timeouts = Timeouts(first_event=self.first_event_timeout_s, total=self.total_timeout_s)
+        kind = self.type or (preset.dialect if preset else DEFAULT_ENDPOINT_TYPE)
+        base_url = self.base_url or (preset.base_url if preset else "")
+        try:
+            dialect_of(kind).check_address(base_url)
+        except ValueError as error:
+            raise ValueError(f"model endpoint {self.name!r}: {error}") from error
         return ModelEndpoint(
             name=self.name,
-            type=self.type,
-            base_url=self.base_url,
+            type=kind,
+            base_url=base_url,
+            preset=self.preset,
             api_key=self.api_key,
             models=self.models,
             context_window=self.context_window,
             temperature=self.temperature,
             structured_tools=self.structured_tools,
+            images=self.images,
             timeouts=timeouts,
         )
 
 
-def _either(name: str) -> AliasChoices:
-    """The room's own variable, or the one that the provider's tools use."""
-    return AliasChoices(f"STRATA_AGENT_LOOP_{name}", name, name.lower())
-
-
-class AgentLoopSettings(RoomSettings):
+class AgentLoopSettings(_PresetSettings):
     """What the agent loop can be told from outside."""
 
     model_config = room_config("agent_loop")
@@ -74,6 +118,12 @@ class AgentLoopSettings(RoomSettings):
     journal_days: int = Field(
         default=2, gt=0, description="Days for which the journal of a run is kept."
     )
+    finish_step_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="How long a step may go on after the gateway that asked for it is gone. What is"
+        " finished in this time is not asked of the model, or done by a tool, a second time.",
+    )
     approval_timeout_s: int = Field(
         default=24 * 3600,
         gt=0,
@@ -85,27 +135,32 @@ class AgentLoopSettings(RoomSettings):
     model_endpoints: tuple[EndpointSettings, ...] = Field(
         default=(), description="Endpoints as a JSON list, best first."
     )
-    openai_api_key: str = Field(
-        default="",
-        repr=False,
-        validation_alias=_either("OPENAI_API_KEY"),
-        description='Key of the endpoint "openai"; OPENAI_API_KEY is read too.',
+    image_cache_bytes: int = Field(
+        default=64 * MIB,
+        ge=0,
+        description="Memory for images that were shown lately; others are read from recall again.",
     )
-    openai_base_url: str = Field(
-        default="",
-        validation_alias=_either("OPENAI_BASE_URL"),
-        description='Root of the endpoint "openai"; any compatible server.',
+    fetch_images: bool = Field(
+        default=True,
+        description="Fetch images that clients name by URL; otherwise a text takes their place.",
     )
-    anthropic_api_key: str = Field(
-        default="",
-        repr=False,
-        validation_alias=_either("ANTHROPIC_API_KEY"),
-        description='Key of the endpoint "anthropic"; ANTHROPIC_API_KEY is read too.',
+    image_fetch_timeout_s: float = Field(
+        default=15.0, gt=0, description="Seconds to fetch an image that a client names by URL."
     )
-    anthropic_base_url: str = Field(
-        default="",
-        validation_alias=_either("ANTHROPIC_BASE_URL"),
-        description='Root of the endpoint "anthropic".',
+    image_private_networks: tuple[str, ...] = Field(
+        default=(),
+        description="Private networks that such images may be fetched from as well, as a JSON list"
+        ' of CIDR blocks: ["10.1.0.0/16"]. By default only public addresses are reached.',
+    )
+    image_ports: tuple[int, ...] = Field(
+        default=(443,), description="Ports that such images may be fetched from, as a JSON list."
+    )
+
+    prompts_path: Path | None = Field(
+        default=None,
+        description="Folder of further system prompts, one UTF-8 file `<key>.txt` each, that agents"
+        " of all projects can be created with by key. It is read when a prompt is asked for, so a"
+        " new file needs no restart.",
     )
 
     master_keys: tuple[SecretStr, ...] = Field(
@@ -116,6 +171,12 @@ class AgentLoopSettings(RoomSettings):
     master_keys_file: Path | None = Field(
         default=None, description="File to read those keys from instead, one per line."
     )
+
+    @field_validator("image_private_networks")
+    @classmethod
+    def _check_networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+        read_networks(networks)
+        return networks
 
     def envelope(self) -> Envelope | None:
         """Returns what seals model keys; None if there is no master key.
@@ -128,39 +189,36 @@ class AgentLoopSettings(RoomSettings):
         return open_envelope(keys, self.master_keys_file)
 
     def registry(self) -> ModelRegistry:
-        """Returns the endpoints: those listed, then OpenAI's and Anthropic's from their keys.
+        """Returns the endpoints: those listed, then the known services that settings name.
 
         Raises:
             ValueError: A name is wrong or occurs twice.
         """
         endpoints = [given.endpoint() for given in self.model_endpoints]
         names = {endpoint.name for endpoint in endpoints}
-        usual = (self._openai(), self._anthropic())
+        usual = map(self._endpoint_of, PRESETS.values())
         endpoints += [found for found in usual if found is not None and found.name not in names]
         return ModelRegistry(endpoints, self._default(endpoints))
 
-    def _openai(self) -> ModelEndpoint | None:
-        if not self.openai_api_key and not self.openai_base_url:
+    def _endpoint_of(self, preset: Preset) -> ModelEndpoint | None:
+        key: str = getattr(self, preset.key_field)
+        base_url: str = getattr(self, preset.base_url_field)
+        options: dict[str, str] = {
+            option.name: getattr(self, preset.option_field(option))
+            for option in preset.address_options
+        }
+        by_option = any(o.configures and options[o.name] for o in preset.address_options)
+        if not (by_option or preset.is_configured(key, base_url)):
             return None
-        return ModelEndpoint(
-            "openai", EndpointType.OPENAI, self.openai_base_url, self.openai_api_key
-        )
-
-    def _anthropic(self) -> ModelEndpoint | None:
-        if not self.anthropic_api_key:
-            return None
-        return ModelEndpoint(
-            "anthropic", EndpointType.ANTHROPIC, self.anthropic_base_url, self.anthropic_api_key
-        )
+        address = preset.address(base_url or preset.base_url, options)
+        dialect_of(preset.dialect).check_address(address)
+        return ModelEndpoint(preset.name, preset.dialect, address, key, preset=preset.name)
 
     def _default(self, endpoints: list[ModelEndpoint]) -> str:
         if self.default_model or not endpoints:
             return self.default_model
         first = endpoints[0]
-        if first.models or first.base_url:
+        preset = PRESETS.get(first.preset or first.type)
+        if preset is None or first.models or first.base_url != preset.base_url:
             return ""
-        usual = {
-            EndpointType.OPENAI: _OPENAI_DEFAULT,
-            EndpointType.ANTHROPIC: _ANTHROPIC_DEFAULT,
-        }
-        return first.handle(usual[first.type])
+        return first.handle(preset.default_model) if preset.default_model else ""

@@ -28,7 +28,11 @@ from strata.shared.errors import (
     Reason,
 )
 from strata.shared.ids import check_id, new_id
+from strata.shared.names import name_problems
+from strata.shared.one_line import is_one_line
 
+BYTES_PER_TOKEN = 16
+"""Most bytes that a token of a stored text may stand for; texts of people have 3 to 6."""
 MAX_QUERY_CHARS = 10_000
 MAX_TAGS = 64
 MAX_TAG_CHARS = 128
@@ -201,9 +205,25 @@ def to_place(archive_id: str, agent_id: str) -> Place:
 def checked_tokens(text: str, count_tokens: Callable[[str], int], limit: int) -> int:
     """Returns the tokens of a text.
 
+    A text has a limit of bytes as well: white space has no tokens.
+
+    Args:
+        text: The text.
+        count_tokens: See `Embedder.limit_tokens`.
+        limit: Most tokens.
+
     Raises:
         FailedPreconditionError: ``TOKEN_LIMIT_EXCEEDED``.
     """
+    most = limit * BYTES_PER_TOKEN
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > most:
+        raise FailedPreconditionError(
+            f"Archival memory content exceeds the limit of {most} bytes (found {size} bytes);"
+            " store it in parts",
+            reason=Reason.TOKEN_LIMIT_EXCEEDED,
+            metadata={"limit_bytes": most, "bytes": size},
+        )
     tokens = count_tokens(text)
     if tokens > limit:
         raise FailedPreconditionError(
@@ -224,8 +244,28 @@ def text_violations(field: str, text: str) -> list[FieldViolation]:
     return []
 
 
+def new_tag_violations(field: str, tags: Iterable[str]) -> list[FieldViolation]:
+    """Returns what is wrong with the tags of a passage that is to be stored.
+
+    They are shown to models in one line, so each must be one line.
+    """
+    tags = list(tags)
+    found = tag_violations(field, tags)
+    if found:
+        return found
+    return [
+        FieldViolation(
+            f"{field}[{index}]",
+            f"must be one line of 1 to {MAX_TAG_CHARS} characters, without line ends, control"
+            " characters and characters that change the direction of writing",
+        )
+        for index, tag in enumerate(tags)
+        if not is_one_line(tag)
+    ]
+
+
 def tag_violations(field: str, tags: Iterable[str]) -> list[FieldViolation]:
-    """Returns what is wrong with tags."""
+    """Returns what is wrong with tags to look for; older passages may have any characters."""
     tags = list(tags)
     if len(tags) > MAX_TAGS:
         return [FieldViolation(field, f"must not be more than {MAX_TAGS}")]
@@ -237,9 +277,9 @@ def tag_violations(field: str, tags: Iterable[str]) -> list[FieldViolation]:
 
 
 def _name_violations(name: str) -> list[FieldViolation]:
-    if not name.strip() or len(name) > MAX_NAME_CHARS or "\x00" in name:
-        return [FieldViolation("name", f"must be 1 to {MAX_NAME_CHARS} characters without NUL")]
-    return []
+    if not name:
+        return [FieldViolation("name", "must not be empty")]
+    return [FieldViolation("name", problem) for problem in name_problems(name, most=MAX_NAME_CHARS)]
 
 
 def check_request_id(request_id: str) -> str:

@@ -26,7 +26,7 @@ def to_chunks(
     Args:
         wires: As sent.
         first: The ordinal that is next.
-        count_tokens: As the embedding model counts.
+        count_tokens: See `Embedder.limit_tokens`.
         limit: Most tokens of a chunk.
 
     Raises:

@@ -14,10 +14,10 @@ from strata.archival.convert import (
     check_tags,
     checked_time,
     checked_tokens,
+    new_tag_violations,
     origin_to_proto,
     passage_to_proto,
     refuse,
-    tag_violations,
     text_violations,
     to_place,
     to_request,
@@ -52,7 +52,7 @@ class PassageReader:
     """Checks new texts and finds out about them what is stored with them.
 
     Args:
-        count_tokens: Counts as the embedding model does.
+        count_tokens: See `Embedder.limit_tokens`.
         token_limit: Most tokens of one passage.
     """
 
@@ -111,7 +111,7 @@ class PassageReader:
 def _passage_violations(place: str, wire: pb.NewPassage) -> list[FieldViolation]:
     violations = [
         *text_violations(f"{place}.text", wire.text),
-        *tag_violations(f"{place}.tags", wire.tags),
+        *new_tag_violations(f"{place}.tags", wire.tags),
         *_metadata_violations(f"{place}.metadata", wire.metadata),
         *_origin_violations(f"{place}.origin", wire.origin),
         *_vector_violations(place, wire),
@@ -145,7 +145,7 @@ def check_change(request: pb.UpdatePassageRequest) -> None:
     """
     check_id(request.passage_id, "passage", field="passage_id")
     violations = [
-        *tag_violations("tags", request.tags),
+        *new_tag_violations("tags", request.tags),
         *_metadata_violations("metadata", request.metadata),
         *_author_violations(request.origin, request.reason),
     ]

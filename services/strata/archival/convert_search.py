@@ -12,6 +12,8 @@ from strata.archival.convert import (
 )
 from strata.archival.domain.passages import TagMatch
 from strata.archival.domain.searching import Answer, Exclusion, Found, Search
+from strata.shared.blank_text import BLANK, is_blank
+from strata.shared.db import rows_that_fit
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
 from strata.shared.reranking import Outcome, Report
@@ -42,6 +44,8 @@ def to_search(request: pb.SearchPassagesRequest) -> Search:
     violations: list[FieldViolation] = []
     if bool(request.agent_id) == bool(request.archive_ids):
         violations.append(FieldViolation("agent_id", "set exactly one of agent_id and archive_ids"))
+    if is_blank(request.query):
+        violations.append(FieldViolation("query", BLANK))
     if len(request.query) > MAX_QUERY_CHARS:
         violations.append(FieldViolation("query", f"must not exceed {MAX_QUERY_CHARS} characters"))
     if request.top_k < 0:
@@ -79,9 +83,9 @@ def to_search(request: pb.SearchPassagesRequest) -> Search:
 
 
 def answer_to_proto(answer: Answer) -> pb.SearchPassagesResponse:
-    """Returns the wire form of what a search gave."""
+    """Returns the wire form of what a search gave: of the hits as many as fit into a message."""
     return pb.SearchPassagesResponse(
-        hits=[_hit(found) for found in answer.hits],
+        hits=[_hit(found) for found in answer.hits[: rows_that_fit(answer.hits)]],
         exclusions=[_exclusion(each) for each in answer.exclusions],
         spoken_times=[_spoken_time(each) for each in answer.spoken_times],
         reranking=None if answer.reranking is None else _reranking(answer.reranking),

@@ -172,6 +172,7 @@ class PassageIndex:
         limit: int,
         spoken: Sequence[TimeRange] = (),
         *,
+        weak: bool = False,
         after: Moment | None = None,
     ) -> list[Hit]:
         """See `TextIndex.search`; what was stored at a time that is spoken of comes first.
@@ -196,11 +197,24 @@ class PassageIndex:
                 prefer=prefer,
                 within=one,
                 uncut=several,
+                weak=weak,
                 after=after,
             )
 
         found = await asyncio.gather(*(ask(model) for model in groups))
         return joined(found, limit) if several else [hit for each in found for hit in each]
+
+    async def has_unknown_words(
+        self, project_id: str, query: str, archive_ids: Sequence[str]
+    ) -> bool:
+        """See `TextIndex.has_unknown_words`; whether any model of the archives lacks a word."""
+        for model in await self._by_model(project_id, archive_ids):
+            texts, one = self.texts, None
+            if model:
+                texts, one = self.own_texts, self.generation_of(model)
+            if await texts.has_unknown_words(query, within=one):
+                return True
+        return False
 
     async def _by_model(
         self, project_id: str, archive_ids: Sequence[str]
@@ -279,6 +293,10 @@ class ChunkIndex:
         """
         await self.texts.remove_where(project_id, Where(eq={"set_id": set_id}))
 
+    async def has_unknown_words(self, query: str) -> bool:
+        """See `TextIndex.has_unknown_words`."""
+        return await self.texts.has_unknown_words(query)
+
     async def search(
         self,
         project_id: str,
@@ -286,11 +304,12 @@ class ChunkIndex:
         folder_ids: Sequence[str],
         limit: int,
         *,
+        weak: bool = False,
         after: Moment | None = None,
     ) -> list[Hit]:
         """See `TextIndex.search`."""
         where = Where(any_of={"folder_id": folder_ids})
-        return await self.texts.search(project_id, query, where, limit, after=after)
+        return await self.texts.search(project_id, query, where, limit, weak=weak, after=after)
 
 
 def _where(within: Filter) -> Where:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
@@ -35,7 +36,9 @@ from strata.archival.store import (
     PostgresPassageStore,
     ReceiptLog,
 )
+from strata.shared.auth import TokenVerifier
 from strata.shared.db import Database
+from strata.shared.interceptors.auth import BoundKeys, TokenAuthenticator
 from strata.shared.reranking.opening import open_reranking
 from strata.shared.room import Room, Service, Wiring
 from strata.shared.server import run_room
@@ -43,6 +46,12 @@ from strata.shared.server import run_room
 NAME = "archival"
 # The indexer and the reindexer hold a claim each, and write beside it.
 _WORKER_POOL = 5
+_FILE_INDEX = file_pb.DESCRIPTOR.services_by_name["FileIndexService"]
+# Core memory searches with the token of its caller.
+_FOR_FILE_WORKER = frozenset(
+    f"/{_FILE_INDEX.full_name}/{_FILE_INDEX.methods_by_name[method].name}"
+    for method in ("IndexFile", "GetFileProgress", "DropFiles")
+)
 
 
 async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStack) -> Room:
@@ -128,7 +137,7 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
                 AgentArchiveServicer(archives, indexer.wake),
             ),
             Service(
-                file_pb.DESCRIPTOR.services_by_name["FileIndexService"].full_name,
+                _FILE_INDEX.full_name,
                 file_grpc.add_FileIndexServiceServicer_to_server,
                 FileIndexServicer(
                     chunks,
@@ -145,7 +154,15 @@ async def build(settings: ArchivalSettings, wiring: Wiring, stack: AsyncExitStac
             log.keep_forgetting,
             expiry.keep_destroying,
         ],
+        authenticator=TokenAuthenticator(wiring.verifier, _workers(settings, wiring)),
     )
+
+
+def _workers(settings: ArchivalSettings, wiring: Wiring) -> Sequence[BoundKeys]:
+    keys = settings.worker_keys()
+    if not keys:
+        return ()
+    return (BoundKeys(TokenVerifier(keys, clock=wiring.clock), _FOR_FILE_WORKER),)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from strata.archival.domain.chunks import FileChunkStore, FoundChunk
+from strata.archival.domain.chunks import FileChunkStore, FoundChunk, FoundChunks
 from strata.archival.domain.passages import Filter, Passage
 from strata.archival.domain.searching import Answer, Exclusion, Found, Search, exclusions
 from strata.archival.domain.store import PassageStore
@@ -57,9 +57,10 @@ class PassageSearch:
         found = await self._find(search, search.within(archives), spoken, depth)
         ranked, report = await self._reranking.order(search.query, found, lambda each: each.text)
         left_out: tuple[Exclusion, ...] = ()
-        if search.explain and search.has_conditions:
-            everything = await self._find(search, Filter(tuple(archives)), spoken, search.top_k)
-            left_out = exclusions(search, [passage for passage, _ in everything])
+        if search.explain:
+            everywhere = Filter(tuple(archives))
+            everything = await self._find(search, everywhere, spoken, search.top_k, weak=True)
+            left_out = exclusions(search, everything)
         hits = tuple(
             Found(
                 each.item,
@@ -76,12 +77,21 @@ class PassageSearch:
         return Answer(hits, left_out, spoken, report)
 
     async def _find(
-        self, search: Search, within: Filter, spoken: Sequence[TimeRange], limit: int
+        self,
+        search: Search,
+        within: Filter,
+        spoken: Sequence[TimeRange],
+        limit: int,
+        *,
+        weak: bool = False,
     ) -> list[tuple[Passage, Place]]:
+        unknown = await self._index.has_unknown_words(
+            current_project(), search.query, within.archive_ids
+        )
         found = await find(
-            partial(self._store.look, search.query, within, limit),
+            partial(self._store.look, search.query, within, limit, all_words=unknown),
             lambda after: self._index.search(
-                current_project(), search.query, within, limit, spoken, after=after
+                current_project(), search.query, within, limit, spoken, weak=weak, after=after
             ),
             partial(self._store.by_words, search.query, within, limit),
         )
@@ -90,6 +100,7 @@ class PassageSearch:
             found.by_id,
             [(passage.id, passage, score) for passage, score in found.by_words],
             lambda passage: WHEN_WEIGHT * len(_of_that_time(passage, spoken)),
+            unknown_words=unknown,
         )
         return ranked[:limit]
 
@@ -101,14 +112,29 @@ class FileChunkSearch:
         self._store = store
         self._index = index
 
-    async def search(self, folder_ids: Sequence[str], query: str, limit: int) -> list[FoundChunk]:
-        """Returns the best chunks of the files in some folders, best first."""
+    async def search(
+        self, folder_ids: Sequence[str], query: str, limit: int, *, explain: bool = False
+    ) -> FoundChunks:
+        """Returns the best chunks of the files in some folders.
+
+        Args:
+            folder_ids: The folders.
+            query: What to look for.
+            limit: Most chunks to return.
+            explain: Count what is below the floor.
+        """
         if not folder_ids:
-            return []
+            return FoundChunks()
+        unknown = await self._index.has_unknown_words(query)
         found = await find(
-            partial(self._store.look, query, folder_ids, limit),
+            partial(self._store.look, query, folder_ids, limit, all_words=unknown),
             lambda after: self._index.search(
-                current_project(), query, folder_ids, limit * _CHUNK_MARGIN, after=after
+                current_project(),
+                query,
+                folder_ids,
+                limit * _CHUNK_MARGIN,
+                weak=explain,
+                after=after,
             ),
             partial(self._store.by_words, query, folder_ids, limit),
         )
@@ -116,8 +142,11 @@ class FileChunkSearch:
             found.hits,
             found.by_id,
             [(stored.key, stored, score) for stored, score in found.by_words],
+            unknown_words=unknown,
         )
-        return [FoundChunk(stored, place.score) for stored, place in ranked[:limit]]
+        hits = [FoundChunk(stored, place.score) for stored, place in ranked if not place.weak]
+        below_floor = sum(place.weak for _, place in ranked[:limit])
+        return FoundChunks(tuple(hits[:limit]), below_floor)
 
 
 def _of_that_time(passage: Passage, spoken: Sequence[TimeRange]) -> list[TimeRange]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import Field
 
 from strata.shared.reranking.opening import RerankingRoomSettings
@@ -14,8 +16,25 @@ class ArchivalSettings(RerankingRoomSettings):
     model_config = room_config("archival")
 
     port: int = Field(default=7604, ge=0, le=65535, description="Port; 0 lets the system choose.")
+    file_worker_public_keys: str = Field(
+        default="",
+        repr=False,
+        description="PEM public keys of core memory's worker, which has files indexed here. Tokens"
+        " that they sign are accepted by the methods for that and by no others. Without any, files"
+        " are not found by meaning.",
+    )
+    file_worker_public_keys_file: Path | None = Field(
+        default=None, description="File to read those keys from instead."
+    )
     pool_size: int = Field(default=10, gt=0, description="Database connections at most.")
-    passage_token_limit: int = Field(default=8192, gt=0, description="Most tokens of one passage.")
+    passage_token_limit: int = Field(
+        default=8192,
+        gt=0,
+        description=(
+            "Most tokens of one passage or chunk of a file, and 16 bytes for each of them. A word "
+            "that the embedding model does not know has a token for every three bytes."
+        ),
+    )
     index_batch: int = Field(default=128, gt=0, description="Passages indexed at a time.")
     index_file_batch: int = Field(
         default=8, gt=0, description="Chunks of files indexed at a time, between passages."
@@ -29,3 +48,9 @@ class ArchivalSettings(RerankingRoomSettings):
     expiry_poll_s: float = Field(
         default=30.0, gt=0, description="Seconds between two looks for expired passages."
     )
+
+    def worker_keys(self) -> str:
+        """Returns the PEM texts of the keys of core memory's worker; empty if there are none."""
+        if self.file_worker_public_keys or self.file_worker_public_keys_file is None:
+            return self.file_worker_public_keys
+        return self.file_worker_public_keys_file.read_text(encoding="ascii")

@@ -69,7 +69,7 @@ async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitSt
     worker = _worker_database(settings, stack)
     index = _file_index(settings, wiring)
     ingest = None if worker is None else _ingest(settings, database, worker, index)
-    files = FileServicer(_file_parts(settings, wiring, database, index, ingest))
+    parts = _file_parts(settings, wiring, database, index, ingest)
     return Room(
         name=NAME,
         services=[
@@ -81,12 +81,12 @@ async def build(settings: CoreMemorySettings, wiring: Wiring, stack: AsyncExitSt
             Service(
                 context_pb.DESCRIPTOR.services_by_name["ContextService"].full_name,
                 context_grpc.add_ContextServiceServicer_to_server,
-                ContextServicer(store, memory),
+                ContextServicer(store, memory, parts.windows),
             ),
             Service(
                 file_pb.DESCRIPTOR.services_by_name["FileService"].full_name,
                 file_grpc.add_FileServiceServicer_to_server,
-                files,
+                FileServicer(parts),
             ),
         ],
         background=_background(settings, worker, ingest),

@@ -20,6 +20,7 @@ from strata.core_memory.domain.core_memory import CoreMemory, Receipt
 from strata.core_memory.domain.history import History
 from strata.core_memory.domain.linting import lint
 from strata.core_memory.domain.ports import BlockStore, ReplayedError
+from strata.core_memory.files.windows import Windows
 from strata.shared.db import Page, decode_page_token, page_limit
 
 Context = Any
@@ -204,9 +205,10 @@ class BlockServicer(pb_grpc.BlockServiceServicer):
 class ContextServicer(context_grpc.ContextServiceServicer):
     """Core memory as the model sees it, and its life with the agent."""
 
-    def __init__(self, store: BlockStore, memory: CoreMemory) -> None:
+    def __init__(self, store: BlockStore, memory: CoreMemory, windows: Windows) -> None:
         self._store = store
         self._memory = memory
+        self._windows = windows
 
     async def Compile(
         self, request: context_pb.CompileRequest, context: Context
@@ -215,6 +217,24 @@ class ContextServicer(context_grpc.ContextServiceServicer):
         query = requests.to_compile(request)
         compiled = await compile_memory(self._store, query)
         return responses.compiled_to_proto(compiled)
+
+    async def CloseFilesToFit(
+        self, request: context_pb.CloseFilesToFitRequest, context: Context
+    ) -> context_pb.CloseFilesToFitResponse:
+        """Closes files until the memory section fits, and renders it."""
+        query, most, preview = requests.to_fit(request)
+        compiled = await compile_memory(self._store, query)
+        closed: list[str] = []
+        if compiled.size > most:
+            excess = compiled.size - most
+            closed = await self._windows.close_to_fit(
+                query.agent_id, query.limits, excess, preview=preview
+            )
+        if closed and not preview:
+            compiled = await compile_memory(self._store, query)
+        return context_pb.CloseFilesToFitResponse(
+            compiled=responses.compiled_to_proto(compiled), closed_files=closed
+        )
 
     async def PrepareAgent(
         self, request: context_pb.PrepareAgentRequest, context: Context
@@ -229,6 +249,13 @@ class ContextServicer(context_grpc.ContextServiceServicer):
         """Says how large the memory of an agent may become."""
         before = await self._memory.limit_prompt(requests.to_limit_prompt(request))
         return responses.limited_to_proto(before)
+
+    async def ShareBlocks(
+        self, request: context_pb.ShareBlocksRequest, context: Context
+    ) -> context_pb.ShareBlocksResponse:
+        """Attaches blocks to several agents."""
+        await self._memory.share(requests.to_share(request))
+        return context_pb.ShareBlocksResponse()
 
     async def ReleaseAgent(
         self, request: context_pb.ReleaseAgentRequest, context: Context

@@ -23,12 +23,13 @@ from strata.recall.domain.messages import (
 from strata.recall.domain.pairs import pair_violations
 from strata.recall.parts import (
     part_from_json,
-    part_to_json,
+    parts_to_json,
     provenance_from_text,
     provenance_to_text,
 )
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
+from strata.shared.images import ImageError, is_image_id
 
 _USAGE_FIELDS = (
     "prompt_tokens",
@@ -108,8 +109,12 @@ def time_or_none(value: Timestamp, present: bool, field: str) -> datetime | None
 
 
 def to_message(wire: common.Message, now: datetime, step: int = 0) -> Message:
-    """Returns the domain form of a message to be stored; NUL characters are replaced."""
-    parts = (part_to_json(part) for part in wire.parts)
+    """Returns the domain form of a message to be stored; NUL characters are replaced.
+
+    Raises:
+        ImageError: The bytes of an image are not an image that is accepted.
+    """
+    parts, images = parts_to_json(wire.parts)
     usage: dict[str, Any] | None = None
     if wire.HasField("usage"):
         usage = {name: getattr(wire.usage, name) for name in _USAGE_FIELDS}
@@ -117,7 +122,7 @@ def to_message(wire: common.Message, now: datetime, step: int = 0) -> Message:
     return Message(
         id=wire.id,
         role=_ROLES[wire.role],
-        parts=tuple(_without_nul(part) for part in parts if part is not None),
+        parts=tuple(_without_nul(part) for part in parts),
         create_time=created or now,
         name=wire.name,
         run_id=wire.run_id,
@@ -129,6 +134,7 @@ def to_message(wire: common.Message, now: datetime, step: int = 0) -> Message:
         provenance=tuple(provenance_to_text(label) for label in wire.provenance),
         pinned=wire.pinned,
         client_message_id=wire.client_message_id,
+        images=images,
     )
 
 
@@ -138,7 +144,8 @@ def to_messages(
     """Returns the domain form of messages to be stored.
 
     Raises:
-        InvalidArgumentError: An id or a role is wrong, or a message is of another run.
+        InvalidArgumentError: An id or a role is wrong, a message is of another run, or an image
+            is not accepted.
     """
     wires = list(wires)
     violations = []
@@ -151,7 +158,13 @@ def to_messages(
         if run_id and wire.run_id != run_id:
             violations.append(FieldViolation(f"{place}.run_id", "must be the run of the request"))
     refuse(violations)
-    return tuple(to_message(wire, now, step) for wire in wires)
+    messages = []
+    for index, wire in enumerate(wires):
+        try:
+            messages.append(to_message(wire, now, step))
+        except ImageError as error:
+            refuse([FieldViolation(f"{field}[{index}].parts", f"hold an image that {error}")])
+    return tuple(messages)
 
 
 def to_open(request: window_pb.OpenWindowRequest, now: datetime) -> tuple[Message, ...]:
@@ -244,6 +257,17 @@ def to_filter(request: message_pb.ListMessagesRequest) -> MessageFilter:
         violations += [
             FieldViolation(name, "needs conversation_id") for name, end in ends.items() if end
         ]
+        violations += [
+            FieldViolation(name, "needs conversation_id")
+            for name in ("from_sequence", "to_sequence")
+            if getattr(request, name)
+        ]
+    if request.from_sequence < 0:
+        violations.append(FieldViolation("from_sequence", "must not be negative"))
+    if request.from_sequence and request.from_message_id:
+        violations.append(FieldViolation("from_sequence", "contradicts from_message_id"))
+    if request.HasField("to_sequence") and request.to_message_id:
+        violations.append(FieldViolation("to_sequence", "contradicts to_message_id"))
     roles = to_roles(request.roles, violations)
     refuse(violations)
     if request.conversation_id:
@@ -263,8 +287,21 @@ def to_filter(request: message_pb.ListMessagesRequest) -> MessageFilter:
         newest_first=request.order == message_pb.LIST_ORDER_NEWEST_FIRST,
         from_id=request.from_message_id,
         to_id=request.to_message_id,
+        from_sequence=request.from_sequence,
+        to_sequence=request.to_sequence if request.HasField("to_sequence") else None,
         pinned_only=request.pinned_only,
     )
+
+
+def to_image_id(request: message_pb.GetImageRequest) -> str:
+    """Returns which image is asked for.
+
+    Raises:
+        InvalidArgumentError: The id is malformed.
+    """
+    if not is_image_id(request.image_id):
+        refuse([FieldViolation("image_id", "must be 64 hexadecimal digits in lower case")])
+    return request.image_id
 
 
 def to_roles(

@@ -18,6 +18,8 @@ from strata.recall.domain.search import (
     SearchHit,
     SearchQuery,
 )
+from strata.shared.blank_text import BLANK, is_blank
+from strata.shared.db import rows_that_fit
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
 from strata.shared.reranking import Outcome, Report
@@ -59,8 +61,8 @@ def to_search(request: pb.SearchMessagesRequest) -> SearchQuery:
         request.reference_time, request.HasField("reference_time"), "reference_time"
     )
     violations = []
-    if not request.query.strip():
-        violations.append(FieldViolation("query", "must not be blank"))
+    if is_blank(request.query):
+        violations.append(FieldViolation("query", BLANK))
     if len(request.query) > MAX_QUERY_CHARS:
         violations.append(FieldViolation("query", f"must not exceed {MAX_QUERY_CHARS} characters"))
     if request.limit < 0:
@@ -91,9 +93,10 @@ def to_search(request: pb.SearchMessagesRequest) -> SearchQuery:
 
 
 def answer_to_proto(answer: Answer) -> pb.SearchMessagesResponse:
-    """Returns the wire form of what a search gave."""
+    """Returns the wire form of what a search gave: of the hits as many as fit into a message."""
+    hits = answer.hits[: rows_that_fit(answer.hits)]
     return pb.SearchMessagesResponse(
-        hits=[_hit(hit) for hit in answer.hits],
+        hits=[_hit(hit) for hit in hits],
         exclusions=[_exclusion(each) for each in answer.exclusions],
         spoken_times=[_spoken_time(each) for each in answer.spoken_times],
         reranking=None if answer.reranking is None else _reranking(answer.reranking),

@@ -86,6 +86,10 @@ class MessageIndex:
         """
         await self.texts.remove_where(project_id, Where(eq={"agent_id": agent_id}))
 
+    async def has_unknown_words(self, query: str) -> bool:
+        """See `TextIndex.has_unknown_words`."""
+        return await self.texts.has_unknown_words(query)
+
     async def search(
         self,
         project_id: str,
@@ -93,6 +97,7 @@ class MessageIndex:
         spoken: Sequence[TimeRange],
         limit: int,
         *,
+        weak: bool = False,
         after: Moment | None = None,
     ) -> list[Hit]:
         """Returns the best messages, best first.
@@ -102,6 +107,7 @@ class MessageIndex:
             query: The question.
             spoken: Times that it speaks of.
             limit: Most messages to return.
+            weak: See `TextIndex.search`.
             after: See `VectorIndex.query`.
 
         Raises:
@@ -114,6 +120,7 @@ class MessageIndex:
             limit,
             prefer=preferences(query, spoken),
             words=query.mode is not Mode.SEMANTIC,
+            weak=weak,
             after=after,
         )
 

@@ -19,6 +19,7 @@ from strata.recall.servicers.indexes import MessageIndexServicer
 from strata.recall.settings import RecallSettings
 from strata.recall.store import (
     PostgresForkStore,
+    PostgresImageStore,
     PostgresMessageStore,
     PostgresOldMessages,
     PostgresPinStore,
@@ -72,6 +73,7 @@ async def build(settings: RecallSettings, wiring: Wiring, stack: AsyncExitStack)
         background = [*background, retention.run]
     messages = MessageServicer(
         PostgresMessageStore(database),
+        PostgresImageStore(database),
         PostgresPinStore(database),
         MessageSearch(PostgresSearchStore(database), indexes.messages, wiring.clock, reranking),
         PostgresRetentionSettings(database),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import tool_pb2 as tool
-from strata.recall.domain.messages import Part
+from strata.recall.domain.messages import Image, Part
+from strata.shared.images import image_id, inspect_image
 
 _STATUS = {
     common.TOOL_STATUS_UNSPECIFIED: "",
@@ -18,6 +19,12 @@ _STATUS = {
     common.TOOL_STATUS_FAILED: "failed",
     common.TOOL_STATUS_UNKNOWN: "unknown",
 }
+_DETAILS = {
+    common.IMAGE_DETAIL_UNSPECIFIED: "",
+    common.IMAGE_DETAIL_LOW: "low",
+    common.IMAGE_DETAIL_HIGH: "high",
+}
+_DETAILS_BACK = {name: value for value, name in _DETAILS.items()}
 _STATUS_BACK = {name: value for value, name in _STATUS.items()}
 _PROVENANCE_PREFIX = "PROVENANCE_"
 
@@ -36,12 +43,29 @@ def provenance_from_text(value: str) -> common.Provenance.ValueType:
     return common.Provenance.Value(name)
 
 
-def part_to_json(part: common.Part) -> Part | None:
-    """Returns the stored form of a part, or None if the part is empty."""
-    kind = part.WhichOneof("content")
-    if kind is None:
-        return None
-    return {"type": kind, **_TO_JSON[kind](getattr(part, kind))}
+def parts_to_json(parts: Iterable[common.Part]) -> tuple[tuple[Part, ...], tuple[Image, ...]]:
+    """Returns the stored form of parts, and the images in them that came with their bytes.
+
+    A part without content is left out.
+
+    Raises:
+        ImageError: The bytes of an image are not an image that is accepted.
+    """
+    images: list[Image] = []
+    stored = [_part_to_json(part, images) for part in parts]
+    return tuple(part for part in stored if part is not None), tuple(images)
+
+
+def _part_to_json(part: common.Part, images: list[Image]) -> Part | None:
+    match part.WhichOneof("content"):
+        case None:
+            return None
+        case "image":
+            return {"type": "image", **_image_to_json(part.image, images)}
+        case "tool_return":
+            return {"type": "tool_return", **_return_to_json(part.tool_return, images)}
+        case kind:
+            return {"type": kind, **_TO_JSON[kind](getattr(part, kind))}
 
 
 def part_from_json(part: Part) -> common.Part:
@@ -50,29 +74,74 @@ def part_from_json(part: Part) -> common.Part:
     return common.Part(**{kind: _FROM_JSON[kind](part)})
 
 
-def _image_to_json(image: common.ImagePart) -> Part:
-    if image.WhichOneof("source") == "data":
-        return {"media_type": image.media_type, "data": base64.b64encode(image.data).decode()}
-    return {"media_type": image.media_type, "url": image.url}
+def _image_to_json(image: common.ImagePart, images: list[Image]) -> Part:
+    # The URL is there even if it is empty: the release before reads it.
+    stored: dict[str, Any] = {
+        "media_type": image.media_type,
+        "url": image.url or image.source_url,
+        "image_id": image.image_id,
+        "width": image.width,
+        "height": image.height,
+        "size_bytes": image.size_bytes,
+    }
+    if image.data:
+        header = inspect_image(image.data)
+        stored |= {
+            "media_type": header.media_type,
+            "image_id": image_id(image.data),
+            "width": header.width,
+            "height": header.height,
+            "size_bytes": len(image.data),
+        }
+        images.append(Image(stored["image_id"], header.media_type, image.data))
+    if image.alt_text:
+        stored["alt_text"] = image.alt_text
+    if image.detail:
+        stored["detail"] = _DETAILS.get(image.detail, "")
+    return stored
 
 
 def _image_from_json(part: Part) -> common.ImagePart:
+    # An earlier release kept an image as its URL or its bytes, and described it no further.
+    url, fetched = part.get("url", ""), bool(part.get("image_id"))
+    image = common.ImagePart(
+        media_type=part["media_type"],
+        source_url=url if fetched else "",
+        image_id=part.get("image_id", ""),
+        width=part.get("width", 0),
+        height=part.get("height", 0),
+        size_bytes=part.get("size_bytes", 0),
+        alt_text=part.get("alt_text", ""),
+        detail=_DETAILS_BACK[part.get("detail", "")],
+    )
     if "data" in part:
-        return common.ImagePart(media_type=part["media_type"], data=base64.b64decode(part["data"]))
-    return common.ImagePart(media_type=part["media_type"], url=part["url"])
+        image.data = base64.b64decode(part["data"])
+    elif url and not fetched:
+        image.url = url
+    return image
 
 
 def _call_to_json(call: common.ToolCallPart) -> Part:
-    return {"tool_call_id": call.tool_call_id, "name": call.name, "arguments": call.arguments}
+    stored: dict[str, Any] = {
+        "tool_call_id": call.tool_call_id,
+        "name": call.name,
+        "arguments": call.arguments,
+    }
+    if call.HasField("request_heartbeat"):
+        stored["request_heartbeat"] = call.request_heartbeat
+    return stored
 
 
 def _call_from_json(part: Part) -> common.ToolCallPart:
     return common.ToolCallPart(
-        tool_call_id=part["tool_call_id"], name=part["name"], arguments=part["arguments"]
+        tool_call_id=part["tool_call_id"],
+        name=part["name"],
+        arguments=part["arguments"],
+        request_heartbeat=part.get("request_heartbeat"),
     )
 
 
-def _return_to_json(value: common.ToolReturnPart) -> Part:
+def _return_to_json(value: common.ToolReturnPart, images: list[Image]) -> Part:
     stored: dict[str, Any] = {
         "tool_call_id": value.tool_call_id,
         "name": value.name,
@@ -86,6 +155,10 @@ def _return_to_json(value: common.ToolReturnPart) -> Part:
         stored["taint"] = [provenance_to_text(label) for label in value.taint]
     if value.nested_calls:
         stored["nested_calls"] = [_nested_to_json(call) for call in value.nested_calls]
+    if value.returned_by:
+        stored["returned_by"] = value.returned_by
+    if value.images:
+        stored["images"] = [_image_to_json(image, images) for image in value.images]
     return stored
 
 
@@ -114,6 +187,8 @@ def _return_from_json(part: Part) -> common.ToolReturnPart:
         provenance=provenance_from_text(part["provenance"]),
         taint=[provenance_from_text(label) for label in part.get("taint", ())],
         nested_calls=[_nested_from_json(call) for call in part.get("nested_calls", ())],
+        returned_by=part.get("returned_by", ""),
+        images=[_image_from_json(image) for image in part.get("images", ())],
     )
 
 
@@ -203,6 +278,8 @@ def _response_to_json(value: common.ApprovalResponsePart) -> Part:
     }
     if value.by_default:
         stored["by_default"] = True
+    if value.answered_by:
+        stored["answered_by"] = value.answered_by
     return stored
 
 
@@ -211,6 +288,7 @@ def _response_from_json(part: Part) -> common.ApprovalResponsePart:
         approval_id=part["approval_id"],
         decisions=[_decision_from_json(decision) for decision in part["decisions"]],
         by_default=part.get("by_default", False),
+        answered_by=part.get("answered_by", ""),
     )
 
 
@@ -247,10 +325,8 @@ def _reasoning_to_json(value: common.ReasoningPart) -> Part:
 
 _TO_JSON: dict[str, Callable[[Any], Part]] = {
     "text": lambda value: {"text": value.text},
-    "image": _image_to_json,
     "reasoning": _reasoning_to_json,
     "tool_call": _call_to_json,
-    "tool_return": _return_to_json,
     "approval_request": _request_to_json,
     "approval_response": _response_to_json,
     "summary": _summary_to_json,

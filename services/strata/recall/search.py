@@ -65,8 +65,8 @@ class MessageSearch:
             around = await self._store.around(messages, query.neighbours)
         left_out: tuple[Exclusion, ...] = ()
         if query.explain:
-            everything = await self._find(query.without_conditions(), spoken)
-            left_out = exclusions(query, [message for message, _ in everything[: query.limit]])
+            everything = await self._find(query.without_conditions(), spoken, weak=True)
+            left_out = exclusions(query, everything[: query.limit])
         hits = tuple(
             SearchHit(
                 each.item,
@@ -93,23 +93,29 @@ class MessageSearch:
         return await reranking.order(query.text, found, searchable_text)
 
     async def _find(
-        self, query: SearchQuery, spoken: Sequence[TimeRange]
+        self, query: SearchQuery, spoken: Sequence[TimeRange], *, weak: bool = False
     ) -> list[tuple[Message, Place]]:
         by_words = partial(self._store.by_words, query, spoken)
         index = self._index
+        unknown = False
         if index is None or query.mode is Mode.FULL_TEXT:
             found: Matches[Message] = Matches((), {}, await by_words())
         else:
             limit = query.limit * (_PHRASE_MARGIN if '"' in query.text else 1)
+            if query.mode is Mode.HYBRID:
+                unknown = await index.has_unknown_words(query.text)
             found = await find(
-                partial(self._store.look, query, spoken),
-                lambda after: index.search(current_project(), query, spoken, limit, after=after),
+                partial(self._store.look, query, spoken, all_words=unknown),
+                lambda after: index.search(
+                    current_project(), query, spoken, limit, weak=weak, after=after
+                ),
                 by_words,
             )
         return merge(
             found.hits,
             found.by_id,
             [(message.id, message, score) for message, score in found.by_words],
+            unknown_words=unknown,
         )
 
 

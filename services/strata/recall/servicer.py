@@ -12,7 +12,13 @@ from strata.api.recall.v1 import window_service_pb2 as window_pb
 from strata.api.recall.v1 import window_service_pb2_grpc as window_grpc
 from strata.recall import convert, convert_log, convert_search
 from strata.recall.domain.retention import RetentionSettings
-from strata.recall.domain.store import ForkStore, MessageStore, PinStore, WindowStore
+from strata.recall.domain.store import (
+    ForkStore,
+    ImageStore,
+    MessageStore,
+    PinStore,
+    WindowStore,
+)
 from strata.recall.expanding import expand
 from strata.recall.search import MessageSearch
 from strata.shared.clock import Clock
@@ -30,12 +36,14 @@ class MessageServicer(message_grpc.MessageServiceServicer):
     def __init__(
         self,
         store: MessageStore,
+        images: ImageStore,
         pins: PinStore,
         search: MessageSearch,
         retention: RetentionSettings,
         clock: Clock,
     ) -> None:
         self._store = store
+        self._images = images
         self._pins = pins
         self._search = search
         self._retention = retention
@@ -48,6 +56,13 @@ class MessageServicer(message_grpc.MessageServiceServicer):
         check_id(request.message_id, "message", field="message_id")
         message = await self._store.get(request.message_id)
         return message_pb.GetMessageResponse(message=convert.message_to_proto(message))
+
+    async def GetImage(
+        self, request: message_pb.GetImageRequest, context: Context
+    ) -> message_pb.GetImageResponse:
+        """Returns the bytes of an image."""
+        image = await self._images.get(convert.to_image_id(request))
+        return message_pb.GetImageResponse(media_type=image.media_type, data=image.data)
 
     async def ListMessages(
         self, request: message_pb.ListMessagesRequest, context: Context
@@ -167,7 +182,12 @@ class WindowServicer(window_grpc.WindowServiceServicer):
             request.inputs, "inputs", self._clock.now(), run_id=request.run_id
         )
         start = await self._store.begin_turn(
-            request.conversation_id, request.agent_id, request.run_id, request.attempt, inputs
+            request.conversation_id,
+            request.agent_id,
+            request.run_id,
+            request.attempt,
+            inputs,
+            clear=request.clear_window,
         )
         return window_pb.BeginTurnResponse(
             window=convert.window_to_proto(start.window),

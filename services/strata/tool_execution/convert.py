@@ -12,7 +12,18 @@ from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
-from strata.tool_execution.domain.tools import Call, Caller, Effect, Outcome, Tool, ToolType
+from strata.shared.images import image_id
+from strata.tool_execution.domain.sandbox import RunStatus
+from strata.tool_execution.domain.tools import (
+    Call,
+    Caller,
+    Effect,
+    Image,
+    Outcome,
+    ReturnStatus,
+    Tool,
+    ToolType,
+)
 from strata.tool_execution.engine import Started
 from strata.tool_execution.labels import labels_to_domain, labels_to_proto
 
@@ -32,6 +43,24 @@ EFFECTS = {
     Effect.READ_ONLY: tool_pb2.TOOL_EFFECT_READ_ONLY,
     Effect.IDEMPOTENT: tool_pb2.TOOL_EFFECT_IDEMPOTENT,
     Effect.SIDE_EFFECT: tool_pb2.TOOL_EFFECT_SIDE_EFFECT,
+}
+STATUSES = {
+    ReturnStatus.OK: common.TOOL_STATUS_OK,
+    ReturnStatus.FAILED: common.TOOL_STATUS_FAILED,
+    ReturnStatus.UNKNOWN: common.TOOL_STATUS_UNKNOWN,
+}
+ENDS = {
+    RunStatus.OK: tool_pb.RUN_TOOL_END_RETURNED,
+    RunStatus.TOOL_ERROR: tool_pb.RUN_TOOL_END_RAISED,
+    RunStatus.TIMEOUT: tool_pb.RUN_TOOL_END_TIMEOUT,
+    RunStatus.CPU: tool_pb.RUN_TOOL_END_CPU,
+    RunStatus.MEMORY: tool_pb.RUN_TOOL_END_MEMORY,
+    RunStatus.PROCESSES: tool_pb.RUN_TOOL_END_PROCESSES,
+    RunStatus.OUTPUT: tool_pb.RUN_TOOL_END_OUTPUT,
+    RunStatus.RESULT_TOO_LARGE: tool_pb.RUN_TOOL_END_RESULT_TOO_LARGE,
+    RunStatus.BAD_RESULT: tool_pb.RUN_TOOL_END_BAD_RESULT,
+    RunStatus.KILLED: tool_pb.RUN_TOOL_END_KILLED,
+    RunStatus.REFUSED: tool_pb.RUN_TOOL_END_REFUSED,
 }
 
 
@@ -108,6 +137,8 @@ def to_calls(request: execution_pb.ExecuteToolsRequest) -> tuple[list[Call], Cal
         agent_type=request.agent_type or "letta_v1_agent",
         block_revisions=dict(request.block_revisions),
         max_files_open=request.max_files_open,
+        file_view_chars=request.per_file_view_window_char_limit,
+        max_memory_bytes=request.max_memory_bytes,
         message_id=request.message_id,
         taint=labels_to_domain(request.taint),
     )
@@ -140,10 +171,11 @@ def _finished(outcome: Outcome, tools: Mapping[str, Tool]) -> execution_pb.Finis
         tool_return=common.ToolReturnPart(
             tool_call_id=outcome.call.id,
             name=outcome.call.name,
-            status=common.TOOL_STATUS_OK if outcome.ok else common.TOOL_STATUS_FAILED,
+            status=STATUSES[outcome.status],
             content=outcome.content,
             provenance=_provenance(outcome, tools),
             taint=labels_to_proto(outcome.output.taint),
+            images=[image_to_proto(image) for image in outcome.output.images],
         ),
         duration_ms=round(outcome.duration * 1000),
         memory_edits=[
@@ -159,6 +191,18 @@ def _finished(outcome: Outcome, tools: Mapping[str, Tool]) -> execution_pb.Finis
         archival_changed=outcome.output.archival_changed,
         truncated=outcome.truncated,
         files_changed=outcome.output.files_changed,
+    )
+
+
+def image_to_proto(image: Image) -> common.ImagePart:
+    """Returns the wire form of an image, with its bytes."""
+    return common.ImagePart(
+        media_type=image.header.media_type,
+        data=image.data,
+        image_id=image_id(image.data),
+        width=image.header.width,
+        height=image.header.height,
+        size_bytes=len(image.data),
     )
 
 

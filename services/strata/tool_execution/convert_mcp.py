@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.shared.ids import new_id
+from strata.shared.redaction import Redactor
 from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.guard import parse_url
 from strata.tool_execution.convert import tool_to_proto
@@ -123,14 +124,24 @@ def server_to_proto(
     server: McpServer,
     tools: Iterable[Tool] = (),
     quarantined: Mapping[str, str] | None = None,
+    *,
+    with_credentials: bool,
 ) -> pb.McpServer:
-    """Returns the wire form of a server."""
+    """Returns the wire form of a server.
+
+    Args:
+        server: It.
+        tools: Its usable tools.
+        quarantined: Reasons by name of the tools that cannot be used.
+        with_credentials: Whether values that are named like credentials are shown.
+    """
+    redactor = Redactor({} if with_credentials else server.plain_credentials)
     wire = pb.McpServer(
         id=server.id,
         name=server.name,
         transport=_WIRE_TRANSPORTS[server.transport],
-        command=server.command,
-        url=server.url,
+        command=[redactor.text(argument) for argument in server.command],
+        url=redactor.text(server.url),
         header_secrets=server.header_secrets,
         environment_secrets=server.environment_secrets,
         call_timeout_seconds=server.call_timeout,
@@ -138,8 +149,8 @@ def server_to_proto(
         error=server.error,
         tools=[tool_to_proto(tool) for tool in tools],
         quarantined_tools=quarantined or {},
-        environment=server.environment,
-        headers=server.headers,
+        environment=redactor.value(dict(server.environment)),
+        headers=redactor.value(dict(server.headers)),
         bearer_secret=server.bearer_secret,
         client_credentials=_credentials_to_proto(server.client_credentials),
         oauth=server.oauth is not None,

@@ -9,19 +9,24 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from strata.shared.clock import Clock
+from strata.shared.context import RequestContext, current, use
 from strata.shared.errors import StrataError
 from strata.shared.logs import get_logger
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT, pack
+from strata.tool_execution.builtin.argument_names import in_argument_names
 from strata.tool_execution.domain.arguments import parse_arguments
 from strata.tool_execution.domain.dates import zone
 from strata.tool_execution.domain.tools import (
     Call,
     Caller,
+    Effect,
     Outcome,
     Output,
+    ReturnStatus,
     Tool,
     ToolError,
 )
+from strata.tool_execution.peers import LostAnswerError
 
 # What a tier says with these statuses is about the request; the model can mend it.
 _TOLD_TO_MODEL = frozenset(
@@ -174,16 +179,16 @@ class Engine:
         began = self._clock.monotonic()
         try:
             output = await self._execute(call, caller, allowed)
-            ok, value = True, output.value
+            status, value = ReturnStatus.OK, output.value
         except ToolError as error:
-            ok, value = False, error.value
+            status, value = error.status, error.value
             output = Output(None, memory_edits=error.memory_edits)
         now = self._clock.now().astimezone(zone(caller.timezone))
         tool = self._tools.get(call.name)
         limit = tool.return_char_limit if tool else FUNCTION_RETURN_CHAR_LIMIT
-        content, truncated = pack(ok, value, now, limit)
+        content, truncated = pack(status, value, now, limit)
         duration = self._clock.monotonic() - began
-        return Outcome(call, ok, content, duration, truncated, output)
+        return Outcome(call, status, content, duration, truncated, output)
 
     async def _execute(self, call: Call, caller: Caller, allowed: Collection[str]) -> Output:
         tool = self._tools.get(call.name)
@@ -193,21 +198,51 @@ class Engine:
                 f" valid tools include: {sorted(allowed)}."
             )
         seconds = self._timeouts.get(call.name, self._timeout)
+        arguments: dict[str, Any] = {}
+        acts = False
         try:
             arguments = parse_arguments(tool, call.arguments)
-            async with asyncio.timeout(seconds):
-                return await self._executors[call.name].run(call, arguments, caller)
+            # Of what only reads, nothing is left to find out.
+            acts = tool.effect is not Effect.READ_ONLY
+            with use(_until(seconds)):
+                async with asyncio.timeout(seconds):
+                    return await self._executors[call.name].run(call, arguments, caller)
         except ToolError:
             raise
         except TimeoutError:
-            raise ToolError(f"{call.name} did not end within {seconds:g} seconds.") from None
+            raise _unended(f"{call.name} did not end within {seconds:g} seconds.", acts) from None
+        except LostAnswerError as error:
+            _log.warning("answer of a tool call lost", tool=call.name, reason=error.reason.value)
+            raise _unended(f"{call.name} was begun: {error.message}", acts) from error
         except StrataError as error:
             if error.status in _TOLD_TO_MODEL:
-                raise ToolError(error.message) from error
+                # Only the fields that built-in tools fill in are known.
+                named = tool.own is None
+                message = in_argument_names(call.name, error, arguments) if named else error.message
+                raise ToolError(message) from error
             _log.warning("tool call failed", tool=call.name, reason=error.reason.value)
             raise ToolError(
                 f"{call.name} could not be carried out now: {error.message} Try again later."
             ) from error
         except Exception:  # noqa: BLE001 - a defect of one tool must not end the others
             _log.exception("tool call failed", tool=call.name)
-            raise ToolError(f"{call.name} failed because of an internal error.") from None
+            raise _unended(f"{call.name} failed because of an internal error.", acts) from None
+
+
+def _until(seconds: float) -> RequestContext:
+    """Returns the context with a deadline after so many seconds, or an earlier one that it has."""
+    context = current()
+    deadline = asyncio.get_running_loop().time() + seconds
+    if context.deadline is not None and context.deadline < deadline:
+        return context
+    return context.with_deadline(deadline)
+
+
+def _unended(text: str, acts: bool) -> ToolError:
+    """Returns the failure of a call that was begun and gave no answer."""
+    if not acts:
+        return ToolError(text)
+    return ToolError(
+        f"{text} Whether it had its effect is unknown. Find out before you call it again.",
+        unknown=True,
+    )

@@ -27,21 +27,23 @@ from strata.shared.server import run_room
 from strata.tool_execution.builtin.agents import AgentTools
 from strata.tool_execution.builtin.code import CodeTools
 from strata.tool_execution.builtin.code_with_tools import code_with_tools
-from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
+from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS, check_executors
 from strata.tool_execution.builtin.files import FileTools
 from strata.tool_execution.builtin.memory import MemoryTools
 from strata.tool_execution.builtin.retrieval import ArchivalTools, ConversationSearch
 from strata.tool_execution.builtin.summaries import ExpandSummary
+from strata.tool_execution.builtin.talk import SendMessage
 from strata.tool_execution.builtin.voice_search import SearchMemory
 from strata.tool_execution.builtin.web_wiring import open_web_tools
 from strata.tool_execution.custom.agent_memory import AgentMemory
 from strata.tool_execution.custom.executor import SandboxRunner
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.egress.wiring import network_policy
-from strata.tool_execution.engine import Engine
+from strata.tool_execution.engine import Engine, Executor
 from strata.tool_execution.mcp.wiring import open_mcp
 from strata.tool_execution.migrations import MIGRATIONS
 from strata.tool_execution.packages.wiring import open_packages
+from strata.tool_execution.peers import PeerChannel
 from strata.tool_execution.runner.wiring import sandbox_starter
 from strata.tool_execution.sandbox.on_demand import SandboxOnDemand
 from strata.tool_execution.search import ToolSearch
@@ -87,29 +89,34 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
     sandbox = SandboxOnDemand(start, wiring.telemetry)
     stack.push_async_callback(sandbox.close)
     runner = SandboxRunner(sandbox, box, packages=packages, network=network_policy(settings))
+    core_memory = PeerChannel(wiring.channel("core_memory"), "core memory")
+    recall = PeerChannel(wiring.channel("recall"), "recall")
+    archival = PeerChannel(wiring.channel("archival"), "archival memory")
+    gateway = PeerChannel(wiring.channel("gateway"), "gateway")
+    executors: list[Executor] = [
+        SendMessage(),
+        MemoryTools(block_grpc.BlockServiceStub(core_memory)),
+        FileTools(file_grpc.FileServiceStub(core_memory)),
+        ConversationSearch(message_grpc.MessageServiceStub(recall), wiring.clock),
+        ExpandSummary(message_grpc.MessageServiceStub(recall)),
+        ArchivalTools(passage_grpc.PassageServiceStub(archival)),
+        SearchMemory(
+            message_grpc.MessageServiceStub(recall),
+            passage_grpc.PassageServiceStub(archival),
+            wiring.clock,
+        ),
+        await open_web_tools(settings, stack),
+        CodeTools(sandbox),
+        AgentTools(
+            run_grpc.RunServiceStub(gateway),
+            agent_grpc.AgentServiceStub(gateway),
+            wait_s=settings.agent_reply_timeout_s,
+        ),
+    ]
+    check_executors(executors)
     engine = Engine(
         BUILTIN_TOOLS,
-        [
-            MemoryTools(block_grpc.BlockServiceStub(wiring.channel("core_memory"))),
-            FileTools(file_grpc.FileServiceStub(wiring.channel("core_memory"))),
-            ConversationSearch(
-                message_grpc.MessageServiceStub(wiring.channel("recall")), wiring.clock
-            ),
-            ExpandSummary(message_grpc.MessageServiceStub(wiring.channel("recall"))),
-            ArchivalTools(passage_grpc.PassageServiceStub(wiring.channel("archival"))),
-            SearchMemory(
-                message_grpc.MessageServiceStub(wiring.channel("recall")),
-                passage_grpc.PassageServiceStub(wiring.channel("archival")),
-                wiring.clock,
-            ),
-            await open_web_tools(settings, stack),
-            CodeTools(sandbox),
-            AgentTools(
-                run_grpc.RunServiceStub(wiring.channel("gateway")),
-                agent_grpc.AgentServiceStub(wiring.channel("gateway")),
-                wait_s=settings.agent_reply_timeout_s,
-            ),
-        ],
+        executors,
         wiring.clock,
         timeout=settings.tool_timeout_s,
         max_parallel=settings.max_parallel_calls,
@@ -121,7 +128,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
     servers = PostgresMcpStore(database)
     signed = PostgresSignInStore(database)
     mcp, way, sign_ins = await open_mcp(settings, servers, signed, box, stack)
-    memory = AgentMemory(block_grpc.BlockServiceStub(wiring.channel("core_memory")))
+    memory = AgentMemory(block_grpc.BlockServiceStub(core_memory))
     tools = ToolServicer(
         BUILTIN_TOOLS,
         store,
@@ -131,6 +138,7 @@ async def build(settings: ToolExecutionSettings, wiring: Wiring, stack: AsyncExi
         memory,
         ToolSearch(store, BUILTIN_TOOLS, partial(_open_embedder, settings, wiring, stack)),
         wiring.clock,
+        mcp,
     )
     return Room(
         name=NAME,

@@ -15,6 +15,8 @@ from strata.shared.web.errors import ForbiddenUrlError
 from strata.shared.web.guard import parse_url
 from strata.tool_execution.domain.web import ProviderName
 from strata.tool_execution.egress.fields import EgressFields
+from strata.tool_execution.mcp.program_user import PROGRAM_UID, PROGRAM_UIDS
+from strata.tool_execution.sandbox.jail import JAIL_UID
 
 
 class ToolExecutionSettings(EgressFields, RoomSettings):
@@ -111,7 +113,27 @@ class ToolExecutionSettings(EgressFields, RoomSettings):
     mcp_stdio: bool | None = Field(
         default=None,
         description="Whether MCP servers may be programs that are started on this host (stdio),"
-        " with all rights of this process; unset means as mcp_local says.",
+        " with the rights of this process, or of a user of their own (mcp_stdio_uid) if it is root;"
+        " unset means as mcp_local says.",
+    )
+    mcp_stdio_uid: int = Field(
+        default=PROGRAM_UID,
+        gt=0,
+        description="First of the user ids, which are group ids as well, that these programs run"
+        " as when this process is root; they never run as root. Every MCP server has its own. The"
+        " program and what it reads must be open to all of these users.",
+    )
+    mcp_stdio_uids: int = Field(
+        default=PROGRAM_UIDS,
+        gt=0,
+        description="How many such user ids there are, from mcp_stdio_uid on. When all are"
+        " assigned, the server that was started longest ago and is not running loses its own, with"
+        " its home folder.",
+    )
+    mcp_stdio_homes: Path | None = Field(
+        default=None,
+        description="Folder for the home folders that these programs then have, one per server,"
+        " with the caches of npx and uvx; unset means a temporary one.",
     )
     mcp_private_networks: tuple[str, ...] | None = Field(
         default=None,
@@ -188,6 +210,15 @@ class ToolExecutionSettings(EgressFields, RoomSettings):
     def _check_networks(cls, networks: tuple[str, ...] | None) -> tuple[str, ...] | None:
         read_networks(networks or ())
         return networks
+
+    @model_validator(mode="after")
+    def _check_users(self) -> Self:
+        if JAIL_UID in range(self.mcp_stdio_uid, self.mcp_stdio_uid + self.mcp_stdio_uids):
+            raise ValueError(
+                f"mcp_stdio_uid to mcp_stdio_uid + mcp_stdio_uids must not contain {JAIL_UID},"
+                " the user id of code of tools"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_search(self) -> Self:

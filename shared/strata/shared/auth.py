@@ -28,16 +28,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from strata.shared.clock import Clock, SystemClock
 from strata.shared.context import Caller
 from strata.shared.errors import Reason, UnauthenticatedError
+from strata.shared.scopes import OrganizationScope
 
 ISSUER = "strata-gateway"
 AUDIENCE = "strata-internal"
 ALGORITHM = "EdDSA"
 DEFAULT_TTL = timedelta(minutes=5)
+CLOCK_LEEWAY_S = 90.0
+"""How far the clocks of signer and verifier may differ, in either direction, seconds."""
 
 _CACHE_SIZE = 4096
 _MAX_TOKEN_LENGTH = 4096
-# Clocks of two hosts may differ by this much before a fresh token is refused.
-_LEEWAY_S = 5.0
 _REUSE_S = 60.0
 _PEM_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.+?-----END \1-----", re.DOTALL)
 
@@ -48,7 +49,7 @@ class Claims:
 
     Attributes:
         organization_id: Claim ``org``.
-        project_id: Claim ``prj``.
+        project_id: Claim ``prj``; empty for an organisation key.
         principal: Claim ``sub``.
         scopes: Claim ``scope``, joined by spaces on the wire.
         run_id: Claim ``run``, absent outside of a run.
@@ -183,8 +184,20 @@ class TokenVerifier:
         self._keys = {_key_id(key): key for key in keys}
         self._cache.clear()
 
+    def knows(self, token: str) -> bool:
+        """Says whether a token names a key that is trusted here; it may be forged all the same."""
+        try:
+            return len(token) <= _MAX_TOKEN_LENGTH and (
+                jwt.get_unverified_header(token).get("kid") in self._keys
+            )
+        except (jwt.PyJWTError, TypeError, ValueError, RecursionError):
+            return False
+
     def verify(self, token: str) -> Caller:
         """Returns the caller that the token speaks for.
+
+        A token is accepted from `CLOCK_LEEWAY_S` before it was issued until as long after it
+        expired: the hosts of signer and verifier each have a clock of their own.
 
         Raises:
             UnauthenticatedError: Forged, expired, for another audience, signed by an
@@ -193,7 +206,7 @@ class TokenVerifier:
         now = self._clock.now().timestamp()
         known = self._cache.get(token)
         if known is not None:
-            if now < known[1]:
+            if now < known[1] + CLOCK_LEEWAY_S:
                 self._cache.move_to_end(token)
                 return known[0]
             del self._cache[token]
@@ -232,14 +245,33 @@ class TokenVerifier:
             )
         except (jwt.PyJWTError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise _invalid() from error
-        if not caller.project_id or not issued - _LEEWAY_S <= now < expires:
+        if not _is_placed(caller):
             raise _invalid()
+        if now < issued - CLOCK_LEEWAY_S:
+            raise _outside_lifetime(f"was issued {issued - now:.0f} s in the future")
+        if now >= expires + CLOCK_LEEWAY_S:
+            raise _outside_lifetime(f"expired {now - expires:.0f} s ago")
         return caller, expires
+
+
+def _is_placed(caller: Caller) -> bool:
+    """Whether the caller has a project, or scopes that need none and no others."""
+    if caller.project_id:
+        return True
+    return bool(caller.scopes) and caller.scopes.issubset(OrganizationScope)
 
 
 def _invalid() -> UnauthenticatedError:
     return UnauthenticatedError(
         "The internal token is not valid.", reason=Reason.CREDENTIALS_INVALID
+    )
+
+
+def _outside_lifetime(what: str) -> UnauthenticatedError:
+    return UnauthenticatedError(
+        f"The internal token {what} by the clock of this service; do the clocks of the "
+        "services agree?",
+        reason=Reason.CREDENTIALS_INVALID,
     )
 
 

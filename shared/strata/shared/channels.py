@@ -13,8 +13,16 @@ import grpc.aio
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.descriptor_pb2 import MethodOptions
 
+from strata.api.common.v1 import call_options_pb2
+from strata.shared.interceptors.attempts import RepeatPolicy
 from strata.shared.interceptors.client import CallPolicy, ClientChannel
+from strata.shared.renewing import RenewingChannel, names_a_host
 from strata.shared.settings import KIB, MIB
+from strata.shared.skew import SkewMeter
+from strata.shared.tls import ClientTls
+
+Arguments = list[tuple[str, str | int]]
+"""Channel arguments of gRPC."""
 
 _REPEATABLE = (MethodOptions.NO_SIDE_EFFECTS, MethodOptions.IDEMPOTENT)
 
@@ -26,19 +34,32 @@ class ChannelOptions:
     Attributes:
         max_message_bytes: Largest request and response.
         max_metadata_bytes: Largest metadata taken from a peer.
-        keepalive_s: Pause between pings; a dead peer is noticed after one more timeout.
+        keepalive_s: Silence after which a peer with calls under way is pinged; one that hangs
+            or is gone is noticed after one more timeout, and its calls end UNAVAILABLE.
         keepalive_timeout_s: How long a ping may stay unanswered.
-        dns_refresh_s: Least time between two resolutions. The default of gRPC, 30 s,
-            keeps new replicas without work for that long after a connection ages out.
+        connect_s: Time that a connection may take to be made: TCP, TLS and the first frame of
+            HTTP/2.
+        attempt_s: Time in which a peer has to answer a call that may be repeated, before it is
+            left for another one; where the method declares no ``attempt_seconds`` of its own.
+        away_s: How long a stream, or a call without a deadline, waits for a peer that is away;
+            other calls wait until their deadline.
+        dns_refresh_s: Least time between two look-ups that a channel makes when connections
+            break; the default of gRPC is 30 s.
+        renew_s: Mean time between two replacements of the channel to a peer with a host name,
+            each of which looks the name up: how soon a new replica gets calls.
         max_attempts: Requests in all for a method that may be repeated.
         local_subchannels: Own connections instead of those shared by equal channels.
     """
 
     max_message_bytes: int = 16 * MIB
     max_metadata_bytes: int = 16 * KIB
-    keepalive_s: float = 30.0
-    keepalive_timeout_s: float = 10.0
+    keepalive_s: float = 5.0
+    keepalive_timeout_s: float = 5.0
+    connect_s: float = 5.0
+    attempt_s: float = 5.0
+    away_s: float = 30.0
     dns_refresh_s: float = 2.0
+    renew_s: float = 6.0
     max_attempts: int = 4
     local_subchannels: bool = False
 
@@ -62,33 +83,63 @@ def services_of(room: str) -> list[ServiceDescriptor]:
     return found
 
 
-def service_config(services: Iterable[ServiceDescriptor], *, max_attempts: int) -> str:
+def service_config(
+    services: Iterable[ServiceDescriptor], *, max_attempts: int, internal: bool = False
+) -> str:
     """Returns the gRPC service config for a channel, as JSON.
 
-    Replicas take turns. A unary method is repeated, on UNAVAILABLE only, if the
-    contract declares it free of side effects or idempotent (``idempotency_level``).
+    Replicas take turns. From outside, a unary method is repeated on UNAVAILABLE if the contract
+    declares it free of side effects or idempotent (``idempotency_level``), and on CANCELLED, with
+    which gRPC ends calls that reach a server in the moment in which it stops. On an internal
+    channel `RepeatedCall` does that, for as long as the call may last; and every method is
+    repeated on UNAUTHENTICATED: the token was refused before the method began, and another
+    replica, with another clock or newer keys, may accept it.
     """
-    names = [
-        {"service": service.full_name, "method": method.name}
-        for service in services
-        for method in service.methods
-        if _repeatable(method)
-    ]
+    methods = [method for service in services for method in service.methods]
     config: dict[str, object] = {"loadBalancingConfig": [{"round_robin": {}}]}
-    if names and max_attempts > 1:
-        config["methodConfig"] = [
-            {
-                "name": names,
-                "retryPolicy": {
-                    "maxAttempts": max_attempts,
-                    "initialBackoff": "0.1s",
-                    "maxBackoff": "2s",
-                    "backoffMultiplier": 2,
-                    "retryableStatusCodes": ["UNAVAILABLE"],
-                },
-            }
-        ]
+    policy = (
+        _retry_policy(methods, max_attempts, ["UNAUTHENTICATED"])
+        if internal
+        else _retry_policy(filter(_repeatable, methods), max_attempts, ["UNAVAILABLE", "CANCELLED"])
+    )
+    if policy is not None:
+        config["methodConfig"] = [policy]
     return json.dumps(config)
+
+
+def _retry_policy(
+    methods: Iterable[MethodDescriptor], max_attempts: int, codes: list[str]
+) -> dict[str, object] | None:
+    names = [
+        {"service": method.containing_service.full_name, "method": method.name}
+        for method in methods
+    ]
+    if not names or max_attempts < 2:
+        return None
+    return {
+        "name": names,
+        "retryPolicy": {
+            "maxAttempts": max_attempts,
+            "initialBackoff": "0.1s",
+            "maxBackoff": "2s",
+            "backoffMultiplier": 2,
+            "retryableStatusCodes": codes,
+        },
+    }
+
+
+def patience_of(services: Iterable[ServiceDescriptor], default_s: float) -> dict[str, float]:
+    """Returns how long an attempt at each repeatable unary method may take, by path, seconds.
+
+    The contract declares it (``attempt_seconds``) for methods that take longer than most.
+    """
+    patience: dict[str, float] = {}
+    for service in services:
+        for method in service.methods:
+            if _repeatable(method):
+                declared: float = method.GetOptions().Extensions[call_options_pb2.attempt_seconds]
+                patience[f"/{service.full_name}/{method.name}"] = declared or default_s
+    return patience
 
 
 def _repeatable(method: MethodDescriptor) -> bool:
@@ -103,17 +154,28 @@ class ChannelFactory:
     Args:
         options: How connections are kept.
         policy: Caps on the calls.
+        skew: Measures the clocks of the peers.
     """
 
     def __init__(
-        self, options: ChannelOptions | None = None, policy: CallPolicy | None = None
+        self,
+        options: ChannelOptions | None = None,
+        policy: CallPolicy | None = None,
+        skew: SkewMeter | None = None,
     ) -> None:
         self._options = options or ChannelOptions()
         self._policy = policy or CallPolicy()
+        self._skew = skew
         self._channels = AsyncExitStack()
 
     def channel(
-        self, target: str, services: Iterable[ServiceDescriptor] = (), *, token: str = ""
+        self,
+        target: str,
+        services: Iterable[ServiceDescriptor] = (),
+        *,
+        token: str = "",
+        peer: str = "",
+        tls: ClientTls | None = None,
     ) -> ClientChannel:
         """Returns a new channel; it connects at the first call.
 
@@ -122,9 +184,36 @@ class ChannelFactory:
                 turns), ``127.0.0.1:7103`` or ``unix:/run/strata/recall.sock``.
             services: What is called through it, for the retry policy.
             token: Sent with each call in place of that of the context's caller.
+            peer: Name of the service behind it, where that is one of ours which we call
+                with internal tokens.
+            tls: How TLS is spoken; None connects without it.
+
+        Raises:
+            FailedPreconditionError: A file of the TLS settings cannot be used.
         """
-        inner = grpc.aio.insecure_channel(target, options=self._arguments(services))
-        channel = ClientChannel(inner, self._policy, token=token)
+        services = tuple(services)
+        options = self._arguments(services, bool(peer))
+        # Made once: connections are shared by channels that have the same ones.
+        credentials = tls.credentials() if tls is not None else None
+
+        def connect() -> grpc.aio.Channel:
+            made: grpc.aio.Channel = (
+                grpc.aio.insecure_channel(target, options=options)
+                if credentials is None
+                else grpc.aio.secure_channel(target, credentials, options=options)
+            )
+            return made
+
+        renewing = peer and names_a_host(target) and not self._options.local_subchannels
+        inner = RenewingChannel(connect, every_s=self._options.renew_s) if renewing else connect()
+        channel = ClientChannel(
+            inner,
+            self._policy,
+            token=token,
+            peer=peer,
+            skew=self._skew,
+            repeat=self._repeat_policy(services) if peer else None,
+        )
         self._channels.push_async_callback(channel.close)
         return channel
 
@@ -132,9 +221,15 @@ class ChannelFactory:
         """Closes every channel that was made."""
         await self._channels.aclose()
 
-    def _arguments(self, services: Iterable[ServiceDescriptor]) -> list[tuple[str, str | int]]:
+    def _repeat_policy(self, services: Iterable[ServiceDescriptor]) -> RepeatPolicy:
         options = self._options
-        config = service_config(services, max_attempts=options.max_attempts)
+        return RepeatPolicy(
+            patience_of(services, options.attempt_s), options.away_s, options.max_attempts
+        )
+
+    def _arguments(self, services: Iterable[ServiceDescriptor], internal: bool) -> Arguments:
+        options = self._options
+        config = service_config(services, max_attempts=options.max_attempts, internal=internal)
         return [
             ("grpc.service_config", config),
             # Resolvers must not replace our policy by one from a DNS TXT record.
@@ -145,11 +240,16 @@ class ChannelFactory:
             ("grpc.absolute_max_metadata_size", 2 * options.max_metadata_bytes),
             ("grpc.keepalive_time_ms", _ms(options.keepalive_s)),
             ("grpc.keepalive_timeout_ms", _ms(options.keepalive_timeout_s)),
+            # While a ping of gRPC's own (it measures the bandwidth with them) is under way, no
+            # keepalive is sent, and such a ping may stay unanswered for a minute.
+            ("grpc.http2.ping_timeout_ms", _ms(options.keepalive_timeout_s)),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.dns_min_time_between_resolutions_ms", _ms(options.dns_refresh_s)),
             ("grpc.initial_reconnect_backoff_ms", 100),
-            ("grpc.min_reconnect_backoff_ms", 100),
-            ("grpc.max_reconnect_backoff_ms", 5000),
+            # By its name a pause; gRPC takes it for the time that a connection may take.
+            ("grpc.min_reconnect_backoff_ms", _ms(options.connect_s)),
+            # Short beside the time for which calls wait for a service that restarts.
+            ("grpc.max_reconnect_backoff_ms", 2000),
             ("grpc.use_local_subchannel_pool", int(options.local_subchannels)),
         ]
 
@@ -179,7 +279,9 @@ class RoomChannels:
             if not target:
                 known = ", ".join(sorted(self._targets)) or "none"
                 raise ValueError(f"no target is configured for the room {room!r} (known: {known})")
-            channel = self._channels[room] = self._factory.channel(target, services_of(room))
+            channel = self._channels[room] = self._factory.channel(
+                target, services_of(room), peer=room
+            )
         return channel
 
 

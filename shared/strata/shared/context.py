@@ -22,7 +22,8 @@ class Caller:
 
     Attributes:
         organization_id: The organisation that owns the project.
-        project_id: The tenant; every row that is read or written belongs to it.
+        project_id: The tenant; every row that is read or written belongs to it. Empty for an
+            organisation key, which reaches no rows of tenants.
         principal: The API key id or user that acts.
         scopes: What it may do.
         run_id: The run on whose behalf the call is made, if any.

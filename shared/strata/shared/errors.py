@@ -59,6 +59,9 @@ class Reason(StrEnum):
     API_KEY_NOT_FOUND = "API_KEY_NOT_FOUND"
     APPROVAL_NOT_FOUND = "APPROVAL_NOT_FOUND"
     REINDEX_NOT_FOUND = "REINDEX_NOT_FOUND"
+    ORGANIZATION_NOT_FOUND = "ORGANIZATION_NOT_FOUND"
+    IMAGE_NOT_FOUND = "IMAGE_NOT_FOUND"
+    PROMPT_NOT_FOUND = "PROMPT_NOT_FOUND"
     NAME_TAKEN = "NAME_TAKEN"
     REQUEST_ID_REUSED = "REQUEST_ID_REUSED"
     REVISION_MISMATCH = "REVISION_MISMATCH"
@@ -83,12 +86,15 @@ class Reason(StrEnum):
     MCP_SIGN_IN_FAILED = "MCP_SIGN_IN_FAILED"
     AGENT_WAITS = "AGENT_WAITS"
     CHAIN_TOO_LONG = "CHAIN_TOO_LONG"
+    GROUP_INCOMPLETE = "GROUP_INCOMPLETE"
+    PROMPT_UNUSABLE = "PROMPT_UNUSABLE"
     OVERLOADED = "OVERLOADED"
     QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
     DEPENDENCY_UNAVAILABLE = "DEPENDENCY_UNAVAILABLE"
     SHUTTING_DOWN = "SHUTTING_DOWN"
     DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
     CANCELLED = "CANCELLED"
+    INTERNAL_TOKEN_REFUSED = "INTERNAL_TOKEN_REFUSED"  # noqa: S105
     NOT_BUILT = "NOT_BUILT"
     INTERNAL = "INTERNAL"
     CORRUPT_DATA = "CORRUPT_DATA"
@@ -96,6 +102,11 @@ class Reason(StrEnum):
     MODEL_RATE_LIMITED = "MODEL_RATE_LIMITED"
     MODEL_AUTHENTICATION = "MODEL_AUTHENTICATION"
     MODEL_REQUEST_REFUSED = "MODEL_REQUEST_REFUSED"
+    SCHEDULE_NOT_FOUND = "SCHEDULE_NOT_FOUND"
+    SCHEDULE_FINISHED = "SCHEDULE_FINISHED"
+    WEBHOOK_NOT_FOUND = "WEBHOOK_NOT_FOUND"
+    DELIVERY_NOT_FOUND = "DELIVERY_NOT_FOUND"
+    SECRETS_NOT_CONFIGURED = "SECRETS_NOT_CONFIGURED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +131,11 @@ class StrataError(Exception):
         metadata: The dynamic parts of the message, by name.
         violations: Wrong fields of the request.
         retry_after: Seconds after which a retry may succeed, if known.
+        lost: The call broke without an answer of its service: whether it had an effect is not
+            known.
+        unsent: The call had no effect: no connection could be made for it, or the peer refused
+            it before a method began.
+        detail: What the transport said, with addresses; for the log, never for a caller.
     """
 
     status: ClassVar[str] = "INTERNAL"
@@ -142,9 +158,13 @@ class StrataError(Exception):
         )
         self.violations = tuple(violations)
         self.retry_after = retry_after
+        self.lost = False
+        self.unsent = False
+        self.detail = ""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.message!r}, reason={self.reason.value})"
+        detail = f", detail={self.detail!r}" if self.detail else ""
+        return f"{type(self).__name__}({self.message!r}, reason={self.reason.value}{detail})"
 
 
 class InvalidArgumentError(StrataError):
@@ -152,6 +172,13 @@ class InvalidArgumentError(StrataError):
 
     status = "INVALID_ARGUMENT"
     default_reason = Reason.INVALID_FIELD
+
+
+class WrongSettingError(InvalidArgumentError):
+    """Environment variables hold values that settings cannot have.
+
+    The message and the violations name the variables, never their values, which may be secret.
+    """
 
 
 class _ReasonNamedError(StrataError):
@@ -291,3 +318,10 @@ ERRORS: tuple[type[StrataError], ...] = (
     InternalError,
 )
 """One class per status; the tables of `strata.shared.status` are made from it."""
+
+
+def passes(error: StrataError) -> bool:
+    """Returns whether the same call may succeed later: its service is away or overloaded."""
+    if isinstance(error, ResourceExhaustedError):
+        return error.reason is Reason.OVERLOADED
+    return isinstance(error, UnavailableError | DeadlineExceededError | CancelledError)

@@ -108,3 +108,8 @@ def id_time(value: str) -> datetime:
             "The id carries no time.", reason=Reason.INVALID_ID, metadata={"id": value[:80]}
         )
     return datetime.fromtimestamp(int(uuid[:8] + uuid[9:13], 16) / 1000, tz=UTC)
+
+
+def default_conversation_id(agent_id: str) -> str:
+    """Returns the id of an agent's default conversation; no lookup is needed to know it."""
+    return "conversation-" + agent_id.removeprefix("agent-")

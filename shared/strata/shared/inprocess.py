@@ -85,8 +85,10 @@ class InProcessServer:
         if self._running and grace:
             await asyncio.wait(tuple(self._running), timeout=grace)
         running = tuple(self._running)
+        ending = self._table.stop()
         for task in running:
-            task.cancel()
+            if task not in ending:
+                task.cancel()
         if running:
             await asyncio.wait(running)
 

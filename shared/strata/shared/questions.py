@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import grpc.aio
 
+from strata.shared.endings import let_end
+from strata.shared.requests import RequestStream
+
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
-
-
-class _Messages(Generic[RequestT]):
-    """What the client says, without end: the call is cancelled."""
-
-    # Not a generator: one that waits when its call is cancelled cannot be closed.
-    def __init__(self, first: RequestT) -> None:
-        self._queue: asyncio.Queue[RequestT] = asyncio.Queue()
-        self.add(first)
-
-    def add(self, message: RequestT) -> None:
-        self._queue.put_nowait(message)
-
-    def __aiter__(self) -> _Messages[RequestT]:
-        return self
-
-    async def __anext__(self) -> RequestT:
-        return await self._queue.get()
 
 
 async def answering(
@@ -35,6 +20,8 @@ async def answering(
     first: RequestT,
     answer: Callable[[ResponseT], Coroutine[Any, Any, RequestT] | None],
     settles: Callable[[ResponseT], bool],
+    *,
+    ends: Callable[[ResponseT], bool] = lambda _: False,
 ) -> AsyncGenerator[ResponseT, None]:
     """Makes such a call; yields what the server tells and answers what it asks meanwhile.
 
@@ -47,14 +34,17 @@ async def answering(
         first: The first message of the client.
         answer: Works out the answer to a response; None for one that asks nothing.
         settles: Whether the question under way is over with a response.
+        ends: Whether a response that asks nothing is the last one of the call, so that the
+            server may end it by itself.
 
     Raises:
         StrataError: The call failed, or working out an answer did.
     """
-    messages = _Messages(first)
+    messages = RequestStream(first)
     call = method(messages)
     reading: asyncio.Task[Any] | None = None
     working: asyncio.Task[RequestT] | None = None
+    ended = False
     try:
         while True:
             reading = reading or asyncio.create_task(call.read())
@@ -77,9 +67,14 @@ async def answering(
             if question is not None:
                 working = asyncio.create_task(question)
             else:
+                ended = ends(response)
                 yield response
     finally:
-        call.cancel()
+        if ended and reading is None:
+            let_end(call)
+        else:
+            call.cancel()
+        messages.close()
         await _end(*(task for task in (reading, working) if task is not None))
 
 

@@ -42,11 +42,13 @@ class Service:
         full_name: ``strata.api.recall.v1.MessageService``; take it from the descriptor.
         add: The generated ``add_<Name>Servicer_to_server``.
         servicer: What implements it.
+        listed: Whether reflection names it; not so for an internal service on a public port.
     """
 
     full_name: str
     add: Callable[[Any, Any], None]
     servicer: object
+    listed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

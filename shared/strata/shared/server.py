@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
@@ -11,7 +12,6 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from strata.shared.auth import TokenVerifier
 from strata.shared.channels import ChannelFactory, ChannelOptions, RoomChannels
@@ -23,12 +23,18 @@ from strata.shared.interceptors.client import CallPolicy, ClientChannel
 from strata.shared.interceptors.standard import method_table
 from strata.shared.logs import configure_logging, get_logger
 from strata.shared.loops import loop_factory
+from strata.shared.reflection import add_reflection
 from strata.shared.room import BackgroundTasks, Build, Room, SettingsT_contra
 from strata.shared.settings import MIB, RoomSettings
+from strata.shared.skew import SkewMeter
 from strata.shared.telemetry import Telemetry
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+
+# What calls that are ended get to clean up and to send their status.
+_ENDING_S = 5.0
+_NEVER_S = 1e6
 
 _log = get_logger(__name__)
 
@@ -41,6 +47,7 @@ class GrpcServer:
         settings: Address, limits, ages.
         authenticator: Tells the callers.
         telemetry: Where the metrics go.
+        clock: The clock of the process.
     """
 
     def __init__(
@@ -49,31 +56,34 @@ class GrpcServer:
         settings: RoomSettings,
         authenticator: Authenticator,
         telemetry: Telemetry | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.telemetry = telemetry or Telemetry()
         self._room = room
         self._settings = settings
         self._health = health.aio.HealthServicer()
         self._table = method_table(
-            settings.limits, authenticator, self.telemetry, access_log=settings.access_log
+            settings.limits,
+            authenticator,
+            self.telemetry,
+            access_log=settings.access_log,
+            clock=clock or SystemClock(),
+            # A service with an authenticator of its own is called from outside, where the
+            # names of our hosts are nobody's business.
+            host=socket.gethostname() if room.authenticator is None else "",
         )
         self._server = grpc.aio.server(options=_server_arguments(settings))
         self._server.add_generic_rpc_handlers((self._table,))
         self._port = 0
+        self._stopping: asyncio.Task[None] | None = None
         # The generated functions want a server; the table has what they call.
         table: Any = self._table
         for service in room.services:
             service.add(service.servicer, table)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, table)
         if settings.reflection:
-            names = (
-                *(service.full_name for service in room.services),
-                _HEALTH,
-                reflection.SERVICE_NAME,
-            )
-            reflection_pb2_grpc.add_ServerReflectionServicer_to_server(  # type: ignore[no-untyped-call]
-                reflection.aio.ReflectionServicer(names), table
-            )
+            listed = (service.full_name for service in room.services if service.listed)
+            add_reflection((*listed, _HEALTH), table)
 
     @property
     def port(self) -> int:
@@ -93,25 +103,47 @@ class GrpcServer:
 
         Raises:
             OSError: The address cannot be bound.
+            FailedPreconditionError: The files of the TLS settings cannot be used.
         """
         address = _address(self._settings.host, self._settings.port)
-        try:
-            port = self._server.add_insecure_port(address)
-        except RuntimeError as error:
-            raise OSError(f"cannot listen on {address}: {error}") from error
+        tls = self._settings.tls
+        port = self._listen(address, None if tls is None else tls.credentials())
+        if self._settings.internal_address:
+            self._listen(self._settings.internal_address)
         self._port = 0 if address.startswith("unix:") else port
         await self._server.start()
         for service in self._room.services:
             await self._health.set(service.full_name, _SERVING)
         return self._port
 
+    def _listen(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
+        try:
+            if credentials is None:
+                return self._server.add_insecure_port(address)
+            return self._server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen on {address}: {error}") from error
+
     async def drain(self) -> None:
         """Reports NOT_SERVING for good; calls are still taken."""
         await self._health.enter_graceful_shutdown()
 
     async def stop(self, grace: float | None) -> None:
-        """Refuses new calls, gives running ones `grace` seconds, then cancels them."""
-        await self._server.stop(grace)
+        """Refuses new calls, gives running ones `grace` seconds, then ends them UNAVAILABLE.
+
+        May be called again, to shorten the grace.
+        """
+        if self._stopping is None:
+            # Its own grace never ends: gRPC ends calls as CANCELLED, of which nobody learns
+            # that they may be repeated.
+            self._stopping = asyncio.create_task(self._server.stop(_NEVER_S))
+        await asyncio.wait((self._stopping,), timeout=grace or 0)
+        if not self._stopping.done():
+            self._table.stop()
+            await asyncio.wait((self._stopping,), timeout=_ENDING_S)
+        if not self._stopping.done():
+            await self._server.stop(None)
+        await self._stopping
 
 
 def _server_arguments(settings: RoomSettings) -> list[tuple[str, str | int]]:
@@ -123,12 +155,17 @@ def _server_arguments(settings: RoomSettings) -> list[tuple[str, str | int]]:
         ("grpc.so_reuseport", int(settings.reuse_port)),
         ("grpc.max_receive_message_length", guard),
         ("grpc.max_send_message_length", guard),
+        # The default, 3,000 (at random from 1,000 on), ends the calls of a burst as CANCELLED,
+        # without a word, before we have seen them; we refuse them with a hint.
+        ("grpc.server.max_pending_requests", limits.max_pending_calls),
+        ("grpc.server.max_pending_requests_hard_limit", limits.max_pending_calls),
         ("grpc.max_metadata_size", limits.max_metadata_bytes),
         ("grpc.absolute_max_metadata_size", limits.max_metadata_bytes),
         ("grpc.max_connection_age_ms", round(settings.max_connection_age_s * 1000)),
         ("grpc.max_connection_age_grace_ms", round(settings.max_connection_age_grace_s * 1000)),
         ("grpc.keepalive_time_ms", 60_000),
         ("grpc.keepalive_timeout_ms", 20_000),
+        ("grpc.http2.ping_timeout_ms", 20_000),
         # The default, five minutes, hangs up on clients that ping while a model thinks.
         (
             "grpc.http2.min_ping_interval_without_data_ms",
@@ -175,6 +212,7 @@ async def serving(
     *,
     telemetry: Telemetry | None = None,
     hurry: asyncio.Event | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[GrpcServer]:
     """Serves a room while the block lasts.
 
@@ -186,6 +224,7 @@ async def serving(
         settings: The room's settings.
         telemetry: Where the metrics go.
         hurry: When set, drain and grace are cut short.
+        clock: The clock of the process; that of the machine by default.
 
     Raises:
         ValueError: No key to verify internal tokens with.
@@ -193,20 +232,22 @@ async def serving(
     """
     hurry = hurry or asyncio.Event()
     async with AsyncExitStack() as stack:
-        verifier = TokenVerifier(settings.public_keys())
+        clock = clock or SystemClock()
+        telemetry = telemetry or Telemetry()
+        verifier = TokenVerifier(settings.public_keys(), clock=clock)
         factory = ChannelFactory(
             # The limit of a server at the edge is lower than what rooms send each other.
             ChannelOptions(max_message_bytes=max(settings.limits.max_message_bytes, 16 * MIB)),
             CallPolicy(settings.call_timeout_s, settings.stream_timeout_s),
+            SkewMeter(telemetry, clock),
         )
         stack.push_async_callback(factory.close)
-        telemetry = telemetry or Telemetry()
         channels = RoomChannels(settings.targets, factory)
-        wiring = NetworkWiring(verifier, channels, SystemClock(), telemetry)
+        wiring = NetworkWiring(verifier, channels, clock, telemetry)
         room = await build(settings, wiring, stack)
         await stack.enter_async_context(BackgroundTasks(room))
         authenticator = room.authenticator or TokenAuthenticator(verifier)
-        server = GrpcServer(room, settings, authenticator, telemetry)
+        server = GrpcServer(room, settings, authenticator, telemetry, clock)
         await server.start()
         stack.push_async_callback(_shut_down, server, settings, hurry)
         yield server

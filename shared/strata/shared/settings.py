@@ -12,11 +12,17 @@ and passes it down::
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsError as UnreadableSettingError
+
+from strata.shared.errors import FieldViolation, WrongSettingError
+from strata.shared.tls import ServerTls
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -27,9 +33,75 @@ def room_config(room: str) -> SettingsConfigDict:
     return SettingsConfigDict(
         env_prefix=f"STRATA_{room.upper()}_",
         env_nested_delimiter="__",
+        env_ignore_empty=True,
         frozen=True,
         extra="ignore",
+        # Keys and passwords are among the values, and errors end in logs.
+        hide_input_in_errors=True,
     )
+
+
+class EnvironmentSettings(BaseSettings):
+    """Settings from environment variables; a variable that is set to nothing counts as unset.
+
+    Raises:
+        WrongSettingError: A value is not what the setting can be.
+    """
+
+    model_config = SettingsConfigDict(env_ignore_empty=True)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            violations = list(_violations(type(self), error))
+        except UnreadableSettingError as error:
+            violations = [_unreadable(type(self), error)]
+        else:
+            return
+        # Raised outside of the handlers: the original errors print the values.
+        wrong = "; ".join(
+            violation.description
+            if violation.field in violation.description
+            else f"{violation.field}: {violation.description}"
+            for violation in violations
+        )
+        raise WrongSettingError(f"A setting is wrong. {wrong}.", violations=violations)
+
+
+def _violations(
+    settings: type[EnvironmentSettings], error: ValidationError
+) -> Iterator[FieldViolation]:
+    for problem in error.errors(include_input=False, include_url=False):
+        place = [str(part) for part in problem["loc"]]
+        description = problem["msg"].removeprefix("Value error, ")
+        # Settings that contradict each other are named by the message alone.
+        words = re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)+", description)
+        fields = [word for word in words if word in settings.model_fields]
+        for name in fields:
+            description = re.sub(rf"\b{name}\b", _variable(settings, [name]), description)
+        yield FieldViolation(_variable(settings, place or fields[:1]), description)
+
+
+def _unreadable(
+    settings: type[EnvironmentSettings], error: UnreadableSettingError
+) -> FieldViolation:
+    # The field has no attribute of its own in this error.
+    match = re.search(r'field "(\w+)"', str(error))
+    name = _variable(settings, [match[1]] if match else [])
+    return FieldViolation(name, "must be JSON")
+
+
+def _variable(settings: type[EnvironmentSettings], place: list[str]) -> str:
+    """Returns the environment variable of a place in settings; their prefix if it is all of them.
+
+    A field with an alias has the alias for its place, which is the name of a variable.
+    """
+    prefix = str(settings.model_config.get("env_prefix", ""))
+    if not place:
+        return f"{prefix}…"
+    name = "__".join(place).upper()
+    return f"{prefix}{name}" if place[0] in settings.model_fields else name
 
 
 class ServerLimits(BaseModel):
@@ -49,6 +121,24 @@ class ServerLimits(BaseModel):
     max_in_flight_streams: int = Field(
         default=256, gt=0, description="Streaming calls at once before load is shed."
     )
+    max_pending_calls: int = Field(
+        default=50_000,
+        gt=0,
+        description="Calls of a burst that wait until they are taken or shed; gRPC itself cancels "
+        "what is beyond. Each takes some 10 KiB of memory.",
+    )
+    project_share: float = Field(
+        default=0.75,
+        gt=0,
+        le=1,
+        description="Part of these calls, and of these streams, that one project may have at once;"
+        " the rest is kept for other projects.",
+    )
+    upload_idle_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="Time that an upload may send nothing, seconds; then it is ended.",
+    )
     default_unary_deadline_s: float = Field(
         default=30.0, gt=0, description="Imposed on a unary call that came without a deadline."
     )
@@ -62,13 +152,14 @@ class ServerLimits(BaseModel):
         default=0.5, gt=0, description="Hint given to callers whose call was shed."
     )
     min_ping_interval_s: float = Field(
-        default=10.0,
+        default=3.0,
         gt=0,
-        description="A client that pings a silent connection more often is cut off.",
+        description="A client that pings a silent connection more often is cut off. Services ping "
+        "each other every 5 s while they wait for an answer.",
     )
 
 
-class RoomSettings(BaseSettings):
+class RoomSettings(EnvironmentSettings):
     """Fields that all rooms share."""
 
     model_config = room_config("room")
@@ -132,6 +223,16 @@ class RoomSettings(BaseSettings):
     access_log: bool = Field(
         default=False, description="Log successful calls at INFO instead of DEBUG."
     )
+
+    @property
+    def tls(self) -> ServerTls | None:
+        """The TLS of the server; None serves without."""
+        return None
+
+    @property
+    def internal_address(self) -> str:
+        """A second address to listen on, always without TLS; empty for none."""
+        return ""
 
     def public_keys(self) -> str:
         """Returns the PEM texts to verify internal tokens with.

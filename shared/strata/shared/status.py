@@ -9,6 +9,8 @@ rather than have the peer replace the whole error by RESOURCE_EXHAUSTED.
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import grpc
@@ -32,6 +34,29 @@ _MAX_VALUE_BYTES = 400
 _MAX_DETAILS_BYTES = 3000
 _RETRY_INFO_LIMIT_S = 24 * 3600.0
 
+# What gRPC itself says tells where services are; a caller gets these sentences instead.
+_PLAIN = {
+    grpc.StatusCode.UNAVAILABLE: "A service that the call needs cannot be reached now.",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "A service that the call needs did not answer in time.",
+    grpc.StatusCode.CANCELLED: "A service that the call needs broke the call off.",
+}
+_LOST = frozenset({*_PLAIN, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN})
+_ADDRESS = re.compile(r"\b(?:ipv4|ipv6|dns|unix|uds|tcp)\b\S*:|\S:\d{2,5}\b", re.IGNORECASE)
+# A connection that breaks in the middle of a call is not always UNAVAILABLE.
+_BROKEN = re.compile(
+    r"RST_STREAM|stream removed|GOAWAY|socket closed|connection (?:reset|closed|refused)|keepalive",
+    re.IGNORECASE,
+)
+# How gRPC begins the text of a call for which it had no connection, or that its peer refused with
+# REFUSED_STREAM, by which HTTP/2 promises that nothing of it was processed. Any other text counts
+# as that of a call that was sent, so that a new wording of gRPC can only cost a repetition.
+_UNSENT = re.compile(
+    r"connections to all backends failing|failed to connect to all addresses|errors resolving "
+    r"|DNS resolution failed|empty address list"
+    r"|Stream removed \(RST_STREAM \(Received RST_STREAM with error code 7\)",
+    re.IGNORECASE,
+)
+
 _CLASS_OF = {grpc.StatusCode[error.status]: error for error in ERRORS}
 
 
@@ -54,35 +79,36 @@ def code_of(error: StrataError) -> grpc.StatusCode:
     return grpc.StatusCode[error.status]
 
 
-def to_status(error: StrataError, *, request_id: str = "") -> grpc.Status:
+def to_status(
+    error: StrataError, *, trailing: Iterable[tuple[str, str | bytes]] = ()
+) -> grpc.Status:
     """Returns the status that carries the error to the caller.
 
     Args:
         error: What to tell.
-        request_id: Sent beside it as ``x-request-id``, if there is one.
+        trailing: Further trailing metadata.
     """
     code = code_of(error)
     message = _clip(error.message, _MAX_MESSAGE_BYTES)
     number: int = code.value[0]
     rich = status_pb2.Status(code=number, message=message, details=_details(error))
-    trailing: list[tuple[str, str | bytes]] = [(DETAILS_KEY, rich.SerializeToString())]
-    if request_id:
-        trailing.append(("x-request-id", request_id))
-    return WireStatus(code, message, tuple(trailing))
+    return WireStatus(code, message, ((DETAILS_KEY, rich.SerializeToString()), *trailing))
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError) -> StrataError:
     """Returns the error that a failed call stands for.
 
     A status without our details (sent by gRPC itself, a proxy, another server) gives
-    the class of the status with its default reason.
+    the class of the status with its default reason, and a message without addresses:
+    where services are is nothing for a caller. It stays in `StrataError.detail`.
     """
     code = error.code()
     message = error.details() or code.name
-    kind = _CLASS_OF.get(code, InternalError)
     rich = _rich_status(error.trailing_metadata())
     if rich is None:
-        return _build(kind, message, _guess(kind, code, message), {}, (), None)
+        answered = bool(error.initial_metadata() or error.trailing_metadata())
+        return _of_transport(code, message, answered=answered)
+    kind = _CLASS_OF.get(code, InternalError)
     reason: Reason | None = None
     metadata: dict[str, str] = {}
     violations: tuple[FieldViolation, ...] = ()
@@ -106,6 +132,35 @@ def from_rpc_error(error: grpc.aio.AioRpcError) -> StrataError:
     if reason is None:
         reason = _guess(kind, code, message)
     return _build(kind, message, reason, metadata, violations, retry_after)
+
+
+def _of_transport(code: grpc.StatusCode, text: str, *, answered: bool) -> StrataError:
+    """Returns the error for a status that no service of ours has sent.
+
+    Args:
+        code: The status code.
+        text: Its text.
+        answered: Metadata of a peer came with it.
+    """
+    unsent = (
+        code is grpc.StatusCode.UNAVAILABLE and not answered and _UNSENT.match(text) is not None
+    )
+    if code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN) and _BROKEN.search(text):
+        code = grpc.StatusCode.UNAVAILABLE
+    message = text
+    if code is grpc.StatusCode.CANCELLED:
+        # grpc.aio raises `asyncio.CancelledError` for a call that this side cancels. The peer
+        # stops, and gRPC has ended the call there: before a method had it, or while it ran.
+        code, message = grpc.StatusCode.UNAVAILABLE, _PLAIN[code]
+    elif code is grpc.StatusCode.UNAVAILABLE:
+        message = _PLAIN[code]
+    elif _ADDRESS.search(text):
+        message = _PLAIN.get(code, "A service that the call needs failed.")
+    kind = _CLASS_OF.get(code, InternalError)
+    error = _build(kind, message, _guess(kind, code, text), {}, (), None)
+    error.unsent, error.lost = unsent, code in _LOST and not unsent
+    error.detail = text if message != text else ""
+    return error
 
 
 def _build(

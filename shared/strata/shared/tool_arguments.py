@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from fractions import Fraction
+from itertools import islice
 from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
+from jsonschema.validators import extend
+
+from strata.shared.json_text import JsonTextError, encodable_text, parse_json
 
 MAX_ARGUMENT_CHARS = 1_000_000
 INVALID = "Invalid arguments for"
 """How the refusal of arguments begins."""
+_MAX_PROBLEMS = 8
+"""Problems that one refusal names."""
+_MAX_NAME_CHARS = 80
+_MAX_NAMES = 20
+_MAX_MESSAGE_CHARS = 200
 
 
 class ArgumentsError(ValueError):
@@ -28,8 +37,9 @@ def fit_arguments(
 ) -> dict[str, Any]:
     """Returns the arguments of a call.
 
-    An optional argument given as null counts as left out, since strict schemas make
-    models write one. Numbers, truth values and lists written as text are taken for what they say.
+    Strict schemas make models write every argument. So an optional one counts as left out if it
+    is null, or empty (``""``, blanks, ``[]``, 0) where its schema allows no empty value. Numbers,
+    truth values and lists written as text are taken for what they say.
 
     Args:
         name: Name of the tool.
@@ -42,24 +52,33 @@ def fit_arguments(
         ArgumentsError: The text is no JSON object or does not fit.
     """
     given = _members(_parse_object(name, text), parameters)
-    problems = set(_unsendable(given, "", integers))
+    problems = _first(_unsendable(given, "", integers))
     if not problems:
         problem = explain(given) if explain is not None else None
         if problem is not None:
             raise ArgumentsError(problem)
-        errors = Draft202012Validator(parameters).iter_errors(given)
-        problems = {_describe(error) for error in errors}
+        problems = _first(map(_describe, ArgumentsValidator(parameters).iter_errors(given)))
     if problems:
-        raise ArgumentsError(f"{INVALID} {name}: {'; '.join(sorted(problems))}.")
+        raise ArgumentsError(f"{INVALID} {name}: {'; '.join(problems)}.")
     return given
+
+
+def _first(problems: Iterator[str]) -> list[str]:
+    """Returns the first problems, sorted: a list of a hundred thousand items can have one in each.
+
+    If there are more, the last text says so.
+    """
+    first = sorted(set(islice(problems, _MAX_PROBLEMS)))
+    more = ["and more"] if next(problems, None) is not None else []
+    return first + more
 
 
 def _parse_object(name: str, text: str) -> dict[str, Any]:
     if len(text) > MAX_ARGUMENT_CHARS:
         raise ArgumentsError(f"{INVALID} {name}: they exceed {MAX_ARGUMENT_CHARS} characters.")
     try:
-        value = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
+        value = parse_json(text if text.strip() else "{}")
+    except JsonTextError as error:
         raise ArgumentsError(
             f"{INVALID} {name}: they are not valid JSON ({error})."
             " Call the tool again with one JSON object."
@@ -78,8 +97,18 @@ def _members(value: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, A
     return {
         name: _as_meant(item, properties.get(name, {}))
         for name, item in value.items()
-        if item is not None or name in required or name not in properties
+        if name in required or name not in properties or not _is_absent(item, properties[name])
     }
+
+
+def _is_absent(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Whether a model filled in an optional argument only because a strict schema demanded it."""
+    if value is None:
+        return True
+    empty = not value.strip() if isinstance(value, str) else value == [] or value == 0
+    if not empty or isinstance(value, bool):
+        return False
+    return not ArgumentsValidator(schema).is_valid(value)
 
 
 def _as_meant(value: Any, schema: Mapping[str, Any]) -> Any:
@@ -105,52 +134,116 @@ _QUOTED: Mapping[str, tuple[type, ...]] = {
 def _unquoted(text: str, wanted: Collection[str]) -> Any:
     kinds = [kind for name in wanted for kind in _QUOTED.get(name, ())]
     try:
-        value = int(text) if kinds == [int] else json.loads(text)
-    except (ValueError, RecursionError):
+        value = int(text) if kinds == [int] else parse_json(text)
+    except ValueError:
         return text
     return value if type(value) in kinds else text
 
 
-def _unsendable(value: Any, place: str, integers: range | None) -> list[str]:
-    """Says what no request could carry or no tier store: NUL, half characters, huge numbers."""
+def _unsendable(value: Any, place: str, integers: range | None) -> Iterator[str]:
+    """Yields what no request could carry or no tier store: NUL, half characters, huge numbers."""
     match value:
-        case str():
-            if "\0" in value:
-                return [f"{place!r} holds the character NUL"]
-            # JSON can write half of a character; UTF-8 cannot.
-            broken = not value.isascii() and value != value.encode("utf-8", "replace").decode()
-            return [f"{place!r} holds an incomplete character"] if broken else []
-        case bool():
-            return []
-        case int():
-            sent = integers is None or value in integers
-            return [] if sent else [f"{place!r} is too large a number"]
+        case str() if problem := _bad_text(value):
+            yield f"{_quoted(place)} {problem}"
+        case int() if not isinstance(value, bool):
+            if integers is not None and value not in integers:
+                yield f"{_quoted(place)} is too large a number"
         case list():
-            inner = [(f"{place}[{index}]", item) for index, item in enumerate(value)]
+            for index, item in enumerate(value):
+                yield from _unsendable(item, _inside(place, f"[{index}]"), integers)
         case dict():
-            inner = [(f"{place}.{name}".lstrip("."), item) for name, item in value.items()]
+            for name, item in value.items():
+                if problem := _bad_text(name):
+                    yield f"the name {_quoted(name)} {problem}"
+                inner = _inside(place, f".{name[:_MAX_NAME_CHARS]}").lstrip(".")
+                yield from _unsendable(item, inner, integers)
         case _:
-            return []
-    return [problem for name, item in inner for problem in _unsendable(item, name, integers)]
+            pass
+
+
+def _inside(place: str, name: str) -> str:
+    # No longer than what is shown: it is made for every item of a list.
+    return f"{place}{name}"[: _MAX_NAME_CHARS + 1]
+
+
+def _bad_text(text: str) -> str:
+    if "\0" in text:
+        return "holds the character NUL"
+    # JSON can write half of a character; UTF-8 cannot.
+    return "holds an incomplete character" if text != encodable_text(text) else ""
 
 
 def _describe(error: ValidationError) -> str:
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path)
-    path = path.lstrip(".")
-    within = f" in {path!r}" if path else ""
+    path = _quoted(path.lstrip(".")) if path else ""
+    within = f" in {path}" if path else ""
     given: Mapping[str, Any] = error.instance if isinstance(error.instance, dict) else {}
     schema: Mapping[str, Any] = error.schema  # type: ignore[assignment]
     if error.validator == "required":
-        missing = [name for name in schema["required"] if name not in given]
-        return f"missing {', '.join(repr(name) for name in missing)}{within}"
+        return f"missing {_listed(n for n in schema['required'] if n not in given)}{within}"
     if error.validator == "additionalProperties":
-        known = schema["properties"]
-        unknown = ", ".join(repr(name) for name in sorted(set(given) - set(known)))
-        takes = ", ".join(repr(name) for name in known)
+        # An inner object can forbid members without having any.
+        known = schema.get("properties", {})
+        takes = _listed(known) if known else ""
+        unknown = _listed(sorted(set(given) - set(known)))
         return f"unknown {unknown}{within} ({f'it takes {takes}' if takes else 'it takes none'})"
-    return f"{path!r} is wrong: {error.message[:200]}"
+    if error.validator == "enum":
+        # A long value must not push the valid ones out of the message.
+        return f"{path or 'the object'} must be one of {_listed(map(str, schema['enum']))}"
+    message = error.message
+    if len(message) > _MAX_MESSAGE_CHARS:
+        # It begins with the value and ends with what is wrong with it.
+        message = f"{message[: _MAX_MESSAGE_CHARS // 2]}...{message[-_MAX_MESSAGE_CHARS // 2 :]}"
+    return f"{path or 'the object'} is wrong: {message}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    every = list(names)
+    more = f" and {len(every) - _MAX_NAMES} more" if len(every) > _MAX_NAMES else ""
+    return ", ".join(map(_quoted, every[:_MAX_NAMES])) + more
+
+
+def _quoted(text: str) -> str:
+    return repr(text if len(text) <= _MAX_NAME_CHARS else f"{text[:_MAX_NAME_CHARS]}...")
 
 
 def _kind(value: Any) -> str:
     names = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
+
+
+def _unique_items(
+    validator: Any, unique: Any, items: Any, schema: Mapping[str, Any]
+) -> Iterator[ValidationError]:
+    """`uniqueItems` in linear time; that of jsonschema compares all pairs of objects."""
+    if unique is True and isinstance(items, list) and len(set(map(_hashable, items))) < len(items):
+        yield ValidationError("it has an item twice")
+
+
+def _multiple_of(
+    validator: Any, factor: Any, number: Any, schema: Mapping[str, Any]
+) -> Iterator[ValidationError]:
+    """`multipleOf` by decimal digits; that of jsonschema overflows for whole numbers over 1e308."""
+    if not validator.is_type(number, "number"):
+        return
+    if Fraction(str(number)) % Fraction(str(factor)):
+        yield ValidationError(f"{number!r} is not a multiple of {factor}")
+
+
+def _hashable(value: Any) -> Hashable:
+    """Returns what is equal for equal JSON values: 1 and 1.0 are, 1 and true are not."""
+    match value:
+        case bool():
+            return (bool, value)
+        case list():
+            return (list, *map(_hashable, value))
+        case dict():
+            return (dict, frozenset((name, _hashable(item)) for name, item in value.items()))
+        case _:
+            return value  # type: ignore[no-any-return]
+
+
+ArgumentsValidator = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator, {"uniqueItems": _unique_items, "multipleOf": _multiple_of}
+)
+"""Checks arguments that a model wrote, of up to a million characters, in linear time."""

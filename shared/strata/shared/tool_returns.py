@@ -6,8 +6,12 @@ import json
 from datetime import datetime
 from typing import Any
 
+from strata.shared.settings import MIB
+
 FUNCTION_RETURN_CHAR_LIMIT = 50_000
 """Characters of a return that the model is shown, unless its tool says otherwise."""
+MAX_RETURN_BYTES = MIB
+"""UTF-8 bytes of a packed return, whatever its limit of characters."""
 TIME_FORMAT = "%Y-%m-%d %I:%M:%S %p %Z%z"
 _NOTE = (
     " [NOTE: function output was truncated since it exceeded the character limit"
@@ -15,18 +19,18 @@ _NOTE = (
 )
 
 
-def pack(ok: bool, value: Any, now: datetime, limit: int) -> tuple[str, bool]:
+def pack(status: str, value: Any, now: datetime, limit: int) -> tuple[str, bool]:
     """Returns the packed return and whether it was cut.
 
     Args:
-        ok: False gives the status ``Failed``.
+        status: By the name that the model knows: ``OK``, ``Failed``, ``Unknown``.
         value: What the tool gave. Objects and arrays stay JSON; None becomes ``"None"``.
         now: The time to show, in the agent's timezone.
         limit: Characters of the message at most. A longer one is cut as text, so that
             the whole stays valid JSON.
     """
     message, truncated = clip(_to_message(value), limit)
-    return packed("OK" if ok else "Failed", message, now), truncated
+    return packed(status, message, now), truncated
 
 
 def packed(status: str, message: Any, now: datetime) -> str:
@@ -38,7 +42,21 @@ def packed(status: str, message: Any, now: datetime) -> str:
         now: The time to show, in the agent's timezone.
     """
     body = {"status": status, "message": message, "time": now.strftime(TIME_FORMAT)}
-    return json.dumps(body, ensure_ascii=False, indent=2)
+    text = json.dumps(body, ensure_ascii=False, indent=2)
+    if _size(text) <= MAX_RETURN_BYTES:
+        return text
+    # Indentation and escapes can make a return many times as long as its text.
+    plain = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+    kept = len(plain)
+    while _size(text) > MAX_RETURN_BYTES:
+        kept = min(kept * MAX_RETURN_BYTES // _size(text), kept - 1)
+        cut = plain[:kept] + _NOTE.format(length=len(plain), limit=kept)
+        text = json.dumps({**body, "message": cut}, ensure_ascii=False, indent=2)
+    return text
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 def _to_message(value: Any) -> Any:

@@ -14,15 +14,16 @@ from strata.agent_loop.domain.agents import (
     Agent,
     AgentPatch,
     AgentState,
-    AgentType,
     CompactionSettings,
     Conversation,
+    MessagePackaging,
     ModelConfig,
 )
 from strata.agent_loop.domain.store import Request
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.store import Housekeeping, PostgresAgentStore
 from strata.shared import context
+from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
@@ -69,7 +70,10 @@ async def test_agent_comes_back_as_it_was_stored(store: PostgresAgentStore) -> N
         metadata={"ключ": "värde"},
         max_files_open=7,
         per_file_view_window_char_limit=9,
-        compaction=CompactionSettings("m", "p", "all", 0.25, 10),
+        compaction=CompactionSettings(
+            "m", "p", "all", 0.25, 10, ModelConfig(temperature=0.5, max_output_tokens=99), False
+        ),
+        packaging=MessagePackaging(True, 'Lis\u00fcbon "x"'),
     )
     stored = await store.insert(full, Request("r", "h"))
     assert stored.state is AgentState.CREATING
@@ -161,9 +165,9 @@ async def test_conversations_belong_to_their_agent_and_project(store: PostgresAg
             with pytest.raises(NotFoundError):
                 await work
         assert list(await store.page((), "", 10, "")) == []
-        await store.remove(made.id)
+        await store.remove([made.id])
     assert (await store.get(made.id)).state is AgentState.ACTIVE
-    await store.remove(made.id)
+    await store.remove([made.id])
     with pytest.raises(NotFoundError):
         await store.conversations(made.id, 10, "")
 

@@ -8,14 +8,16 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import text
 
-from strata.agent_loop.domain.agents import Agent, AgentType
+from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecord
 from strata.agent_loop.domain.messages import Provenance, ToolReturn, ToolStatus
 from strata.agent_loop.domain.store import Request
 from strata.agent_loop.domain.tool_rules import ToolRule
-from strata.agent_loop.domain.tools import MemoryEdit, Seen, ToolEffect, ToolResult
+from strata.agent_loop.domain.tools import MemoryEdit, Seen, ToolResult
 from strata.agent_loop.models.domain import (
     FinishReason,
+    ImageDetail,
+    ImagePart,
     ModelReply,
     ReasoningPart,
     TextPart,
@@ -24,10 +26,12 @@ from strata.agent_loop.models.domain import (
 )
 from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
 from strata.shared import context
+from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
+from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType
 
 
@@ -60,8 +64,16 @@ def record(*ids: str, step: int = 1) -> StepRecord:
 
 
 def result(call_id: str, status: ToolStatus = ToolStatus.OK) -> ToolResult:
+    image = ImagePart("image/png", "id", 2, 1, 3, "A dot.", ImageDetail.LOW, data=b"\0\xff\1")
     told = ToolReturn(
-        call_id, "memory_insert", status, '{"status"}', ("out\0",), ("err",), Provenance.MEMORY
+        call_id,
+        "memory_insert",
+        status,
+        '{"status"}',
+        ("out\0",),
+        ("err",),
+        Provenance.MEMORY,
+        images=(image,),
     )
     edit = MemoryEdit("block-1", "human", 3, "@@", "append")
     return ToolResult(told, 12, (edit,), archival_changed=True, files_changed=True)

@@ -8,11 +8,12 @@ import pytest
 from sqlalchemy import text
 
 from contract.agent_loop.conftest import signed_in
-from strata.agent_loop.domain.agents import Agent, AgentType
+from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.keys import SealedKey, in_force
 from strata.agent_loop.domain.store import Request
 from strata.agent_loop.store import PostgresAgentStore, PostgresModelKeys
 from strata.shared import context
+from strata.shared.agent_types import AgentType
 from strata.shared.db import Database
 from strata.shared.errors import NotFoundError, Reason
 from strata.shared.ids import new_id
@@ -80,7 +81,7 @@ async def test_a_key_never_outlives_its_agent(
         agent = await active(agents, f"Agent {number}")
         outcomes = await asyncio.gather(
             keys.put(SealedKey("openai", agent.id, b"x")),
-            agents.remove(agent.id),
+            agents.remove([agent.id]),
             return_exceptions=True,
         )
         for outcome in outcomes:

@@ -17,8 +17,9 @@ from strata.shared.clock import ManualClock
 from strata.shared.embedding import CachingEmbedder, Embedder
 from strata.shared.embedding.minilm import MiniLmEmbedder
 from strata.shared.ids import new_id
+from strata.shared.vectors.fusion import FLOOR, FusionConfig
 from strata.shared.vectors.indexing import Backlog, Indexer
-from strata.shared.vectors.qdrant import QdrantIndex, connect
+from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.vectors.sparse import SparseEncoder
 
 
@@ -45,11 +46,13 @@ async def embedder() -> AsyncIterator[Embedder]:
 
 @pytest.fixture
 async def finder(
-    stores: Stores, embedder: Embedder, open_folder: Any
+    stores: Stores, embedder: Embedder, open_folder: Any, request: pytest.FixtureRequest
 ) -> AsyncIterator[tuple[Finder, EmbeddedVectors]]:
+    """Parametrised indirectly with a floor of relevance; the default one if it is not."""
     engine = EmbeddedVectors(open_folder / "vectors")
     await engine.start()
-    vectors = QdrantIndex(connect(engine.url, engine.api_key))
+    fusion = FusionConfig(floor=getattr(request, "param", FLOOR))
+    vectors = QdrantIndex(connect(engine.url, engine.api_key), QdrantConfig(fusion=fusion))
     index = PassageIndex(vectors, embedder, SparseEncoder())
     chunk_index = ChunkIndex(vectors, embedder, SparseEncoder())
     backlogs: list[Backlog] = [

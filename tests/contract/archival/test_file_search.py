@@ -46,10 +46,9 @@ async def test_a_chunk_is_found_by_what_it_means_in_its_folder_alone(finder: Wor
     await world.index_all()
     best = (await world.find_chunks([music], "Which musical instrument does he know?"))[0].stored
     assert (best.file_id, best.chunk) == (file, new_chunks("He plays the violin.")[0])
-    assert texts(await world.find_chunks([cars], "Which musical instrument?")) == [
-        "The car is blue."
-    ]
-    both = await world.find_chunks([music, cars], "an instrument", limit=2)
+    assert await world.find_chunks([cars], "Which musical instrument?") == []
+    assert texts(await world.find_chunks([cars], "a blue vehicle")) == ["The car is blue."]
+    both = await world.find_chunks([music, cars], "the violin in the car", limit=2)
     assert len(both) == 2
     assert both[0].score > both[1].score
 
@@ -85,17 +84,16 @@ async def test_a_replaced_file_is_found_by_its_new_text_only(finder: World) -> N
     assert await in_the_index(engine) == 1
 
 
-async def test_agents_passages_are_indexed_before_files(finder: World) -> None:
+async def test_passages_and_files_take_turns_in_batches(finder: World) -> None:
     world, _ = finder
     agent, file = new_id("agent"), new_id("file")
     await world.stores.index_file(new_id("folder"), file, *("word " * n for n in range(1, 10)))
-    await world.indexer.index_pending()
-    await world.stores.insert(agent, "something to remember")
-    await world.indexer.index_pending()
+    # More than a batch of 64.
+    await world.stores.insert(agent, *(f"Note {number}." for number in range(70)))
+    assert await world.indexer.index_pending()
     assert await world.stores.progress(file) == (CHUNK_BATCH, 9)
-    assert await world.stores.pending.find(1) == {}
-    await world.index_all()
-    assert await world.stores.progress(file) == (9, 9)
+    pending = await world.stores.pending.find(100)
+    assert sum(len(ids) for ids in pending.values()) == 6
 
 
 async def test_a_file_dropped_while_it_is_indexed_leaves_the_index(finder: World) -> None:
@@ -137,6 +135,20 @@ async def test_a_drop_between_writing_and_noting_is_forgotten_too(finder: World)
     assert await in_the_index(engine) == 0
 
 
+async def test_chunks_below_the_floor_are_counted_on_request(finder: World) -> None:
+    world, _ = finder
+    folder = new_id("folder")
+    await world.stores.index_file(folder, new_id("file"), "The car is blue.", "She plays chess.")
+    await world.index_all()
+    plain = await world.chunk_search.search([folder], "tungsten", 5)
+    assert (plain.hits, plain.below_floor) == ((), 0)
+    counted = await world.chunk_search.search([folder], "tungsten", 5, explain=True)
+    assert (counted.hits, counted.below_floor) == ((), 2)
+    some = await world.chunk_search.search([folder], "which colour is the car", 5, explain=True)
+    assert [hit.stored.chunk.text for hit in some.hits] == ["The car is blue."]
+    assert some.below_floor == 1
+
+
 async def test_another_projects_files_are_never_found(finder: World) -> None:
     world, _ = finder
     folder = new_id("folder")
@@ -144,9 +156,9 @@ async def test_another_projects_files_are_never_found(finder: World) -> None:
     await world.index_all()
     with context.use(caller(new_id("project"))):
         assert await world.find_chunks([folder], "launch code") == []
-        await world.stores.index_file(folder, new_id("file"), "nothing to see")
+        await world.stores.index_file(folder, new_id("file"), "a code of honour")
         await world.index_all()
-        assert texts(await world.find_chunks([folder], "launch code")) == ["nothing to see"]
+        assert texts(await world.find_chunks([folder], "launch code")) == ["a code of honour"]
 
 
 async def test_without_the_engine_words_still_find_and_indexing_goes_on_after(

@@ -299,7 +299,8 @@ class Machine(RuleBasedStateMachine):
             assert (await self.archives.get(home)).passage_count == len(alive & here)
             tags += used
         stats = await self.archives.stats(self.agent)
-        assert (stats.passage_count, stats.tags) == (len(alive), tuple(sorted(tags)))
+        by_use = sorted(tags.items(), key=lambda each: (-each[1], each[0]))
+        assert (stats.passage_count, stats.tags) == (len(alive), tuple(tag for tag, _ in by_use))
         assert await self.archives.tags("", self.agent) == tags
 
     def _one(self, data: st.DataObject) -> tuple[str, Known]:

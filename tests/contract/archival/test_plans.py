@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from sqlalchemy import text
+
 from archival_support import Stores
 from plans import plan_of
-from strata.archival.domain.passages import Filter
+from strata.archival.domain.passages import MOST_TAGS, MOST_TAGS_COUNTED, Filter
+from strata.archival.store.archives import _STATS
+from strata.shared.context import current_project
 from strata.shared.ids import new_id
 
 
@@ -23,3 +27,31 @@ async def test_passages_are_read_by_id_in_a_table_that_has_just_grown(stores: St
     assert plan.count("passages_pkey") == 2, plan
     assert "passages_by_time" not in plan
     assert "Seq Scan on passages" not in plan
+
+
+async def test_counts_for_the_prompt_read_no_more_tags_than_they_show(stores: Stores) -> None:
+    """There may be as many tags as passages; they are read by use, in the order of an index."""
+    agent = new_id("agent")
+    await stores.insert(agent, "A fact.", tags=("first",))
+    async with stores.database.transaction() as connection:
+        await connection.exec_driver_sql(
+            "INSERT INTO archival.archive_tags (project_id, archive_id, tag, count)"
+            " SELECT project_id, archive_id, 'tag ' || n, n FROM archival.archive_tags,"
+            " generate_series(1, 5000) n WHERE tag = 'first'"
+        )
+    stats = await stores.archives.stats(agent)
+    assert stats.tags == tuple(f"tag {5000 - number}" for number in range(MOST_TAGS))
+    assert stats.more_tags == MOST_TAGS_COUNTED
+    values = {
+        "project": current_project(),
+        "agent": agent,
+        "most": MOST_TAGS,
+        "counted": MOST_TAGS + MOST_TAGS_COUNTED,
+    }
+    async with stores.database.transaction(read_only=True) as connection:
+        explain = text("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) " + _STATS.text)
+        rows = (await connection.execute(explain, values)).all()
+    plan = "\n".join(row[0] for row in rows)
+    assert plan.count("archive_tags_most_used") == 2, plan
+    assert "Seq Scan on archive_tags" not in plan
+    assert "rows=5001" not in plan

@@ -70,6 +70,10 @@ class Overtaken:
         self._index = index
         self._finder = finder
 
+    async def has_unknown_words(self, *args: Any) -> bool:
+        unknown: bool = await self._index.has_unknown_words(*args)
+        return unknown
+
     async def search(self, *args: Any, **more: Any) -> Any:
         hits = await self._index.search(*args, **more)
         await self._finder.index_all()
@@ -87,7 +91,7 @@ async def test_what_comes_into_the_index_during_the_search_is_found(finder: Worl
     assert texts(answer.hits) == ["The wifi password is tulip-42."]
     await world.stores.index_file(folder, file, "The wifi of the office is aster-18.")
     chunks = FileChunkSearch(world.stores.chunks, cast("Any", Overtaken(world.chunk_index, world)))
-    (found,) = await chunks.search([folder], "office wifi", 5)
+    (found,) = (await chunks.search([folder], "office wifi", 5)).hits
     assert found.stored.chunk.text == "The wifi of the office is aster-18."
 
 
@@ -130,9 +134,9 @@ async def test_tags_dates_and_top_k_limit_what_is_found(finder: World) -> None:
     await world.stores.insert(agent, "Nice in summer", tags=("france",), created=later)
     await world.indexer.index_pending()
     both = ("travel", "france")
-    some = await find(world, agent, "trip to a city", tags=both)
+    some = await find(world, agent, "a city", tags=both)
     assert sorted(texts(some)) == ["Lyon in autumn", "Nice in summer", "Paris in spring"]
-    every = await find(world, agent, "trip to a city", tags=both, tag_match=TagMatch.ALL)
+    every = await find(world, agent, "a city", tags=both, tag_match=TagMatch.ALL)
     assert texts(every) == ["Paris in spring"]
     assert texts(await find(world, agent, "a city", start_time=later)) == ["Nice in summer"]
     before = await find(world, agent, "a city", end_time=later)
@@ -213,7 +217,7 @@ async def test_a_search_tells_what_each_condition_left_out(finder: World) -> Non
 async def test_an_explanation_names_the_arms(finder: World) -> None:
     world, _ = finder
     agent = new_id("agent")
-    await world.stores.insert(agent, "The cat sleeps on the sofa.", "Taxes are due in May.")
+    await world.stores.insert(agent, "The cat sleeps on the sofa.", "A kitten naps in its basket.")
     await world.index_all()
     first, second = (await ask(world, agent, "where does the cat sleep", explain=True)).hits
     assert first.mode == "hybrid"
@@ -345,3 +349,35 @@ async def test_a_dropped_index_is_built_anew(finder: World) -> None:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+FACTS = ("She is allergic to peanuts.", "The car is blue.", "\U0001f389 The exam went well.")
+
+
+async def test_a_query_that_nothing_has_to_do_with_finds_nothing(finder: World) -> None:
+    world, _ = finder
+    agent = new_id("agent")
+    await world.stores.insert(agent, *FACTS)
+    await world.index_all()
+    for query in (
+        "zzzqqq",
+        "what is the zzzqqq",
+        "Is she the zzzqqq?",
+        "asdf qwer",
+        "\u7ae0\u9c7c",
+    ):
+        assert await find(world, agent, query) == [], query
+    answer = await ask(world, agent, "tungsten", explain=True)
+    assert answer.hits == ()
+    assert [(each.condition, each.count) for each in answer.exclusions] == [("relevance", 3)]
+
+
+async def test_words_that_the_model_does_not_know_are_found_by_words(finder: World) -> None:
+    world, _ = finder
+    agent, folder = new_id("agent"), new_id("folder")
+    await world.stores.insert(agent, *FACTS)
+    await world.stores.index_file(folder, new_id("file"), *FACTS)
+    await world.index_all()
+    assert texts(await find(world, agent, "\U0001f389")) == [FACTS[2]]
+    [chunk] = await world.find_chunks([folder], "\U0001f389")
+    assert chunk.stored.chunk.text == FACTS[2]

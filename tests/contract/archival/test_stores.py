@@ -11,7 +11,7 @@ import pytest
 from archival_support import DIM, MODEL, NOW, Stores, archive, caller, new_passage, new_text
 from strata.archival.convert import own_archive
 from strata.archival.domain.history import Author, Change
-from strata.archival.domain.passages import ArchiveChange, Filter, Place, Request
+from strata.archival.domain.passages import MOST_TAGS, ArchiveChange, Filter, Place, Request
 from strata.shared import context
 from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 from strata.shared.ids import new_id
@@ -24,8 +24,18 @@ async def test_an_agents_archive_is_made_at_its_first_passage(stores: Stores) ->
     (second,) = await stores.insert(agent, "two", tags=("b",))
     assert first.passage.archive_id == second.passage.archive_id
     stats = await stores.archives.stats(agent)
-    assert (stats.passage_count, stats.tags) == (2, ("a", "b"))
+    assert (stats.passage_count, stats.tags) == (2, ("b", "a")), "most used first"
     assert await stores.archives.tags("", agent) == {"a": 1, "b": 2}
+
+
+async def test_only_the_most_used_tags_are_named_and_the_others_counted(stores: Stores) -> None:
+    agent = new_id("agent")
+    for number in range(130):
+        await stores.insert(agent, f"fact {number}", tags=(f"tag {number:04}", "often"))
+    stats = await stores.archives.stats(agent)
+    assert stats.tags[0] == "often"
+    assert stats.tags[1:] == tuple(f"tag {number:04}" for number in range(MOST_TAGS - 1))
+    assert stats.more_tags == 130 + 1 - MOST_TAGS
 
 
 async def test_many_first_passages_at_once_make_one_archive(stores: Stores) -> None:

@@ -74,6 +74,7 @@ class Keys:
 
     signer: TokenSigner
     verifier: TokenVerifier
+    public: str
 
     def caller(self, project_id: str = "project-1", **more: Any) -> Caller:
         scopes = more.pop("scopes", frozenset({"agents:read"}))
@@ -97,7 +98,7 @@ class Keys:
 @pytest.fixture(scope="session")
 def keys() -> Keys:
     private, public = generate_key_pair()
-    return Keys(TokenSigner(private), TokenVerifier(public))
+    return Keys(TokenSigner(private), TokenVerifier(public), public)
 
 
 Serve = Callable[..., Awaitable[Served]]

@@ -15,6 +15,7 @@ import pytest
 from contract.channels.conftest import until
 from strata.shared.context import RequestContext, current, current_project
 from strata.shared.errors import CancelledError, DeadlineExceededError, Reason
+from strata.shared.interceptors.client import MARGIN_S
 
 PATH = "/strata.testing.echo.v1.EchoService"
 
@@ -205,31 +206,42 @@ async def test_an_imposed_deadline_ends_a_call_that_came_without(
 
 
 async def test_the_deadline_is_forwarded_with_a_margin(serve: Any, echo: Any, keys: Any) -> None:
-    remaining: list[float] = []
-    arrivals: list[float] = []
+    """gRPC rounds deadlines up on the wire, so the margin shows in the call that is made."""
+    arrived: list[tuple[float, float]] = []
+    kept: list[float] = []
     loop = asyncio.get_running_loop()
+
+    def remaining() -> float:
+        left = current().remaining()
+        assert left is not None
+        return left
 
     class Behind(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
         async def Echo(self, request: Any, context: Any) -> Any:
-            remaining.append(current().remaining() or 0)
+            arrived.append((remaining(), loop.time() + remaining()))
             return request
 
     behind = await serve(Behind())
 
     class Front(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
         async def Echo(self, request: Any, context: Any) -> Any:
-            remaining.append(current().remaining() or 0)
-            arrivals.append(loop.time())
-            return await behind.stub.Echo(request)
+            arrived.append((remaining(), loop.time() + remaining()))
+            before = remaining()
+            call = behind.stub.Echo(request)
+            kept.append(before - call.time_remaining())
+            return await call
 
     front = await serve(Front())
     with keys.signed_in():
-        called = loop.time()
-        await front.stub.Echo(echo.pb.Note(), timeout=8)
-    # gRPC rounds deadlines up, of some seconds to ten milliseconds.
-    assert remaining[0] < 8.5
-    assert remaining[0] + (arrivals[0] - called) > 7, "less, and not for the time on its way"
-    assert remaining[1] <= remaining[0] - 0.04
+        put = loop.time() + 25
+        await front.stub.Echo(echo.pb.Note(), timeout=25)
+    # Time can only have passed meanwhile. The two clocks differ by less than a millisecond.
+    assert [each > MARGIN_S - 0.001 for each in kept] == [True]
+    assert len(arrived) == 2
+    for left, deadline in arrived:
+        assert left < 25.5
+        # What a request takes on its way is added.
+        assert deadline > put - 0.5
 
 
 async def test_a_call_that_cannot_end_in_time_is_not_started(

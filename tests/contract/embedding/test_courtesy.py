@@ -24,6 +24,8 @@ class Recording:
         self.model_id, self.dim = inner.model_id, inner.dim
         self.max_tokens, self.normalized = inner.max_tokens, inner.normalized
         self.count_tokens = inner.count_tokens
+        self.limit_tokens = inner.limit_tokens
+        self.known_share = inner.known_share
 
     async def embed(self, texts: Sequence[str], kind: Kind) -> list[list[float]]:
         self.log += [kind] * len(texts)

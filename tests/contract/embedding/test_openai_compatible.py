@@ -1,6 +1,7 @@
 """The OpenAI SDK against a real socket: order, batches, retries, wrong answers."""
 
 import math
+import traceback
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -177,3 +178,16 @@ async def test_the_count_of_tokens_is_on_the_high_side(client: AsyncOpenAI) -> N
     assert embedder.count_tokens("") >= 0
     # 44 characters, 10 tokens in OpenAI's tokenizers.
     assert 10 <= embedder.count_tokens("The quick brown fox jumps over the lazy dog.") <= 20
+
+
+async def test_key_that_the_endpoint_repeats_is_neither_raised_nor_logged(
+    server: EmbeddingServer, client: AsyncOpenAI, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = client.api_key
+    for body in ({"error": {"message": f"Who is {key}?", "code": key}}, f"no JSON {key}".encode()):
+        server.script = failing(3, Reply(status=401, body=body))
+        with pytest.raises(FailedPreconditionError) as caught:
+            await OpenAiEmbedder(client, MODEL).embed(["x"], "query")
+        told = "".join(traceback.format_exception(caught.value)) + caplog.text
+        assert key not in told
+        assert "[secret API key]" in caplog.text

@@ -14,7 +14,7 @@ from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2
 from strata.gateway.runs.approvals import ApprovalFilter, OnApproval
 from strata.gateway.runs.defaults import DefaultAnswers
-from strata.gateway.runs.domain import Dispatch, Ending, RunFailure, StopReason
+from strata.gateway.runs.domain import Accepted, Dispatch, Ending, NewRun, RunFailure, StopReason
 from strata.gateway.runs.states import RunState
 from strata.gateway.runs.store import PostgresRunStore
 from strata.shared.errors import FailedPreconditionError, Reason
@@ -49,7 +49,14 @@ async def asks(gateways: Gateways, seconds: float, conversation: str = "conversa
 
 def giving(store: PostgresRunStore) -> tuple[DefaultAnswers, list[Dispatch]]:
     started: list[Dispatch] = []
-    return DefaultAnswers(store, started.append, poll_s=1), started
+
+    async def accept(new: NewRun) -> Accepted:
+        accepted = await store.accept(new)
+        if accepted.dispatch is not None:
+            started.append(accepted.dispatch)
+        return accepted
+
+    return DefaultAnswers(store, accept, poll_s=1), started
 
 
 async def test_before_its_deadline_nothing_is_approved(gateways: Gateways) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import asyncpg
 import pytest
+from sqlalchemy import text as sql
 
 from contract.gateway.stores import Gateways
 from strata.gateway.runs.domain import (
@@ -79,8 +80,7 @@ async def test_a_free_conversation_is_taken_at_once(gateways: Gateways) -> None:
     assert (dispatch.payload, dispatch.max_steps) == (b"hello", 7)
     assert dispatch.principal == new.principal
     assert dispatch.run.attempt == 1
-    lifetime = dispatch.deadline_time - datetime.now(UTC)
-    assert timedelta(seconds=800) < lifetime < timedelta(seconds=880)
+    assert 800 < dispatch.remaining_s < 880
     assert await gateways.first.get(PROJECT, new.id) == accepted.run
 
 
@@ -219,6 +219,18 @@ async def test_the_end_is_stored_whole(gateways: Gateways) -> None:
         2,
     )
     assert run.finish_time is not None
+
+
+async def test_what_the_client_sent_is_deleted_when_the_run_ends(gateways: Gateways) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    queued = await gateways.first.accept(new_run())
+    await gateways.first.cancel(PROJECT, queued.run.id, b"finished")
+    left = sql("SELECT id, length(payload) FROM gateway.runs ORDER BY id")
+    async with gateways.database.transaction(project_id=PROJECT) as connection:
+        assert (await connection.execute(left)).all() == [(fence.run_id, 5), (queued.run.id, 0)]
+    await gateways.first.finish(fence, WELL, events(1), take_next=True)
+    async with gateways.database.transaction(project_id=PROJECT) as connection:
+        assert (await connection.execute(left)).all() == [(fence.run_id, 0), (queued.run.id, 0)]
 
 
 async def test_a_stale_attempt_writes_nothing(gateways: Gateways) -> None:
@@ -414,3 +426,62 @@ async def test_the_service_role_sees_nothing_without_a_tenant(gateways: Gateways
             assert await connection.fetchval(f"SELECT count(*) FROM gateway.{table}") == 0
     finally:
         await connection.close()
+
+
+async def test_run_that_is_taken_over_is_followed_at_its_new_holder(gateways: Gateways) -> None:
+    taking = PostgresRunStore(
+        gateways.database, gateways.worker, LeaseTerms("gateway-4", address="host-4:7600")
+    )
+    accepted = await gateways.short.accept(new_run())
+    await asyncio.sleep(0.1)
+    assert await taking.claim(10) == [(PROJECT, accepted.run.id)]
+    [(_, mark)] = await taking.marks([(PROJECT, accepted.run.id)])
+    assert mark.address == "host-4:7600"
+
+
+async def test_holders_that_were_lost_are_counted_until_the_run_comes_further(
+    gateways: Gateways,
+) -> None:
+    run_id = (await gateways.short.accept(new_run())).run.id
+
+    async def taken_again(store: PostgresRunStore) -> Dispatch:
+        await asyncio.sleep(0.1)
+        assert await store.claim(10) == [(PROJECT, run_id)]
+        return await store.load(PROJECT, run_id)
+
+    assert (await taken_again(gateways.short)).lost_holders == 1
+    held = await taken_again(gateways.first)
+    assert held.lost_holders == 2
+    # One that gives its runs back is not lost.
+    assert await gateways.first.release() == 1
+    held = await taken_again(gateways.short)
+    assert held.lost_holders == 2
+    fence = fence_of(held, "gateway-3")
+    await gateways.short.append(fence, events(1))
+    assert (await gateways.short.load(PROJECT, run_id)).lost_holders == 2
+    await gateways.short.append(fence, events(2), progressed=True)
+    assert (await gateways.short.load(PROJECT, run_id)).lost_holders == 0
+
+
+async def test_dispatch_says_how_long_ago_the_run_was_accepted(gateways: Gateways) -> None:
+    accepted = await gateways.short.accept(new_run())
+    assert accepted.dispatch is not None
+    assert accepted.dispatch.age_s == 0.0
+    again = await gateways.short.load(PROJECT, accepted.run.id)
+    assert again.age_s > 0.0
+    # One clock tells the age and the times of the row.
+    fence = fence_of(again, "gateway-3")
+    await gateways.short.finish(fence, WELL, events(1), take_next=False)
+    ended = await gateways.short.get(PROJECT, accepted.run.id)
+    assert ended.finish_time is not None
+    assert again.age_s <= (ended.finish_time - ended.create_time).total_seconds()
+
+
+async def test_run_that_waited_has_lost_no_holder(gateways: Gateways) -> None:
+    active = await gateways.first.accept(new_run())
+    waiting = await gateways.first.accept(new_run())
+    assert active.dispatch is not None
+    fence = fence_of(active.dispatch, "gateway-1")
+    await gateways.first.finish(fence, WELL, events(1), take_next=False)
+    assert await gateways.second.claim(10) == [(PROJECT, waiting.run.id)]
+    assert (await gateways.second.load(PROJECT, waiting.run.id)).lost_holders == 0

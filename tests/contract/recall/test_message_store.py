@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from recall_support import Writer
-from strata.recall.domain.messages import MessageFilter, Role
+from strata.recall.domain.messages import Message, MessageFilter, Role
 from strata.recall.migrations import MIGRATIONS
-from strata.recall.store import PostgresMessageStore
+from strata.recall.store import PostgresMessageStore, messages, rows
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
@@ -61,6 +61,46 @@ async def test_pages_give_every_message_once(
     cursor = None
     while True:
         page = await log.page(wanted, 3, cursor)
+        seen += [item.id for item in page.messages]
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert seen == (said[::-1] if newest_first else said)
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("by_agent", [False, True])
+async def test_no_more_is_read_from_the_database_than_fills_a_page(
+    log: PostgresMessageStore,
+    writer: Writer,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    newest_first: bool,
+    by_agent: bool,
+) -> None:
+    said = [(await writer.say("x" * 2**20)).id for _ in range(8)]
+    wanted = MessageFilter(
+        agent_id=AGENT if by_agent else "",
+        conversation_id="" if by_agent else writer.conversation,
+        roles=(Role.USER,),
+        newest_first=newest_first,
+    )
+    read: list[Any] = []
+
+    def to_message(row: Any) -> Message:
+        read.append(row)
+        return rows.to_message(row)
+
+    monkeypatch.setattr(messages, "to_message", to_message)
+    seen: list[str] = []
+    cursor = None
+    while True:
+        read.clear()
+        before = database.statistics.statements
+        page = await log.page(wanted, 500, cursor)
+        assert database.statistics.statements - before == 1
+        # Two fill the page; the third shows that they do.
+        assert len(read) <= 3
         seen += [item.id for item in page.messages]
         cursor = page.next_cursor
         if cursor is None:

@@ -12,12 +12,15 @@ import pytest
 
 from contract.recall import test_search_by_meaning as by_meaning
 from cross_encoders import BREAKS, export, export_breaking, export_slow, overlap
-from message_finder import Finder
+from message_finder import Finder, finder_on
+from strata.embedded.vectors import EmbeddedVectors
 from strata.recall.domain.messages import Message, Role
 from strata.recall.domain.search import Mode
 from strata.recall.domain.search_text import searchable_text
 from strata.recall.search import MessageSearch
 from strata.shared.clock import SystemClock
+from strata.shared.db import Database
+from strata.shared.embedding import Embedder
 from strata.shared.reranking import Outcome
 from strata.shared.reranking.cross_encoder import CrossEncoder
 from strata.shared.reranking.ordering import RERANKS, Reranking
@@ -35,7 +38,17 @@ SAID = (
 
 
 project, embedder = by_meaning.project, by_meaning.embedder
-database, finder = by_meaning.database, by_meaning.finder
+database = by_meaning.database
+
+
+@pytest.fixture
+async def finder(
+    vectors: EmbeddedVectors, embedder: Embedder, database: tuple[Database, Database]
+) -> AsyncIterator[Finder]:
+    # The order of texts is compared, also of those that have little to do with the question.
+    made = await finder_on(vectors, embedder, database, floor=0.0)
+    yield made
+    await made.vectors.close()
 
 
 @asynccontextmanager

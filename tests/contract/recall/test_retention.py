@@ -34,8 +34,9 @@ from strata.shared.embedding.minilm import MiniLmEmbedder
 from strata.shared.errors import AbortedError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.telemetry import Telemetry
+from strata.shared.vectors.fusion import FusionConfig
 from strata.shared.vectors.indexing import Indexer
-from strata.shared.vectors.qdrant import QdrantIndex, connect
+from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.vectors.sparse import SparseEncoder
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -381,7 +382,9 @@ async def test_the_index_forgets_what_is_deleted(
     house: House, vectors: EmbeddedVectors, embedder: MiniLmEmbedder
 ) -> None:
     await house.keep(30)
-    engine = QdrantIndex(connect(vectors.url, vectors.api_key))
+    # Every message counts, whether or not it is about parrots.
+    config = QdrantConfig(fusion=FusionConfig(floor=0.0))
+    engine = QdrantIndex(connect(vectors.url, vectors.api_key), config)
     index = MessageIndex(engine, embedder, SparseEncoder())
     pending = PendingMessages(house.service, house.worker)
     backlog = MessageBacklog(pending, index, Telemetry(), batch=8)

@@ -94,6 +94,9 @@ class Overtaken:
     def __init__(self, finder: Finder) -> None:
         self._finder = finder
 
+    async def has_unknown_words(self, query: str) -> bool:
+        return await self._finder.index.has_unknown_words(query)
+
     async def search(self, *args: Any, **more: Any) -> Any:
         hits = await self._finder.index.search(*args, **more)
         await self._finder.index_all()
@@ -470,3 +473,79 @@ async def test_without_the_engine_words_still_find_and_nothing_is_lost(
 async def _has_caught_up(finder: Finder, count: int) -> bool:
     hits = (await finder.ask("name of the pet", mode=Mode.SEMANTIC)).hits
     return len(hits) == count and all(hit.vector_rank for hit in hits)
+
+
+async def test_a_query_that_nothing_has_to_do_with_finds_nothing(finder: Finder) -> None:
+    for words in ("I moved to Porto.", "She is allergic to peanuts.", "The car is blue."):
+        await finder.writer.say(words)
+    await finder.index_all()
+    assert await finder.ids("zzzqqq") == []
+    assert await finder.ids("zzzqqq", mode=Mode.SEMANTIC) == []
+    assert await finder.ids("tungsten") == []
+    assert len(await finder.ids("what must she not eat")) >= 1
+
+
+async def test_a_topic_finds_what_a_question_of_the_same_similarity_does_not(
+    finder: Finder,
+) -> None:
+    """The similarity of "a city" and the trip is 0.17, below the floor of a question."""
+    for words in ("She is allergic to peanuts.", "The car is blue."):
+        await finder.writer.say(words)
+    trip = await finder.writer.say("I am off to Porto in May.")
+    await finder.index_all()
+    assert await finder.ids("a city") == [trip.id]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "asdf qwer",
+        "blorptz grmpfl",
+        "\u7ae0\u9c7c",  # Chinese: octopus
+        "\u706b\u5c71\u600e\u4e48\u5f62\u6210",  # Chinese: how do volcanoes form
+        "\u30da\u30f3\u30ae\u30f3",  # Japanese: penguin
+        "\U0001f419",
+    ],
+)
+async def test_words_without_a_meaning_to_the_model_find_only_texts_that_hold_them(
+    finder: Finder, query: str
+) -> None:
+    trip = await finder.writer.say(
+        "\u6211\u4e94\u6708\u8981\u53bb\u6ce2\u5c14\u56fe\u65c5\u884c\u3002"
+    )
+    for words in ("She is allergic to peanuts.", "\U0001f389 The exam went well."):
+        await finder.writer.say(words)
+    await finder.index_all()
+    assert await finder.ids(query) == []
+    assert await finder.ids("\u65c5\u884c") == [trip.id]
+
+
+async def test_what_is_below_the_floor_is_counted_on_request(finder: Finder) -> None:
+    for words in ("I moved to Porto.", "She is allergic to peanuts.", "The car is blue."):
+        await finder.writer.say(words)
+    await finder.index_all()
+    answer = await finder.ask("tungsten", explain=True)
+    assert answer.hits == ()
+    [exclusion] = answer.exclusions
+    assert (exclusion.condition, exclusion.count) == ("relevance", 3)
+
+
+@pytest.mark.parametrize("mark", ["\U0001f389", "\u2603", "\U0001f44d\U0001f3fd", "q" * 120])
+async def test_words_that_the_model_does_not_know_are_found_by_words(
+    finder: Finder, mark: str
+) -> None:
+    await finder.writer.say("We had a party \U0001f3b8 last night.")
+    marked = await finder.writer.say(f"{mark} The exam went well.")
+    await finder.writer.say("The car is blue.")
+    await finder.index_all()
+    assert await finder.ids(mark) == [marked.id]
+    assert (await finder.ids(f"{mark} exam"))[0] == marked.id
+
+
+async def test_known_words_count_beside_unknown_ones(finder: Finder) -> None:
+    party = await finder.writer.say("A birthday party for Tom \U0001f389")
+    await finder.writer.say("The new job is great \U0001f389")
+    await finder.writer.say("The car is blue.")
+    await finder.index_all()
+    best, *_ = await finder.ids("\U0001f389 birthday")
+    assert best == party.id

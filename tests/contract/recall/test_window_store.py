@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from strata.recall.domain.messages import Compaction, Message, Role, Step
 from strata.recall.migrations import MIGRATIONS
-from strata.recall.store import PostgresMessageStore, PostgresWindowStore
+from strata.recall.store import PostgresMessageStore, PostgresPinStore, PostgresWindowStore
 from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
@@ -49,6 +49,11 @@ def store(database: Database) -> PostgresWindowStore:
 
 
 @pytest.fixture
+def pins(database: Database) -> PostgresPinStore:
+    return PostgresPinStore(database)
+
+
+@pytest.fixture
 def log(database: Database) -> PostgresMessageStore:
     return PostgresMessageStore(database)
 
@@ -75,9 +80,9 @@ class Conversation:
     async def open(self) -> None:
         await self.store.open(self.id, self.agent, [self.system], "english")
 
-    async def begin(self, run: str, *texts: str, attempt: int = 1) -> Any:
+    async def begin(self, run: str, *texts: str, attempt: int = 1, clear: bool = False) -> Any:
         inputs = [message(Role.USER, text, run_id=run) for text in texts]
-        return await self.store.begin_turn(self.id, self.agent, run, attempt, inputs)
+        return await self.store.begin_turn(self.id, self.agent, run, attempt, inputs, clear=clear)
 
     def step(self, run: str, number: int, text: str, attempt: int = 1, **fields: Any) -> Step:
         reply = message(Role.ASSISTANT, text, run_id=run, step=number)
@@ -93,6 +98,81 @@ async def conversation(store: PostgresWindowStore) -> Conversation:
 
 def texts(messages: Any) -> list[str]:
     return [item.parts[0]["text"] for item in messages]
+
+
+async def test_a_run_that_clears_the_window_keeps_the_system_message_and_pinned_steps(
+    conversation: Conversation, pins: PostgresPinStore
+) -> None:
+    await conversation.begin("run-1", "first")
+    step = conversation.step("run-1", 1, "called")
+    answer = message(Role.TOOL, "returned", run_id="run-1", step=1)
+    await conversation.store.commit_step(replace(step, messages=(*step.messages, answer)))
+    await conversation.store.commit_step(conversation.step("run-1", 2, "said"))
+    await pins.set(step.messages[0].id, pinned=True)
+    before = await conversation.store.get(conversation.id)
+
+    start = await conversation.begin("run-2", "second", clear=True)
+    assert texts(start.window.messages) == ["You remember.", "called", "returned", "second"]
+    assert start.window.revision == before.revision + 1
+    assert start.window.message_count == before.message_count + 1
+    assert start.window.metadata_stale
+    assert await conversation.store.get(conversation.id) == start.window
+
+    await conversation.store.commit_step(conversation.step("run-2", 1, "reply"))
+    again = await conversation.begin("run-2", "second", attempt=2, clear=True)
+    expected = ["You remember.", "called", "returned", "second", "reply"]
+    assert texts(again.window.messages) == expected
+
+
+async def test_the_first_run_of_a_window_that_is_cleared_is_shown_its_opening(
+    store: PostgresWindowStore, pins: PostgresPinStore
+) -> None:
+    opened = Conversation(store)
+    call = {"type": "tool_call", "tool_call_id": "1", "name": "t", "arguments": "{}"}
+    returned = {"type": "tool_return", "tool_call_id": "1", "name": "t", "content": "x"}
+    boot = [
+        replace(message(Role.ASSISTANT, ""), parts=(call,)),
+        replace(message(Role.TOOL, ""), parts=(returned,)),
+        message(Role.USER, "You have logged in."),
+    ]
+    await store.open(opened.id, opened.agent, [opened.system, *boot], "english")
+    start = await opened.begin(new_id("run"), "first", clear=True)
+    assert len(start.window.messages) == 5
+    assert not start.window.metadata_stale
+    await pins.set(boot[1].id, pinned=True)
+    start = await opened.begin(new_id("run"), "second", clear=True)
+    kept = [opened.system.id, boot[0].id, boot[1].id, start.inputs[0].id]
+    assert [each.id for each in start.window.messages] == kept
+
+
+async def test_a_request_for_approval_stays_in_a_window_that_is_cleared_until_it_has_returns(
+    conversation: Conversation, pins: PostgresPinStore
+) -> None:
+    store = conversation.store
+    first, second = new_id("run"), new_id("run")
+    await conversation.begin(first, "ask")
+    asking = conversation.step(first, 1, "may I")
+    requested = replace(asking.messages[0], role=Role.APPROVAL)
+    await store.commit_step(replace(asking, messages=(requested,)))
+    # Neither a run that failed nor another one takes it out of view.
+    await conversation.begin(new_id("run"), "failed", clear=True)
+    start = await conversation.begin(second, "go on", clear=True)
+    expected = ["You remember.", "ask", "may I", "failed", "go on"]
+    assert texts(start.window.messages) == expected
+    settled = conversation.step(second, 1, "called")
+    returned = message(Role.TOOL, "returned", run_id=second, step=1)
+    await store.commit_step(replace(settled, messages=(*settled.messages, returned)))
+    await pins.set(requested.id, pinned=True)
+    start = await conversation.begin(new_id("run"), "next", clear=True)
+    assert texts(start.window.messages) == ["You remember.", "next"]
+
+
+async def test_a_first_run_that_clears_the_window_does_not_make_counts_old(
+    conversation: Conversation,
+) -> None:
+    start = await conversation.begin("run-1", "first", clear=True)
+    assert texts(start.window.messages) == ["You remember.", "first"]
+    assert not start.window.metadata_stale
 
 
 async def test_open_twice_keeps_the_first_window(conversation: Conversation) -> None:

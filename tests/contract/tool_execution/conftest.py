@@ -11,11 +11,13 @@ from strata.shared import context
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.ids import new_id
+from strata.shared.scopes import Scope
 from strata.tool_execution.migrations import MIGRATIONS
 
 
 def signed_in(project: str) -> RequestContext:
-    return RequestContext(caller=Caller(new_id("org"), project, "key"))
+    scopes = frozenset({Scope.READ, Scope.WRITE, Scope.RUN, Scope.SECRETS})
+    return RequestContext(caller=Caller(new_id("org"), project, "key", scopes))
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,12 @@ from sqlalchemy import text
 
 from contract.tool_execution.conftest import signed_in
 from strata.shared import context
+from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
 from strata.shared.db.requests import RequestLog
-from strata.shared.errors import AlreadyExistsError, Reason
+from strata.shared.errors import AlreadyExistsError, PermissionDeniedError, Reason
 from strata.shared.ids import new_id
+from strata.shared.scopes import DEFAULT_SCOPES
 from strata.tool_execution.domain.registry import Request, StoredVector
 from strata.tool_execution.domain.tools import Effect, OwnDefinition, Tool, ToolType
 from strata.tool_execution.store import PostgresSecretStore, PostgresToolStore
@@ -183,6 +185,21 @@ async def test_a_tool_is_run_with_the_secrets_that_it_names(
     await secrets.delete("KEY")
     await secrets.delete("KEY")
     assert (await store.runnable(["weather"])).sealed == {}
+
+
+async def test_a_tool_with_secrets_is_left_as_it_is_without_their_scope(
+    store: PostgresToolStore, project: str
+) -> None:
+    tool = await store.upsert(custom(secret_names=("KEY",)), NOTHING)
+    lesser = RequestContext(caller=Caller(new_id("org"), project, "key", DEFAULT_SCOPES))
+    with context.use(lesser):
+        for changed in (custom(), custom(secret_names=("KEY",), allowed_hosts=("a.example",))):
+            with pytest.raises(PermissionDeniedError):
+                await store.upsert(changed, NOTHING)
+        assert await store.upsert(custom(secret_names=("KEY",)), NOTHING) == tool
+        with pytest.raises(PermissionDeniedError):
+            await store.delete(tool.id)
+    assert await store.get(tool_id=tool.id) == tool
 
 
 async def test_vectors_are_kept_and_make_no_new_version(store: PostgresToolStore) -> None:

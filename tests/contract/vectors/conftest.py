@@ -22,8 +22,9 @@ from qdrant_client import AsyncQdrantClient
 
 from strata.embedded.vectors import EmbeddedVectors
 from strata.shared.vectors import Collection, Document, FieldKind, IndexedChunk
+from strata.shared.vectors.fusion import FusionConfig
 from strata.shared.vectors.index import PayloadValue
-from strata.shared.vectors.qdrant import QdrantIndex, connect
+from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.vectors.sparse import SparseEncoder
 
 ROOTS = Path(__file__).parents[3]
@@ -141,7 +142,8 @@ async def client(address: tuple[str, str | None] | None) -> AsyncIterator[AsyncQ
 
 @pytest.fixture
 async def index(client: AsyncQdrantClient) -> QdrantIndex:
-    return QdrantIndex(client)
+    # The vectors of these tests are made by hand: how far they are apart means nothing.
+    return QdrantIndex(client, QdrantConfig(fusion=FusionConfig(floor=0.0)))
 
 
 @pytest.fixture

@@ -9,11 +9,15 @@ from typing import Any
 
 from e2e.cli.scripted_approvals import Approvals
 from e2e.cli.scripted_mcp import McpServers
+from strata.agent_loop.prompts.library import PromptLibrary
+from strata.agent_loop.servicers.prompts import PromptServicer
 from strata.api.agent_loop.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
     model_service_pb2,
     model_service_pb2_grpc,
+    prompt_service_pb2,
+    prompt_service_pb2_grpc,
 )
 from strata.api.archival.v1 import (
     archive_service_pb2,
@@ -37,6 +41,7 @@ from strata.api.tool_execution.v1 import (
     tool_service_pb2_grpc,
 )
 from strata.embedded.ports import ReservedPort
+from strata.gateway.settings import GatewaySettings
 from strata.shared.context import Caller
 from strata.shared.errors import (
     AbortedError,
@@ -52,7 +57,6 @@ from strata.shared.ids import new_id
 from strata.shared.interceptors.auth import bearer
 from strata.shared.room import Room, Service
 from strata.shared.server import GrpcServer
-from strata.shared.settings import RoomSettings
 
 KEY = "strata-test-key"
 RUN_ID = new_id("run")
@@ -83,6 +87,10 @@ class Runs(Approvals, run_service_pb2_grpc.RunServiceServicer):
         self.on_stream: Script = reply("Hello!")
         self.on_answer: Script = reply("Thank you.")
         self.runs: list[run_service_pb2.Run] = []
+        self.explained = run_service_pb2.ExplainRunResponse()
+        self.steps: list[run_service_pb2.RunStep] = []
+        self.memory = run_service_pb2.GetMemoryStatusResponse()
+        self.memory_run = run_service_pb2.StartMemoryRunResponse()
 
     async def SendMessage(self, request: Any, context: Any) -> Any:
         self.sent.append(request)
@@ -99,6 +107,18 @@ class Runs(Approvals, run_service_pb2_grpc.RunServiceServicer):
         self.cancel_asked.set()
         run = run_service_pb2.Run(id=request.run_id, state=run_service_pb2.RUN_STATE_CANCELLING)
         return run_service_pb2.CancelRunResponse(run=run)
+
+    async def ExplainRun(self, request: Any, context: Any) -> Any:
+        return self.explained
+
+    async def GetMemoryStatus(self, request: Any, context: Any) -> Any:
+        return self.memory
+
+    async def StartMemoryRun(self, request: Any, context: Any) -> Any:
+        return self.memory_run
+
+    async def ListSteps(self, request: Any, context: Any) -> Any:
+        return run_service_pb2.ListStepsResponse(steps=self.steps)
 
     async def ListRuns(self, request: Any, context: Any) -> Any:
         start = int(request.page_token or 0)
@@ -120,6 +140,7 @@ class Agents(agent_service_pb2_grpc.AgentServiceServicer):
         self.agents: list[agent_service_pb2.Agent] = []
         self.deleted: list[str] = []
         self.failure: StrataError | None = None
+        self.created: list[agent_service_pb2.CreateAgentRequest] = []
 
     def add(self, name: str) -> agent_service_pb2.Agent:
         agent = agent_service_pb2.Agent(id=new_id("agent"), name=name, revision=1)
@@ -143,7 +164,11 @@ class Agents(agent_service_pb2_grpc.AgentServiceServicer):
         if self.failure is not None:
             raise self.failure
         assert request.request_id
-        return agent_service_pb2.CreateAgentResponse(agent=self.add(request.name))
+        self.created.append(request)
+        agent = self.add(request.name)
+        agent.type = request.type
+        agent.tools.extend(request.tools)
+        return agent_service_pb2.CreateAgentResponse(agent=agent)
 
     async def UpdateAgent(self, request: Any, context: Any) -> Any:
         [agent] = [each for each in self.agents if each.id == request.agent_id]
@@ -152,6 +177,17 @@ class Agents(agent_service_pb2_grpc.AgentServiceServicer):
         if request.HasField("model"):
             assert request.expected_revision == agent.revision
             agent.model.CopyFrom(request.model)
+        if request.HasField("packaging"):
+            assert request.expected_revision == agent.revision
+            agent.packaging.CopyFrom(request.packaging)
+        if request.HasField("message_buffer_autoclear"):
+            agent.message_buffer_autoclear = request.message_buffer_autoclear
+        for name in ("tools", "tags"):
+            if request.HasField(name):
+                assert request.expected_revision == agent.revision
+                present = getattr(agent, name)
+                del present[:]
+                present.extend(getattr(request, name).names)
         agent.revision += 1
         return agent_service_pb2.UpdateAgentResponse(agent=agent)
 
@@ -207,6 +243,8 @@ class Messages(message_service_pb2_grpc.MessageServiceServicer):
         )
 
     async def GetMessage(self, request: Any, context: Any) -> Any:
+        if request.message_id == self.message.id:
+            return message_service_pb2.GetMessageResponse(message=self.message)
         raise NotFoundError("There is no such message.", reason=Reason.MESSAGE_NOT_FOUND)
 
     async def SearchMessages(self, request: Any, context: Any) -> Any:
@@ -248,6 +286,10 @@ class Passages(passage_service_pb2_grpc.PassageServiceServicer):
             response.spoken_times.add(words="last March")
         return response
 
+    async def GetPassage(self, request: Any, context: Any) -> Any:
+        [passage] = [each for each in self.passages if each.id == request.passage_id]
+        return passage_service_pb2.GetPassageResponse(passage=passage)
+
     async def ListPassages(self, request: Any, context: Any) -> Any:
         return passage_service_pb2.ListPassagesResponse(passages=self.passages)
 
@@ -265,15 +307,26 @@ class Models(model_service_pb2_grpc.ModelServiceServicer):
 
     def __init__(self) -> None:
         self.keys: list[model_service_pb2.PutModelKeyRequest] = []
+        self.models = [
+            model_service_pb2.Model(handle="local/tiny", is_default=True, context_window=8192)
+        ]
+        self.probed: list[model_service_pb2.ProbeModelRequest] = []
+        self.findings = model_service_pb2.ProbeModelResponse()
+
+    async def ProbeModel(self, request: Any, context: Any) -> Any:
+        self.probed.append(request)
+        return self.findings
 
     async def PutModelKey(self, request: Any, context: Any) -> Any:
         self.keys.append(request)
         return model_service_pb2.PutModelKeyResponse()
 
     async def ListModels(self, request: Any, context: Any) -> Any:
-        model = model_service_pb2.Model(handle="local/tiny", is_default=True, context_window=8192)
         down = model_service_pb2.ModelEndpoint(name="far", error="connection refused")
-        return model_service_pb2.ListModelsResponse(models=[model], endpoints=[down])
+        here = model_service_pb2.ModelEndpoint(name="local", reachable=True)
+        return model_service_pb2.ListModelsResponse(
+            models=self.models, endpoints=[here, down], known_models_date="2026-01-31"
+        )
 
 
 class Admin(admin_service_pb2_grpc.AdminServiceServicer):
@@ -291,7 +344,15 @@ class Tools(tool_service_pb2_grpc.ToolServiceServicer):
     failure: StrataError | None = None
     ran: tool_service_pb2.RunToolResponse | StrataError = UnimplementedError("Nothing runs here.")
 
+    def __init__(self) -> None:
+        self.runs: list[tool_service_pb2.RunToolRequest] = []
+
+    async def GetTool(self, request: Any, context: Any) -> Any:
+        tool = tool_service_pb2.Tool(id=f"tool-{request.name}", name=request.name)
+        return tool_service_pb2.GetToolResponse(tool=tool)
+
     async def RunTool(self, request: Any, context: Any) -> Any:
+        self.runs.append(request)
         if isinstance(self.ran, StrataError):
             raise self.ran
         return self.ran
@@ -314,8 +375,10 @@ class ScriptedGateway:
     models: Models = field(default_factory=Models)
     tools: Tools = field(default_factory=Tools)
     mcp: McpServers = field(default_factory=McpServers)
+    prompts: PromptServicer = field(default_factory=lambda: PromptServicer(PromptLibrary()))
     port: ReservedPort = field(default_factory=ReservedPort)
     server: GrpcServer | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def address(self) -> str:
@@ -325,7 +388,9 @@ class ScriptedGateway:
         """Listens; after `stop` on the same port as before, which nobody else gets meanwhile."""
         self.server = GrpcServer(
             Room("gateway", self._services()),
-            RoomSettings(port=self.port.number, reuse_port=True, log_level="ERROR"),
+            GatewaySettings(
+                port=self.port.number, reuse_port=True, log_level="ERROR", **self.settings
+            ),
             OneKey(),
         )
         await self.server.start()
@@ -370,6 +435,11 @@ class ScriptedGateway:
                 model_service_pb2,
                 model_service_pb2_grpc.add_ModelServiceServicer_to_server,
                 self.models,
+            ),
+            _service(
+                prompt_service_pb2,
+                prompt_service_pb2_grpc.add_PromptServiceServicer_to_server,
+                self.prompts,
             ),
             _service(
                 admin_service_pb2,

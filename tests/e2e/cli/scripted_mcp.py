@@ -10,6 +10,8 @@ from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as pb_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
 from strata.shared.ids import new_id
 
+UNREACHABLE = "http://127.0.0.1:1/mcp"
+
 
 @dataclass
 class McpServers(pb_grpc.McpServiceServicer):
@@ -19,11 +21,19 @@ class McpServers(pb_grpc.McpServiceServicer):
     approved: list[pb.ApproveMcpToolRequest] = field(default_factory=list)
     completed: list[pb.CompleteMcpSignInRequest] = field(default_factory=list)
 
+    async def UpdateMcpServer(self, request: Any, context: Any) -> Any:
+        server = self.servers[request.mcp_server_id]
+        server.CopyFrom(request.server)
+        server.healthy = server.url != UNREACHABLE
+        server.error = "" if server.healthy else "nobody answers there"
+        return pb.UpdateMcpServerResponse(server=server)
+
     async def AddMcpServer(self, request: Any, context: Any) -> Any:
         server = pb.McpServer()
         server.CopyFrom(request.server)
         server.id = new_id("mcp_server")
-        server.healthy = True
+        server.healthy = server.url != UNREACHABLE
+        server.error = "" if server.healthy else "nobody answers there"
         server.tools.append(tool_pb.Tool(name=f"{server.name}__search"))
         server.quarantined_tools["write"] = "it has changed"
         self.servers[server.id] = server

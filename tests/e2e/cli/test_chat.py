@@ -201,6 +201,21 @@ async def test_a_restarted_step_is_shown_once(strata: Run, gateway: ScriptedGate
     assert (done.out, done.err) == ("Right.\n", "")
 
 
+async def test_text_of_a_cancelled_run_that_is_not_stored_is_not_shown(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
+    restarted = run_event_pb2.StepRestarted(step=1, message_id="message-1", given_up=True)
+    gateway.runs.on_send = play(
+        started(),
+        step(),
+        delta("Half of it"),
+        event(3, step_restarted=restarted),
+        finished(stop=run_event_pb2.STOP_REASON_CANCELLED),
+    )
+    done = await strata("chat", "ann", "-m", "Hi", "--no-usage")
+    assert (done.code, done.out, done.err) == (1, "", "Cancelled.\n")
+
+
 async def test_an_unknown_agent_is_created_if_that_was_asked_for(
     strata: Run, gateway: ScriptedGateway
 ) -> None:

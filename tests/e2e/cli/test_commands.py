@@ -12,6 +12,7 @@ import pytest
 
 from e2e.cli.conftest import Run
 from e2e.cli.scripted import ScriptedGateway
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
@@ -107,6 +108,25 @@ async def test_wrong_fields_are_listed(strata: Run, gateway: ScriptedGateway) ->
     assert "timezone: is not an IANA timezone" in done.err
 
 
+async def test_an_agent_is_created_with_the_type_named(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
+    done = await strata("agents", "create", "carl", "--type", "react_agent")
+    assert done.code == 0, done
+    done = await strata("agents", "create", "dora")
+    assert done.code == 0, done
+    assert {agent.name: agent.type for agent in gateway.agents.agents} == {
+        "carl": agent_pb.AGENT_TYPE_REACT,
+        "dora": agent_pb.AGENT_TYPE_LETTA_V1,
+    }
+
+
+async def test_an_unknown_type_is_refused_with_the_types_there_are(strata: Run) -> None:
+    done = await strata("agents", "create", "carl", "--type", "split_thread_agent")
+    assert done.code != 0
+    assert "letta_v1_agent" in done.err
+
+
 async def test_another_model_keeps_the_rest_of_its_configuration(
     strata: Run, gateway: ScriptedGateway, ann: Any
 ) -> None:
@@ -116,6 +136,45 @@ async def test_another_model_keeps_the_rest_of_its_configuration(
     assert agent["model"]["handle"] == "far/big"
     assert agent["model"]["maxOutputTokens"] == 99
     assert agent["revision"] == "2"
+
+
+@pytest.mark.parametrize("option", ["--tool", "--add-tool"])
+async def test_a_tool_is_added_to_the_present_ones(strata: Run, ann: Any, option: str) -> None:
+    ann.tools.extend(["memory_insert", "conversation_search"])
+    done = await strata("agents", "update", "ann", option, "pay", option, "memory_insert")
+    assert done.code == 0, done.err
+    assert list(ann.tools) == ["memory_insert", "conversation_search", "pay"]
+
+
+async def test_lists_are_changed_alike(strata: Run, ann: Any) -> None:
+    ann.tools.extend(["a", "b"])
+    ann.tags.extend(["x", "y"])
+    done = await strata(
+        *("agents", "update", "ann", "--remove-tool", "a", "--add-tag", "z", "--remove-tag", "x")
+    )
+    assert done.code == 0, done.err
+    assert (list(ann.tools), list(ann.tags)) == (["b"], ["y", "z"])
+    done = await strata("agents", "update", "ann", "--tools", "c, d,c", "--tags", "")
+    assert done.code == 0, done.err
+    assert (list(ann.tools), list(ann.tags)) == (["c", "d"], [])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--remove-tool", "z"), "no tool z to remove; present: a, b"),
+        (("--tools", "a", "--add-tool", "b"), "--tools is the whole list"),
+        (("--add-tag", "x", "--remove-tag", "x"), "Both added and removed: x"),
+    ],
+)
+async def test_a_change_of_a_list_that_cannot_be_is_wrong_usage(
+    strata: Run, ann: Any, options: tuple[str, ...], says: str
+) -> None:
+    ann.tools.extend(["a", "b"])
+    done = await strata("agents", "update", "ann", *options)
+    assert done.code == 2
+    assert says in " ".join(done.err.split())
+    assert list(ann.tools) == ["a", "b"]
 
 
 async def test_an_update_of_nothing_is_wrong_usage(strata: Run, ann: Any) -> None:
@@ -203,12 +262,6 @@ async def test_messages_are_searched_and_cannot_steer_the_terminal(strata: Run, 
     document = json.loads((await strata("recall", "search", "ann", "Rome", "--json")).out)
     assert document["hits"][0]["message"]["parts"][0]["text"]["text"] == "I live in Rome.\x1b[2J"
     assert "I live in Rome" in (await strata("recall", "list", "ann")).out
-
-
-async def test_a_blank_query_is_refused_by_the_server(strata: Run, ann: Any) -> None:
-    done = await strata("recall", "search", "ann", " ")
-    assert done.code == 1
-    assert "query: must not be blank" in done.err
 
 
 async def test_passages_are_stored_listed_and_searched(
@@ -356,8 +409,60 @@ async def test_doctor_works_while_nothing_runs(strata: Run, open_folder: Path) -
     assert findings["data folder"]["verdict"] == "fail"
     assert "chmod" in findings["data folder"]["remedy"]
     assert findings["gateway"]["verdict"] == "warn"
-    assert findings["gateway"]["remedy"] == "Start it with: strata up"
+    assert findings["gateway"]["remedy"] == f"Start it with: strata up --data {data}"
     assert findings["chat model"]["text"]
     assert findings["sandbox"]["text"]
     assert findings["schemas"]["verdict"] == "ok"
     assert done.code == 1
+
+
+async def test_models_are_listed_with_and_without_the_verb(strata: Run) -> None:
+    assert (await strata("models", "list", "--json")).out == (await strata("models", "--json")).out
+    assert "local/tiny" in (await strata("models", "list")).out
+
+
+async def test_a_model_whose_provider_does_not_answer_is_warned_of(strata: Run, ann: Any) -> None:
+    for command in (("create", "bea"), ("update", "ann")):
+        done = await strata("agents", *command, "--model", "far/any")
+        assert done.code == 0
+        assert "far does not answer" in " ".join(done.err.split())
+    done = await strata("agents", "update", "ann", "--model", "local/tiny")
+    assert "Warning" not in done.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("recall", "search", "ann", ""),
+        ("archival", "search", "ann", " "),
+        ("files", "search", "ann", ""),
+        ("tools", "search", ""),
+    ],
+)
+async def test_a_blank_query_is_wrong_usage(strata: Run, ann: Any, command: Any) -> None:
+    done = await strata(*command)
+    assert done.code == 2
+    assert "the query is blank" in done.err
+
+
+@pytest.mark.parametrize("command", [(), ("agents",), ("mcp", "servers"), ("models", "key")])
+async def test_a_command_without_a_verb_prints_its_help(strata: Run, command: Any) -> None:
+    done = await strata(*command)
+    assert done.code == 0
+    assert "Usage: " in done.out
+    assert done.err == ""
+
+
+async def test_a_message_and_a_passage_are_shown_whole(
+    strata: Run, gateway: ScriptedGateway, ann: Any
+) -> None:
+    done = await strata("recall", "show", gateway.messages.message.id)
+    assert done.code == 0, done.err
+    assert "I live in Rome." in done.out
+    assert "\x1b" not in done.out
+    await strata("archival", "insert", "ann", "Olives keep. " * 40, "--tag", "food")
+    [passage] = gateway.passages.passages
+    done = await strata("archival", "show", passage.id)
+    assert done.code == 0, done.err
+    assert "tags: food" in done.out
+    assert passage.text.strip() in done.out

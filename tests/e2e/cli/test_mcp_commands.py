@@ -10,6 +10,7 @@ import pytest
 
 from e2e.cli.conftest import Run
 from e2e.cli.scripted import ScriptedGateway
+from e2e.cli.scripted_mcp import UNREACHABLE
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 
 
@@ -46,6 +47,24 @@ async def test_a_program_and_a_url_are_added_shown_and_removed(
     gone = await strata("mcp", "servers", "refresh", "wiki")
     assert gone.code == 1
     assert "MCP_SERVER_NOT_FOUND" in gone.err
+
+
+async def test_what_an_update_does_not_name_stays(strata: Run, gateway: ScriptedGateway) -> None:
+    url = ("--url", "https://wiki.example.org/mcp")
+    options = ("--bearer", "TOKEN", "--header-secret", "X-Key=KEY", "--calls", "2")
+    await strata("mcp", "servers", "add", "wiki", *url, *options)
+    [server] = gateway.mcp.servers.values()
+    before = pb.McpServer()
+    before.CopyFrom(server)
+    done = await strata("mcp", "servers", "update", "wiki", "--timeout", "5", "--disable")
+    assert done.code == 0, done
+    before.call_timeout_seconds, before.disabled = 5, True
+    assert server == before
+    done = await strata("mcp", "servers", "update", "wiki", "--bearer", "", "--enable")
+    assert (done.code, server.bearer_secret, server.disabled) == (0, "", False)
+    done = await strata("mcp", "servers", "update", "wiki", "--url", UNREACHABLE)
+    assert done.code == 1
+    assert "nobody answers there" in done.err
 
 
 async def test_a_changed_tool_is_shown_and_approved_as_it_was_seen(
@@ -146,3 +165,29 @@ async def test_without_a_browser_its_address_is_pasted(
     assert done.code == 0, done
     [completed] = gateway.mcp.completed
     assert (completed.code, completed.state, completed.issuer) == ("c+1", "st4te", "")
+
+
+async def test_adding_a_server_that_does_not_answer_fails_and_says_so(strata: Run) -> None:
+    done = await strata("mcp", "servers", "add", "wiki", "--url", UNREACHABLE)
+    assert done.code == 1
+    assert "nobody answers there" in done.err
+    assert "strata mcp servers refresh wiki" in done.err
+    signing_in = await strata("mcp", "servers", "add", "crm", "--url", UNREACHABLE, "--sign-in")
+    assert signing_in.code == 0
+
+
+async def test_the_tools_of_an_agent_are_listed_with_those_of_whole_servers(
+    strata: Run, gateway: ScriptedGateway
+) -> None:
+    await strata("mcp", "servers", "add", "wiki", "--url", "https://wiki.example.org/mcp")
+    await strata("mcp", "servers", "add", "gone", "--url", UNREACHABLE)
+    tools = ("--tool", "wiki__*", "--tool", "gone__*", "--tool", "none__*")
+    done = await strata("agents", "create", "reader", *tools)
+    assert done.code == 0, done
+    shown = await strata("agents", "tools", "reader")
+    assert shown.code == 0, shown
+    rows = [row.split("\t") for row in shown.out.splitlines()[1:]]
+    assert ["wiki__search", "wiki__*"] in [[row[0], row[2]] for row in rows]
+    assert "wiki__*: write cannot be used: it has changed" in shown.err
+    assert "gone__*: the MCP server is away: nobody answers there" in shown.err
+    assert "none__*: there is no such MCP server" in shown.err

@@ -30,6 +30,8 @@ from strata.api.gateway.v1 import run_service_pb2
 from strata.shared.errors import FailedPreconditionError, Reason
 
 CTRL_C, CTRL_D = "\x03", "\x04"
+# What a terminal puts around a paste while a program has bracketed paste switched on.
+PASTE_BEGINS, PASTE_ENDS = "\x1b[200~", "\x1b[201~"
 
 
 def kept_in(folder: Path) -> list[Path]:
@@ -132,6 +134,38 @@ async def test_an_agent_is_made_if_the_person_wants_it(
         program.type(CTRL_D)
         assert await program.ends() == 0
     assert [each.name for each in gateway.agents.agents] == ["ann", "newcomer"]
+
+
+async def test_a_line_that_ends_in_a_backslash_goes_on_in_the_next(
+    gateway: ScriptedGateway, place: Mapping[str, str]
+) -> None:
+    async with on_terminal("chat", "ann", environment=place) as program:
+        await program.shows("you>")
+        program.type("one\\\r")
+        await program.shows("...>")
+        program.type("two\r")
+        await program.shows("you>", times=2)
+        program.type(CTRL_D)
+        assert await program.ends() == 0
+    [request] = gateway.runs.sent
+    assert request.messages[0].parts[0].text.text == "one\ntwo"
+
+
+async def test_lines_that_are_pasted_are_one_message(
+    gateway: ScriptedGateway, place: Mapping[str, str]
+) -> None:
+    async with on_terminal("chat", "ann", environment=place) as program:
+        await program.shows("you>")
+        program.type(f"Look: {PASTE_BEGINS}one\n\ttwo\n\nthree\n{PASTE_ENDS}")
+        await program.shows("three")
+        assert gateway.runs.sent == []
+        program.type(" Thanks.\r")
+        await program.shows("Hello!")
+        await program.shows("you>", times=2)
+        program.type(CTRL_D)
+        assert await program.ends() == 0
+    [request] = gateway.runs.sent
+    assert request.messages[0].parts[0].text.text == "Look: one\n\ttwo\n\nthree\n Thanks."
 
 
 async def test_ctrl_c_cancels_the_run_and_not_the_program(

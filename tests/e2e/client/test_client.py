@@ -6,11 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 
+import strata.client
 from doubles.script import Call, Reply, say
 from e2e.client.toolbox import bill, unfit, with_discount
+from image_samples import png
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
 from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
@@ -220,3 +223,22 @@ async def test_a_message_that_broke_off_before_its_run_was_known_counts_once(wor
         again = [event async for event in client.send(agent.id, "Hi", request_id="the-same")]
     assert Ran(first).run_id == Ran(again).run_id
     assert len(world.model.requests) == 1
+
+
+async def test_images_are_sent_as_bytes_files_and_parts(
+    world: World, client: Client, tmp_path: Path
+) -> None:
+    agent = await world.make_agent()
+    file = tmp_path / "photo.png"
+    file.write_bytes(png(2, 2))
+    world.model.script(say("Three images."))
+    large = strata.client.image(png(3, 3), alt_text="Large.")
+    async for event in client.send(agent.id, "Look.", images=[png(), file, large]):
+        assert not event.HasField("step_restarted")
+    assert [data for _, data in world.model.requests[-1].images] == [png(), png(2, 2), png(3, 3)]
+    with pytest.raises(InvalidArgumentError):
+        async for _ in client.send(agent.id, "Look.", images=[b"none"]):
+            pass
+    with pytest.raises(InvalidArgumentError, match=r"messages\[0\]"):
+        async for _ in client.send(agent.id, " \u200b"):
+            pass

@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
 import pytest_asyncio
 
 from faults.live import Client, Live, ModelThread
-from strata.api.agent_loop.v1 import agent_service_pb2
+from strata.api.agent_loop.v1 import agent_service_pb2, group_service_pb2, group_service_pb2_grpc
 from strata.api.archival.v1 import passage_service_pb2
+from strata.api.common.v1 import message_pb2, tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2, file_service_pb2
-from strata.api.gateway.v1 import admin_service_pb2
-from strata.gateway.bootstrap import ensure_local_project
-from strata.gateway.settings import GatewaySettings
+from strata.api.gateway.v1 import admin_service_pb2 as pb
+from strata.api.gateway.v1 import (
+    run_service_pb2,
+    schedule_service_pb2,
+    schedule_service_pb2_grpc,
+    webhook_service_pb2,
+    webhook_service_pb2_grpc,
+)
+from strata.api.tool_execution.v1 import (
+    mcp_service_pb2,
+    mcp_service_pb2_grpc,
+    tool_service_pb2,
+    tool_service_pb2_grpc,
+)
+from strata.shared.scopes import OrganizationScope, Scope
 
 SCHEMAS = ("gateway", "agent_loop", "core_memory", "recall", "archival", "tool_execution")
 _NEXT_WRITE = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
@@ -30,8 +45,11 @@ _UNFINISHED = """
          + (SELECT count(*) FROM recall.messages WHERE index_state = 'pending')
          + (SELECT count(*) FROM recall.forgotten_agents WHERE NOT swept)
 """
-# What the index has to forget, for some minutes: also an agent whose creation was refused.
-_KEPT_FOR_THE_INDEX = frozenset({("recall", "forgotten_agents")})
+# What changes behind answers: what the index has to forget, for some minutes (also an agent whose
+# creation was refused), and attempts of deliveries to a receiver that does not exist.
+_CHANGED_BEHIND_ANSWERS = frozenset(
+    {("recall", "forgotten_agents"), ("gateway", "webhook_deliveries")}
+)
 
 
 @pytest.fixture(scope="package")
@@ -65,66 +83,124 @@ class Tenant:
     """A project with something of every kind in it.
 
     Attributes:
-        key: An API key of it.
+        key: An API key of it, with every scope.
         ids: An id of each kind.
+        mark: Stands in every text of it.
     """
 
     key: str = field(repr=False)
     ids: Mapping[str, str]
+    mark: str
+
+
+@dataclass(frozen=True)
+class Attacker:
+    """A key with every scope of its kind, of another project or of another organisation.
+
+    Attributes:
+        metadata: Of its calls.
+        ids: What it has itself, by kind.
+    """
+
+    metadata: Sequence[tuple[str, str]] = field(repr=False)
+    ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def stranger(live: Live, client: Client) -> Tenant:
-    """Another project, made through the API; its project and key are another organisation's.
+    """Another project of the same organisation."""
+    mark = f"mark-{uuid.uuid4().hex}"
+    project_id, key_id, secret = await new_project(client, mark, client.as_organization)
+    async with Client(live.runtime.address, secret) as other:
+        ids = await furnish(other, mark)
+    return Tenant(secret, {**ids, "project": project_id, "key": key_id}, mark)
 
-    (An administrator may see the projects and keys of the whole organisation.)
-    """
-    made = await client.admin.CreateProject(
-        admin_service_pb2.CreateProjectRequest(name="stranger"), **client.call
+
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
+async def attackers(
+    client: Client, ids: Mapping[str, str], stranger: Tenant
+) -> Mapping[str, Attacker]:
+    """Keys that must not reach the stranger's project, with all scopes that there are."""
+    made = await client.admin.CreateOrganization(
+        pb.CreateOrganizationRequest(name="elsewhere"), **client.as_organization
     )
+    key = await client.admin.CreateOrganizationKey(
+        pb.CreateOrganizationKeyRequest(
+            organization_id=made.organization.id,
+            name="elsewhere",
+            # Who administers the installation reaches every organisation, but no data.
+            scopes=set(OrganizationScope) - {OrganizationScope.INSTALLATION},
+        ),
+        **client.as_organization,
+    )
+    elsewhere = (("authorization", f"Bearer {key.secret}"),)
+    _, _, secret = await new_project(client, "elsewhere", {"metadata": elsewhere, "timeout": 60})
+    return {
+        "a project of the same organisation": Attacker(client.metadata, ids),
+        "a project of another organisation": Attacker((("x-api-key", secret),)),
+        "another organisation": Attacker(elsewhere),
+    }
+
+
+async def new_project(
+    client: Client, name: str, as_organization: Mapping[str, Any]
+) -> tuple[str, str, str]:
+    """Makes a project and a key with all scopes; returns both ids and the secret."""
+    made = await client.admin.CreateProject(pb.CreateProjectRequest(name=name), **as_organization)
     key = await client.admin.CreateApiKey(
-        admin_service_pb2.CreateApiKeyRequest(project_id=made.project.id, name="stranger"),
-        **client.call,
+        pb.CreateApiKeyRequest(project_id=made.project.id, name=name, scopes=list(Scope)),
+        **as_organization,
     )
-    async with Client(live.runtime.address, key.secret) as other:
-        ids = await _furnish(other)
-    foreign = await ensure_local_project(_gateway_settings(live), organization="elsewhere")
-    async with Client(live.runtime.address, foreign.api_key) as other:
-        who = await other.admin.WhoAmI(admin_service_pb2.WhoAmIRequest(), **other.call)
-    return Tenant(key.secret, {**ids, "project": foreign.project_id, "key": who.api_key.id})
+    return made.project.id, key.api_key.id, key.secret
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def ids(client: Client) -> Mapping[str, str]:
-    """An id of each kind in the client's own project."""
-    return await _furnish(client)
+    """An id of each kind in the client's own project, and of what that stands in."""
+    who = await client.admin.WhoAmI(pb.WhoAmIRequest(), **client.call)
+    key = await client.admin.CreateApiKey(pb.CreateApiKeyRequest(name="own"), **client.call)
+    return {
+        **await furnish(client, "A secret."),
+        "project": who.project.id,
+        "organization": who.organization_id,
+        "key": key.api_key.id,
+    }
 
 
-async def _furnish(client: Client) -> dict[str, str]:
-    agent = await client.new_agent()
+async def furnish(client: Client, mark: str, name: str = "") -> dict[str, str]:
+    """Makes something of every kind; `name` tells names apart that are unique in a project."""
+    rule = tool_pb2.ToolRule(
+        type=tool_pb2.TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_name="archival_memory_search"
+    )
+    human = block_service_pb2.NewBlock(label="human", value=mark)
+    agent = await client.new_agent(name=mark, tool_rules=[rule], blocks=[human])
     conversation = await client.agents.CreateConversation(
         agent_service_pb2.CreateConversationRequest(agent_id=agent.id), **client.call
     )
-    turn = await client.send(agent.id, "hello")
+    turn = await client.send(agent.id, f"hello {mark}")
     log = await client.log(agent.default_conversation_id)
     blocks = await client.blocks.ListBlocks(
         block_service_pb2.ListBlocksRequest(agent_id=agent.id), **client.call
     )
+    await client.send(agent.id, f"search {mark}", conversation_id=conversation.conversation.id)
+    waiting = await client.runs.ListApprovals(
+        run_service_pb2.ListApprovalsRequest(agent_id=agent.id), **client.call
+    )
     inserted = await client.passages.InsertPassage(
         passage_service_pb2.InsertPassageRequest(
-            agent_id=agent.id, passage=passage_service_pb2.NewPassage(text="A secret.")
+            agent_id=agent.id, passage=passage_service_pb2.NewPassage(text=mark, tags=[mark])
         ),
         **client.call,
     )
     folder = await client.files.CreateFolder(
-        file_service_pb2.CreateFolderRequest(name="notes"), **client.call
+        file_service_pb2.CreateFolderRequest(name=f"notes {mark}"), **client.call
     )
     header = file_service_pb2.UploadFileHeader(folder_id=folder.folder.id, name="secrets.txt")
     uploaded = await client.files.UploadFile(
         iter(
             [
                 file_service_pb2.UploadFileRequest(header=header),
-                file_service_pb2.UploadFileRequest(chunk=b"A secret.\n"),
+                file_service_pb2.UploadFileRequest(chunk=f"{mark}\n".encode()),
             ]
         ),
         **client.call,
@@ -133,35 +209,101 @@ async def _furnish(client: Client) -> dict[str, str]:
         file_service_pb2.AttachFolderRequest(agent_id=agent.id, folder_id=folder.folder.id),
         **client.call,
     )
+    tools = tool_service_pb2_grpc.ToolServiceStub(client.channel)
+    tool = await tools.UpsertTool(
+        tool_service_pb2.UpsertToolRequest(
+            type=tool_pb2.TOOL_TYPE_CLIENT,
+            name=f"look_up{name}",
+            description=mark,
+            parameters_json='{"type": "object", "properties": {}, "required": []}',
+        ),
+        **client.call,
+    )
+    mcp = mcp_service_pb2_grpc.McpServiceStub(client.channel)
+    server = await mcp.AddMcpServer(
+        mcp_service_pb2.AddMcpServerRequest(
+            server=mcp_service_pb2.McpServer(
+                name=f"far{name}",
+                transport=mcp_service_pb2.MCP_TRANSPORT_STREAMABLE_HTTP,
+                url="https://mcp.invalid/mcp",
+            )
+        ),
+        **client.call,
+    )
+    schedules = schedule_service_pb2_grpc.ScheduleServiceStub(client.channel)
+    schedule = await schedules.CreateSchedule(
+        schedule_service_pb2.CreateScheduleRequest(
+            name=mark[:100],
+            agent_id=agent.id,
+            # Before any test is over it is not due.
+            cron="0 0 1 1 *",
+            messages=[
+                message_pb2.MessageInput(
+                    parts=[message_pb2.Part(text=message_pb2.TextPart(text=mark))]
+                )
+            ],
+        ),
+        **client.call,
+    )
+    webhooks = webhook_service_pb2_grpc.WebhookServiceStub(client.channel)
+    # Of one run, which is over: its end is the only one that is delivered, to nobody.
+    webhook = await webhooks.CreateWebhook(
+        webhook_service_pb2.CreateWebhookRequest(
+            url=f"https://hook.example/{name or 'own'}", run_id=turn.run_id
+        ),
+        **client.call,
+    )
+    delivered = await webhooks.ListWebhookDeliveries(
+        webhook_service_pb2.ListWebhookDeliveriesRequest(webhook_id=webhook.webhook.id),
+        **client.call,
+    )
+    groups = group_service_pb2_grpc.GroupServiceStub(client.channel)
+    group = await groups.CreateGroup(
+        group_service_pb2.CreateGroupRequest(agent_ids=[agent.id], description=mark),
+        **client.call,
+    )
     return {
         "agent": agent.id,
+        "group": group.group.id,
         "conversation": conversation.conversation.id,
         "run": turn.run_id,
         "message": log[-1].id,
         "block": blocks.blocks[0].id,
+        "approval": waiting.approvals[0].request.approval_id,
         "passage": inserted.passage.id,
         "archive": inserted.passage.archive_id,
         "folder": folder.folder.id,
         "file": uploaded.file.id,
+        "tool": tool.tool.id,
+        "mcp_server": server.server.id,
+        "schedule": schedule.schedule.id,
+        "webhook": webhook.webhook.id,
+        "delivery": delivered.deliveries[0].id,
     }
 
 
-def _gateway_settings(live: Live) -> GatewaySettings:
-    passwords = live.folder.role_passwords("gateway")
-    at = live.admin_url.partition("@")[2]
-    return GatewaySettings(
-        database_url=f"postgresql://strata_gateway:{passwords.service}@{at}",
-        worker_database_url=f"postgresql://strata_gateway_worker:{passwords.worker}@{at}",
-        key_pepper=live.folder.secret("key-pepper"),
+@dataclass(frozen=True)
+class Table:
+    """A table, and whether its rows belong to projects."""
+
+    name: str
+    has_project: bool
+
+
+def _sum_of(table: Table) -> str:
+    return (
+        f"SELECT '{table.name}' AS name, count(*) AS rows,"
+        f" coalesce(sum(hashtextextended(r::text, 0)), 0) AS sum FROM {table.name} r"
     )
 
 
 class Store:
     """The database of a running Strata, as its superuser sees it."""
 
-    def __init__(self, connection: asyncpg.Connection, query: str) -> None:
+    def __init__(self, connection: asyncpg.Connection, tables: Sequence[Table]) -> None:
         self._connection = connection
-        self._query = query
+        self._tables = tables
+        self._query = " UNION ALL ".join(_sum_of(table) for table in tables)
         self._seen: tuple[int, dict[str, tuple[int, int]]] = (0, {})
 
     async def state(self) -> dict[str, tuple[int, int]]:
@@ -178,13 +320,21 @@ class Store:
     @asynccontextmanager
     async def untouched(self) -> AsyncIterator[None]:
         """Asserts that the block changes nothing that is stored."""
-        await self._rest()
+        await self.rest()
         before = await self.state()
         yield
         after = await self.state()
         assert {name: after[name] for name in after if after[name] != before.get(name)} == {}
 
-    async def _rest(self) -> None:
+    async def rows_of(self, project_id: str) -> dict[str, tuple[int, int]]:
+        """Table to the number and the sum of the rows that belong to a project."""
+        query = " UNION ALL ".join(
+            f"{_sum_of(table)} WHERE project_id = $1" for table in self._tables if table.has_project
+        )
+        rows = await self._connection.fetch(query, project_id)
+        return {row["name"]: (row["rows"], int(row["sum"])) for row in rows}
+
+    async def rest(self) -> None:
         """Waits for what is done behind an answer: what is to be indexed is so later."""
         while await self._connection.fetchval(_UNFINISHED):
             await asyncio.sleep(0.02)
@@ -195,16 +345,21 @@ async def store(live: Live, ids: object, stranger: object) -> AsyncIterator[Stor
     """The database, with what both tenants have in it."""
     connection = await asyncpg.connect(live.admin_url)
     try:
-        tables = await connection.fetch(
-            "SELECT schemaname, tablename FROM pg_tables WHERE schemaname = ANY($1)", SCHEMAS
+        rows = await connection.fetch(
+            "SELECT schemaname, tablename, EXISTS (SELECT FROM information_schema.columns c"
+            " WHERE c.table_schema = schemaname AND c.table_name = tablename"
+            " AND c.column_name = 'project_id') AS has_project"
+            " FROM pg_tables WHERE schemaname = ANY($1)",
+            SCHEMAS,
         )
-        assert {row["schemaname"] for row in tables} >= set(SCHEMAS)
-        query = " UNION ALL ".join(
-            f"SELECT '{s}.{t}' AS name, count(*) AS rows,"
-            f" coalesce(sum(hashtextextended(r::text, 0)), 0) AS sum FROM {s}.{t} r"
-            for s, t in tables
-            if (s, t) not in _KEPT_FOR_THE_INDEX
+        assert {row["schemaname"] for row in rows} >= set(SCHEMAS)
+        yield Store(
+            connection,
+            [
+                Table(f"{row['schemaname']}.{row['tablename']}", row["has_project"])
+                for row in rows
+                if (row["schemaname"], row["tablename"]) not in _CHANGED_BEHIND_ANSWERS
+            ],
         )
-        yield Store(connection, query)
     finally:
         await connection.close()

@@ -21,6 +21,9 @@ KINDS: Mapping[str, str] = {
     "shared_block_ids": "block",
     "message_id": "message",
     "until_message_id": "message",
+    "from_message_id": "message",
+    "to_message_id": "message",
+    "summary_message_id": "message",
     "run_id": "run",
     "exclude_run_id": "run",
     "approval_id": "approval",
@@ -32,7 +35,11 @@ KINDS: Mapping[str, str] = {
     "group_id": "group",
     "tool_id": "tool",
     "mcp_server_id": "mcp_server",
+    "schedule_id": "schedule",
+    "webhook_id": "webhook",
+    "delivery_id": "delivery",
     "project_id": "project",
+    "organization_id": "organization",
     "api_key_id": "key",
 }
 """Name of a field to the prefix of the ids in it."""
@@ -40,6 +47,16 @@ KINDS: Mapping[str, str] = {
 # The fields of a request that cannot stand beside the others: one of several ways to name
 # a thing, or what only some callers may say.
 _LEFT_OUT: Mapping[str, frozenset[str]] = {
+    "SendMessageRequest": frozenset({"group_id"}),
+    "StartRunRequest": frozenset({"group_id"}),
+    "ListRunsRequest": frozenset({"group_id"}),
+    # Each kind of group has some of the rest.
+    "ManagerConfig": frozenset(
+        {
+            *("manager_agent_id", "termination_token", "sleeptime_agent_frequency"),
+            *("max_message_buffer_length", "min_message_buffer_length"),
+        }
+    ),
     "GetAgentRequest": frozenset({"name"}),
     "GetBlockRequest": frozenset({"agent_id", "label"}),
     "ListBlocksRequest": frozenset({"show_deleted"}),
@@ -52,6 +69,10 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
         {
             *("without_blocks", "model", "compaction", "tool_rules", "tools"),
             *("include_base_tool_rules", "enable_sleeptime", "message_buffer_autoclear"),
+            # It contradicts system.
+            "system_prompt_key",
+            # They need enable_sleeptime, or contradict initial_messages.
+            *("sleeptime_agent_frequency", "without_initial_messages"),
         }
     ),
     "UpdateAgentRequest": frozenset(
@@ -62,7 +83,12 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "UpdatePassageRequest": frozenset({"origin"}),
     "DeletePassageRequest": frozenset({"origin"}),
     "RestorePassageRequest": frozenset({"origin"}),
-    "ListMessagesRequest": frozenset({"conversation_id", "from_message_id", "to_message_id"}),
+    "ListMessagesRequest": frozenset(
+        {
+            *("conversation_id", "from_message_id", "to_message_id"),
+            *("from_sequence", "to_sequence"),
+        }
+    ),
     "CompactConversationRequest": frozenset({"compaction"}),
     "ExpandSummaryRequest": frozenset({"summary_message_id"}),
     "ExportMessagesRequest": frozenset({"conversation_id"}),
@@ -74,6 +100,12 @@ _LEFT_OUT: Mapping[str, frozenset[str]] = {
     "ListTagsRequest": frozenset({"archive_id"}),
     "ListFilesRequest": frozenset({"agent_id"}),
     "CreateApiKeyRequest": frozenset({"scopes"}),
+    # A secret has a form of its own.
+    "CreateWebhookRequest": frozenset({"secret"}),
+    # A schedule has a cron expression or a start_time.
+    "CreateScheduleRequest": frozenset({"start_time"}),
+    "UpdateScheduleRequest": frozenset({"start_time"}),
+    "CreateOrganizationKeyRequest": frozenset({"scopes"}),
     # What only the server fills in; and one way to reach it.
     "McpServer": frozenset(
         {
@@ -86,6 +118,10 @@ _NEVER = frozenset({"page_token", "expected_revision", "time_to_live_seconds", "
 _TEXTS: Mapping[str, str] = {
     "label": "human",
     "timezone": "UTC",
+    "time_zone": "UTC",
+    "cron": "0 9 * * *",
+    "events": "run.completed",
+    "url": "https://hook.example/hook",
     "parameters_json": "{}",
     "arguments_json": "{}",
     "media_type": "text/plain",

@@ -15,7 +15,11 @@ from faults.live import Client, Live
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 _BUF = Path(sys.executable).with_name("buf")
-_INFRASTRUCTURE = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+_INFRASTRUCTURE = {
+    "grpc.health.v1.Health",
+    "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection",
+}
 
 
 async def _curl(live: Live, *arguments: str, method: str = "") -> tuple[int, str, str]:

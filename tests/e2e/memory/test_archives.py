@@ -69,6 +69,11 @@ async def test_archives_are_made_listed_given_and_deleted(
     file.write_text('{"text": "Herons nest by the mill."}\n{"text": "The mill is closed."}\n')
     imported = await strata("archival", "import", str(file), "--archive", name)
     assert "Stored 2 of 2" in imported.out, imported
+    for named in (name, archive["id"]):
+        shown = await strata("archival", "archives", "show", named)
+        assert {f"id: {archive['id']}", "passages: 2"} <= set(shown.out.splitlines()), shown
+    as_json = json.loads((await strata("archival", "archives", "show", name, "--json")).out)
+    assert (as_json["id"], as_json["agentIds"]) == (archive["id"], [ann.id])
     rows = (await strata("archival", "archives", "list", "--agent", ann.name)).out.splitlines()
     assert rows[0].split("\t")[:2] == ["NAME", "PASSAGES"]
     assert rows[1].split("\t")[:2] == [name, "2"]
@@ -81,7 +86,7 @@ async def test_archives_are_made_listed_given_and_deleted(
     deleted = await strata("archival", "archives", "delete", name, "--yes")
     assert f"Deleted {name} with 2 passages." in deleted.out
     assert archive["id"] not in [each["id"] for each in await listed(strata)]
-    for action in (("attach", ann.name, name), ("delete", name, "--yes")):
+    for action in (("attach", ann.name, name), ("show", name), ("delete", name, "--yes")):
         gone = await strata("archival", "archives", *action)
         assert (gone.code, "strata archival archives list" in gone.err) == (1, True), gone
 
@@ -97,6 +102,8 @@ async def test_an_archive_is_made_for_an_agent_and_shown(strata: Run, ann: agent
         "id",
         "embedding",
         "passages are kept",
+        "passages",
+        "agents",
         "created",
     ]
     assert "passages are kept: for 1 day\n" in done.out

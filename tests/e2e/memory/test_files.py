@@ -59,6 +59,10 @@ async def test_folders_are_made_listed_given_and_deleted(
     listed = await strata("folders", "list", "--limit", "500")
     rows = [line.split("\t") for line in listed.out.splitlines()]
     assert [row[:2] + row[3:4] for row in rows if row[0] == folder] == [[folder, "0", "Papers."]]
+    shown = await strata("folders", "show", folder)
+    expected = {f"name: {folder}", "description: Papers.", "instructions: Cite.", "files: 0"}
+    assert expected <= set(shown.out.splitlines())
+    assert json.loads((await strata("folders", "show", folder, "--json")).out)["name"] == folder
     given = await strata("folders", "attach", ann.name, folder)
     assert given.out == f"{ann.name} has {folder} now, with 0 files.\n"
     own = json.loads((await strata("folders", "list", "--agent", ann.name, "--json")).out)
@@ -71,6 +75,21 @@ async def test_folders_are_made_listed_given_and_deleted(
     gone = await strata("folders", "attach", ann.name, folder)
     assert gone.code == 1
     assert f'There is no folder "{folder}"' in gone.err
+
+
+async def test_a_file_is_shown_by_its_path_and_by_its_id(strata: Run, stored: str) -> None:
+    path = f"{stored}/manual.txt"
+    shown = await strata("files", "show", path)
+    fields = dict(line.split(": ", 1) for line in shown.out.splitlines())
+    assert (fields["name"], fields["state"], fields["type"]) == (
+        "manual.txt",
+        "ready",
+        "text/plain",
+    )
+    as_json = json.loads((await strata("files", "show", fields["id"], "--json")).out)
+    assert as_json["contentHash"] == fields["sha-256"]
+    missing = await strata("files", "show", f"{stored}/other.txt")
+    assert (missing.code, "[FILE_NOT_FOUND]" in missing.err) == (1, True), missing
 
 
 async def test_files_are_uploaded_and_followed_until_they_are_ready(
@@ -202,12 +221,18 @@ async def test_files_are_searched_by_pattern(strata: Run, stored: str, ann: agen
 
 
 async def test_files_are_searched_by_meaning(strata: Run, stored: str, ann: agent_pb.Agent) -> None:
-    done = await strata("files", "search", ann.name, "where does the bird live?", "-n", "2")
+    done = await strata("files", "search", ann.name, "where does the kestrel nest?", "-n", "2")
     assert done.code == 0, done
     assert f"{stored}/manual.txt (lines " in done.out
     assert "kestrel" in done.out
-    document = json.loads((await strata("files", "search", ann.name, "bird", "--json")).out)
+    document = json.loads(
+        (await strata("files", "search", ann.name, "kestrel nests", "--json")).out
+    )
     assert document["hits"][0]["fileName"] == f"{stored}/manual.txt"
+    unrelated = await strata("files", "search", ann.name, "zzzqqq", "--explain")
+    assert (unrelated.code, unrelated.out) == (0, "")
+    assert "Nothing found." in unrelated.err
+    assert "0 of the nearest pieces are left out as unrelated." in unrelated.err
 
 
 async def test_a_file_is_deleted_by_name(strata: Run, stored: str) -> None:

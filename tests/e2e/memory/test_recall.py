@@ -12,8 +12,10 @@ import pytest_asyncio
 
 from doubles.script import say
 from e2e.memory.conftest import Run
+from image_samples import png
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.shared.ids import new_id
+from strata.shared.images import image_id
 from world import World
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -28,6 +30,37 @@ async def talk(world: World, ann: agent_pb.Agent, strata: Run) -> AsyncIterator[
         done = await strata("chat", ann.name, "--no-usage", "-m", text)
         assert done.code == 0, done
     yield ann
+
+
+async def test_image_is_sent_listed_and_exported(
+    strata: Run, world: World, ann: agent_pb.Agent, tmp_path: Path
+) -> None:
+    photo = tmp_path / "my photo.png"
+    photo.write_bytes(png(6, 5))
+    world.model.script(say("A grey field."), say("Grey."))
+    sent = ("chat", ann.name, "--no-usage", "-m", "What is this?", "--image", str(photo))
+    done = await strata(*sent)
+    assert (done.code, done.out) == (0, "A grey field.\n"), done
+    assert world.model.requests[-1].images == [("image/png", png(6, 5))]
+    assert (await listed(strata, ann))[1][2] == "What is this? [image]"
+
+    folder = tmp_path / "images"
+    exported = await strata("recall", "export", ann.name, "--images", str(folder))
+    messages = [json.loads(line) for line in exported.out.splitlines()]
+    image = messages[-2]["parts"][1]["image"]
+    assert (image["imageId"], image["width"], image["height"]) == (image_id(png(6, 5)), 6, 5)
+    (file,) = folder.iterdir()
+    assert (file.name, file.read_bytes()) == (f"{image['imageId']}.png", png(6, 5))
+
+    notes = tmp_path / "notes.txt"
+    notes.write_text("Hello.")
+    refused = await strata("chat", ann.name, "-m", "Look.", "--image", str(notes))
+    assert refused.code != 0
+    assert "is not a PNG, JPEG, GIF or WebP file" in refused.err
+    assert (await strata("chat", ann.name, "--image", str(photo))).code == 2
+    blank = await strata("chat", ann.name, "-m", " \u200b")
+    assert blank.code != 0
+    assert "messages[0].parts must hold text that is not blank" in blank.err
 
 
 def rows(out: str) -> list[list[str]]:
@@ -170,9 +203,13 @@ async def test_how_a_window_is_compacted_is_set_and_shown(strata: Run, tmp_path:
     settings = json.loads(made.out)["compaction"]
     assert (settings["mode"], settings["clipChars"], settings["prompt"]) == ("all", 900, "Short.")
     changed = await strata(
-        *("agents", "update", name, "--compaction-share", "0.5", "--compaction-mode", "")
+        *("agents", "update", name, "--compaction-share", "0.5", "--compaction-mode", ""),
+        *("--compaction-acknowledge", "--compaction-temperature", "0.2"),
     )
-    assert "compaction: share 0.5, characters 900, prompt its own" in changed.out
+    assert (
+        "compaction: share 0.5, characters 900, prompt its own, acknowledgement on, temperature 0.2"
+        in changed.out
+    )
     for wrong in (
         ("--compaction-mode", "some"),
         ("--compaction-prompt", "a", "--compaction-prompt-file", str(prompt)),

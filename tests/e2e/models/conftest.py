@@ -1,4 +1,4 @@
-"""Real SDKs against a real socket: one suite for both wire protocols."""
+"""Real SDKs against a real socket: one suite for all wire protocols."""
 
 from collections.abc import AsyncIterator
 
@@ -7,7 +7,6 @@ import pytest
 from doubles.bench import Bench
 from doubles.model_server import ModelServer
 from doubles.script import Dialect
-from strata.agent_loop.models.domain import EndpointType
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.streaming import RetryPolicy
 
@@ -24,7 +23,7 @@ async def factory() -> AsyncIterator[ModelFactory]:
         yield running
 
 
-@pytest.fixture(params=["openai", "anthropic"])
+@pytest.fixture(params=["openai", "anthropic", "openai_responses"])
 def dialect(request: pytest.FixtureRequest) -> Dialect:
     chosen: Dialect = request.param
     return chosen
@@ -32,14 +31,19 @@ def dialect(request: pytest.FixtureRequest) -> Dialect:
 
 @pytest.fixture
 def bench(server: ModelServer, factory: ModelFactory, dialect: Dialect) -> Bench:
-    return Bench(server, factory, EndpointType(dialect))
+    return Bench(server, factory, dialect)
 
 
 @pytest.fixture
 def openai_bench(server: ModelServer, factory: ModelFactory) -> Bench:
-    return Bench(server, factory, EndpointType.OPENAI)
+    return Bench(server, factory, "openai")
 
 
 @pytest.fixture
 def anthropic_bench(server: ModelServer, factory: ModelFactory) -> Bench:
-    return Bench(server, factory, EndpointType.ANTHROPIC)
+    return Bench(server, factory, "anthropic")
+
+
+@pytest.fixture
+def responses_bench(server: ModelServer, factory: ModelFactory) -> Bench:
+    return Bench(server, factory, "openai_responses")

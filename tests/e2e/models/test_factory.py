@@ -8,7 +8,6 @@ import pytest
 from doubles.bench import Bench, collect, request
 from doubles.model_server import ModelServer
 from doubles.script import Dialect, say
-from strata.agent_loop.models.domain import EndpointType
 from strata.agent_loop.models.errors import ModelErrorKind
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
@@ -16,12 +15,12 @@ from unit.loop_time import put_forward
 
 
 def url(server: ModelServer, dialect: Dialect) -> str:
-    return server.openai_url if dialect == "openai" else server.anthropic_url
+    return server.anthropic_url if dialect == "anthropic" else server.openai_url
 
 
 async def test_models_are_listed_with_their_window(factory: ModelFactory, dialect: Dialect) -> None:
     async with ModelServer(models=["big", "org/small"], context_window=4096) as server:
-        endpoint = ModelEndpoint("here", EndpointType(dialect), url(server, dialect))
+        endpoint = ModelEndpoint("here", dialect, url(server, dialect))
         [found] = await factory.list_models([endpoint])
     assert [(m.handle, m.context_window) for m in found.models] == [
         ("here/big", 4096),
@@ -48,8 +47,8 @@ async def test_one_dead_endpoint_does_not_hide_the_others(
         silent.listen()
         silent.setblocking(False)
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
-        dead = ModelEndpoint("dead", EndpointType(dialect), address)
-        alive = ModelEndpoint("alive", EndpointType(dialect), url(server, dialect))
+        dead = ModelEndpoint("dead", dialect, address)
+        alive = ModelEndpoint("alive", dialect, url(server, dialect))
         asking = asyncio.create_task(factory.list_models([dead, alive], limit=60))
         asked, _ = await loop.sock_accept(silent)
         with asked:
@@ -65,7 +64,7 @@ async def test_one_dead_endpoint_does_not_hide_the_others(
 async def test_a_resolved_handle_answers(
     factory: ModelFactory, dialect: Dialect, server: ModelServer
 ) -> None:
-    endpoint = ModelEndpoint("here", EndpointType(dialect), url(server, dialect))
+    endpoint = ModelEndpoint("here", dialect, url(server, dialect))
     server.script(say("It is me."))
     settings = ModelRegistry([endpoint]).resolve("here/org/model")
     _, reply = await collect(factory.model(settings), request())

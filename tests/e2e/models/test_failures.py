@@ -1,13 +1,18 @@
 """How calls fail, in both dialects, and what is repeated."""
 
 import asyncio
+import base64
+import json
 import socket
+import traceback
 from contextlib import aclosing
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from doubles.bench import Bench, collect, request
+from doubles.http_server import HttpRequest, HttpResponse, HttpServer
 from doubles.model_server import ModelServer
 from doubles.script import (
     Dialect,
@@ -24,6 +29,7 @@ from doubles.script import (
 from strata.agent_loop.models.domain import EndpointType, ModelEvent, TextDelta, Timeouts
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.factory import ModelFactory
+from strata.agent_loop.models.registry import ModelEndpoint
 from unit.loop_time import put_forward
 
 
@@ -165,14 +171,16 @@ async def test_nobody_listens(bench: Bench) -> None:
 
 
 async def test_silence_before_the_first_event_times_out(bench: Bench) -> None:
-    bench.server.script(Reply(text="slow", pause=3_600))
+    bench.server.script(*[Reply(text="slow", pause=3_600)] * 3)
     asking = asyncio.create_task(failure(bench, timeouts=Timeouts(first_event=60)))
-    async with asyncio.timeout(30):
-        await bench.server.received.wait()
-    put_forward(60)
+    for _ in range(3):
+        async with asyncio.timeout(30):
+            await bench.server.received.wait()
+        bench.server.received.clear()
+        put_forward(60)
     error = await asking
     assert error.kind is ModelErrorKind.TIMEOUT
-    assert len(bench.server.requests) == 1
+    assert len(bench.server.requests) == 3
 
 
 async def test_a_stream_that_never_ends_times_out(bench: Bench) -> None:
@@ -185,14 +193,14 @@ async def test_closing_the_stream_aborts_the_call(bench: Bench) -> None:
     bench.server.script(Reply(text="word " * 1000, pause=0.02))
     async with aclosing(bench.model().stream(request())) as events:
         assert isinstance(await anext(events), TextDelta)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await bench.server.abandoned.wait()
 
 
 async def test_cancelling_the_task_aborts_the_call(bench: Bench) -> None:
     bench.server.script(Reply(text="word " * 1000, pause=0.02))
     task = asyncio.create_task(collect(bench.model(), request()))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await bench.server.received.wait()
         await asyncio.sleep(0.1)
         task.cancel()
@@ -208,4 +216,66 @@ async def test_a_failed_call_leaves_the_model_usable(bench: Bench) -> None:
 
 
 def _type(dialect: Dialect) -> EndpointType:
-    return EndpointType(dialect)
+    return dialect
+
+
+async def test_time_out_before_the_first_event_is_repeated(bench: Bench) -> None:
+    bench.server.script(Reply(text="late", pause=3_600), say("Here I am."))
+    asking = asyncio.create_task(bench.ask(timeouts=Timeouts(first_event=300, total=3_000)))
+    async with asyncio.timeout(60):
+        await bench.server.received.wait()
+    put_forward(300)
+    _, reply = await asking
+    assert reply.text == "Here I am."
+    assert len(bench.server.requests) == 2
+
+
+async def test_status_429_is_a_rate_limit_whatever_the_body_says(bench: Bench) -> None:
+    fault = Fault(429, "The server had an error.", "server_error", "server_error")
+    bench.server.script(fault, fault, fault)
+    error = await failure(bench)
+    assert (error.kind, error.status) == (ModelErrorKind.RATE_LIMITED, 429)
+
+
+KEY = 'k3y/with+odd"chars\\of-40-letters-0123456789'
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        KEY,
+        quote(KEY, safe=""),
+        base64.b64encode(KEY.encode()).decode(),
+        json.dumps(KEY)[1:-1],
+        f"Bearer {KEY}",
+        KEY[:25] + "...",
+        "x" * 3_000 + KEY,
+    ],
+)
+@pytest.mark.parametrize("status", [401, 400, 500, 200])
+async def test_key_that_the_provider_repeats_is_redacted(
+    bench: Bench, shown: str, status: int
+) -> None:
+    fault = Fault(status if status != 200 else 529, f"Who is {shown}?", type=shown, code=shown)
+    step = fault if status != 200 else Reply(text="As I was saying", error_after=(1, fault))
+    bench.server.script(step, step, step)
+    error = await failure(bench, api_key=KEY)
+    told = "".join(traceback.format_exception(error)) + repr(vars(error))
+    for form in (KEY, shown, KEY[:25], base64.b64encode(KEY.encode()).decode()):
+        assert form not in told
+    assert "[secret API key]" in error.message
+
+
+async def test_key_is_redacted_where_models_are_listed(
+    factory: ModelFactory, dialect: Dialect
+) -> None:
+    async def echo(asked: HttpRequest) -> HttpResponse:
+        sent = asked.headers.get("x-api-key") or asked.headers.get("authorization", "")
+        return HttpResponse(403, {"error": {"message": f"You sent {sent}.", "type": "x"}})
+
+    async with HttpServer(echo) as server:
+        endpoint = ModelEndpoint("test", _type(dialect), base_url=server.url, api_key=KEY)
+        [listed] = await factory.list_models([endpoint])
+    assert listed.error is not None
+    assert KEY not in str(listed.error)
+    assert "[secret API key]" in str(listed.error)

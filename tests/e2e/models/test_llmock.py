@@ -5,9 +5,15 @@ from llmock.pytest_plugin import LLMock
 
 from doubles.bench import collect, request
 from doubles.script import Dialect
-from strata.agent_loop.models.domain import ChatModel, EndpointType, ModelSettings
+from strata.agent_loop.models.domain import ChatModel, ModelSettings
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.factory import ModelFactory
+
+
+@pytest.fixture(params=["openai", "anthropic"])
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    chosen: Dialect = request.param
+    return chosen
 
 
 @pytest.fixture
@@ -15,7 +21,7 @@ def model(llmock: LLMock, factory: ModelFactory, dialect: Dialect) -> ChatModel:
     names = {"openai": "gpt-4o-mini", "anthropic": "claude-haiku-4-5"}
     settings = ModelSettings(
         f"llmock/{names[dialect]}",
-        EndpointType(dialect),
+        dialect,
         names[dialect],
         base_url=llmock.base_url(dialect),
         api_key="test",

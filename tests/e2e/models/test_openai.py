@@ -1,5 +1,6 @@
 """What is particular to OpenAI's protocol and to servers that only resemble it."""
 
+import asyncio
 from dataclasses import replace
 
 import httpx2
@@ -7,7 +8,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from doubles.bench import LOOKUP, Bench, collect, request
-from doubles.script import Call, Fault, Reply, call, say
+from doubles.script import Call, Fault, ModelCall, Reply, Responder, Step, call, say
 from strata.agent_loop.models.domain import ChatMessage, ModelReply, ToolCall
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.openai import OpenAiChatModel
@@ -113,3 +114,79 @@ async def test_openai_itself_gets_strict_schemas_and_no_invented_nulls_come_back
     assert function["parameters"]["properties"]["limit"]["type"] == ["integer", "null"]
     assert body["max_completion_tokens"] == 9
     assert server.violations == []
+
+
+OLD, NEW = "max_tokens", "max_completion_tokens"
+
+
+def limits_sent(bench: Bench) -> list[str]:
+    return [name for one in bench.server.requests for name in (OLD, NEW) if name in one.body]
+
+
+def refuses(name: str, *, structured: bool = True) -> Responder:
+    """A server that takes only the other name, and says so with or without fields for it."""
+
+    def respond(asked: ModelCall) -> Step:
+        if name not in asked.body:
+            return say("ok")
+        message = f"Unsupported parameter: '{name}' is not supported with this model."
+        if structured:
+            return Fault(400, message, "invalid_request_error", "unsupported_parameter", name)
+        return Fault(422, message)
+
+    return respond
+
+
+@pytest.mark.parametrize("structured", [True, False])
+async def test_other_name_of_the_limit_is_sent_when_one_is_refused(
+    openai_bench: Bench, structured: bool
+) -> None:
+    openai_bench.server.respond(refuses(OLD, structured=structured))
+    await openai_bench.ask(max_tokens=50)
+    # Other settings of the same model know it, too.
+    await openai_bench.ask(max_tokens=70, temperature=0.1)
+    assert limits_sent(openai_bench) == [OLD, NEW, NEW]
+    assert [one.body[NEW] for one in openai_bench.server.requests[1:]] == [50, 70]
+
+
+@pytest.mark.parametrize("model", ["o1", "o3-mini", "openai/o4-mini", "gpt-5", "gpt-5-mini"])
+async def test_reasoning_models_get_the_new_name_first(openai_bench: Bench, model: str) -> None:
+    openai_bench.server.script(say("ok"))
+    await openai_bench.ask(model=model, max_tokens=50)
+    assert limits_sent(openai_bench) == [NEW]
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "gpt-4.1", "o1-proxied-by-an-old-server", "llama-3"])
+async def test_old_servers_get_the_old_name(openai_bench: Bench, model: str) -> None:
+    openai_bench.server.respond(refuses(NEW, structured=False))
+    _, reply = await openai_bench.ask(model=model, max_tokens=50)
+    assert reply.text == "ok"
+    assert limits_sent(openai_bench)[-1] == OLD
+
+
+async def test_limit_that_is_wrong_under_both_names_is_an_error_about_the_value(
+    openai_bench: Bench,
+) -> None:
+    def respond(asked: ModelCall) -> Step:
+        name = OLD if OLD in asked.body else NEW
+        return Fault(400, f"{name} is too large: 5000000.", "invalid_request_error", None, name)
+
+    openai_bench.server.respond(respond)
+    for _ in range(2):
+        with pytest.raises(ModelError) as caught:
+            await openai_bench.ask(max_tokens=5_000_000)
+        assert caught.value.message == "max_tokens is too large: 5000000."
+    assert limits_sent(openai_bench) == [OLD, NEW] * 2
+
+
+async def test_refusals_of_requests_at_once_lead_to_the_same_name(openai_bench: Bench) -> None:
+    openai_bench.server.respond(refuses(OLD))
+    await asyncio.gather(*(openai_bench.ask(max_tokens=50) for _ in range(5)))
+    await openai_bench.ask(max_tokens=50)
+    assert limits_sent(openai_bench)[-1] == NEW
+
+
+async def test_huge_ids_of_calls_are_replaced(openai_bench: Bench) -> None:
+    openai_bench.server.script(Reply(calls=[Call("lookup", {"query": "x"}, id="i" * 5_000)]))
+    _, reply = await openai_bench.ask()
+    assert len(reply.tool_calls[0].id) < 50

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from doubles.bench import Bench, collect, request
 from doubles.script import Call, Reply, call, say
@@ -15,6 +17,7 @@ from strata.agent_loop.models.domain import (
     ToolCallDelta,
     ToolChoice,
 )
+from strata.agent_loop.models.streaming import MAX_REPLY_BYTES, ReplySize
 
 
 async def test_text_streams_in_pieces(bench: Bench) -> None:
@@ -79,7 +82,8 @@ async def test_an_empty_reply_is_a_reply(bench: Bench) -> None:
 
 
 async def test_a_full_reply_keeps_its_text(bench: Bench, dialect: str) -> None:
-    bench.server.script(say("cut sh", finish="max_tokens" if dialect == "anthropic" else "length"))
+    words = {"openai": "length", "anthropic": "max_tokens", "openai_responses": "max_output_tokens"}
+    bench.server.script(say("cut sh", finish=words[dialect]))
     _, reply = await bench.ask()
     assert (reply.text, reply.finish_reason) == ("cut sh", FinishReason.LENGTH)
 
@@ -117,6 +121,8 @@ async def test_tool_choice_in_the_words_of_the_dialect(
     bench.server.script(say("ok"))
     await collect(bench.model(), replace(request(), tool_choice=choice))
     expected = anthropic if dialect == "anthropic" else openai
+    if dialect == "openai_responses" and choice.name:
+        expected = {"type": "function", "name": choice.name}
     assert bench.server.requests[0].body["tool_choice"] == expected
 
 
@@ -159,3 +165,43 @@ async def test_a_damaged_history_is_still_accepted(bench: Bench) -> None:
     _, reply = await collect(bench.model(), ModelRequest(messages))
     assert reply.text == "fine"
     assert bench.server.violations == []
+
+
+_HUGE = "ä\n" * 1_500_000
+
+
+@pytest.mark.parametrize(
+    "huge",
+    [
+        Reply(text=_HUGE, piece=50_000),
+        Reply(text="x" * 4_000_000, piece=4_000_000),
+        Reply(text="y", reasoning=_HUGE, piece=50_000),
+        Reply(calls=[Call("lookup", '{"query": "' + "z" * 3_000_000 + '"}')], piece=50_000),
+        Reply(calls=[Call("lookup", "{}")] * 20_000),
+    ],
+    ids=["text", "text in one piece", "reasoning", "arguments", "empty calls"],
+)
+async def test_reply_ends_at_its_largest_size(bench: Bench, huge: Reply) -> None:
+    bench.server.script(huge)
+    _, reply = await bench.ask()
+    assert reply.finish_reason is FinishReason.LENGTH
+    calls = [call.name + call.arguments for call in reply.tool_calls]
+    size = len("".join([reply.text, reply.reasoning, *calls]).encode())
+    assert size <= MAX_REPLY_BYTES
+    assert len(reply.tool_calls) <= MAX_REPLY_BYTES // 64
+    if not reply.tool_calls:
+        assert size > MAX_REPLY_BYTES - 200
+    assert reply.usage.estimated
+
+
+@given(st.lists(st.text(max_size=20)), st.integers(0, 100))
+def test_pieces_are_taken_up_to_the_limit_and_not_beyond(pieces: list[str], limit: int) -> None:
+    size, taken = ReplySize(limit), ""
+    for piece in pieces:
+        if size.full:
+            break
+        taken += size.take(piece)
+    whole = "".join(pieces)
+    assert whole.startswith(taken)
+    assert len(taken.encode()) <= limit
+    assert size.full or taken == whole

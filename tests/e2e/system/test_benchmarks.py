@@ -14,6 +14,7 @@ pytestmark = pytest.mark.timeout(360)
 ROOT = Path(__file__).parents[3]
 TURNS = ("benchmarks", "--quick", "--only", "plain_turn", "--only", "compile_big")
 TOOLS = ("benchmarks", "--quick", "--only", "custom_tools")
+MEMORY = ("benchmarks", "--quick", "--only", "memory_agents")
 SCALE = ("benchmarks.scale", "--passages=600", "--messages=600", "--agents=3", "--searches=3")
 
 
@@ -22,9 +23,10 @@ SCALE = ("benchmarks.scale", "--passages=600", "--messages=600", "--agents=3", "
     [
         (TURNS, "Compile, 20 blocks, 5 files"),
         (TOOLS, "custom tool, 8 at once"),
+        (MEMORY, "turn beside 50 memory agents at work"),
         (SCALE, "search of 600 passages"),
     ],
-    ids=["turns", "tools", "scale"],
+    ids=["turns", "tools", "memory agents", "scale"],
 )
 async def test_a_short_run_comes_to_its_end(arguments: tuple[str, ...], line: str) -> None:
     process = await asyncio.create_subprocess_exec(

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,14 @@ import pytest
 
 from doubles.script import Call, Reply, call, say
 from live import LiveStrata
-from mcp_support import DOUBLES, tool
+from mcp_support import open_folder, program_command, tool
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as tool_pb
-from world import World, roles
+from strata.shared.errors import UnavailableError
+from world import Ran, Stream, World, roles
 
 NAP = """
 import time
@@ -35,12 +36,28 @@ ASK = "send_message_to_agent_and_wait_for_reply"
 NOTE = Call("memory_insert", {"label": "human", "new_str": "Was there."})
 
 
-def room(strata: LiveStrata) -> int:
-    """The process that runs tools."""
+SHORT_NAP = """
+import time
+def short_nap() -> str:
+    \"\"\"Sleeps for a moment.\"\"\"
+    time.sleep(4)
+    return "awake"
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that programs can write to, which are not root."""
+    with open_folder() as each:
+        yield each
+
+
+def room(strata: LiveStrata, name: str = "tool_execution") -> int:
+    """The process of a service, by default of the one that runs tools."""
     (found,) = [
         each.pid
         for each in psutil.Process(strata.pid).children()
-        if any("tool_execution" in part for part in each.cmdline())
+        if any(name in part for part in each.cmdline())
     ]
     return found
 
@@ -49,7 +66,7 @@ async def add_program(world: World, folder: Path) -> None:
     """Adds the server whose tool leaves a line in a file and does not return."""
     listed = folder / "tools.json"
     listed.write_text(json.dumps([tool("mark")]))
-    command = [sys.executable, str(DOUBLES / "mcp_program.py"), str(listed)]
+    command = [*program_command(), str(listed)]
     server = mcp_pb.McpServer(name="marker", transport=mcp_pb.MCP_TRANSPORT_STDIO, command=command)
     stub = mcp_grpc.McpServiceStub(world.channel)
     added = (await stub.AddMcpServer(mcp_pb.AddMcpServerRequest(server=server))).server
@@ -69,15 +86,15 @@ def returns_of(log: list[message_pb2.Message]) -> dict[str, message_pb2.ToolRetu
 
 @pytest.mark.parametrize("either_live", ["split"], indirect=True)
 async def test_a_call_that_was_under_way_is_unknown_and_nothing_runs_twice(
-    either_live: LiveStrata, tmp_path: Path
+    either_live: LiveStrata, folder: Path
 ) -> None:
     world = await either_live.start()
-    await add_program(world, tmp_path)
+    await add_program(world, folder)
     await world.tools.UpsertTool(tool_pb.UpsertToolRequest(source_code=NAP))
     agent = await world.make_agent(
         tools=["marker__mark", "nap", "memory_insert", "run_code_with_tools"]
     )
-    marks = tmp_path / "marks"
+    marks = folder / "marks"
 
     # The tool of the server has had its effect; what comes after it has not begun.
     mark = Call("marker__mark", {"file": str(marks)})
@@ -154,3 +171,70 @@ memory_insert("human", "After.")
     assert "Paris, as far as I know." in told[ASK].content
     assert roles(await world.log(other)) == ["system", "user", "assistant"]
     await world.channel.close()
+
+
+@pytest.mark.parametrize("either_live", ["split"], indirect=True)
+async def test_gateway_that_dies_cancels_no_tool_and_buys_no_reply_twice(
+    either_live: LiveStrata,
+) -> None:
+    world = await either_live.start()
+    await world.tools.UpsertTool(tool_pb.UpsertToolRequest(source_code=SHORT_NAP))
+    agent = await world.make_agent(tools=["short_nap", "memory_insert"])
+
+    # In the middle of a call, with another one behind it.
+    world.model.script(Reply(calls=(Call("short_nap"), NOTE)), say("I am awake."))
+    stream = world.begin(agent, "Sleep.", request_id="sleep")
+    await stream.until("tool_started")
+    await killed(either_live, "gateway")
+    ran = await followed(world, stream)
+    assert ran.text == "I am awake."
+    told = returns_of(await world.log(agent))
+    assert told["short_nap"].status == message_pb2.TOOL_STATUS_OK
+    assert "awake" in told["short_nap"].content
+    assert told["memory_insert"].status == message_pb2.TOOL_STATUS_OK
+    assert (await world.block(agent, "human")).value.count("Was there.") == 1
+    assert len(world.model.requests) == 2
+
+    # In the middle of a reply.
+    held = asyncio.Event()
+    world.model.script(Reply(text="A long reply.", piece=2, held=held))
+    stream = world.begin(agent, "Talk.", request_id="talk")
+    await stream.until("step_started")
+    await until(lambda: len(world.model.requests) == 3)
+    await killed(either_live, "gateway")
+    held.set()
+    ran = await followed(world, stream)
+    assert ran.text == "A long reply."
+    assert len(world.model.requests) == 3
+    await world.channel.close()
+
+
+async def killed(strata: LiveStrata, name: str) -> None:
+    """Kills the process of a service and waits until there is another one."""
+    before = room(strata, name)
+    os.kill(before, signal.SIGKILL)
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                if room(strata, name) != before:
+                    return
+            except (ValueError, psutil.NoSuchProcess):
+                pass
+            await asyncio.sleep(0.05)
+
+
+async def followed(world: World, broken: Stream) -> Ran:
+    """Follows a run to its end whose stream broke; its events equal those that were seen."""
+    run_id, seen = broken.run_id, [event for event in broken.events if event.sequence]
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                ran = await world.follow(run_id)
+                break
+            except UnavailableError:
+                await asyncio.sleep(0.1)
+    assert ran.stored_events[: len(seen)] == seen
+    assert [event.sequence for event in ran.stored_events] == list(
+        range(1, len(ran.stored_events) + 1)
+    )
+    return ran

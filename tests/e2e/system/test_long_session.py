@@ -15,12 +15,11 @@ from typing import Any
 import pytest
 
 from doubles.script import Call, Fault, ModelCall, Reply, Step, overflow, say
-from metering import Cost
+from metering import Cost, store_events_at_the_end
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
-from strata.gateway.runs import live
 from world import Ran, Shape, World, open_world, roles, text_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -178,8 +177,7 @@ class Session:
         place = next(i for i, at in enumerate(self.plan.measured) if number < at + 6)
         before = self.compactions
         with pytest.MonkeyPatch.context() as patch:
-            # A turn that takes longer stores its events on the way as well.
-            patch.setattr(live, "_REPORT_DELAY_S", 600.0)
+            store_events_at_the_end(patch)
             async with self.world.measure() as cost:
                 await self.turn(number, "Is it so?")
         ready = number >= self.plan.measured[place] and self.compactions == before
@@ -272,7 +270,7 @@ async def session(databases: Any, vectors: Any, plan: Plan, compactions: int) ->
         assert roles(log).count("summary") == told.compactions
         young, old = told.costs
         assert young.shape() == old.shape(), f"{young}\n{old}"
-        assert Counter(young.internal).total() == 5, young
+        assert Counter(young.internal).total() == 6, young
 
 
 @pytest.mark.timeout(300)

@@ -312,7 +312,7 @@ async def test_tools_are_offered_in_the_order_in_which_they_were_written(world: 
     assert tuple(world.model.requests[-1].tool_names) == tuple(reversed(written))
 
 
-async def test_tags_are_sorted_in_the_metadata(world: World) -> None:
+async def test_tags_are_sorted_by_use_in_the_metadata(world: World) -> None:
     agent = await world.make_agent()
     inserts = (
         Call("archival_memory_insert", {"content": "Ada likes tea.", "tags": ["zoo", "apple"]}),
@@ -322,7 +322,7 @@ async def test_tags_are_sorted_in_the_metadata(world: World) -> None:
     world.model.script(Reply(calls=inserts), say("Kept."), say("Yes."))
     await world.send(agent, "Keep this.")
     await world.send(agent, "Did you?")
-    tags = "- Available archival memory tags: 10, 9, Zebra, apple, zoo, Äpfel\n"
+    tags = "- Available archival memory tags: zoo, 10, 9, Zebra, apple, Äpfel\n"
     assert tags in world.model.requests[-1].system
     assert tags in await world.system_message(agent)
 

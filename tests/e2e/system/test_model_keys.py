@@ -9,9 +9,9 @@ import pytest
 import pytest_asyncio
 
 from doubles.script import Dialect, ModelCall, say, unauthorized
+from metering import store_events_at_the_end
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
-from strata.gateway.runs import live
 from strata.shared.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -27,7 +27,7 @@ SETTINGS = "key"
 """What the settings of the worlds say."""
 
 
-@pytest.fixture(params=["openai", "anthropic"])
+@pytest.fixture(params=["openai", "anthropic", "openai_responses"])
 def dialect(request: pytest.FixtureRequest) -> Dialect:
     chosen: Dialect = request.param
     return chosen
@@ -36,7 +36,7 @@ def dialect(request: pytest.FixtureRequest) -> Dialect:
 @pytest_asyncio.fixture(loop_scope="session", autouse=True)
 async def _no_keys_left(world: World) -> AsyncIterator[None]:
     yield
-    for provider in ("openai", "anthropic"):
+    for provider in ("openai", "anthropic", "openai_responses"):
         await put(world, provider, "")
 
 
@@ -172,8 +172,7 @@ async def test_what_cannot_be_a_header_is_no_key(world: World, key: str) -> None
 async def test_stored_keys_cost_a_turn_no_statement(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A turn that takes longer stores its events on the way as well.
-    monkeypatch.setattr(live, "_REPORT_DELAY_S", 600.0)
+    store_events_at_the_end(monkeypatch)
     agent = await world.make_agent("openai/test-model")
     await sent_key(world, agent)
     costs = []
@@ -191,5 +190,5 @@ async def test_stored_keys_cost_a_turn_no_statement(
 async def test_models_are_listed_with_the_projects_key(world: World) -> None:
     await put(world, "openai", "project-key")
     listed = await world.models.ListModels(pb.ListModelsRequest())
-    assert [endpoint.reachable for endpoint in listed.endpoints] == [True, True]
+    assert [endpoint.reachable for endpoint in listed.endpoints] == [True] * 3
     assert "project-key" not in str(listed)

@@ -31,7 +31,7 @@ from world import World, roles, text_of
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest.fixture(params=["openai", "anthropic"])
+@pytest.fixture(params=["openai", "anthropic", "openai_responses"])
 def dialect(request: pytest.FixtureRequest) -> Dialect:
     chosen: Dialect = request.param
     return chosen
@@ -262,3 +262,21 @@ async def test_broken_calls_are_told_to_the_model(world: World, dialect: Dialect
     assert "no_such_tool" in returned[0]["message"]
     assert "new_str" in returned[1]["message"]
     assert ran.text == "I see."
+
+
+async def test_encrypted_reasoning_is_stored_and_sent_back_with_its_call(world: World) -> None:
+    agent = await world.make_agent("openai_responses/test-model")
+    world.model.script(
+        Reply(reasoning="I should look.", calls=(Call("no_such_tool"),)),
+        say("Nothing."),
+        say("Hi."),
+    )
+    await world.send(agent, "Look.")
+    await world.send(agent, "And now?")
+    assert world.model.violations == []
+    kinds = [
+        [item.get("type") for item in call.body["input"] if item.get("type")]
+        for call in world.model.requests
+    ]
+    kept = ["reasoning", "function_call", "function_call_output"]
+    assert kinds == [[], kept, kept]

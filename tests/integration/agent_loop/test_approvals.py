@@ -42,6 +42,17 @@ async def asked(world: World, mortal: Mortal, agent: agent_pb.Agent) -> RunReque
     return replace(request, run_id=new_id("run"), inputs=(), approval=answer)
 
 
+async def test_the_answer_to_an_approval_does_not_clear_the_window(
+    world: World, mortal: Mortal
+) -> None:
+    agent = await world.make_agent(tool_rules=[GATE], message_buffer_autoclear=True)
+    sink = await mortal.run(await asked(world, mortal, agent))
+    assert sink.stop_reason is StopReason.END_TURN
+    assert await human(world, agent) == "one"
+    turn = ["user", "approval", "approval", "assistant", "tool", "assistant"]
+    assert roles((await world.window(agent)).messages) == ["system", *turn]
+
+
 @pytest.mark.parametrize("at", ["start", "end", "both"])
 async def test_an_approved_call_has_its_effect_once_whenever_the_process_dies(
     world: World, mortal: Mortal, at: str

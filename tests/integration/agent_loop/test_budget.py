@@ -17,7 +17,7 @@ import pytest_asyncio
 from doubles.script import Call, Reply, say
 from integration.agent_loop.world import World, open_world
 from metering import Cost as SqlCost
-from metering import SqlMeter
+from metering import SqlMeter, wait_for_following_events
 from strata.api.common.v1 import tool_pb2
 from strata.shared.interceptors.observe import REQUESTS
 from strata.shared.telemetry import Counter
@@ -64,6 +64,11 @@ class Meter:
                 service = sample.labels["method"].lstrip("/").partition("/")[0]
                 calls += int(sample.metric.value) if service in INTERNAL else 0
         return calls
+
+
+@pytest.fixture(autouse=True)
+def costs_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for_following_events(monkeypatch)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -15,7 +15,7 @@ from strata.agent_loop.clients import RecallClient
 from strata.agent_loop.compaction.compactor import Compactor
 from strata.agent_loop.compaction.planning import plan
 from strata.agent_loop.compaction.summarizing import Summarizer
-from strata.agent_loop.domain.agents import Agent, AgentType, CompactionSettings, ModelConfig
+from strata.agent_loop.domain.agents import Agent, CompactionSettings, ModelConfig
 from strata.agent_loop.domain.messages import (
     Message,
     MessageRole,
@@ -28,6 +28,7 @@ from strata.agent_loop.loop.requests import View
 from strata.agent_loop.models.domain import ToolCall
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.shared.agent_types import AgentType
 from strata.shared.clock import SystemClock
 from strata.shared.ids import new_id
 
@@ -47,7 +48,9 @@ ROOMS = st.floats(-500, 30_000)
 class NoModels:
     """No model to be had: the extract is made, which is the last rung."""
 
-    async def bind(self, config: ModelConfig, keys: Sequence[object] = ()) -> BoundModel:
+    async def bind(
+        self, config: ModelConfig, keys: Sequence[object] = (), *, as_fallback: bool = False
+    ) -> BoundModel:
         raise AssertionError("no summarizer is named")
 
 

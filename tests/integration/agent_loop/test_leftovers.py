@@ -29,7 +29,7 @@ async def age(world: World, agent_id: str) -> None:
     connection = await asyncpg.connect(world.urls["agent_loop"].admin_url)
     try:
         await connection.execute(
-            "UPDATE agent_loop.agents SET create_time = now() - interval '2 minutes' WHERE id = $1",
+            "UPDATE agent_loop.agents SET create_time = now() - interval '4 minutes' WHERE id = $1",
             agent_id,
         )
     finally:

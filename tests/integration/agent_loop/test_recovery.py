@@ -5,33 +5,37 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from doubles.script import Call, Reply, say
+from doubles.script import Call, Reply, rate_limited, say
 from integration.agent_loop.world import World, roles, user
 from strata.agent_loop.clients import ArchivalClient, CoreMemoryClient, RecallClient, ToolClient
+from strata.agent_loop.convert import agents as creation
 from strata.agent_loop.convert.runs import run_from_proto
-from strata.agent_loop.domain.events import RunEvent, RunFinished
+from strata.agent_loop.domain.agent_types import AGENT_TYPES
+from strata.agent_loop.domain.events import RunEvent, RunFinished, StepStarted
+from strata.agent_loop.domain.journal import key_of
 from strata.agent_loop.domain.runs import RunRequest, StopReason
-from strata.agent_loop.domain.tools import CallFinished, ToolBatch, ToolEvent, ToolSet
+from strata.agent_loop.domain.tools import CallFinished, CallStarted, ToolBatch, ToolEvent, ToolSet
+from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.ports import Ports
 from strata.agent_loop.loop.turn import Turn
-from strata.agent_loop.models.domain import EndpointType
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.providers import ModelProvider
-from strata.agent_loop.servicers.turns import TurnServicer
+from strata.agent_loop.servicers.turns import DetachTerms, TurnServicer
 from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
 from strata.api.archival.v1 import passage_service_pb2 as passage_pb
-from strata.api.common.v1 import tool_pb2
+from strata.api.common.v1 import run_event_pb2, tool_pb2
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.shared.channels import ChannelFactory
 from strata.shared.clock import SystemClock
@@ -63,8 +67,10 @@ class MortalTools:
         self.pause: asyncio.Event | None = None
         self._inner = inner
 
-    async def resolve(self, names: Sequence[str], *, skip_missing: bool = False) -> ToolSet:
-        return await self._inner.resolve(names, skip_missing=skip_missing)
+    async def resolve(
+        self, names: Sequence[str], *, skip_missing: bool = False, run_id: str = ""
+    ) -> ToolSet:
+        return await self._inner.resolve(names, skip_missing=skip_missing, run_id=run_id)
 
     async def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:
         async for event in self._inner.execute(batch):
@@ -117,9 +123,10 @@ class Mortal:
 @pytest_asyncio.fixture(loop_scope="session")
 async def mortal(world: World) -> AsyncIterator[Mortal]:
     database = Database(world.urls["agent_loop"].service_url)
-    endpoint = ModelEndpoint(
-        "test", EndpointType.OPENAI, world.model.openai_url, models=("test-model",)
-    )
+    endpoints = [
+        ModelEndpoint("test", "openai", world.model.openai_url, models=("test-model",)),
+        ModelEndpoint("claude", "anthropic", world.model.anthropic_url, models=("test-model",)),
+    ]
     tools = MortalTools(ToolClient(world.channel("tool_execution")))
     async with ModelFactory() as factory:
         yield Mortal(
@@ -130,7 +137,7 @@ async def mortal(world: World) -> AsyncIterator[Mortal]:
                 tools=tools,
                 archival=ArchivalClient(world.channel("archival")),
                 journal=PostgresJournal(database),
-                models=ModelProvider(ModelRegistry([endpoint]), factory),
+                models=ModelProvider(ModelRegistry(endpoints), factory),
                 tokens=TokenEstimator(),
                 clock=SystemClock(),
             ),
@@ -144,8 +151,48 @@ async def human(world: World, agent: agent_pb.Agent) -> str:
     return next(block.value for block in listed.blocks if block.label == "human")
 
 
-def remember(text: str) -> Call:
-    return Call("memory_insert", {"label": "human", "new_str": text})
+def request_of(agent: agent_pb.Agent, text: str, **fields: Any) -> turn_pb.ExecuteRunRequest:
+    return turn_pb.ExecuteRunRequest(
+        run_id=new_id("run"),
+        attempt=1,
+        agent_id=agent.id,
+        conversation_id=agent.default_conversation_id,
+        messages=[user(text)],
+        **fields,
+    )
+
+
+async def read(stream: Any) -> list[run_event_pb2.RunEvent]:
+    return [response.event async for response in stream if response.HasField("event")]
+
+
+@asynccontextmanager
+async def served(
+    world: World, mortal: Mortal, transport: str, terms: DetachTerms | None = None
+) -> AsyncIterator[turn_grpc.TurnServiceStub]:
+    """Serves the turns of a loop that can die."""
+    service = turn_pb.DESCRIPTOR.services_by_name["TurnService"].full_name
+    add = turn_grpc.add_TurnServiceServicer_to_server
+    servicer = TurnServicer(mortal.ports, terms)
+    room = Room("mortal", [Service(service, add, servicer)])
+    async with AsyncExitStack() as stack:
+        if transport == "socket":
+            server = GrpcServer(room, RoomSettings(), TokenAuthenticator(world.verifier))
+            await server.start()
+            stack.push_async_callback(server.stop, 0.1)
+            factory = ChannelFactory()
+            stack.push_async_callback(factory.close)
+            channel: Any = factory.channel(server.address)
+        else:
+            network = await stack.enter_async_context(InProcessNetwork(world.verifier))
+            network.register(room)
+            channel = network.channel("mortal")
+        stack.push_async_callback(servicer.close)
+        yield turn_grpc.TurnServiceStub(channel)
+
+
+def remember(text: str, **more: Any) -> Call:
+    return Call("memory_insert", {"label": "human", "new_str": text, **more})
 
 
 async def test_process_that_dies_before_the_tools_leaves_a_reply_to_go_on_with(
@@ -171,6 +218,37 @@ async def test_process_that_dies_before_the_tools_leaves_a_reply_to_go_on_with(
     assert await human(world, agent) == "Ada"
     window = await world.window(agent)
     assert roles(window.messages) == ["system", "user", "assistant", "tool", "assistant"]
+
+
+@pytest.mark.parametrize("when", ["before its tools", "after its tools"])
+async def test_reply_of_a_fallback_model_is_bought_once_whatever_dies(
+    world: World, mortal: Mortal, when: str
+) -> None:
+    agent = await world.make_agent(
+        model=agent_pb.ModelConfig(handle="test/test-model", fallback_models=["claude/test-model"])
+    )
+    request = mortal.request(agent, "I am Ada.")
+    # Longer than any wait: the request is not repeated.
+    world.model.script(rate_limited(3600), Reply(calls=(remember("Ada"),)), say("Noted."))
+
+    def die(event: ToolEvent) -> None:
+        if when.startswith("before") or isinstance(event, CallFinished):
+            raise Died
+
+    mortal.tools.at = die
+    with pytest.raises(Died):
+        await mortal.run(request)
+    mortal.tools.at = lambda _event: None
+    sink = await mortal.run(replace(request, attempt=2))
+
+    assert sink.stop_reason is StopReason.END_TURN
+    asked = [request.dialect for request in world.model.requests]
+    assert asked == ["openai", "anthropic", "anthropic"], "the attempt keeps to the fallback model"
+    assert await human(world, agent) == "Ada"
+    stored = (await world.window(agent)).messages
+    assert [message.model for message in stored if message.model] == ["claude/test-model"] * 2
+    started = [event for event in sink.events if isinstance(event, StepStarted)]
+    assert [event.model for event in started] == ["claude/test-model"] * 2
 
 
 async def test_memory_tools_whose_results_were_lost_have_their_effect_once(
@@ -254,7 +332,71 @@ async def test_resumed_turn_comes_to_the_same_decisions_under_rules(
     assert [body["status"] for body in returns] == ["OK", "Failed"]
     assert "Cannot call memory_insert" in returns[1]["message"]
     choices = [asked.body["tool_choice"] for asked in world.model.requests]
-    assert [choice == "auto" for choice in choices] == [False, True, True, True, True]
+    # After "Bye." the required tool is forced.
+    assert [choice == "auto" for choice in choices] == [False, True, False, True, True]
+
+
+class DyingSink(Sink):
+    """A sink whose process dies when a step begins."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self._step = step
+
+    async def emit(self, event: RunEvent) -> None:
+        if isinstance(event, StepStarted) and event.step == self._step:
+            raise Died
+        await super().emit(event)
+
+
+@pytest.mark.parametrize("where", ["in the call", "after the call", "before the next step"])
+@pytest.mark.parametrize("step", [1, 2, 3])
+async def test_v2_turn_taken_over_keeps_each_heartbeat_once(
+    world: World, mortal: Mortal, monkeypatch: pytest.MonkeyPatch, step: int, where: str
+) -> None:
+    rows = {kind: replace(row, built=True) for kind, row in AGENT_TYPES.items()}
+    monkeypatch.setattr(creation, "AGENT_TYPES", rows)
+    agent = await world.make_agent(
+        type=agent_pb.AGENT_TYPE_MEMGPT_V2,
+        include_base_tools=False,
+        include_base_tool_rules=False,
+        tools=["send_message", "memory_insert"],
+    )
+    before = roles((await world.window(agent)).messages)
+    request = mortal.request(agent, "Remember all.")
+    texts = ("one", "two", "three")
+    script = (
+        *(Reply(calls=(remember(text, request_heartbeat=True),)) for text in texts),
+        Reply(calls=(Call("send_message", {"message": "Noted."}),)),
+    )
+    world.model.script(*script)
+    seen: list[ToolEvent] = []
+
+    def die(event: ToolEvent) -> None:
+        seen.append(event)
+        kind = CallFinished if where == "after the call" else CallStarted
+        if sum(isinstance(each, kind) for each in seen) == step and isinstance(event, kind):
+            raise Died
+
+    if where == "before the next step":
+        with pytest.raises(Died):
+            await Turn(mortal.ports, request, DyingSink(step + 1)).run()
+    else:
+        mortal.tools.at = die
+        with pytest.raises(Died):
+            await mortal.run(request)
+    mortal.tools.at = lambda _event: None
+    sink = await mortal.run(replace(request, attempt=2))
+
+    assert sink.stop_reason is StopReason.END_TURN
+    assert len(world.model.requests) == len(script)
+    assert await human(world, agent) == "\n".join(texts)
+    window = (await world.window(agent)).messages[len(before) :]
+    step_roles = ("assistant", "tool", "user")
+    assert roles(window) == ["user", *step_roles * 3, "assistant", "tool"]
+    again = await mortal.run(replace(request, attempt=3))
+    assert again.stop_reason is StopReason.END_TURN
+    assert len((await world.window(agent)).messages) == len(before) + len(window)
 
 
 @pytest.mark.parametrize("when", ["before it is stored", "after it is stored"])
@@ -283,7 +425,7 @@ async def test_passage_of_a_reply_gone_on_with_names_its_message(
     assert [each.text for each in listed.passages] == ["Her boat is called Kestrel."]
 
 
-async def test_executor_that_breaks_off_leaves_what_had_ended_in_the_ledger(
+async def test_keyed_call_of_an_executor_that_breaks_off_is_sent_again(
     world: World, mortal: Mortal
 ) -> None:
     agent = await world.make_agent()
@@ -291,27 +433,22 @@ async def test_executor_that_breaks_off_leaves_what_had_ended_in_the_ledger(
     world.model.script(Reply(calls=(remember("one"), remember("two"))), say("Noted."))
     ended = 0
 
+    finished: list[str] = []
+
     def break_off(event: ToolEvent) -> None:
         nonlocal ended
         if isinstance(event, CallFinished):
             ended += 1
+            finished.append(event.result.tool_return.name)
         elif ended == 1:
+            ended += 1
             raise UnavailableError("the executor is gone")
 
     mortal.tools.at = break_off
-    with pytest.raises(UnavailableError):
-        await mortal.run(request)
+    sink = await mortal.run(request)
 
-    run_again: list[str] = []
-
-    def watch(event: ToolEvent) -> None:
-        if isinstance(event, CallFinished):
-            run_again.append(event.result.tool_return.name)
-
-    mortal.tools.at = watch
-    sink = await mortal.run(replace(request, attempt=2))
-
-    assert run_again == ["memory_insert"]
+    # The call that had no result was sent again; the model never heard of it.
+    assert finished == ["memory_insert", "memory_insert"]
     assert sink.stop_reason is StopReason.END_TURN
     assert (await human(world, agent)).split("\n") == ["one", "two"]
 
@@ -340,16 +477,19 @@ async def test_frozen_dispatch_that_wakes_up_finds_itself_replaced(
     assert roles(window.messages) == ["system", "user", "assistant", "tool", "assistant"]
 
 
-async def test_stream_cancelled_while_the_model_talks_keeps_the_message_only(
+async def test_run_cancelled_while_the_model_talks_keeps_the_message_only(
     world: World,
 ) -> None:
     agent = await world.make_agent()
     world.model.script(say("A very long answer indeed." * 40, pause=0.1), say("Short."))
     stream = world.dispatch(agent, "Tell me.", stream_tokens=True)
+    events = []
     async for response in stream:
-        if response.event.WhichOneof("event") == "text_delta":
-            break
-    stream.cancel()
+        events.append(response.event)
+        if response.event.WhichOneof("event") == "text_delta" and world.last is not None:
+            world.last.cancel()
+            world.last = None
+    assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
     await asyncio.wait_for(world.model.abandoned.wait(), 30)
 
     assert roles((await world.window(agent)).messages) == ["system", "user"]
@@ -373,66 +513,113 @@ async def test_cancelled_tools_leave_whole_pairs(world: World, mortal: Mortal) -
             ended.set()
 
     mortal.tools.at = hold
-    task = asyncio.create_task(mortal.run(request))
+    control = TurnControl()
+    task = asyncio.create_task(Turn(mortal.ports, request, Sink(), control).run())
     while mortal.tools.pause is None:
         await asyncio.sleep(0.01)
+    control.cancelled = True
     task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await task
 
     window = await world.window(agent)
     assert roles(window.messages) == ["system", "user", "assistant", "tool"]
     returns = [part.tool_return for part in window.messages[3].parts]
-    assert [json.loads(part.content)["status"] for part in returns] == ["OK", "Failed"]
+    assert [json.loads(part.content)["status"] for part in returns] == ["OK", "Unknown"]
     world.model.script(say("Here."))
     assert (await world.run(agent, "Still there?")).text == "Here."
 
 
 @pytest.mark.parametrize("transport", ["socket", "inprocess"])
-async def test_stream_cancelled_while_tools_run_leaves_whole_pairs(
+async def test_run_cancelled_while_tools_run_leaves_whole_pairs(
     world: World, mortal: Mortal, transport: str
 ) -> None:
     agent = await world.make_agent()
     world.model.script(Reply(calls=(remember("one"),)))
     mortal.tools.pause = asyncio.Event()
-    service = turn_pb.DESCRIPTOR.services_by_name["TurnService"].full_name
-    add = turn_grpc.add_TurnServiceServicer_to_server
-    room = Room("mortal", [Service(service, add, TurnServicer(mortal.ports))])
-    async with AsyncExitStack() as stack:
-        if transport == "socket":
-            server = GrpcServer(room, RoomSettings(), TokenAuthenticator(world.verifier))
-            await server.start()
-            stack.push_async_callback(server.stop, 0.1)
-            factory = ChannelFactory()
-            stack.push_async_callback(factory.close)
-            channel = factory.channel(server.address)
-        else:
-            network = await stack.enter_async_context(InProcessNetwork(world.verifier))
-            network.register(room)
-            channel = network.channel("mortal")
-        stream = turn_grpc.TurnServiceStub(channel).ExecuteRun(
-            turn_pb.ExecuteRunRequest(
-                run_id=new_id("run"),
-                attempt=1,
-                agent_id=agent.id,
-                conversation_id=agent.default_conversation_id,
-                messages=[user("Remember.")],
-            )
-        )
+    async with served(world, mortal, transport) as stub:
+        stream: Any = world.execute(request_of(agent, "Remember."), stub)
+        events = []
         async for response in stream:
+            events.append(response.event)
             if response.event.WhichOneof("event") == "step_started":
-                break
-        while await human(world, agent) != "one":
-            await asyncio.sleep(0.01)
-        stream.cancel()
-        async with asyncio.timeout(30):
-            while len((await world.window(agent)).messages) < 4:
-                await asyncio.sleep(0.02)
-
+                while await human(world, agent) != "one":
+                    await asyncio.sleep(0.01)
+                assert world.last is not None
+                world.last.cancel()
     window = await world.window(agent)
     assert roles(window.messages) == ["system", "user", "assistant", "tool"]
     told = json.loads(window.messages[3].parts[0].tool_return.content)
-    assert (told["status"], "cancelled" in told["message"]) == ("Failed", True)
+    assert (told["status"], "cancelled" in told["message"]) == ("Unknown", True)
+    # What was stored of the step is told before the end.
+    kinds = [event.WhichOneof("event") for event in events]
+    assert kinds[-4:] == ["tool_finished", "message_stored", "message_stored", "run_finished"]
+    assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
+
+
+@pytest.mark.parametrize("transport", ["socket", "inprocess"])
+async def test_lost_caller_leaves_the_outcome_of_running_tools_to_the_next_attempt(
+    world: World, mortal: Mortal, transport: str
+) -> None:
+    """A broken stream is no cancel: the calls end, the next attempt finds them done."""
+    agent = await world.make_agent()
+    world.model.script(Reply(calls=(remember("one"), remember("two"))), say("Noted."))
+    mortal.tools.pause = asyncio.Event()
+    request = request_of(agent, "Remember.")
+    async with served(world, mortal, transport) as stub:
+        stream: Any = world.execute(request, stub)
+        async for response in stream:
+            if response.event.WhichOneof("event") == "step_started":
+                break
+        while "one" not in await human(world, agent):
+            await asyncio.sleep(0.01)
+        stream.cancel()
+        request.attempt = 2
+        while not await mortal.ports.journal.is_finishing(key_of(run_from_proto(request))):
+            await asyncio.sleep(0.01)
+        successor: Any = world.execute(request, stub)
+        reading = asyncio.create_task(read(successor))
+        await asyncio.sleep(0.3)
+        assert not reading.done()
+        mortal.tools.pause.set()
+        mortal.tools.pause = None
+        events = await reading
+    window = await world.window(agent)
+    assert roles(window.messages) == ["system", "user", "assistant", "tool", "assistant"]
+    returns = [json.loads(part.tool_return.content) for part in window.messages[3].parts]
+    assert [each["status"] for each in returns] == ["OK", "OK"]
+    assert (await human(world, agent)).split("\n") == ["one", "two"]
+    assert len(world.model.requests) == 2
+    assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
+    assert events[-1].run_finished.step_count == 2
+
+
+@pytest.mark.parametrize("transport", ["socket", "inprocess"])
+async def test_lost_caller_does_not_make_a_reply_be_bought_twice(
+    world: World, mortal: Mortal, transport: str
+) -> None:
+    agent = await world.make_agent()
+    world.model.script(say("A long answer indeed." * 3, pause=0.05))
+    request = request_of(agent, "Tell me.", stream_tokens=True)
+    async with served(world, mortal, transport) as stub:
+        stream: Any = world.execute(request, stub)
+        async for response in stream:
+            if response.event.WhichOneof("event") == "text_delta":
+                break
+        stream.cancel()
+        while not await mortal.ports.journal.is_finishing(
+            replace(key_of(run_from_proto(request)), attempt=2)
+        ):
+            await asyncio.sleep(0.01)
+        request.attempt = 2
+        events = await read(world.execute(request, stub))
+    assert len(world.model.requests) == 1
+    assert roles((await world.window(agent)).messages) == ["system", "user", "assistant"]
+    assert events[-1].run_finished.usage.total_tokens > 0
+    assert [each.WhichOneof("event") for each in events] == [
+        "run_started",
+        "message_stored",
+        "run_finished",
+    ]
 
 
 async def test_run_whose_deadline_has_passed_says_so(world: World) -> None:
@@ -444,7 +631,8 @@ async def test_run_whose_deadline_has_passed_says_so(world: World) -> None:
         conversation_id=agent.default_conversation_id,
         messages=[user("Quick!")],
     )
-    request.deadline_time.GetCurrentTime()
-    events = [response.event async for response in world.turns.ExecuteRun(request)]
+    request.remaining_time.FromNanoseconds(0)
+    call: Any = world.execute(request)
+    events = await read(call)
     assert events[-1].run_finished.error.reason == "DEADLINE_EXCEEDED"
     assert roles((await world.window(agent)).messages) == ["system", "user"]

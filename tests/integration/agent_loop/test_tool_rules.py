@@ -280,3 +280,27 @@ async def test_prefilled_arguments_win_over_the_models(world: World) -> None:
     ran = await world.run(agent, "I am Ada.")
     assert told(ran.stored[1])[0][0] == "OK"
     assert "Ada" in (await world.window(agent)).messages[0].parts[0].text.text
+
+
+@pytest.mark.parametrize("structured", [False, True])
+async def test_required_tool_is_forced_in_the_request(world: World, structured: bool) -> None:
+    model = pb.ModelConfig(handle="test/test-model", structured_tools=structured)
+    rules = [rule("required_before_exit", "conversation_search")]
+    agent = await world.make_agent(tool_rules=rules, model=model)
+    if structured:
+        bye = say('{"tool": "say", "arguments": {"message": "Bye."}}')
+        search = say('{"tool": "conversation_search", "arguments": {"query": "x"}}')
+        world.model.script(bye, search, bye)
+    else:
+        world.model.script(say("Bye."), Reply(calls=[SEARCH]), say("Bye."))
+
+    ran = await world.run(agent, "Hi.")
+
+    assert ran.finished.stop_reason == run_event_pb2.STOP_REASON_END_TURN
+    forced = world.model.requests[1].body
+    if structured:
+        options = forced["response_format"]["json_schema"]["schema"]["anyOf"]
+        names = [option["properties"]["tool"]["const"] for option in options]
+        assert names == ["conversation_search"]
+    else:
+        assert forced["tool_choice"]["function"]["name"] == "conversation_search"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import json
+import re
+from typing import Any
 
 import pytest
 
 from doubles.script import Call, Fault, Reply, call, cut, overflow, say, unauthorized
 from integration.agent_loop.world import World, roles
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.archival.v1 import passage_service_pb2 as passage_pb
 from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as event_pb
 from strata.api.recall.v1 import message_service_pb2 as message_pb
@@ -40,6 +45,90 @@ async def test_plain_turn_answers_and_stores_both_messages(world: World) -> None
     streamed = [e.text_delta for e in ran.events if e.WhichOneof("event") == "text_delta"]
     assert "".join(delta.text for delta in streamed) == "Hello, Ada."
     assert {delta.message_id for delta in streamed} == {window.messages[2].id}
+
+
+def texts_of(body: dict[str, Any]) -> list[tuple[str, str]]:
+    """Role and text of the messages of a request after the system message."""
+    return [(m["role"], str(m.get("content"))) for m in body["messages"] if m["role"] != "system"]
+
+
+async def test_a_run_of_an_agent_that_clears_its_window_begins_without_earlier_messages(
+    world: World,
+) -> None:
+    agent = await world.make_agent(message_buffer_autoclear=True)
+    world.model.script(say("Hello, Ada."), say("I do not know."))
+    await world.run(agent, "I am Ada.")
+    ran = await world.run(agent, "Who am I?")
+    assert texts_of(world.model.requests[-1].body) == [("user", "Who am I?")]
+    assert "2 previous messages" in world.model.requests[-1].system
+    window = await world.window(agent)
+    assert roles(window.messages) == ["system", "user", "assistant"]
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
+    listed = await world.messages.ListMessages(message_pb.ListMessagesRequest(agent_id=agent.id))
+    assert len(listed.messages) == 5, "nothing is deleted"
+
+
+async def test_call_ids_of_any_length_and_alphabet_work(world: World) -> None:
+    for call_id in ("i" * 160, "i" * 5_000, "call/ü 1\n", "ü" * 64):
+        agent = await world.make_agent()
+        for number in range(2):
+            new = Call("memory_insert", {"label": "human", "new_str": f"{number}."}, id=call_id)
+            found = Call("archival_memory_insert", {"content": f"{number}."}, id=call_id)
+            world.model.script(Reply(calls=[new]), Reply(calls=[found]), say("Noted."))
+            ran = await world.run(agent, "I am Ada.")
+            results = [e.tool_finished for e in ran.events if e.HasField("tool_finished")]
+            statuses = {result.tool_return.status for result in results}
+            assert statuses == {message_pb2.TOOL_STATUS_OK}, (call_id, results)
+        system = world.model.requests[-1].system
+        assert "0." in system
+        assert "1." in system
+
+
+@pytest.mark.parametrize("finish", ["content_filter", ""])
+async def test_streamed_text_of_a_refused_reply_is_withdrawn(world: World, finish: str) -> None:
+    agent = await world.make_agent()
+    refused = say("This is how you", finish=finish, refusal="" if finish else "I can not.")
+    world.model.script(refused)
+
+    ran = await world.run(agent, "How?", stream_tokens=True)
+
+    assert ran.kinds[-3:] == ["text_delta", "step_restarted", "run_finished"]
+    restarted = ran.events[-2].step_restarted
+    assert restarted.given_up
+    assert restarted.reason == ran.finished.error.message
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_LLM_API_ERROR
+    window = await world.window(agent)
+    assert roles(window.messages) == ["system", "user"]
+    assert "This is how you" not in str(window)
+
+
+async def test_refusal_before_any_text_withdraws_nothing(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(unauthorized())
+    ran = await world.run(agent, "How?", stream_tokens=True)
+    assert "step_restarted" not in ran.kinds
+
+
+@pytest.mark.parametrize(
+    ("handle", "sent"),
+    [
+        ("test/test-model", {"reasoning_effort": "none"}),
+        ("claude/test-model", {"thinking": {"type": "disabled"}}),
+    ],
+)
+async def test_reasoner_that_is_turned_off_is_off_in_the_words_of_each_provider(
+    world: World, handle: str, sent: dict[str, Any]
+) -> None:
+    model = agent_pb.ModelConfig(handle=handle, enable_reasoner=False)
+    agent = await world.make_agent(model=model)
+    assert agent.model.HasField("enable_reasoner")
+    assert not agent.model.enable_reasoner
+    world.model.script(say("Hello."))
+
+    await world.run(agent, "Hi.")
+
+    body = world.model.requests[-1].body
+    assert {name: body.get(name) for name in sent} == sent
 
 
 async def test_without_stream_tokens_no_delta_is_sent(world: World) -> None:
@@ -137,6 +226,82 @@ async def test_archival_counts_are_renewed_at_the_next_turn_not_within_one(world
 
     await world.run(agent, "Sure?")
     assert world.model.requests[-1].system == third.system
+
+
+async def test_passages_that_others_store_are_announced_at_the_next_turn(world: World) -> None:
+    agent = await world.make_agent()
+    world.model.script(say("Hi."), say("Yes."), say("Sure."), say("Gone."))
+    await world.run(agent, "Hello.")
+
+    passage = passage_pb.NewPassage(text="Ada likes tea.", tags=["taste"])
+    insert = passage_pb.InsertPassageRequest(agent_id=agent.id, passage=passage)
+    stored = (await world.passages.InsertPassage(insert)).passage
+    await world.run(agent, "What does Ada like?")
+    await world.run(agent, "Sure?")
+    first, second, third = (request.system for request in world.model.requests)
+    assert "archival memory" not in first.partition("<memory_metadata>")[2]
+    assert "- 1 total memories you created are stored in archival" in second
+    assert "- Available archival memory tags: taste\n" in second
+    assert third == second, "what did not change does not cost the provider's cache"
+
+    await world.passages.DeletePassage(passage_pb.DeletePassageRequest(passage_id=stored.id))
+    await world.run(agent, "And now?")
+    assert world.model.requests[-1].system.endswith(first.partition("<memory_metadata>")[2])
+    assert "archival memory tags" not in world.model.requests[-1].system
+
+
+async def test_an_import_during_a_turn_rebuilds_no_prompt_within_it(world: World) -> None:
+    agent = await world.make_agent()
+
+    signed_in = contextvars.copy_context()
+
+    async def insert() -> None:
+        number = len(world.model.requests)
+        passage = passage_pb.NewPassage(text=f"Fact {number}.", tags=[f"tag{number}"])
+        request = passage_pb.InsertPassageRequest(agent_id=agent.id, passage=passage)
+        await world.passages.InsertPassage(request)
+
+    async def insert_another(_: Any) -> None:
+        await asyncio.create_task(insert(), context=signed_in)
+
+    world.model.meanwhile = insert_another
+    edit = Call("memory_insert", {"label": "human", "new_str": "Ada"})
+    search = Call("conversation_search", {"query": "x"})
+    world.model.script(
+        Reply(calls=(search,)), Reply(calls=(edit,)), Reply(calls=(search,)), say("Done.")
+    )
+    try:
+        await world.run(agent, "Look around.")
+        world.model.script(say("Yes."))
+        await world.run(agent, "Anything new?")
+    finally:
+        world.model.meanwhile = None
+    one, two, three, four, *_, last = (request.system for request in world.model.requests)
+    assert one == two
+    assert three == four != one, "the edit is seen; the counts are those of the turn's start"
+    for system in (one, three):
+        assert "archival memory tags" not in system
+    assert "- Available archival memory tags: tag1, tag2, tag3, tag4" in last
+
+
+async def test_any_number_of_tags_leaves_the_prompt_small_and_stable(world: World) -> None:
+    agent = await world.make_agent()
+    for number in range(30):
+        tags = [f"{number:02}-{other:02} " + "t" * 100 for other in range(60)]
+        passage = passage_pb.NewPassage(text=f"Fact {number}.", tags=[*tags, "common"])
+        request = passage_pb.InsertPassageRequest(agent_id=agent.id, passage=passage)
+        await world.passages.InsertPassage(request)
+    search = Call("conversation_search", {"query": "x"})
+    world.model.script(Reply(calls=(search,)), say("Hi."), say("Yes."))
+    await world.run(agent, "Hello.")
+    await world.run(agent, "Hello again.")
+
+    first, second, third = (request.system for request in world.model.requests)
+    assert first == second == third
+    (line,) = [line for line in first.splitlines() if line.startswith("- Available archival")]
+    assert line.startswith("- Available archival memory tags: common, 00-00 t")
+    assert re.search(r", and more than 1000 more$", line), line[-60:]
+    assert len(line) < 1_200
 
 
 @pytest.mark.parametrize(
@@ -385,3 +550,54 @@ async def test_conversations_of_one_agent_share_its_memory_only(world: World) ->
     request = world.model.requests[-1]
     assert "Ada" in request.system
     assert [m["content"] for m in request.body["messages"][1:]] == ["Who am I?"]
+
+
+async def test_turn_of_an_agent_that_is_deleted_meanwhile_is_cancelled(world: World) -> None:
+    agent = await world.make_agent()
+    insert = Call("memory_insert", {"label": "human", "new_str": "Her name is Ada."})
+    held = asyncio.Event()
+    first = Reply(calls=[insert], text="Hello, and more than that.", held=held)
+    world.model.script(first)
+    world.model.received.clear()
+    turn = asyncio.create_task(world.run(agent, "I am Ada."))
+    await world.model.received.wait()
+
+    await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
+    held.set()
+    ran = await turn
+
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_CANCELLED
+    assert not ran.finished.HasField("error")
+
+
+async def test_turn_of_an_agent_that_never_was_is_not_found(world: World) -> None:
+    agent = agent_pb.Agent(id=new_id("agent"))
+    agent.default_conversation_id = agent.id.replace("agent-", "conversation-", 1)
+    with pytest.raises(NotFoundError) as caught:
+        await world.run(agent, "Hi.")
+    assert caught.value.reason is Reason.AGENT_NOT_FOUND
+
+
+async def test_messages_of_a_group_are_stored_with_who_wrote_them_and_without_an_answer(
+    world: World,
+) -> None:
+    agent = await world.make_agent()
+    other = new_id("agent")
+    group_id = new_id("group")
+    asked = len(world.model.requests)
+    ran = await world.run(
+        agent, "Hi.", "Bo: Hello.", senders=["", other], group_id=group_id, record_only=True
+    )
+    assert ran.kinds == ["run_started", "run_finished"]
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
+    assert len(world.model.requests) == asked
+    window = (await world.window(agent)).messages
+    assert roles(window) == ["system", "user", "user"]
+    assert [message.group_id for message in window[1:]] == [group_id, group_id]
+    assert [list(message.provenance) for message in window[1:]] == [
+        [message_pb2.PROVENANCE_USER],
+        [message_pb2.PROVENANCE_MODEL],
+    ]
+    world.model.script(say("Hello, Bo."))
+    await world.run(agent, "And now?", group_id=group_id)
+    assert (await world.window(agent)).messages[-1].group_id == group_id

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from doubles.model_server import ModelServer
@@ -15,6 +17,7 @@ from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.agent_loop.v1 import group_service_pb2_grpc as group_grpc
 from strata.api.agent_loop.v1 import model_service_pb2_grpc as model_grpc
+from strata.api.agent_loop.v1 import prompt_service_pb2_grpc as prompt_grpc
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
 from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
@@ -40,6 +43,7 @@ from strata.shared.channels import ChannelFactory, services_of
 from strata.shared.context import RequestContext, use
 from strata.shared.ids import new_id
 from strata.shared.inprocess import InProcessNetwork
+from strata.shared.requests import RequestStream
 from strata.shared.room import BackgroundTasks
 from strata.shared.secrets import generate_master_key
 from strata.shared.server import serving
@@ -95,12 +99,15 @@ class World:
     verifier: TokenVerifier
     channel: Callable[[str], Any]
     urls: dict[str, Any]
+    prompts_folder: Path
     network: InProcessNetwork | None = None
+    last: Requests | None = None
 
     def __post_init__(self) -> None:
         self.agents = agent_grpc.AgentServiceStub(self.channel("agent_loop"))
         self.turns = turn_grpc.TurnServiceStub(self.channel("agent_loop"))
         self.models = model_grpc.ModelServiceStub(self.channel("agent_loop"))
+        self.prompts = prompt_grpc.PromptServiceStub(self.channel("agent_loop"))
         self.groups = group_grpc.GroupServiceStub(self.channel("agent_loop"))
         self.blocks = block_grpc.BlockServiceStub(self.channel("core_memory"))
         self.context = context_grpc.ContextServiceStub(self.channel("core_memory"))
@@ -112,10 +119,17 @@ class World:
     def signed_in(self, project_id: str | None = None) -> Iterator[str]:
         """Signs in to a project, a new one by default."""
         project_id = project_id or new_id("project")
-        token = self.signer.mint("org-1", project_id, "key-1", ["read", "write", "run"])
+        scopes = ["read", "write", "run", "secrets"]
+        with self.acting(project_id, scopes):
+            yield project_id
+
+    @contextmanager
+    def acting(self, project_id: str, scopes: Iterable[str]) -> Iterator[None]:
+        """Calls are made with a key of the project that has these scopes."""
+        token = self.signer.mint("org-1", project_id, "key-1", scopes)
         caller = self.verifier.verify(token)
         with use(RequestContext(caller=caller, request_id="test")):
-            yield project_id
+            yield
 
     async def make_agent(self, **fields: Any) -> agent_pb.Agent:
         """Creates an agent."""
@@ -132,12 +146,19 @@ class World:
         request = turn_pb.ExecuteRunRequest(
             agent_id=agent.id, messages=[user(text) for text in texts], **fields
         )
-        return self.turns.ExecuteRun(request)
+        return self.execute(request)
+
+    def execute(self, request: turn_pb.ExecuteRunRequest, stub: Any = None) -> Any:
+        """Starts the call of a turn; `last` holds its requests, and `cancel` adds to them."""
+        requests = self.last = Requests(request)
+        call = (stub or self.turns).ExecuteRun(requests)
+        call.add_done_callback(lambda _: requests.close())
+        return call
 
     async def run(self, agent: agent_pb.Agent, *texts: str, **fields: Any) -> Ran:
         """Runs a turn to its end."""
         call = self.dispatch(agent, *texts, **fields)
-        return Ran([response.event async for response in call])
+        return Ran([response.event async for response in call if response.HasField("event")])
 
     async def window(self, agent: agent_pb.Agent, conversation_id: str = "") -> Any:
         """Returns the window of a conversation."""
@@ -145,6 +166,14 @@ class World:
         return (
             await self.windows.GetWindow(window_pb.GetWindowRequest(conversation_id=wanted))
         ).window
+
+
+class Requests(RequestStream[turn_pb.ExecuteRunRequest]):
+    """The requests of a turn, open for more until its call is over."""
+
+    def cancel(self) -> None:
+        """Cancels the run."""
+        self.add(turn_pb.ExecuteRunRequest(cancel=True))
 
 
 def user(text: str) -> message_pb2.MessageInput:
@@ -176,6 +205,7 @@ async def open_world(
     }
     async with AsyncExitStack() as stack:
         model = await stack.enter_async_context(ModelServer())
+        prompts = Path(stack.enter_context(TemporaryDirectory()))
         common: dict[str, Any] = {
             "port": 0,
             "token_public_keys": public,
@@ -203,6 +233,18 @@ async def open_world(
                 base_url=model.anthropic_url,
                 models=("test-model",),
             ),
+            EndpointSettings(
+                name="blind",
+                base_url=model.openai_url,
+                models=("test-model",),
+                images=False,
+                context_window=8_000,
+            ),
+            # Its models are those that it lists.
+            EndpointSettings(name="listing", base_url=model.openai_url),
+            EndpointSettings(
+                name="studio", preset="lmstudio", base_url=model.openai_url, models=("test-model",)
+            ),
         )
         rooms: list[tuple[Any, Any]] = [
             (
@@ -227,7 +269,12 @@ async def open_world(
                     **tool_settings,
                 ),
             ),
-            (agent_loop.build, AgentLoopSettings(model_endpoints=endpoints, **of("agent_loop"))),
+            (
+                agent_loop.build,
+                AgentLoopSettings(
+                    model_endpoints=endpoints, prompts_path=prompts, **of("agent_loop")
+                ),
+            ),
         ]
         if transport == "inprocess":
             network = InProcessNetwork(verifier)
@@ -236,7 +283,7 @@ async def open_world(
                 network.register(room, settings)
                 await stack.enter_async_context(BackgroundTasks(room))
             stack.push_async_callback(network.close)
-            yield World(model, signer, verifier, network.channel, urls, network=network)
+            yield World(model, signer, verifier, network.channel, urls, prompts, network=network)
         else:
             factory = ChannelFactory()
             stack.push_async_callback(factory.close)
@@ -251,4 +298,4 @@ async def open_world(
             def channel(room: str) -> Any:
                 return factory.channel(targets[room], services_of(room))
 
-            yield World(model, signer, verifier, channel, urls)
+            yield World(model, signer, verifier, channel, urls, prompts)

@@ -43,7 +43,7 @@ async def test_the_settings_of_the_room_decide_who_puts_the_results_into_order(
             network = InProcessNetwork(keys.verifier)
             stack.push_async_callback(network.close)
             chosen = settings.model_copy(
-                update={"reranker_path": path, "reranker_budget_ms": 60_000}
+                update={"reranker_path": path, "reranker_budget_ms": 60_000, "search_floor": 0.0}
             )
             room = await build(chosen, network, stack)
             network.register(room, chosen)

@@ -11,6 +11,7 @@ from integration.archival.conftest import Client
 from strata.api.archival.v1 import agent_archive_service_pb2 as agent_pb
 from strata.api.archival.v1 import archive_service_pb2 as archive_pb
 from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.shared.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 
 GIVEN = ["zoo", "Äpfel", "apple", "10", "Zebra", "apple", "9", "été", "zoo", "東京", "🚲"]
@@ -92,4 +93,48 @@ async def test_tags_of_many_passages_are_counted_in_one_order(client: Client) ->
     tags = (await client.passages.ListTags(pb.ListTagsRequest(archive_id=archive))).tags
     assert [each.tag for each in tags] == [tag for tag in EXPECTED if tag in {*GIVEN}]
     stats = agent_pb.GetAgentStatsRequest(agent_id=agent)
-    assert list((await client.agents.GetAgentStats(stats)).tags) == EXPECTED
+    by_use = sorted(EXPECTED, key=lambda tag: (-GIVEN.count(tag), tag))
+    assert list((await client.agents.GetAgentStats(stats)).tags) == by_use
+
+
+HOSTILE = ["two\nlines", "end\r", "\u2028", "bell\a", "\u202eevil", "x" * 129, " ", "nul\0"]
+
+
+@pytest.mark.parametrize("tag", HOSTILE)
+@pytest.mark.parametrize(
+    "way", ["InsertPassage", "InsertPassages", "UploadPassages", "UpdatePassage"]
+)
+async def test_a_tag_that_is_not_one_short_line_is_refused(
+    client: Client, way: str, tag: str
+) -> None:
+    agent = new_id("agent")
+    await client.agents.PrepareAgent(agent_pb.PrepareAgentRequest(agent_id=agent))
+    passage = pb.NewPassage(text=TEXT, tags=["good", tag])
+
+    async def sent() -> AsyncIterator[pb.InsertPassagesRequest]:
+        yield pb.InsertPassagesRequest(agent_id=agent, passages=[passage])
+
+    async def uploaded() -> AsyncIterator[pb.UploadPassagesRequest]:
+        yield pb.UploadPassagesRequest(agent_id=agent, passages=[passage])
+
+    async def store() -> None:
+        if way == "InsertPassage":
+            request = pb.InsertPassageRequest(agent_id=agent, passage=passage)
+            await client.passages.InsertPassage(request)
+        elif way == "InsertPassages":
+            await client.passages.InsertPassages(sent())
+        elif way == "UploadPassages":
+            assert [each async for each in client.passages.UploadPassages(uploaded())]
+        else:
+            made = pb.InsertPassageRequest(agent_id=agent, passage=pb.NewPassage(text=TEXT))
+            stored = (await client.passages.InsertPassage(made)).passage
+            change = pb.UpdatePassageRequest(passage_id=stored.id, set_tags=True, tags=passage.tags)
+            await client.passages.UpdatePassage(change)
+
+    with pytest.raises(InvalidArgumentError) as caught:
+        await store()
+    (violation,) = caught.value.violations
+    assert violation.field.endswith("tags[1]")
+    assert "1 to 128 characters" in violation.description
+    stats = await client.agents.GetAgentStats(agent_pb.GetAgentStatsRequest(agent_id=agent))
+    assert list(stats.tags) == []

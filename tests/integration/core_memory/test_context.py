@@ -80,7 +80,7 @@ async def test_a_prepared_agent_compiles_to_the_specified_bytes(client: Any) -> 
     blocks = await prepare(
         client,
         agent,
-        new_blocks=[new("human", "Name: Sam"), new("persona", read_only=True, limit=100)],
+        blocks=[new("human", "Name: Sam"), new("persona", read_only=True, limit=100)],
     )
     assert [block.label for block in blocks] == ["human", "persona"]
     response = await compiled(client, agent)
@@ -91,7 +91,7 @@ async def test_a_prepared_agent_compiles_to_the_specified_bytes(client: Any) -> 
 
 async def test_compile_answers_not_changed_until_something_shown_changes(client: Any) -> None:
     agent = new_id("agent")
-    (block,) = await prepare(client, agent, new_blocks=[new("human", "a")])
+    (block,) = await prepare(client, agent, blocks=[new("human", "a")])
     first = await compiled(client, agent)
     same = await compiled(client, agent, if_revision=first.revision)
     assert (same.not_changed, same.memory_section, same.revision) == (True, "", first.revision)
@@ -121,8 +121,8 @@ async def test_compile_answers_not_changed_until_something_shown_changes(client:
 
 async def test_blocks_are_rendered_in_the_order_of_attachment(client: Any) -> None:
     agent, other = new_id("agent"), new_id("agent")
-    (shared,) = await prepare(client, other, new_blocks=[new("zebra")])
-    await prepare(client, agent, new_blocks=[new("b"), new("a")], block_ids=[shared.id])
+    (shared,) = await prepare(client, other, blocks=[new("zebra")])
+    await prepare(client, agent, blocks=[new("b"), new("a")], block_ids=[shared.id])
     await client.blocks.CreateBlock(
         pb.CreateBlockRequest(agent_id=agent, block=pb.NewBlock(label="A0"))
     )
@@ -152,7 +152,7 @@ async def test_all_rule_types_are_taken_from_the_wire(client: Any) -> None:
 
 async def test_a_revision_that_is_none_is_refused_or_ignored(client: Any) -> None:
     agent = new_id("agent")
-    await prepare(client, agent, new_blocks=[new("human")])
+    await prepare(client, agent, blocks=[new("human")])
     for text in ("nonsense", ".", "0", "." * 200):
         assert not (await compiled(client, agent, if_revision=text)).not_changed
     with pytest.raises(InvalidArgumentError):
@@ -161,9 +161,9 @@ async def test_a_revision_that_is_none_is_refused_or_ignored(client: Any) -> Non
 
 async def test_preparing_again_returns_the_blocks_of_the_first_time(client: Any) -> None:
     agent = new_id("agent")
-    first = await prepare(client, agent, new_blocks=[new("human", "a"), new("persona")])
+    first = await prepare(client, agent, blocks=[new("human", "a"), new("persona")])
     again = await asyncio.gather(
-        *(prepare(client, agent, new_blocks=[new("human", "a"), new("persona")]) for _ in range(4))
+        *(prepare(client, agent, blocks=[new("human", "a"), new("persona")]) for _ in range(4))
     )
     assert again == [first] * 4
 
@@ -171,7 +171,7 @@ async def test_preparing_again_returns_the_blocks_of_the_first_time(client: Any)
 async def test_preparing_at_once_makes_the_blocks_once(client: Any) -> None:
     agent = new_id("agent")
     results = await asyncio.gather(
-        *(prepare(client, agent, new_blocks=[new("human")]) for _ in range(4))
+        *(prepare(client, agent, blocks=[new("human")]) for _ in range(4))
     )
     assert results == [results[0]] * 4
     listed = await client.blocks.ListBlocks(pb.ListBlocksRequest())
@@ -180,27 +180,27 @@ async def test_preparing_at_once_makes_the_blocks_once(client: Any) -> None:
 
 async def test_preparing_is_all_or_nothing(client: Any) -> None:
     agent = new_id("agent")
-    (taken,) = await prepare(client, new_id("agent"), new_blocks=[new("human")])
+    (taken,) = await prepare(client, new_id("agent"), blocks=[new("human")])
     failures: list[tuple[dict[str, Any], type[Exception], Reason]] = [
         ({"block_ids": [new_id("block")]}, NotFoundError, Reason.BLOCK_NOT_FOUND),
         ({"block_ids": [taken.id]}, AlreadyExistsError, Reason.NAME_TAKEN),
     ]
     for more, kind, reason in failures:
         with pytest.raises(kind) as caught:
-            await prepare(client, agent, new_blocks=[new("human")], **more)
+            await prepare(client, agent, blocks=[new("human")], **more)
         assert getattr(caught.value, "reason", None) is reason
     with pytest.raises(FailedPreconditionError):
-        await prepare(client, agent, new_blocks=[new("a"), new("b", "12", limit=1)])
+        await prepare(client, agent, blocks=[new("a"), new("b", "12", limit=1)])
     with pytest.raises(AlreadyExistsError):
-        await prepare(client, agent, new_blocks=[new("a"), new("a")])
+        await prepare(client, agent, blocks=[new("a"), new("a")])
     assert len((await client.blocks.ListBlocks(pb.ListBlocksRequest())).blocks) == 1
-    assert [block.label for block in await prepare(client, agent, new_blocks=[new("a")])] == ["a"]
+    assert [block.label for block in await prepare(client, agent, blocks=[new("a")])] == ["a"]
 
 
 async def test_release_ends_what_only_the_agent_had(client: Any) -> None:
     agent, other = new_id("agent"), new_id("agent")
-    (shared,) = await prepare(client, other, new_blocks=[new("shared")])
-    await prepare(client, agent, new_blocks=[new("human")], block_ids=[shared.id])
+    (shared,) = await prepare(client, other, blocks=[new("shared")])
+    await prepare(client, agent, blocks=[new("human")], block_ids=[shared.id])
     await client.blocks.EditBlock(
         pb.EditBlockRequest(agent_id=agent, label="own", create=pb.CreateEdit(file_text="x"))
     )
@@ -215,7 +215,7 @@ async def test_release_ends_what_only_the_agent_had(client: Any) -> None:
 
 async def test_another_project_sees_no_memory(client: Any) -> None:
     agent = new_id("agent")
-    await prepare(client, agent, new_blocks=[new("human", "secret")])
+    await prepare(client, agent, blocks=[new("human", "secret")])
     with use(client.keys.context(new_id("project"))):
         response = await compiled(client, agent)
         assert (response.memory_section, response.last_modified_time.seconds) == ("", 0)
@@ -228,7 +228,7 @@ async def test_compile_is_one_statement_that_reads_by_index(
     client: Any, settings: CoreMemorySettings
 ) -> None:
     agent = new_id("agent")
-    await prepare(client, agent, new_blocks=[new("human", "a")])
+    await prepare(client, agent, blocks=[new("human", "a")])
     database = Database(settings.database_url)
     try:
         with database.statistics.record() as texts:

@@ -10,6 +10,7 @@ from strata.api.core_memory.v1 import context_service_pb2 as context_pb
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.shared.context import use
 from strata.shared.errors import (
+    DeadlineExceededError,
     InvalidArgumentError,
     NotFoundError,
     Reason,
@@ -107,7 +108,8 @@ async def test_files_are_opened_searched_and_closed(client: Any) -> None:
     compiled = await client.context.Compile(compile_request)
     assert compiled.has_folders
     assert "2: two" in compiled.memory_section
-    with pytest.raises(UnavailableError):
+    # It is waited for until just before the deadline, which a busy machine can miss.
+    with pytest.raises((UnavailableError, DeadlineExceededError)):
         await client.files.SearchFiles(pb.SearchFilesRequest(agent_id=agent, query="two"))
     closed = await client.files.CloseFiles(pb.CloseFilesRequest(agent_id=agent))
     assert not closed.open_files

@@ -34,13 +34,13 @@ class Room:
     async def begin(self) -> Room:
         await prepare(self.client, self.other)
         (self.shared,) = await prepare(
-            self.client, new_id("agent"), new_blocks=[new("shared", "line one\nline two")]
+            self.client, new_id("agent"), blocks=[new("shared", "line one\nline two")]
         )
         await self.attach(self.shared, self.other)
         blocks = await prepare(
             self.client,
             self.agent,
-            new_blocks=[new("human", "line one\nline two")],
+            blocks=[new("human", "line one\nline two")],
             block_ids=[self.shared.id],
             prompt_limit=context_pb.PromptLimit(bytes=LIMIT),
         )
@@ -243,7 +243,7 @@ async def test_an_agent_begins_within_its_limit_or_not_at_all(client: Any, room:
         await prepare(
             client,
             agent,
-            new_blocks=[new("human", LONG), new("persona")],
+            blocks=[new("human", LONG), new("persona")],
             block_ids=[room.shared.id],
             prompt_limit=limit,
         )

@@ -90,6 +90,32 @@ async def test_a_read_only_block_refuses_writes(database: Database) -> None:
             await connection.execute(INSERT, {"n": "1"})
 
 
+@pytest.mark.parametrize(
+    "state",
+    ["53100", "53200", "53300", "57P03", "58030"],
+    ids=["full disk", "no memory", "no connections", "starting", "input and output"],
+)
+async def test_a_server_that_cannot_work_now_is_unavailable(database: Database, state: str) -> None:
+    fail = f"DO $$ BEGIN RAISE EXCEPTION 'not now' USING ERRCODE = '{state}'; END $$"
+    with pytest.raises(UnavailableError) as raised:
+        async with database.transaction(project_id=P) as connection:
+            await connection.execute(text(fail))
+    assert raised.value.retry_after
+    assert "not now" not in raised.value.message
+
+
+async def test_a_server_that_is_read_only_is_unavailable(database: Database) -> None:
+    async def write() -> None:
+        async with database.transaction(project_id=P) as connection:
+            # As on a standby: the transaction was not begun as a read-only one.
+            await connection.execute(text("SET LOCAL transaction_read_only = on"))
+            await connection.execute(INSERT, {"n": "1"})
+
+    with pytest.raises(UnavailableError) as raised:
+        await write()
+    assert raised.value.retry_after
+
+
 async def test_a_snapshot_sees_one_moment_and_refuses_writes(database: Database) -> None:
     count = text("SELECT count(*) FROM example.notes")
     async with database.transaction(project_id=P, snapshot=True) as connection:
@@ -287,7 +313,7 @@ async def test_when_every_connection_is_busy_a_caller_is_told_to_come_back(
 
 async def test_a_statement_has_a_time_limit(urls: RoomDatabase) -> None:
     # Long enough for the statements that are not to run into it.
-    database = Database(urls.service_url, statement_timeout=0.5)
+    database = Database(urls.service_url, statement_timeout=2.0)
     try:
         with pytest.raises(DeadlineExceededError):
             async with database.transaction(project_id=P) as connection:
@@ -295,6 +321,34 @@ async def test_a_statement_has_a_time_limit(urls: RoomDatabase) -> None:
         assert await _notes(database) == []
     finally:
         await database.close()
+
+
+async def test_process_that_hangs_in_a_transaction_loses_its_locks(
+    urls: RoomDatabase, database: Database
+) -> None:
+    """SIGSTOP leaves the connection open, so PostgreSQL has to notice that nothing comes."""
+    hanging = Database(urls.service_url, hung_timeout=0.5)
+    locked, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        async with hanging.transaction(project_id=P) as connection:
+            await connection.execute(text("SELECT pg_advisory_xact_lock(7)"))
+            locked.set()
+            await goes_on.wait()
+            await connection.execute(text("SELECT 1"))
+
+    try:
+        hung = asyncio.create_task(hang())
+        await locked.wait()
+        async with database.transaction(project_id=P) as connection:
+            await connection.execute(text("SELECT pg_advisory_xact_lock(7)"))
+        goes_on.set()
+        # What it had begun is rolled back: it may be repeated.
+        with pytest.raises(UnavailableError):
+            await hung
+        assert await _notes(hanging) == []
+    finally:
+        await hanging.close()
 
 
 async def test_the_loser_of_a_deadlock_is_told_to_try_again(database: Database) -> None:

@@ -14,8 +14,17 @@ import asyncpg
 import pytest
 
 from archival_support import DIM, MODEL, new_passage, new_text
+from contract.agent_loop.test_journal import record, result
 from contract.core_memory.test_block_store import NOW, begin, insert, make, write
+from contract.gateway.test_approvals import asking
+from contract.gateway.test_run_store import PROJECT, new_run
 from contract.recall.test_forks import Talk
+from contract.tool_execution.test_tool_store import NOTHING, custom
+from strata.agent_loop.domain.agents import Agent
+from strata.agent_loop.domain.journal import JournalKey, NestedRecord
+from strata.agent_loop.domain.store import Request
+from strata.agent_loop.models.domain import ToolCall
+from strata.agent_loop.store import PostgresAgentStore, PostgresJournal
 from strata.archival.convert import own_archive
 from strata.archival.domain.history import Author, Change
 from strata.archival.domain.passages import Filter, Origin, Place
@@ -27,12 +36,17 @@ from strata.archival.store import (
 from strata.cli.compose.rooms import ROOMS
 from strata.core_memory.domain.blocks import deleted_block
 from strata.core_memory.store import PostgresBlockStore
+from strata.gateway.runs.domain import Fence, StoredEvent
+from strata.gateway.runs.store import LeaseTerms, PostgresRunStore
 from strata.shared import context
+from strata.shared.agent_types import AgentType
 from strata.shared.context import Caller, RequestContext
 from strata.shared.db import Database
-from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
 from strata.shared.ids import new_id
 from strata.shared.migrate import RoomMigrations
+from strata.shared.tool_catalogue import ToolEffect
+from strata.tool_execution.store import PostgresToolStore
 
 if TYPE_CHECKING:
     from conftest import Databases, RoomDatabase
@@ -195,7 +209,9 @@ def project() -> Iterator[None]:
 
 
 async def _there_and_back(urls: RoomDatabase, room: RoomMigrations) -> None:
-    """Goes down by one revision after the other, and up again."""
+    """Goes down by one revision and up again, then by one after the other, and up again."""
+    await room.downgrade(urls.admin_url, room.revisions[-2])
+    await room.upgrade(urls.admin_url)
     for revision in reversed(room.revisions[:-1]):
         await room.downgrade(urls.admin_url, revision)
     await room.upgrade(urls.admin_url)
@@ -204,8 +220,19 @@ async def _there_and_back(urls: RoomDatabase, room: RoomMigrations) -> None:
 @asynccontextmanager
 async def _opened(urls: RoomDatabase) -> AsyncIterator[Database]:
     database = Database(urls.service_url)
-    yield database
-    await database.close()
+    try:
+        yield database
+    finally:
+        await database.close()
+
+
+@asynccontextmanager
+async def _opened_by_worker(urls: RoomDatabase) -> AsyncIterator[Database]:
+    database = Database(urls.worker_url)
+    try:
+        yield database
+    finally:
+        await database.close()
 
 
 @pytest.mark.usefixtures("project")
@@ -278,6 +305,87 @@ async def test_messages_outlive_a_downgrade(databases: Databases) -> None:
         assert [message.parts for message in await fork.window()] == copied
         assert (await talk.log.get(one[0].id)).parts == one[0].parts
         await talk.turn("three")
+
+
+async def test_runs_and_their_events_outlive_a_downgrade_and_approvals_do_not(
+    databases: Databases,
+) -> None:
+    urls = await databases.of(_ROOMS["gateway"])
+    terms = LeaseTerms("gateway-1", address="host-1:7600")
+    approval_id, ending = asking()
+    async with _opened(urls) as database, _opened_by_worker(urls) as worker:
+        store = PostgresRunStore(database, worker, terms)
+        accepted = await store.accept(new_run())
+        waiting = await store.accept(new_run())
+        assert accepted.dispatch is not None
+        fence = Fence(PROJECT, accepted.run.id, 1, "gateway-1")
+        await store.append(fence, [StoredEvent(1, b"one")])
+        await store.finish(fence, ending, [StoredEvent(2, b"two")], take_next=False)
+        before = await store.get(PROJECT, accepted.run.id)
+
+    await _there_and_back(urls, _ROOMS["gateway"])
+
+    async with _opened(urls) as database, _opened_by_worker(urls) as worker:
+        store = PostgresRunStore(database, worker, terms)
+        assert await store.get(PROJECT, accepted.run.id) == before
+        page = await store.events(PROJECT, accepted.run.id, 0)
+        assert [event.payload for event in page.events] == [b"one", b"two"]
+        with pytest.raises(NotFoundError):
+            await store.approval(PROJECT, approval_id)
+        # Nothing waits for the answer any more.
+        assert await store.claim(10) == [(PROJECT, waiting.run.id)]
+        assert (await store.load(PROJECT, waiting.run.id)).payload == b"hello"
+
+
+@pytest.mark.usefixtures("project")
+async def test_agents_and_their_journals_outlive_a_downgrade(databases: Databases) -> None:
+    urls = await databases.of(_ROOMS["agent_loop"])
+    agent = Agent(new_id("agent"), "Ada", AgentType.LETTA_V1, "Base.")
+    key = JournalKey(agent.default_conversation_id, agent.id, new_id("run"), 1)
+    written, nested = record("a", "b"), ToolCall("nested", "memory_insert", "{}")
+    async with _opened(urls) as database:
+        await PostgresAgentStore(database).insert(agent, Request())
+        before = await PostgresAgentStore(database).get(agent.id)
+        journal = PostgresJournal(database)
+        await journal.open_step(key, written)
+        call = NestedRecord("a", nested)
+        await journal.nest(key, 1, call, 2, ToolEffect.IDEMPOTENT)
+        await journal.record(key, 1, [result("b")])
+        await journal.mark_finishing(key, 600.0)
+
+    await _there_and_back(urls, _ROOMS["agent_loop"])
+
+    async with _opened(urls) as database:
+        again = await PostgresAgentStore(database).get(agent.id)
+        assert again.agent.name == before.agent.name
+        journal, following = PostgresJournal(database), replace(key, attempt=2)
+        assert not await journal.is_finishing(following)
+        found = await journal.resume(following, 1)
+        assert found is not None
+        assert (found.reply, found.results["b"]) == (written.reply, result("b"))
+        assert found.nested == ()
+
+
+@pytest.mark.usefixtures("project")
+async def test_tools_outlive_a_downgrade(databases: Databases) -> None:
+    urls = await databases.of(_ROOMS["tool_execution"])
+    tool = custom(allowed_hosts=("a.example.com",))
+    async with _opened(urls) as database:
+        stored = await PostgresToolStore(database).upsert(tool, NOTHING)
+
+    await _there_and_back(urls, _ROOMS["tool_execution"])
+
+    async with _opened(urls) as database:
+        store = PostgresToolStore(database)
+        again = await store.get(tool_id=stored.id)
+        assert again is not None
+        assert again.own is not None
+        assert stored.own is not None
+        assert again.own.source_code == stored.own.source_code
+        assert again.own.allowed_hosts == ()
+        # Whoever adds the same tool again gets what was dropped.
+        again = await store.upsert(tool, NOTHING)
+        assert (again.id, again.version) == (stored.id, stored.version)
 
 
 async def test_a_downgrade_is_told_where_it_may_go(databases: Databases) -> None:

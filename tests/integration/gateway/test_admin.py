@@ -1,23 +1,53 @@
-"""Projects, keys and use."""
+"""Organisations, projects, keys and usage."""
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
+import asyncpg
 import grpc
 import grpc.aio
 import pytest
+from typer.testing import CliRunner
 
 from integration.gateway.test_proxy import reason
 from integration.gateway.world import Gateway, World, collect
 from strata.api.gateway.v1 import admin_service_pb2 as pb
-from strata.gateway.bootstrap import ensure_local_project
+from strata.cli.main import app
+from strata.gateway.bootstrap import ensure_local_project, ensure_organization_key
 from strata.shared.ids import new_id
+from strata.shared.scopes import OrganizationScope, Scope
 
 
 async def project(gateway: Gateway, name: str, **fields: Any) -> pb.Project:
     request = pb.CreateProjectRequest(name=name, **fields)
-    return (await gateway.admin.CreateProject(request, metadata=gateway.metadata)).project
+    created = await gateway.admin.CreateProject(request, metadata=gateway.as_organization)
+    return created.project
+
+
+async def project_key(gateway: Gateway, project_id: str, *scopes: str) -> Gateway:
+    """The gateway as a key of a project sees it; made by the organisation key."""
+    request = pb.CreateApiKeyRequest(project_id=project_id, name="k", scopes=scopes)
+    made = await gateway.admin.CreateApiKey(request, metadata=gateway.as_organization)
+    return replace(gateway, api_key=made.secret)
+
+
+async def organization(world: World, gateway: Gateway, name: str) -> Gateway:
+    """The gateway as another organisation sees it, with a project of its own."""
+    made = await gateway.admin.CreateOrganization(
+        pb.CreateOrganizationRequest(name=name), metadata=gateway.as_organization
+    )
+    key = await gateway.admin.CreateOrganizationKey(
+        pb.CreateOrganizationKeyRequest(
+            organization_id=made.organization.id, name="k", scopes=["organization.admin"]
+        ),
+        metadata=gateway.as_organization,
+    )
+    theirs = replace(gateway, organization_key=key.secret)
+    own = await project(theirs, "default")
+    return await project_key(theirs, own.id, *Scope)
 
 
 async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
@@ -26,23 +56,227 @@ async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
     return raised.value.code(), reason(raised.value)
 
 
-async def test_the_first_project_is_made_once(world: World) -> None:
+async def test_the_first_keys_are_made_once(world: World) -> None:
     settings = world.settings()
     assert world.local is not None
-    again = await ensure_local_project(settings, known_key=world.local.api_key)
-    assert again.api_key == world.local.api_key
-    assert not again.created_key
-    lost = await ensure_local_project(settings, known_key=None)
-    assert lost.created_key
+    assert world.organization is not None
+    organization = await ensure_organization_key(settings, known_key=world.organization.secret)
+    assert (organization.secret, organization.created) == (world.organization.secret, False)
+    again = await ensure_local_project(settings, organization.secret, known_key=world.local.secret)
+    assert (again.secret, again.created) == (world.local.secret, False)
+    lost = await ensure_local_project(settings, organization.secret, known_key=None)
+    assert lost.created
     assert lost.project_id == world.local.project_id
-    assert lost.api_key != world.local.api_key
+    assert lost.secret != world.local.secret
     gateway = await world.gateway()
-    for secret in (world.local.api_key, lost.api_key):
+    for secret in (world.local.secret, lost.secret):
         response = await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=(("x-api-key", secret),))
         assert response.project.id == world.local.project_id
-        assert set(response.api_key.scopes) == {"read", "write", "run", "approve", "admin"}
+        assert set(response.api_key.scopes) == set(Scope)
         assert response.organization_id == world.local.organization_id
         assert response.server_version
+
+
+async def test_the_first_key_of_an_installation_is_an_organisation_key(world: World) -> None:
+    gateway = await world.gateway()
+    who = await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=gateway.as_organization)
+    assert set(who.api_key.scopes) == set(OrganizationScope)
+    assert not who.HasField("project")
+    assert who.api_key.project_id == ""
+    assert who.api_key.organization_id == who.organization_id
+
+
+async def test_a_folder_from_before_there_were_organisation_keys_keeps_its_project_key(
+    world: World,
+) -> None:
+    settings = world.settings()
+    assert world.local is not None
+    # As it was: a key of the project "default" with every scope that there was.
+    connection = await asyncpg.connect(world.urls.service_url)
+    try:
+        await connection.execute(
+            "SELECT set_config('strata.organization_id', $1, false)", world.local.organization_id
+        )
+        await connection.execute(
+            "UPDATE gateway.api_keys SET scopes = '{admin,approve,read,run,write}'"
+        )
+    finally:
+        await connection.close()
+    organization = await ensure_organization_key(settings, known_key=None)
+    assert organization.organization_id == world.local.organization_id
+    project = await ensure_local_project(
+        settings, organization.secret, known_key=world.local.secret
+    )
+    assert (project.secret, project.created) == (world.local.secret, False)
+
+
+async def test_an_organisation_key_reaches_no_data(world: World) -> None:
+    gateway = await world.gateway()
+    as_organization = replace(gateway, api_key=gateway.organization_key)
+    agent_id = world.new_agent()
+    assert await refused(as_organization.start_run(agent_id)) == (
+        grpc.StatusCode.PERMISSION_DENIED,
+        "SCOPE_MISSING",
+    )
+    assert world.turns.requests == []
+
+
+@pytest.mark.parametrize("scopes", [("admin",), tuple(Scope)])
+async def test_an_admin_key_of_a_project_administers_no_other(
+    world: World, scopes: tuple[str, ...]
+) -> None:
+    gateway = await world.gateway()
+    ours, theirs = await project(gateway, "ours"), await project(gateway, "theirs")
+    us = await project_key(gateway, ours.id, *scopes)
+    them = await project_key(gateway, theirs.id, "read")
+    their_key = await them.admin.WhoAmI(pb.WhoAmIRequest(), metadata=them.metadata)
+    admin, metadata = us.admin, us.metadata
+    not_found = grpc.StatusCode.NOT_FOUND
+    assert await refused(
+        admin.CreateApiKey(
+            pb.CreateApiKeyRequest(project_id=theirs.id, name="k", scopes=["admin"]),
+            metadata=metadata,
+        )
+    ) == (not_found, "PROJECT_NOT_FOUND")
+    assert await refused(
+        admin.ListApiKeys(pb.ListApiKeysRequest(project_id=theirs.id), metadata=metadata)
+    ) == (not_found, "PROJECT_NOT_FOUND")
+    assert await refused(
+        admin.RevokeApiKey(
+            pb.RevokeApiKeyRequest(api_key_id=their_key.api_key.id), metadata=metadata
+        )
+    ) == (not_found, "API_KEY_NOT_FOUND")
+    assert await refused(
+        admin.GetUsage(pb.GetUsageRequest(project_id=theirs.id), metadata=metadata)
+    ) == (not_found, "PROJECT_NOT_FOUND")
+    for of_organization in (
+        admin.CreateProject(pb.CreateProjectRequest(name="more"), metadata=metadata),
+        admin.ListProjects(pb.ListProjectsRequest(), metadata=metadata),
+        admin.ListProjectUsage(pb.ListProjectUsageRequest(), metadata=metadata),
+        admin.ListOrganizations(pb.ListOrganizationsRequest(), metadata=metadata),
+    ):
+        assert await refused(of_organization) == (
+            grpc.StatusCode.PERMISSION_DENIED,
+            "SCOPE_MISSING",
+        )
+    # Nothing was revoked.
+    await them.admin.WhoAmI(pb.WhoAmIRequest(), metadata=them.metadata)
+
+
+async def test_an_admin_key_administers_the_keys_of_its_project(world: World) -> None:
+    gateway = await world.gateway()
+    own = await project(gateway, "own")
+    us = await project_key(gateway, own.id, "admin", "read")
+    made = await us.admin.CreateApiKey(
+        pb.CreateApiKeyRequest(name="reader", scopes=["read"]), metadata=us.metadata
+    )
+    assert made.api_key.project_id == own.id
+    listed = await us.admin.ListApiKeys(pb.ListApiKeysRequest(), metadata=us.metadata)
+    assert made.api_key in listed.api_keys
+    assert {key.project_id for key in listed.api_keys} == {own.id}
+    revoked = await us.admin.RevokeApiKey(
+        pb.RevokeApiKeyRequest(api_key_id=made.api_key.id), metadata=us.metadata
+    )
+    assert revoked.api_key.HasField("revoke_time")
+
+
+async def test_a_key_gives_no_scope_that_it_does_not_have(world: World) -> None:
+    gateway = await world.gateway()
+    own = await project(gateway, "own")
+    us = await project_key(gateway, own.id, "admin", "read")
+    denied = (grpc.StatusCode.PERMISSION_DENIED, "SCOPE_MISSING")
+    for scopes in (["write"], ["read", "run"], []):
+        request = pb.CreateApiKeyRequest(name="k", scopes=scopes)
+        assert await refused(us.admin.CreateApiKey(request, metadata=us.metadata)) == denied
+    # What its own scopes include it may give.
+    included = pb.CreateApiKeyRequest(name="k", scopes=["secrets"])
+    await us.admin.CreateApiKey(included, metadata=us.metadata)
+    made = await gateway.admin.CreateOrganizationKey(
+        pb.CreateOrganizationKeyRequest(name="k", scopes=["organization.admin"]),
+        metadata=gateway.as_organization,
+    )
+    lesser = (("x-api-key", made.secret),)
+    more = pb.CreateOrganizationKeyRequest(name="k", scopes=["installation.admin"])
+    assert await refused(gateway.admin.CreateOrganizationKey(more, metadata=lesser)) == denied
+    least = pb.CreateOrganizationKeyRequest(name="k")
+    read = await gateway.admin.CreateOrganizationKey(least, metadata=lesser)
+    assert set(read.organization_key.scopes) == {"organization.read"}
+
+
+async def test_organisations_are_created_listed_and_named_once(world: World) -> None:
+    gateway = await world.gateway()
+    admin, metadata = gateway.admin, gateway.as_organization
+    request = pb.CreateOrganizationRequest(name="acme", request_id="r-1")
+    first = await admin.CreateOrganization(request, metadata=metadata)
+    assert await admin.CreateOrganization(request, metadata=metadata) == first
+    assert await refused(
+        admin.CreateOrganization(pb.CreateOrganizationRequest(name="acme"), metadata=metadata)
+    ) == (grpc.StatusCode.ALREADY_EXISTS, "NAME_TAKEN")
+    reused = pb.CreateOrganizationRequest(name="other", request_id="r-1")
+    assert await refused(admin.CreateOrganization(reused, metadata=metadata)) == (
+        grpc.StatusCode.ALREADY_EXISTS,
+        "REQUEST_ID_REUSED",
+    )
+    names, token = [], ""
+    for _ in range(2):
+        page = await admin.ListOrganizations(
+            pb.ListOrganizationsRequest(page_size=1, page_token=token), metadata=metadata
+        )
+        names += [each.name for each in page.organizations]
+        token = page.next_page_token
+    assert (sorted(names), token) == (["acme", "local"], "")
+
+
+async def test_an_organisation_that_a_call_made_can_be_given_a_key_on_the_server(
+    world: World,
+) -> None:
+    gateway = await world.gateway()
+    made = await gateway.admin.CreateOrganization(
+        pb.CreateOrganizationRequest(name="acme"), metadata=gateway.as_organization
+    )
+    key = await ensure_organization_key(world.settings(), organization="acme")
+    assert key.organization_id == made.organization.id
+    who = await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=(("x-api-key", key.secret),))
+    assert set(who.api_key.scopes) == {"organization.read", "organization.admin"}
+
+
+async def test_bootstrap_prints_an_organisation_key_and_nothing_else(
+    network_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = network_world.settings()
+    for name in ("database_url", "worker_database_url", "key_pepper"):
+        monkeypatch.setenv(f"STRATA_GATEWAY_{name.upper()}", getattr(settings, name))
+    ran = await asyncio.to_thread(
+        CliRunner().invoke, app, ["bootstrap", "--organization", "acme"], catch_exceptions=False
+    )
+    assert ran.exit_code == 0, ran.output
+    gateway = await network_world.gateway()
+    metadata = (("x-api-key", ran.stdout.strip()),)
+    who = await gateway.admin.WhoAmI(pb.WhoAmIRequest(), metadata=metadata)
+    assert set(who.api_key.scopes) == {"organization.read", "organization.admin"}
+    projects = await gateway.admin.ListProjects(pb.ListProjectsRequest(), metadata=metadata)
+    assert not projects.projects
+
+
+async def test_a_revoked_organisation_key_opens_nothing_any_more(world: World) -> None:
+    gateway = await world.gateway()
+    made = await gateway.admin.CreateOrganizationKey(
+        pb.CreateOrganizationKeyRequest(name="k"), metadata=gateway.as_organization
+    )
+    metadata = (("x-api-key", made.secret),)
+    await gateway.admin.ListProjects(pb.ListProjectsRequest(), metadata=metadata)
+    listed = await gateway.admin.ListOrganizationKeys(
+        pb.ListOrganizationKeysRequest(), metadata=metadata
+    )
+    assert made.organization_key in listed.organization_keys
+    assert made.secret.encode() not in listed.SerializeToString()
+    await gateway.admin.RevokeOrganizationKey(
+        pb.RevokeOrganizationKeyRequest(api_key_id=made.organization_key.id),
+        metadata=gateway.as_organization,
+    )
+    assert await refused(
+        gateway.admin.ListProjects(pb.ListProjectsRequest(), metadata=metadata)
+    ) == (grpc.StatusCode.UNAUTHENTICATED, "CREDENTIALS_INVALID")
 
 
 async def test_projects_are_created_listed_and_named_once(world: World) -> None:
@@ -51,12 +285,12 @@ async def test_projects_are_created_listed_and_named_once(world: World) -> None:
     assert await project(gateway, "one", request_id="r-1") == first
     admin = gateway.admin
     taken = pb.CreateProjectRequest(name="one")
-    assert await refused(admin.CreateProject(taken, metadata=gateway.metadata)) == (
+    assert await refused(admin.CreateProject(taken, metadata=gateway.as_organization)) == (
         grpc.StatusCode.ALREADY_EXISTS,
         "NAME_TAKEN",
     )
     reused = pb.CreateProjectRequest(name="two", request_id="r-1")
-    assert await refused(admin.CreateProject(reused, metadata=gateway.metadata)) == (
+    assert await refused(admin.CreateProject(reused, metadata=gateway.as_organization)) == (
         grpc.StatusCode.ALREADY_EXISTS,
         "REQUEST_ID_REUSED",
     )
@@ -65,7 +299,7 @@ async def test_projects_are_created_listed_and_named_once(world: World) -> None:
     token = ""
     for _ in range(3):
         page = await admin.ListProjects(
-            pb.ListProjectsRequest(page_size=1, page_token=token), metadata=gateway.metadata
+            pb.ListProjectsRequest(page_size=1, page_token=token), metadata=gateway.as_organization
         )
         names += [each.name for each in page.projects]
         token = page.next_page_token
@@ -76,10 +310,7 @@ async def test_projects_are_created_listed_and_named_once(world: World) -> None:
 async def test_a_key_reaches_only_its_project(world: World) -> None:
     gateway = await world.gateway()
     other = await project(gateway, "other")
-    request = pb.CreateApiKeyRequest(project_id=other.id, name="k", scopes=["run", "read"])
-    made = await gateway.admin.CreateApiKey(request, metadata=gateway.metadata)
-    assert made.api_key.project_id == other.id
-    stranger = Gateway(gateway.room, gateway.channel, made.secret, gateway.stop)
+    stranger = await project_key(gateway, other.id, "run", "read")
     [event, *_] = await collect(gateway.send(world.new_agent()))
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await stranger.run(event.run_id)
@@ -105,26 +336,68 @@ async def test_the_secret_is_shown_once_and_never_stored(world: World) -> None:
 
 
 async def test_another_organisation_is_out_of_reach(world: World) -> None:
-    theirs = await ensure_local_project(world.settings(), organization="theirs")
     gateway = await world.gateway()
-    admin, metadata = gateway.admin, gateway.metadata
-    not_found = grpc.StatusCode.NOT_FOUND
-    assert await refused(
-        admin.CreateApiKey(
-            pb.CreateApiKeyRequest(project_id=theirs.project_id, name="k"), metadata=metadata
-        )
-    ) == (not_found, "PROJECT_NOT_FOUND")
-    assert await refused(
-        admin.ListApiKeys(pb.ListApiKeysRequest(project_id=theirs.project_id), metadata=metadata)
-    ) == (not_found, "PROJECT_NOT_FOUND")
-    their_key = await admin.WhoAmI(pb.WhoAmIRequest(), metadata=(("x-api-key", theirs.api_key),))
-    assert await refused(
-        admin.RevokeApiKey(
-            pb.RevokeApiKeyRequest(api_key_id=their_key.api_key.id), metadata=metadata
-        )
-    ) == (not_found, "API_KEY_NOT_FOUND")
-    projects = await admin.ListProjects(pb.ListProjectsRequest(), metadata=metadata)
-    assert theirs.project_id not in {each.id for each in projects.projects}
+    assert world.local is not None
+    them = await organization(world, gateway, "theirs")
+    theirs = await them.admin.WhoAmI(pb.WhoAmIRequest(), metadata=them.metadata)
+    # The lesser key of our organisation, which does not administer the installation.
+    made = await gateway.admin.CreateOrganizationKey(
+        pb.CreateOrganizationKeyRequest(name="k", scopes=["organization.admin"]),
+        metadata=gateway.as_organization,
+    )
+    admin, not_found = gateway.admin, grpc.StatusCode.NOT_FOUND
+    for metadata in (gateway.metadata, (("x-api-key", made.secret),)):
+        assert await refused(
+            admin.CreateApiKey(
+                pb.CreateApiKeyRequest(project_id=theirs.project.id, name="k", scopes=["read"]),
+                metadata=metadata,
+            )
+        ) == (not_found, "PROJECT_NOT_FOUND")
+        assert await refused(
+            admin.ListApiKeys(
+                pb.ListApiKeysRequest(project_id=theirs.project.id), metadata=metadata
+            )
+        ) == (not_found, "PROJECT_NOT_FOUND")
+        assert await refused(
+            admin.GetUsage(pb.GetUsageRequest(project_id=theirs.project.id), metadata=metadata)
+        ) == (not_found, "PROJECT_NOT_FOUND")
+        assert await refused(
+            admin.RevokeApiKey(
+                pb.RevokeApiKeyRequest(api_key_id=theirs.api_key.id), metadata=metadata
+            )
+        ) == (not_found, "API_KEY_NOT_FOUND")
+    denied = (grpc.StatusCode.PERMISSION_DENIED, "SCOPE_MISSING")
+    lesser, id_ = (("x-api-key", made.secret),), theirs.organization_id
+    for request in (
+        admin.CreateOrganizationKey(
+            pb.CreateOrganizationKeyRequest(organization_id=id_, name="k"), metadata=lesser
+        ),
+        admin.ListOrganizationKeys(
+            pb.ListOrganizationKeysRequest(organization_id=id_), metadata=lesser
+        ),
+        admin.RevokeOrganizationKey(
+            pb.RevokeOrganizationKeyRequest(organization_id=id_, api_key_id=new_id("key")),
+            metadata=lesser,
+        ),
+        admin.CreateOrganization(pb.CreateOrganizationRequest(name="n"), metadata=lesser),
+    ):
+        assert await refused(request) == denied
+    # An organisation key is not revoked as if it were a project key, nor by another organisation.
+    first = await admin.WhoAmI(pb.WhoAmIRequest(), metadata=gateway.as_organization)
+    revoke = pb.RevokeApiKeyRequest(api_key_id=first.api_key.id)
+    key_not_found = (not_found, "API_KEY_NOT_FOUND")
+    assert await refused(admin.RevokeApiKey(revoke, metadata=lesser)) == key_not_found
+    as_theirs = pb.RevokeOrganizationKeyRequest(api_key_id=first.api_key.id)
+    assert await refused(admin.RevokeOrganizationKey(as_theirs, metadata=them.as_organization)) == (
+        key_not_found
+    )
+    projects = await admin.ListProjects(pb.ListProjectsRequest(), metadata=gateway.as_organization)
+    assert theirs.project.id not in {each.id for each in projects.projects}
+    unknown = pb.ListOrganizationKeysRequest(organization_id=new_id("organization"))
+    assert await refused(admin.ListOrganizationKeys(unknown, metadata=gateway.as_organization)) == (
+        not_found,
+        "ORGANIZATION_NOT_FOUND",
+    )
 
 
 async def test_use_is_summed(world: World) -> None:
@@ -139,6 +412,37 @@ async def test_use_is_summed(world: World) -> None:
     assert (one.run_count, one.completion_tokens) == (1, 3)
 
 
+async def test_the_usage_of_all_projects_is_that_of_the_organisation(world: World) -> None:
+    gateway = await world.gateway()
+    assert world.local is not None
+    other = await project(gateway, "other")
+    us = await project_key(gateway, other.id, *Scope)
+    for each in (gateway, us, us):
+        await collect(each.send(world.new_agent()))
+    them = await organization(world, gateway, "theirs")
+    await collect(them.send(world.new_agent()))
+    metadata = gateway.as_organization
+    named = pb.GetUsageRequest(project_id=other.id)
+    assert (await gateway.admin.GetUsage(named, metadata=metadata)).run_count == 2
+    counts: dict[str, int] = {}
+    token = ""
+    for _ in range(2):
+        page = await gateway.admin.ListProjectUsage(
+            pb.ListProjectUsageRequest(page_size=1, page_token=token), metadata=metadata
+        )
+        counts |= {each.project.id: each.usage.run_count for each in page.projects}
+        token = page.next_page_token
+    assert (counts, token) == ({world.local.project_id: 1, other.id: 2}, "")
+    whole = await them.admin.ListProjectUsage(
+        pb.ListProjectUsageRequest(), metadata=them.as_organization
+    )
+    assert [each.usage.prompt_tokens for each in whole.projects] == [7]
+    # An organisation key has no project of its own.
+    assert (await refused(gateway.admin.GetUsage(pb.GetUsageRequest(), metadata=metadata)))[
+        0
+    ] is grpc.StatusCode.INVALID_ARGUMENT
+
+
 @pytest.mark.parametrize(
     ("method", "request_", "fields"),
     [
@@ -151,6 +455,10 @@ async def test_use_is_summed(world: World) -> None:
         ("GetUsage", pb.GetUsageRequest(agent_id="x"), None),
         ("ListProjects", pb.ListProjectsRequest(page_size=-1), None),
         ("ListProjects", pb.ListProjectsRequest(page_token="x"), None),
+        ("ListProjectUsage", pb.ListProjectUsageRequest(page_token="x"), None),
+        ("CreateOrganization", pb.CreateOrganizationRequest(name=" "), ["name"]),
+        ("CreateOrganizationKey", pb.CreateOrganizationKeyRequest(name="k", scopes=["run"]), None),
+        ("CreateOrganizationKey", pb.CreateOrganizationKeyRequest(organization_id="x"), None),
         ("ListApiKeys", pb.ListApiKeysRequest(page_token="x"), None),
     ],
 )
@@ -158,8 +466,10 @@ async def test_wrong_requests_are_refused(
     network_world: World, method: str, request_: Any, fields: list[str] | None
 ) -> None:
     gateway = await network_world.gateway()
+    of_project = method in {"RevokeApiKey", "CreateApiKey", "ListApiKeys", "GetUsage"}
+    metadata = gateway.metadata if of_project else gateway.as_organization
     with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await getattr(gateway.admin, method)(request_, metadata=gateway.metadata)
+        await getattr(gateway.admin, method)(request_, metadata=metadata)
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert reason(raised.value).startswith("INVALID_")
     for field in fields or ():

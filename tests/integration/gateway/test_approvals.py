@@ -29,14 +29,16 @@ from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.shared.ids import new_id
 
 
-def asks(approval_id: str, version: str = "v1", *, approved_in: float = 0) -> Any:
+def asks(
+    approval_id: str, version: str = "v1", *, approved_in: float = 0, by_client: bool = False
+) -> Any:
     """A turn that ends with a request."""
     request = message_pb2.ApprovalRequestPart(
         approval_id=approval_id,
         tool_calls=[message_pb2.ToolCallPart(tool_call_id="c1", name="pay", arguments="{}")],
         bindings=[
             message_pb2.ApprovalBinding(
-                tool_call_id="c1", tool_version=version, arguments_hash="abc"
+                tool_call_id="c1", tool_version=version, arguments_hash="abc", by_client=by_client
             )
         ],
     )
@@ -65,10 +67,10 @@ def respond(gateway: Gateway, approval_id: str, **decision: Any) -> Any:
     )
 
 
-async def open_approval(world: World, gateway: Gateway) -> tuple[str, str]:
+async def open_approval(world: World, gateway: Gateway, **fields: Any) -> tuple[str, str]:
     """An agent, and the approval that it waits for."""
     agent, approval_id = world.new_agent(), new_id("approval")
-    world.turns.script = asks(approval_id)
+    world.turns.script = asks(approval_id, **fields)
     events = await collect(gateway.send(agent))
     assert kinds(events)[-2:] == ["approval_requested", "run_finished"]
     world.turns.script = reply("Done.")
@@ -223,3 +225,59 @@ async def test_a_key_may_decide_and_do_nothing_else(world: World) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await found(approver, new_id("approval"))
     assert reason(raised.value) == "APPROVAL_NOT_FOUND"
+
+
+async def key_with(gateway: Gateway, *scopes: str) -> tuple[Gateway, str]:
+    """The gateway with another key of the project, and the id of that key."""
+    request = admin_pb.CreateApiKeyRequest(name="k", scopes=scopes)
+    made = await gateway.admin.CreateApiKey(request, metadata=gateway.metadata)
+    return replace(gateway, api_key=made.secret), made.api_key.id
+
+
+@pytest.mark.parametrize("scopes", [("approve",), ("run", "read"), ("approve", "run", "read")])
+async def test_only_a_key_that_may_write_returns_something_in_place_of_a_tool_of_ours(
+    world: World, scopes: tuple[str, ...]
+) -> None:
+    gateway = await world.gateway()
+    world.tools.versions["pay"] = "v1"
+    _, approval_id = await open_approval(world, gateway)
+    asked = len(world.turns.requests)
+    lesser, _ = await key_with(gateway, *scopes)
+    for decision in ({"client_return": "paid"}, {"client_return": "paid", "approve": True}):
+        assert await refusal(respond(lesser, approval_id, **decision)) == (
+            grpc.StatusCode.PERMISSION_DENIED,
+            "SCOPE_MISSING",
+        )
+    assert len(world.turns.requests) == asked
+    assert not (await found(gateway, approval_id)).decided
+    writer, key_id = await key_with(gateway, *scopes, "write")
+    events = await collect(respond(writer, approval_id, client_return="paid"))
+    assert kinds(events)[-1] == "run_finished"
+    answer = world.turns.requests[-1].approval
+    assert (answer.decisions[0].client_return, answer.answered_by) == ("paid", key_id)
+
+
+async def test_a_key_that_may_approve_returns_what_a_tool_of_the_client_did(world: World) -> None:
+    gateway = await world.gateway()
+    _, approval_id = await open_approval(world, gateway, by_client=True)
+    approver, key_id = await key_with(gateway, "approve")
+    events = await collect(respond(approver, approval_id, client_return="shown"))
+    assert kinds(events)[-1] == "run_finished"
+    assert world.turns.requests[-1].approval.answered_by == key_id
+
+
+async def test_the_key_that_answered_is_not_for_the_client_to_say(world: World) -> None:
+    gateway = await world.gateway()
+    world.tools.versions["pay"] = "v1"
+    _, approval_id = await open_approval(world, gateway)
+    approver, key_id = await key_with(gateway, "approve", "run")
+    request = pb.RespondToApprovalRequest(
+        request_id="r-1",
+        approval_id=approval_id,
+        decisions=[message_pb2.ApprovalDecision(tool_call_id="c1", approve=True)],
+    )
+    first = await collect(approver.runs.RespondToApproval(request, metadata=approver.metadata))
+    assert world.turns.requests[-1].approval.answered_by == key_id
+    # The same request with another key of the project is the same request.
+    again = await collect(gateway.runs.RespondToApproval(request, metadata=gateway.metadata))
+    assert again[0].run_id == first[0].run_id

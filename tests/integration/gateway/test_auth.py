@@ -16,12 +16,13 @@ from integration.gateway.world import Gateway, World, eventually
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
 from strata.api.gateway.v1 import admin_service_pb2 as pb
-from strata.gateway.auth.domain import Scope, new_secret
+from strata.gateway.auth.domain import new_secret
 from strata.gateway.auth.of_runs import FOR_RUNS
 from strata.gateway.auth.policy import scopes_of
 from strata.gateway.registry import public_services
 from strata.shared.auth import TokenSigner, generate_key_pair
 from strata.shared.clock import SystemClock
+from strata.shared.scopes import OrganizationScope, Scope, with_included
 
 METHODS = [method for service in public_services() for method in service.methods]
 
@@ -140,14 +141,21 @@ async def test_what_agents_call_counts_for_the_key(world: World) -> None:
 
 async def test_every_public_method_needs_its_scope(world: World) -> None:
     gateway = await world.gateway()
-    secrets = {scope: (await key(gateway, scope))[0] for scope in Scope}
+    secrets: dict[str, str] = {scope: (await key(gateway, scope))[0] for scope in Scope}
+    for of_organization in OrganizationScope:
+        made = await gateway.admin.CreateOrganizationKey(
+            pb.CreateOrganizationKeyRequest(name="k", scopes=[of_organization]),
+            metadata=gateway.as_organization,
+        )
+        secrets[of_organization] = made.secret
     for scope, secret in secrets.items():
         errors = await asyncio.gather(
             *(status(gateway, method, bearer(secret)) for method in METHODS)
         )
         for method, error in zip(METHODS, errors, strict=True):
             denied = error is not None and error.code() is grpc.StatusCode.PERMISSION_DENIED
-            assert denied == (scope not in scopes_of(method)), (method.full_name, scope)
+            allowed = bool(with_included({scope}) & scopes_of(method))
+            assert denied != allowed, (method.full_name, scope)
             if denied:
                 assert reason(error) == "SCOPE_MISSING"
             elif error is not None:
@@ -159,14 +167,15 @@ async def test_every_public_method_needs_its_scope(world: World) -> None:
 def test_every_public_method_has_a_deliberate_scope() -> None:
     table = {method.full_name.removeprefix("strata.api."): scopes_of(method) for method in METHODS}
     assert table["gateway.v1.RunService.SendMessage"] == {Scope.RUN}
-    assert table["gateway.v1.AdminService.CreateApiKey"] == {Scope.ADMIN}
+    assert table["gateway.v1.AdminService.CreateApiKey"] == {Scope.ADMIN, OrganizationScope.ADMIN}
+    assert table["gateway.v1.AdminService.CreateProject"] == {OrganizationScope.ADMIN}
     assert table["core_memory.v1.BlockService.EditBlock"] == {Scope.WRITE}
     assert table["recall.v1.MessageService.SearchMessages"] == {Scope.READ}
     assert table["archival.v1.PassageService.InsertPassages"] == {Scope.WRITE}
-    assert table["tool_execution.v1.ToolService.PutSecret"] == {Scope.ADMIN}
+    assert table["tool_execution.v1.ToolService.PutSecret"] == {Scope.SECRETS}
     assert table["recall.v1.MessageService.SetRetention"] == {Scope.ADMIN}
-    assert table["recall.v1.MessageIndexService.GetIndex"] == {Scope.ADMIN}
-    assert table["archival.v1.PassageIndexService.StartReindex"] == {Scope.ADMIN}
+    assert table["recall.v1.MessageIndexService.GetIndex"] == {OrganizationScope.INSTALLATION}
+    assert table["archival.v1.PassageIndexService.StartReindex"] == {OrganizationScope.INSTALLATION}
     assert table["recall.v1.MessageService.ExportMessages"] == {Scope.READ}
     readers = {name for name, scopes in table.items() if scopes == {Scope.READ}}
     verbs = (

@@ -166,7 +166,7 @@ async def test_a_client_that_leaves_cancels_the_forwarded_call(world: World) -> 
     )
     await anext(aiter(call))
     call.cancel()
-    await asyncio.wait_for(ended.wait(), 10)
+    await asyncio.wait_for(ended.wait(), 60)
 
 
 async def test_a_slow_reader_holds_the_room_back(world: World) -> None:
@@ -205,7 +205,8 @@ async def test_a_deadline_reaches_the_room(world: World) -> None:
         agent_service_pb2.GetAgentRequest(), metadata=gateway.metadata, timeout=20.0
     )
     await eventually(lambda: seen)
-    assert 0 < seen[0] < 20.0
+    # gRPC rounds deadlines up, by some milliseconds.
+    assert 0 < seen[0] < 20.5
     call.cancel()
     seen.clear()
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -213,14 +214,15 @@ async def test_a_deadline_reaches_the_room(world: World) -> None:
             agent_service_pb2.GetAgentRequest(), metadata=gateway.metadata, timeout=1.0
         )
     assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert all(remaining < 1.0 for remaining in seen)
+    assert all(remaining < 1.5 for remaining in seen)
 
 
 async def test_a_room_that_is_not_there_is_told_without_its_address(world: World) -> None:
     gateway = await world.gateway()
     call = gateway.channel.unary_unary("/strata.api.recall.v1.MessageService/GetMessage")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await call(b"", metadata=gateway.metadata, timeout=20)
+        # It waits for the service until shortly before this deadline.
+        await call(b"", metadata=gateway.metadata, timeout=2)
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
     assert reason(raised.value) == "DEPENDENCY_UNAVAILABLE"
     assert "127.0.0.1" not in (raised.value.details() or "")

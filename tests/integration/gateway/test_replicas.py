@@ -7,10 +7,12 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
+import pytest
 
 from integration.gateway.world import (
     Gateway,
@@ -25,7 +27,11 @@ from integration.gateway.world import (
     stored,
 )
 from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import run_follow_service_pb2 as follow_pb
+from strata.api.gateway.v1 import run_follow_service_pb2_grpc as follow_grpc
 from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.embedded.ports import ReservedPort
+from strata.gateway.runs import follow
 
 _ROOTS = [str(Path(__file__).parents[3] / root) for root in ("shared", "services", "gateway")]
 
@@ -63,6 +69,145 @@ async def test_a_run_is_followed_from_another_gateway(world: World) -> None:
     assert (await second.run(run.id)).state == pb.RUN_STATE_COMPLETED
 
 
+async def holder_and_other(world: World, stack: AsyncExitStack) -> tuple[Gateway, Gateway]:
+    """A gateway that others reach, and another one."""
+    port = stack.enter_context(ReservedPort()).number
+    holder = await world.gateway(port=port, reuse_port=True, advertised_host="127.0.0.1")
+    return holder, await world.gateway(poll_s=60)
+
+
+async def test_tokens_come_through_a_gateway_that_does_not_hold_the_run(
+    network_world: World,
+) -> None:
+    world, gate = network_world, Gate()
+    world.turns.script = gate.turn
+    async with AsyncExitStack() as stack:
+        holder, other = await holder_and_other(world, stack)
+        held = holder.send(world.new_agent())
+        seen = []
+        async for response in held:
+            seen.append(response.event)
+            if response.event.HasField("text_delta"):
+                break
+        followed = []
+        async for response in other.stream(seen[0].run_id):
+            followed.append(response.event)
+            if not gate.open.is_set() and len(followed) == 3:
+                # The text came while the turn stands still: nobody read it from the database.
+                assert followed[2].text_snapshot.text == "half"
+                gate.open.set()
+        seen += [response.event async for response in held]
+    assert kinds(followed)[3:] == ["message_stored", "run_finished"]
+    durable = [each for each in seen if each.sequence]
+    assert [each for each in followed if each.sequence] == durable
+
+
+async def test_tokens_of_a_message_that_waits_come_through_the_gateway_it_was_sent_to(
+    network_world: World,
+) -> None:
+    world, gate = network_world, Gate()
+    world.turns.script = gate.turn
+    async with AsyncExitStack() as stack:
+        holder, other = await holder_and_other(world, stack)
+        agent = world.new_agent()
+        active = await holder.start_run(agent)
+        await eventually(lambda: world.turns.requests)
+        told = asyncio.Event()
+
+        async def second(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+            yield started()
+            yield step()
+            yield delta("now", "message-2")
+            await told.wait()
+            yield stored("now", "message-2")
+            yield finished()
+
+        world.turns.script = second
+        waiting = asyncio.create_task(first_text(other.send(agent), told))
+        await eventually(lambda: _count(holder, agent, 2))
+        gate.open.set()
+        assert await waiting == "now"
+        assert (await holder.run(active.id)).state == pb.RUN_STATE_COMPLETED
+
+
+async def _count(gateway: Gateway, agent: str, count: int) -> bool:
+    request = pb.ListRunsRequest(agent_id=agent)
+    found = await gateway.runs.ListRuns(request, metadata=gateway.metadata, timeout=30)
+    return len(found.runs) == count
+
+
+async def first_text(call: Any, told: asyncio.Event) -> str:
+    """Reads a stream to its end; sets the event at the first text, and returns that."""
+    text = ""
+    async for response in call:
+        text = text or response.event.text_delta.text or response.event.text_snapshot.text
+        if text:
+            told.set()
+    return text
+
+
+async def test_a_run_is_followed_although_its_gateway_cannot_be_reached(
+    network_world: World,
+) -> None:
+    world, gate = network_world, Gate()
+    world.turns.script = gate.turn
+    # Nothing listens there.
+    holder = await world.gateway(advertised_host="127.0.0.2", port=_free_port())
+    other = await world.gateway(poll_s=60)
+    run = await holder.start_run(world.new_agent())
+    following = asyncio.create_task(collect(other.stream(run.id)))
+    await eventually(lambda: world.turns.requests)
+    gate.open.set()
+    assert kinds(await following) == [
+        "run_started",
+        "step_started",
+        "message_stored",
+        "run_finished",
+    ]
+
+
+async def test_gateway_that_cannot_be_reached_is_not_asked_again_at_once(
+    network_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, gate = network_world, Gate()
+    world.turns.script = gate.turn
+    monkeypatch.setattr(follow, "_AVOID_S", 600.0)
+    # Nothing listens there.
+    holder = await world.gateway(advertised_host="127.0.0.2", port=_free_port())
+    other = await world.gateway(poll_s=60)
+    servicer: Any = other.room.services[0].servicer
+    peers = servicer._follower._peers
+    asked, ask = [], peers.follow
+
+    def count(*args: Any, **names: Any) -> Any:
+        asked.append(args)
+        return ask(*args, **names)
+
+    monkeypatch.setattr(peers, "follow", count)
+    run = await holder.start_run(world.new_agent())
+    following = asyncio.create_task(collect(other.stream(run.id)))
+    await eventually(lambda: asked)
+    # Whoever asked again at once would do so many times.
+    await asyncio.sleep(0.3)
+    gate.open.set()
+    assert kinds(await following)[-1] == "run_finished"
+    assert len(asked) == 1
+
+
+async def test_clients_find_no_method_to_follow_runs_as_gateways_do(world: World) -> None:
+    gateway = await world.gateway()
+    stub = follow_grpc.RunFollowServiceStub(gateway.channel)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        async for _ in stub.FollowRun(follow_pb.FollowRunRequest(), metadata=gateway.metadata):
+            pass
+    assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+def _free_port() -> int:
+    with ReservedPort() as port:
+        return port.number
+
+
 async def test_a_run_is_cancelled_from_another_gateway(world: World) -> None:
     gate = Gate()
     world.turns.script = gate.turn
@@ -74,6 +219,7 @@ async def test_a_run_is_cancelled_from_another_gateway(world: World) -> None:
     assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
     await eventually(lambda: world.turns.cancelled)
     assert world.turns.cancelled == [run_id]
+    assert world.turns.lost == []
 
 
 async def test_a_request_id_is_known_to_every_gateway(world: World) -> None:
@@ -104,7 +250,7 @@ async def test_a_gateway_that_stops_hands_its_runs_over(world: World) -> None:
     assert kinds(events).count("run_finished") == 1
     assert "step_restarted" in kinds(events)
     sequences = [each.sequence for each in events]
-    assert sequences == sorted(set(sequences))
+    assert sequences == list(range(1, len(events) + 1))
 
 
 async def test_a_frozen_gateway_finds_its_lease_lost_and_stops(world: World) -> None:
@@ -131,18 +277,34 @@ async def test_runs_of_a_killed_gateway_are_taken_over(network_world: World) -> 
     world = network_world
     gate = Gate()
     world.turns.script = gate.turn
-    process, address = await start_process(world, lease_s=1.5)
+    process, address = await start_process(world, lease_s=5)
     try:
         survivor = await world.gateway()
         async with grpc.aio.insecure_channel(address) as channel:
-            doomed = Gateway(survivor.room, channel, survivor.api_key, survivor.stop)
+            doomed = Gateway(
+                survivor.room, channel, survivor.api_key, survivor.organization_key, survivor.stop
+            )
             agent = world.new_agent()
             active = await doomed.start_run(agent)
             waiting = await doomed.start_run(agent)
-            await eventually(lambda: world.turns.requests)
+            seen = []
+            async for response in doomed.stream(active.id):
+                seen.append(response.event)
+                if response.event.HasField("text_delta") or response.event.HasField(
+                    "text_snapshot"
+                ):
+                    break
             process.send_signal(signal.SIGKILL)
             await process.wait()
         events = await collect(survivor.stream(active.id))
+        # What was seen with a sequence is in the log, byte by byte, and nothing is missing there.
+        durable = [each for each in seen if each.sequence]
+        assert len(durable) == 2
+        assert [each.SerializeToString() for each in events[:2]] == [
+            each.SerializeToString() for each in durable
+        ]
+        assert [each.sequence for each in events] == list(range(1, len(events) + 1))
+        assert kinds(events)[3:5] == ["step_restarted", "step_started"]
         assert kinds(events)[-2:] == ["message_stored", "run_finished"]
         run = await survivor.run(active.id)
         assert (run.state, run.attempt) == (pb.RUN_STATE_COMPLETED, 2)
@@ -165,11 +327,13 @@ async def test_a_gateway_process_ends_cleanly_on_sigterm(network_world: World) -
     process, address = await start_process(world, lease_s=60)
     survivor = await world.gateway(lease_s=60)
     async with grpc.aio.insecure_channel(address) as channel:
-        stopped = Gateway(survivor.room, channel, survivor.api_key, survivor.stop)
+        stopped = Gateway(
+            survivor.room, channel, survivor.api_key, survivor.organization_key, survivor.stop
+        )
         run = await stopped.start_run(world.new_agent())
         await eventually(lambda: world.turns.requests)
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 20) == 0
+        assert await asyncio.wait_for(process.wait(), 60) == 0
     assert kinds(await collect(survivor.stream(run.id)))[-1] == "run_finished"
 
 
@@ -206,3 +370,34 @@ async def start_process(world: World, **changes: Any) -> tuple[asyncio.subproces
     line = (await asyncio.wait_for(process.stdout.readline(), 30)).decode()
     assert line.startswith("READY gateway "), line
     return process, line.split()[-1]
+
+
+async def test_only_events_after_the_sequence_come_wherever_a_run_is_followed(
+    network_world: World,
+) -> None:
+    world, gate = network_world, Gate()
+    world.turns.script = gate.turn
+    async with AsyncExitStack() as stack:
+        holder, other = await holder_and_other(world, stack)
+        run = await holder.start_run(world.new_agent())
+        reached = {gateway: asyncio.Event() for gateway in (holder.address, other.address)}
+
+        async def follow(gateway: Gateway, after: int) -> list[int]:
+            events = []
+            async for response in gateway.stream(run.id, after):
+                events.append(response.event)
+                # The follower of the running turn is there: it has its text.
+                reached[gateway.address].set()
+            return [event.sequence for event in events if event.sequence]
+
+        followers = {
+            (gateway.address, after): asyncio.create_task(follow(gateway, after))
+            for gateway in (holder, other)
+            for after in (0, 1, 2, 3, 4, 5, 2**40)
+        }
+        await asyncio.gather(*(each.wait() for each in reached.values()))
+        gate.open.set()
+        for (_, after), following in followers.items():
+            assert await following == list(range(after + 1, 5))
+        for gateway in (holder, other):
+            assert kinds(await collect(gateway.stream(run.id, 2**40))) == []

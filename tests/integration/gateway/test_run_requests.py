@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import grpc
@@ -15,6 +16,7 @@ from integration.gateway.world import Gateway, World, collect, message
 from strata.api.common.v1 import message_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.shared.ids import new_id
+from strata.shared.status import from_rpc_error
 
 AGENT = "agent-01890a5d-ac96-774b-bcce-b302099a8057"
 
@@ -31,7 +33,14 @@ def wrong_requests() -> list[tuple[str, dict[str, Any], str]]:
         ("65 messages", {"messages": [message("x")] * 65}, "messages"),
         ("200,001 characters", {"messages": [message("x" * 200_001)]}, "messages"),
         ("no part", {"messages": [message_pb2.MessageInput()]}, "messages[0].parts"),
-        ("no text", {"messages": [message("")]}, "messages[0].parts[0].text.text"),
+        ("no text", {"messages": [message("")]}, "messages[0].parts"),
+        ("white space", {"messages": [message("x"), message(" \n\u3000")]}, "messages[1].parts"),
+        ("zero-width characters", {"messages": [message("\u200b\u2060")]}, "messages[0].parts"),
+        (
+            "several blank texts",
+            {"messages": [message_pb2.MessageInput(parts=[text(" "), text("\ufeff")])]},
+            "messages[0].parts",
+        ),
         ("NUL", {"messages": [message("a\0b")]}, "messages[0].parts[0].text.text"),
         (
             "a tool's role",
@@ -159,16 +168,6 @@ async def test_runs_are_listed_by_page(world: World) -> None:
         assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_what_is_not_built_says_so(world: World) -> None:
-    gateway = await world.gateway()
-    runs, metadata = gateway.runs, gateway.metadata
-    for call in (runs.ExplainRun(pb.ExplainRunRequest(), metadata=metadata),):
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await call
-        assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
-        assert reason(raised.value) == "NOT_BUILT"
-
-
 async def test_many_clients_lose_nothing(world: World) -> None:
     gateway = await world.gateway()
     agents = [world.new_agent() for _ in range(10)]
@@ -195,3 +194,42 @@ async def test_many_clients_lose_nothing(world: World) -> None:
 async def listed(gateway: Gateway, **fields: Any) -> list[pb.Run]:
     request = pb.ListRunsRequest(page_size=500, **fields)
     return list((await gateway.runs.ListRuns(request, metadata=gateway.metadata)).runs)
+
+
+async def test_a_run_starts_later_and_is_listed_and_cancelled_until_then(world: World) -> None:
+    gateway = await world.gateway()
+    agent_id = world.new_agent()
+    start = {"seconds": int(time.time()) + 3600}
+    run = await gateway.start_run(agent_id, request_id="later", start_time=start)
+    assert run.state == pb.RUN_STATE_QUEUED
+    assert run.not_before_time.seconds == start["seconds"]
+    again = await gateway.start_run(agent_id, request_id="later", start_time=start)
+    assert again.id == run.id
+    other = {"seconds": start["seconds"] + 1}
+    with pytest.raises(Exception, match="request_id was used before"):
+        await gateway.start_run(agent_id, request_id="later", start_time=other)
+    # It holds up nobody, and a plain run says nothing of a time.
+    events = await collect(gateway.send(agent_id))
+    assert events[-1].HasField("run_finished")
+    assert not (await gateway.run(events[0].run_id)).HasField("not_before_time")
+    assert (await gateway.cancel(run.id)).state == pb.RUN_STATE_CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("fields", "violation"),
+    [
+        ({"start_time": {"seconds": 2**62}}, "start_time"),
+        ({"start_time": {"seconds": 32_503_680_000}}, "start_time"),
+        ({"start_time": {}, "on_busy": pb.ON_BUSY_INTERRUPT}, "on_busy"),
+        ({"start_time": {}, "on_busy": pb.ON_BUSY_REJECT}, "on_busy"),
+        ({"start_time": {}, "on_approval": pb.ON_APPROVAL_DENY}, "on_approval"),
+    ],
+)
+async def test_a_start_time_that_cannot_be_kept_is_refused(
+    network_world: World, fields: dict[str, Any], violation: str
+) -> None:
+    gateway = await network_world.gateway()
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await gateway.start_run(network_world.new_agent(), **fields)
+    error = from_rpc_error(raised.value)
+    assert (error.status, error.violations[0].field) == ("INVALID_ARGUMENT", violation)

@@ -14,6 +14,8 @@ from contract.gateway.stores import drop
 from strata.api.agent_loop.v1 import (
     agent_service_pb2,
     agent_service_pb2_grpc,
+    group_service_pb2,
+    group_service_pb2_grpc,
     turn_service_pb2,
     turn_service_pb2_grpc,
 )
@@ -29,7 +31,7 @@ from strata.api.tool_execution.v1 import (
     execution_service_pb2_grpc,
     tool_service_pb2,
 )
-from strata.gateway.bootstrap import LocalProject, ensure_local_project
+from strata.gateway.bootstrap import FirstKey, ensure_local_project, ensure_organization_key
 from strata.gateway.main import build
 from strata.gateway.migrations import MIGRATIONS
 from strata.gateway.settings import GatewaySettings
@@ -46,23 +48,64 @@ Script = Callable[[turn_service_pb2.ExecuteRunRequest], AsyncIterator[run_event_
 
 
 class ScriptedTurns(turn_service_pb2_grpc.TurnServiceServicer):
-    """A `TurnService` that does what the test says; each attempt of a run asks the script."""
+    """A `TurnService` that does what the test says; each attempt of a run asks the script.
+
+    Attributes:
+        cancelled: Runs whose turn was asked to cancel.
+        lost: Runs whose stream broke.
+        on_cancel: What a cancelled turn still does; None lets its stream break.
+    """
 
     def __init__(self) -> None:
         self.requests: list[turn_service_pb2.ExecuteRunRequest] = []
         self.callers: list[Any] = []
         self.cancelled: list[str] = []
+        self.lost: list[str] = []
+        self.on_cancel: Script | None = None
         self.script: Script = reply("Hello!")
 
-    async def ExecuteRun(self, request: Any, context: Any) -> Any:
+    async def ExecuteRun(self, request_iterator: Any, context: Any) -> Any:
+        requests = aiter(request_iterator)
+        request = await anext(requests)
         self.requests.append(request)
         self.callers.append(current().caller)
+        if request.cancel and self.on_cancel is None:
+            raise UnavailableError("No process can settle the turn.")
+        responses: asyncio.Queue[Any] = asyncio.Queue()
+        script = self.on_cancel if request.cancel and self.on_cancel else self.script
+        playing = asyncio.create_task(self._play(script(request), responses))
+        listening = asyncio.create_task(self._listen(requests, request.run_id, playing))
         try:
-            async for event in self.script(request):
-                yield turn_service_pb2.ExecuteRunResponse(event=event)
+            while (response := await responses.get()) is not None:
+                yield response
+            if request.run_id in self.cancelled and self.on_cancel is not None:
+                async for event in self.on_cancel(request):
+                    yield turn_service_pb2.ExecuteRunResponse(event=event)
+            else:
+                await playing
         except (asyncio.CancelledError, GeneratorExit):
-            self.cancelled.append(request.run_id)
-            raise
+            if not playing.cancelled():
+                self.lost.append(request.run_id)
+                raise
+            raise UnavailableError("The process of the turn is gone.") from None
+        finally:
+            listening.cancel()
+            playing.cancel()
+
+    async def _play(self, script: AsyncIterator[Any], responses: asyncio.Queue[Any]) -> None:
+        try:
+            async for said in script:
+                if isinstance(said, run_event_pb2.RunEvent):
+                    said = turn_service_pb2.ExecuteRunResponse(event=said)
+                await responses.put(said)
+        finally:
+            responses.put_nowait(None)
+
+    async def _listen(self, requests: Any, run_id: str, playing: asyncio.Task[None]) -> None:
+        async for request in requests:
+            if request.cancel:
+                self.cancelled.append(run_id)
+                playing.cancel()
 
 
 class KnownAgents(agent_service_pb2_grpc.AgentServiceServicer):
@@ -109,6 +152,25 @@ class KnownAgents(agent_service_pb2_grpc.AgentServiceServicer):
             raise NotFoundError(
                 "No such agent.", reason=Reason.AGENT_NOT_FOUND, metadata={"id": agent_id}
             )
+
+
+class KnownGroups(group_service_pb2_grpc.GroupServiceServicer):
+    """A `GroupService` that knows groups by id."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, group_service_pb2.Group] = {}
+
+    async def GetGroup(self, request: Any, context: Any) -> Any:
+        return group_service_pb2.GetGroupResponse(group=self._known(request.group_id))
+
+    async def DeleteGroup(self, request: Any, context: Any) -> Any:
+        del self.groups[self._known(request.group_id).id]
+        return group_service_pb2.DeleteGroupResponse()
+
+    def _known(self, group_id: str) -> group_service_pb2.Group:
+        if group_id not in self.groups:
+            raise NotFoundError("No such group.", reason=Reason.GROUP_NOT_FOUND)
+        return self.groups[group_id]
 
 
 class KnownTools(execution_service_pb2_grpc.ExecutionServiceServicer):
@@ -200,17 +262,22 @@ def reply(text: str) -> Script:
 
 @dataclass
 class Gateway:
-    """A running gateway and a key for it."""
+    """A running gateway, a project key for it and an organisation key."""
 
     room: Room
     channel: Any
     api_key: str
+    organization_key: str
     stop: Callable[[], Awaitable[None]]
     address: str = ""
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         return (("authorization", f"Bearer {self.api_key}"),)
+
+    @property
+    def as_organization(self) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self.organization_key}"),)
 
     @property
     def runs(self) -> run_service_pb2_grpc.RunServiceStub:
@@ -285,9 +352,11 @@ class World:
     transport: str
     urls: Any
     private_key: str
-    local: LocalProject | None = None
+    organization: FirstKey | None = None
+    local: FirstKey | None = None
     turns: ScriptedTurns = field(default_factory=ScriptedTurns)
     agents: KnownAgents = field(default_factory=KnownAgents)
+    groups: KnownGroups = field(default_factory=KnownGroups)
     tools: KnownTools = field(default_factory=KnownTools)
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     targets: dict[str, str] = field(default_factory=dict)
@@ -333,6 +402,11 @@ class World:
                         agent_service_pb2_grpc.add_AgentServiceServicer_to_server,
                         self.agents,
                     ),
+                    Service(
+                        "strata.api.agent_loop.v1.GroupService",
+                        group_service_pb2_grpc.add_GroupServiceServicer_to_server,
+                        self.groups,
+                    ),
                 ],
             ),
             Room(
@@ -358,7 +432,8 @@ class World:
         ]
 
     async def start(self) -> None:
-        self.local = await ensure_local_project(self.settings())
+        self.organization = await ensure_organization_key(self.settings())
+        self.local = await ensure_local_project(self.settings(), self.organization.secret)
         if self.transport == "inprocess":
             return
         for room in self.rooms():
@@ -375,6 +450,7 @@ class World:
     async def gateway(self, **changes: Any) -> Gateway:
         """Starts a gateway; it ends with the test."""
         assert self.local is not None
+        assert self.organization is not None
         settings = self.settings(**changes)
         stack = AsyncExitStack()
         await self.stack.enter_async_context(stack)
@@ -393,7 +469,8 @@ class World:
             await stack.enter_async_context(BackgroundTasks(room))
             network.register(room, settings)
             channel, address = network.raw_channel("gateway"), ""
-        return Gateway(room, channel, self.local.api_key, stack.aclose, address)
+        keys = (self.local.secret, self.organization.secret)
+        return Gateway(room, channel, *keys, stack.aclose, address)
 
 
 def _builder(room: Room) -> Any:

@@ -47,7 +47,7 @@ async def test_rooms_are_wired_in_any_order(
             waiting = asyncio.ensure_future(network.channel("behind").channel_ready())
             await asyncio.sleep(0)
             network.register(room_of({"Whose": whose}, "behind"))
-            await asyncio.wait_for(waiting, 5)
+            await asyncio.wait_for(waiting, 60)
             assert await ask(b"") == b"project-1 via inprocess:behind"
         with pytest.raises(ValueError, match="registered already"):
             network.register(room_of({}, "behind"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -113,12 +112,12 @@ async def probe() -> AsyncIterator[Callable[[str], Health]]:
 async def test_a_running_call_ends_well_and_everything_is_closed_in_reverse(
     spawn: Spawn, factory: ChannelFactory, caller: Caller, probe: Callable[[str], Health]
 ) -> None:
-    process = await spawn(drain_s=1.5)
+    process = await spawn(drain_s=5)
     address = await ready(process)
     health, wait = probe(address), waiting(factory, address)
     assert await health.news() == "SERVING"
     with use(RequestContext(caller=caller)):
-        call = asyncio.ensure_future(wait(b"2000"))
+        call = asyncio.ensure_future(wait(b"6000"))
         await until_called(wait)
         process.send_signal(signal.SIGTERM)
         # Draining: balancers are told, calls are still taken.
@@ -160,14 +159,14 @@ async def test_what_the_start_has_made_is_not_walked_for_garbage(
 async def test_a_second_signal_cuts_drain_and_grace_short(
     spawn: Spawn, factory: ChannelFactory, caller: Caller, probe: Callable[[str], Health]
 ) -> None:
-    process = await spawn(drain_s=60)
+    # Longer than the limit of a test.
+    process = await spawn(drain_s=600)
     address = await ready(process)
     health, wait = probe(address), waiting(factory, address)
     assert await health.news() == "SERVING"
     with use(RequestContext(caller=caller)):
         call = asyncio.ensure_future(wait(b"60000"))
         await until_called(wait)
-        started = time.monotonic()
         process.send_signal(signal.SIGINT)
         # Two signals that are sent before the first is taken are one.
         assert await health.news() == "NOT_SERVING"
@@ -177,7 +176,6 @@ async def test_a_second_signal_cuts_drain_and_grace_short(
         with pytest.raises(StrataError):
             await call
     assert code == 0, err
-    assert time.monotonic() - started < 20
     assert out[-1] == "closed store"
 
 

@@ -60,6 +60,7 @@ async def test_health_and_reflection_need_no_credentials_and_know_the_services(
         assert names == {
             "strata.testing.Raw",
             "grpc.health.v1.Health",
+            "grpc.reflection.v1.ServerReflection",
             "grpc.reflection.v1alpha.ServerReflection",
         }
 
@@ -149,7 +150,7 @@ async def test_other_protocols_and_silent_connections_do_no_harm(
     opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(50)]
     reader, writer = opened[0]
     writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    await asyncio.wait_for(reader.read(), 10)
+    await asyncio.wait_for(reader.read(), 60)
     with use(RequestContext(caller=caller)):
         assert await factory.channel(server.address).unary_unary(f"{PATH}/Echo")(b"x") == b"x"
     for _, each in opened:

@@ -73,7 +73,7 @@ class Worker:
     ) -> RunResult:
         assert self._process.stdin is not None
         fields.setdefault("limits", {})
-        fields["limits"] = {"wall_seconds": 8.0, **fields["limits"]}
+        fields["limits"] = {"wall_seconds": 60.0, **fields["limits"]}
         call = {"source": source, "function": function, **fields}
         call["arguments_json"] = json.dumps(arguments or {})
         self._process.stdin.write(json.dumps(call) + "\n")

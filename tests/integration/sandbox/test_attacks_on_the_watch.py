@@ -191,7 +191,7 @@ def test_a_call_does_not_outlive_a_service_that_is_killed(restricted: bool) -> N
     process.wait()
     process.stdin.close()
     process.stdout.close()
-    _, left = psutil.wait_procs(family, timeout=10)
+    _, left = psutil.wait_procs(family, timeout=60)
     for each in left:
         each.kill()
     assert left == []

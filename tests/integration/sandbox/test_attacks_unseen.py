@@ -49,7 +49,7 @@ MORE = {
     },
 }  # fmt: skip
 # Not dangerous: harmless ones of the lists above that a table may name for libraries.
-HARMLESS = {"inotify_init", "signalfd"}
+HARMLESS = {"signalfd"}
 
 
 def all_stopped(found: dict[str, Any]) -> None:
@@ -78,7 +78,7 @@ def test_the_calls_of_32_bit_programs_end_the_process(jail: Worker) -> None:
     import mmap
     def f():
         code = bytes.fromhex("b814000000cd80c3")
-        page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+        page = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
         page.write(code)
         return ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
     """

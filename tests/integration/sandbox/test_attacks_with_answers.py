@@ -36,7 +36,7 @@ from strata.tool_execution.domain.sandbox import MIB, Isolation, RunStatus
 def test_every_end_has_a_clear_status(
     jail: Worker, body: str, status: RunStatus | None, words: str
 ) -> None:
-    limits = {"memory_bytes": 150 * MIB, "wall_seconds": 1.5 if status is None else 8.0}
+    limits = {"memory_bytes": 150 * MIB, "wall_seconds": 1.5 if status is None else 50.0}
     result = jail.run(source(f"def f():\n    {body}\n"), limits=limits)
     if status is None:
         # Without a limit of depth: whichever other it meets first.

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -144,6 +145,32 @@ def _jails() -> set[int]:
         for each in psutil.process_iter(["cmdline"])
         if any("program import server" in part for part in each.info["cmdline"] or ())
     }
+
+
+async def test_calls_that_succeed_are_logged_as_such(
+    runner: Runner, stub: pb_grpc.SandboxServiceStub, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def answerer(question: str) -> str:
+        return json.dumps({"n": 0, "large": ""})
+
+    logged: list[str] = []
+
+    def codes() -> Counter[str]:
+        logged.extend(capfd.readouterr().err.splitlines())
+        entries = [json.loads(line) for line in logged if '"event": "rpc"' in line]
+        return Counter(
+            f"{each['method'].rpartition('/')[2]} {each['code']}"
+            for each in entries
+            if each["method"].endswith("Code")
+        )
+
+    with runner.started(STRATA_TOOL_RUNNER_LOG_LEVEL="DEBUG"):
+        sandbox = await connected(stub)
+        for _ in range(20):
+            assert (await sandbox.run(ADD)).status is RunStatus.OK
+            await sandbox.run(replace(ASK, answerer=answerer))
+        await until(lambda: codes().total() == 40)
+    assert codes() == {"RunCode OK": 20, "RunAskingCode OK": 20}
 
 
 async def test_what_is_asked_and_answered_goes_through_whole(
@@ -353,3 +380,38 @@ async def test_nobody_without_a_token_is_served(
                 async for _ in stranger.RunCode(run_to_proto(ADD)):
                     pass
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+class LastSteps(pb_grpc.SandboxServiceServicer):
+    """A runner that has something left to do after its answer, and keeps what was cut off."""
+
+    def __init__(self) -> None:
+        self.ends: list[str] = []
+
+    async def RunCode(self, request: Any, context: Any) -> AsyncIterator[pb.RunCodeResponse]:
+        try:
+            yield pb.RunCodeResponse(status="ok", value_json="3")
+            await asyncio.sleep(0.2)
+        except BaseException as error:
+            self.ends.append(repr(error))
+            raise
+        self.ends.append("OK")
+
+
+async def test_call_that_has_ended_is_not_cut_off_in_its_last_step() -> None:
+    """The runner would log it as CANCELLED."""
+    server, servicer = grpc.aio.server(), LastSteps()
+    pb_grpc.add_SandboxServiceServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            sandbox = RemoteSandbox(pb_grpc.SandboxServiceStub(channel), Isolation.NAMESPACES)
+            for _ in range(3):
+                await sandbox.run(ADD)
+            async with asyncio.timeout(30):
+                while len(servicer.ends) < 3:
+                    await asyncio.sleep(0.01)
+    finally:
+        await server.stop(None)
+    assert servicer.ends == ["OK"] * 3

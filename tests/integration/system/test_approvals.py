@@ -158,7 +158,10 @@ async def test_an_answer_for_an_agent_that_is_gone_says_so(world: World) -> None
     agent = await world.make_agent(tool_rules=[GATE])
     world.model.script(call("memory_insert", INSERT))
     asked = asked_in(await world.send(agent, "I like rowing."))
+    pending = run_pb.ListApprovalsRequest(agent_id=agent.id)
+    assert len((await world.runs.ListApprovals(pending)).approvals) == 1
     await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
+    assert (await world.runs.ListApprovals(pending)).approvals == []
     with pytest.raises(NotFoundError) as raised:
         await respond(world, asked, approve=True)
     assert raised.value.reason is Reason.AGENT_NOT_FOUND

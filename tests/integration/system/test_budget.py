@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 
@@ -9,10 +10,9 @@ import asyncpg
 import pytest
 
 from doubles.script import Call, Reply, say
-from metering import Cost
+from metering import Cost, wait_for_following_events
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.common.v1 import run_event_pb2 as event_pb
-from strata.gateway.runs import live
 from world import Ran, World, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -20,8 +20,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 SQL_PLAIN = 15
 SQL_PER_TOOL_STEP = 10
 COMMITS_PER_STEP = 3
-COMMITS_OF_THE_RUN = 1
-"""The gateway's own: the run and its lease."""
+COMMITS_OF_THE_RUN = 2
+"""The gateway's own: the run and its lease; its first step, which is shown before the reply."""
+LOG_WRITES_OF_CALLS = 10
+"""The first step; each of three calls that starts and ends, if none fall together; the second
+step; and what is between.
+"""
 
 _COPY = """
     INSERT INTO recall.messages (
@@ -42,11 +46,8 @@ _COUNT = "UPDATE recall.windows SET message_count = message_count + $2 WHERE con
 
 
 @pytest.fixture(autouse=True)
-def turns_of_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine: what a turn of more than a second reports is stored before its end,
-    too, and that is not what is counted here.
-    """
-    monkeypatch.setattr(live, "_REPORT_DELAY_S", 60.0)
+def costs_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for_following_events(monkeypatch)
 
 
 def internal_calls(steps: int, *, memory_changed: bool) -> int:
@@ -65,9 +66,14 @@ async def grow(world: World, agent: agent_pb.Agent, count: int) -> None:
 
 
 async def plain_turn(world: World, agent: agent_pb.Agent) -> Cost:
-    world.model.script(say("Good to hear."))
+    """A reply without calls that goes on when its step is shown, which was stored by then."""
+    shown = asyncio.Event()
+    world.model.script(Reply("Good to hear, indeed.", piece=1, held=shown))
     async with world.measure() as cost:
-        ran = await world.send(agent, "I am well.")
+        stream = world.begin(agent, "I am well.")
+        await stream.until("step_started")
+        shown.set()
+        ran = await stream.rest()
     assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
     return cost
 
@@ -107,10 +113,11 @@ async def test_plain_turn_is_within_budget(world: World) -> None:
     assert cost.sql <= SQL_PLAIN, cost
     assert cost.internal.total() <= internal_calls(1, memory_changed=False), cost
     assert cost.internal == Counter(
-        ("ExecuteRun", "Compile", "BeginTurn", "ResolveTools", "CommitStep")
+        ("ExecuteRun", "Compile", "BeginTurn", "ResolveTools", "GetAgentStats", "CommitStep")
     ), cost
     assert cost.writes <= COMMITS_PER_STEP + COMMITS_OF_THE_RUN, cost
-    assert cost.commits == Counter({"gateway": 2, "recall": 2}), cost
+    # An event with a sequence is stored before it is shown: one commit more than without that.
+    assert cost.commits == Counter({"gateway": 3, "recall": 2}), cost
 
 
 async def test_turn_with_three_calls_in_one_reply_is_within_budget(world: World) -> None:
@@ -139,7 +146,10 @@ async def test_commits_of_a_tool_turn_are_within_budget(world: World) -> None:
     # What a tool writes is its own affair, as are the calls that it makes.
     of_tools = cost.commits["core-memory"] + cost.commits["archival"]
     assert of_tools == 2, cost
-    assert cost.writes - of_tools <= 2 * COMMITS_PER_STEP + COMMITS_OF_THE_RUN, cost
+    # Calls start and end at moments of their own; what is shown of that is stored as it comes.
+    shown = log_writes(cost)
+    assert cost.writes - of_tools - shown <= 2 * COMMITS_PER_STEP + 1, cost
+    assert shown <= LOG_WRITES_OF_CALLS, cost
 
 
 async def test_a_turn_costs_the_same_at_10_and_at_10_000_messages(world: World) -> None:
@@ -167,6 +177,8 @@ async def test_counts_in_the_prompt_are_true_with_a_long_history(world: World) -
 
     stored = await world.system_message(agent)
     assert "- 10000 previous messages between you and the user are stored in recall" in stored
+    await plain_turn(world, agent)
+    stored = await world.system_message(agent)
     assert "- 1 total memories you created are stored in archival memory" in stored
     assert len(world.model.requests[-1].body["messages"]) < 10
 

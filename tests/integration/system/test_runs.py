@@ -232,7 +232,7 @@ async def test_follower_in_mid_reply_gets_the_text_so_far_and_the_rest(world: Wo
     world.model.script(slowly(held=go_on))
     call = world.begin(agent, "Tell me all.")
     await call.until("text_delta")
-    seen = call.events[-1].sequence
+    seen = max(event.sequence for event in call.events)
 
     request = run_pb.StreamRunRequest(run_id=call.run_id, after_sequence=seen)
     follower = Stream(world.runs.StreamRun(request))
@@ -326,12 +326,32 @@ async def test_agent_deleted_in_mid_run_leaves_nothing_behind(world: World) -> N
     go_on.set()
 
     ran = await stream.rest()
-    assert ran.finished.error.reason in {"AGENT_NOT_FOUND", "WINDOW_NOT_FOUND"}
-    assert (await world.run(ran.run_id)).state == run_pb.RUN_STATE_FAILED
+    assert ran.finished.stop_reason == event_pb.STOP_REASON_CANCELLED
+    assert (await world.run(ran.run_id)).state == run_pb.RUN_STATE_CANCELLED
     assert await world.log(agent) == []
     with pytest.raises(NotFoundError) as caught:
         await world.send(agent, "Are you there?")
     assert caught.value.reason is Reason.AGENT_NOT_FOUND
+
+
+async def test_runs_queued_for_a_deleted_agent_are_cancelled_and_ask_nothing(world: World) -> None:
+    agent = await world.make_agent()
+    go_on = asyncio.Event()
+    world.model.script(slowly(held=go_on))
+    stream = world.begin(agent, "First.")
+    await stream.until("text_delta")
+    start = run_pb.StartRunRequest(agent_id=agent.id, messages=[user("Second.")])
+    queued = [(await world.runs.StartRun(start)).run.id for _ in range(3)]
+
+    await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
+
+    # The model's reply is still held: nothing but the deletion ends these runs.
+    for run_id in (stream.run_id, *queued):
+        ended = await world.follow(run_id)
+        assert ended.finished.stop_reason == event_pb.STOP_REASON_CANCELLED
+        assert not ended.finished.HasField("error")
+    go_on.set()
+    assert len(world.model.requests) == 1
 
 
 async def test_shared_block_is_seen_by_both_agents(world: World) -> None:

@@ -11,10 +11,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from doubles.script import Call, Reply, call, say
-from strata.agent_loop.domain.agents import AgentType
 from strata.agent_loop.prompts.base import base_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.shared.agent_types import AgentType
 from world import World, roles
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -157,7 +157,7 @@ include line number prefixes in your memory edit tool calls.
 - 0 previous messages between you and the user are stored in recall memory (use tools to access \
 them)
 - 2 total memories you created are stored in archival memory (use tools to access them)
-- Available archival memory tags: boat, sea
+- Available archival memory tags: sea, boat
 </memory_metadata>"""
 
 BLOCKS = [

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from integration.agent_loop.world import World, open_world
-from mcp_support import Mcp
+from mcp_support import Mcp, open_folder
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
@@ -153,10 +153,11 @@ async def tools(world: World) -> Tools:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def mcp(world: World, tmp_path: Path) -> AsyncIterator[Mcp]:
+async def mcp(world: World) -> AsyncIterator[Mcp]:
     """A project whose MCP servers are removed after the test."""
-    each = Mcp(world, tmp_path)
-    yield each
-    for server_id in each.added:
-        with contextlib.suppress(NotFoundError):
-            await each.remove(server_id)
+    with open_folder() as folder:
+        each = Mcp(world, folder)
+        yield each
+        for server_id in each.added:
+            with contextlib.suppress(NotFoundError):
+                await each.remove(server_id)

@@ -15,7 +15,7 @@ from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
 from strata.shared.context import Caller, RequestContext, use
-from strata.shared.errors import InvalidArgumentError, UnimplementedError
+from strata.shared.errors import InvalidArgumentError, UnimplementedError, WrongSettingError
 from strata.shared.secrets import Envelope, generate_master_key, open_envelope
 from strata.shared.web.guard import Guard
 from strata.tool_execution.custom.executor import SandboxRunner
@@ -156,7 +156,7 @@ async def _send_a_secret() -> None:
     "bad", [{"egress_hosts": ("10.0.0.1",)}, {"egress_private_networks": ("x",)}]
 )
 async def test_settings_that_mean_nothing_are_refused(bad: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(bad))):
+    with pytest.raises(WrongSettingError, match=next(iter(bad)).upper()):
         ToolExecutionSettings(**bad)
 
 

@@ -9,6 +9,7 @@ import pytest
 from integration.tool_execution.conftest import Tools
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.api.archival.v1 import passage_service_pb2_grpc as pb_grpc
+from strata.api.common.v1.message_pb2 import TOOL_STATUS_FAILED
 from strata.shared.errors import InvalidArgumentError
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -54,3 +55,48 @@ async def test_a_message_need_not_be_named_but_must_be_one(tools: Tools) -> None
     with pytest.raises(InvalidArgumentError) as refused:
         await tools.call("archival_memory_insert", content="Something else.")
     assert [each.field for each in refused.value.violations] == ["message_id"]
+
+
+async def test_a_refusal_names_the_arguments_of_the_tool(tools: Tools) -> None:
+    backwards = {"query": "x", "start_date": "2026-02-01", "end_date": "2026-01-01"}
+    for name, arguments, says in (
+        ("archival_memory_insert", {"content": "  "}, "'content' must not be blank"),
+        ("archival_memory_search", {"query": " "}, "'query' must not be blank"),
+        ("conversation_search", {"query": "\u200b"}, "'query' must not be blank"),
+        ("conversation_search", backwards, "'end_date' must be after start_date"),
+    ):
+        (refused,) = await tools.run((name, arguments))
+        told = json.loads(refused.tool_return.content)
+        assert told["status"] == "Failed"
+        assert told["message"] == f"Invalid arguments for {name}: {says}."
+
+
+async def test_empty_optional_arguments_count_as_left_out(tools: Tools) -> None:
+    await tools.call("archival_memory_insert", content=GREEN)
+    found = await tools.call(
+        "archival_memory_search",
+        query="favourite colour",
+        tags=[],
+        tag_match_mode="",
+        top_k=0,
+        start_datetime="",
+        end_datetime="",
+    )
+    assert "green" in found
+
+
+@pytest.mark.parametrize("tag", ["two\nlines", "two\u2028lines", "x" * 129])
+async def test_tag_that_cannot_be_stored_is_an_error_of_the_argument_tags(
+    tools: Tools, tag: str
+) -> None:
+    (refused,) = await tools.run(
+        ("archival_memory_insert", {"content": GREEN, "tags": ["taste", tag]})
+    )
+    assert refused.tool_return.status == TOOL_STATUS_FAILED
+    assert not refused.archival_changed
+    said = refused.tool_return.content
+    assert "tags" in said
+    assert "1 to 128 characters" in said
+    assert "new_passages" not in said
+    assert "passages[" not in said
+    assert "colour" not in await tools.call("archival_memory_search", query="favourite colour")

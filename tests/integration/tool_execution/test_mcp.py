@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import sys
 from typing import Any
 
 import pytest
 
+from cut_proxy import CutProxy
 from doubles import mcp_sdk_server
 from doubles.script import Call, Reply, say
 from mcp_support import (
@@ -17,6 +17,7 @@ from mcp_support import (
     Mcp,
     alive,
     names,
+    python_with_packages,
     serving_http,
     tool,
     until,
@@ -87,20 +88,22 @@ async def test_a_server_that_hangs_holds_nobody_else(mcp: Mcp) -> None:
         "slow", tool("hang"), tool("echo"), call_timeout_seconds=1, max_concurrent_calls=1
     )
     await mcp.program("quick", tool("echo"))
-    hanging = [asyncio.create_task(mcp.refused("slow__hang")) for _ in range(2)]
+    hanging = [asyncio.create_task(mcp.finish("slow__hang")) for _ in range(2)]
     for number in range(3):
         assert json.loads(await mcp.run("quick__echo", number=number)) == {"number": number}
     assert not all(task.done() for task in hanging)
-    said = sorted(await asyncio.gather(*hanging))
-    # One was sent; the other never got the only slot.
-    assert "the outcome is unknown" in said[1]
-    assert "was not run" in said[0] or "the outcome is unknown" in said[0]
+    returns = [each.tool_return for each in await asyncio.gather(*hanging)]
+    # One was sent; the other never got the only slot, or late.
+    assert message_pb2.TOOL_STATUS_UNKNOWN in [each.status for each in returns]
+    for each in returns:
+        sent = each.status == message_pb2.TOOL_STATUS_UNKNOWN
+        assert ("the outcome is unknown" if sent else "was not run") in each.content
     assert json.loads(await mcp.run("slow__echo", well="again")) == {"well": "again"}
 
 
 async def test_a_server_that_dies_in_a_call_leaves_the_outcome_open(mcp: Mcp) -> None:
     await mcp.program("mortal", tool("die"), tool("echo"))
-    said = await mcp.refused("mortal__die")
+    said = await mcp.unknown("mortal__die")
     assert "the outcome is unknown" in said
     assert "the program ended with exit code 3; the program said: out of cheese" in said
     assert json.loads(await mcp.run("mortal__echo", n=1)) == {"n": 1}
@@ -173,7 +176,7 @@ async def test_a_change_that_was_not_read_yet_is_seen_when_the_server_is_met_aga
 ) -> None:
     _, listed = await mcp.program("pets", tool("feed", "Feeds."), tool("die"))
     listed.write(tool("feed", "Feeds otherwise."), tool("die"))
-    await mcp.refused("pets__die")
+    await mcp.unknown("pets__die")
     assert "another way than when it was approved" in await mcp.refused("pets__feed")
     assert await mcp.offered("pets__feed") == []
 
@@ -211,7 +214,8 @@ async def test_no_process_is_left(mcp: Mcp) -> None:
 
 async def test_the_sdk_of_python_over_stdio(mcp: Mcp) -> None:
     program = str(DOUBLES / "mcp_sdk_server.py")
-    server = await mcp.add("sums", command=[sys.executable, program, "stdio"])
+    python, variables = python_with_packages()
+    server = await mcp.add("sums", command=[python, program, "stdio"], environment=variables)
     assert names(server.tools) == ["sums__add", "sums__shout"], server.error
     assert await mcp.run("sums__add", a=2, b=3) == {"result": 5}
     assert "Error executing tool shout" in await mcp.refused("sums__shout", words="")
@@ -240,6 +244,49 @@ async def test_the_sdk_of_python_over_http(mcp: Mcp, kind: str) -> None:
         assert names(added.tools) == ["sums__add", "sums__shout"], added.error
         assert await mcp.run("sums__add", a=2) == {"result": 3}
         assert set(seen) == {b"Bearer a long token"}
+        await mcp.remove(added.id)
+
+
+@pytest.mark.parametrize("kind", ["streamable", "sse"])
+async def test_an_answer_over_http_that_is_lost_leaves_the_outcome_open(
+    mcp: Mcp, kind: str
+) -> None:
+    server = mcp_sdk_server.server
+    streamable = kind == "streamable"
+    app = server.streamable_http_app() if streamable else server.sse_app()
+    async with serving_http(app) as root, CutProxy(root.removeprefix("http://")) as proxy:
+        added = await mcp.add(
+            "sums",
+            url=f"http://{proxy.address}/{'mcp' if streamable else 'sse'}",
+            transport=pb.MCP_TRANSPORT_STREAMABLE_HTTP if streamable else pb.MCP_TRANSPORT_SSE,
+            call_timeout_seconds=3,
+        )
+        assert await mcp.run("sums__add", a=2) == {"result": 3}
+        proxy.mode, proxy.after_loss = "lose", "refuse"
+        assert "the outcome is unknown" in await mcp.unknown("sums__add", a=3)
+        assert proxy.lost == 1
+        # Now it cannot be reached, so nothing is sent.
+        proxy.cut()
+        assert "was not run" in await mcp.refused("sums__add", a=4)
+        proxy.mode = "pass"
+        await mcp.remove(added.id)
+
+
+async def test_an_error_of_http_in_a_call_leaves_the_outcome_open(mcp: Mcp) -> None:
+    app = mcp_sdk_server.server.streamable_http_app()
+    broken = False
+
+    async def behind_a_gateway(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or not broken:
+            await app(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 502, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with serving_http(behind_a_gateway) as root:
+        added = await mcp.add("sums", url=f"{root}/mcp", transport=pb.MCP_TRANSPORT_STREAMABLE_HTTP)
+        broken = True
+        assert "the outcome is unknown" in await mcp.unknown("sums__add", a=3)
         await mcp.remove(added.id)
 
 
@@ -379,3 +426,13 @@ async def test_a_name_that_another_tool_has_is_not_taken_from_it(mcp: Mcp) -> No
     assert "taken" in server.quarantined_tools["echo"]
     found = await mcp.registry.GetTool(registry_pb.GetToolRequest(name="pets__echo"))
     assert found.tool.description == "Mine."
+
+
+async def test_secret_is_redacted_before_a_failure_is_cut(mcp: Mcp) -> None:
+    """The failure's text is cut within the secret."""
+    secret = "k3y-0123456789-abcdefghij"
+    await mcp.secret("TOKEN_OF_OWLS", secret)
+    await mcp.program("owls", tool("fail"), environment_secrets={"OWL_TOKEN": "TOKEN_OF_OWLS"})
+    for before in range(3_930, 4_005, 3):
+        shown = await mcp.refused("owls__fail", name="OWL_TOKEN", before=before)
+        assert secret[:4] not in shown.replace("TOKEN_OF_OWLS", "")

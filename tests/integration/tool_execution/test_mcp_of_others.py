@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ import psutil
 import pytest
 
 from doubles.script import Call, Reply, say
-from mcp_support import Mcp, names, until
+from mcp_support import Mcp, names, python_with_packages, until
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -75,8 +74,9 @@ def programs(command: str) -> list[psutil.Process]:
 
 
 async def test_a_server_of_python_tells_the_time(mcp: Mcp) -> None:
-    command = [sys.executable, "-m", "mcp_server_time", "--local-timezone", "Europe/Vienna"]
-    server = await mcp.add("clock", command=command)
+    python, variables = python_with_packages()
+    command = [python, "-m", "mcp_server_time", "--local-timezone", "Europe/Vienna"]
+    server = await mcp.add("clock", command=command, environment=variables)
     assert names(server.tools) == ["clock__convert_time", "clock__get_current_time"], server.error
     told = await mcp.run(
         "clock__convert_time",
@@ -87,10 +87,11 @@ async def test_a_server_of_python_tells_the_time(mcp: Mcp) -> None:
     assert told["target"]["timezone"] == "Asia/Tokyo"
     assert told["time_difference"] in ("+7.0h", "+8.0h")
     assert "Invalid timezone" in await mcp.refused("clock__get_current_time", timezone="Asia/No")
-    # It ends between two calls, and is there again for the second.
+    # It ends between two calls, and is there again for the second. As long as the process exists,
+    # if only for a thread that has not ended, a request may still reach it.
     [process] = programs("mcp_server_time")
     process.kill()
-    await until(lambda: not programs("mcp_server_time"))
+    await until(lambda: not psutil.pid_exists(process.pid))
     assert (await mcp.run("clock__get_current_time", timezone="UTC"))["timezone"] == "UTC"
 
 
@@ -137,7 +138,7 @@ async def several(mcp: Mcp) -> None:
     assert "is 5" in await mcp.run("every__get-sum", a=2, b=3)
     weather = await mcp.run("every__get-structured-content", location="Chicago")
     assert weather == {"temperature": 36, "conditions": "Light rain / drizzle", "humidity": 82}
-    assert "[image, image/png" in await mcp.run("every__get-tiny-image")
+    assert "[image 1: image/png, " in await mcp.run("every__get-tiny-image")
     links = await mcp.run("every__get-resource-links", count=2)
     assert links.count("not read]") == 2
     read = await mcp.run("every__get-resource-reference", resourceType="Text", resourceId=1)
@@ -150,7 +151,8 @@ async def several(mcp: Mcp) -> None:
 
 @needs_node
 async def test_an_agent_uses_servers_of_both(mcp: Mcp) -> None:
-    await mcp.add("clock", command=[sys.executable, "-m", "mcp_server_time"])
+    python, variables = python_with_packages()
+    await mcp.add("clock", command=[python, "-m", "mcp_server_time"], environment=variables)
     await mcp.add("every", command=everything("stdio"))
     agent = await mcp.world.make_agent(tools=["clock__get_current_time", "every__get-sum"])
     mcp.world.model.script(

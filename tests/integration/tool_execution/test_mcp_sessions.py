@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-import sys
+import os
+import signal
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from mcp_support import DOUBLES, alive, serving_http, tool, until
+from mcp_support import alive, open_folder, program_command, serving_http, tool, until
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.errors import FailedPreconditionError, Reason
 from strata.shared.web.errors import ForbiddenUrlError
@@ -25,6 +28,7 @@ from strata.tool_execution.domain.tools import (
     Effect,
     McpOrigin,
     OwnDefinition,
+    ReturnStatus,
     Tool,
     ToolError,
     ToolType,
@@ -32,6 +36,12 @@ from strata.tool_execution.domain.tools import (
 from strata.tool_execution.mcp.errors import ConnectError
 from strata.tool_execution.mcp.manager import ManagerLimits, McpManager
 from strata.tool_execution.mcp.opening import Way
+from strata.tool_execution.mcp.program_user import (
+    PROGRAM_UID,
+    PROGRAM_UIDS,
+    ProgramUsers,
+    open_program_users,
+)
 
 ANYTHING = {"type": "object", "properties": {}, "required": [], "additionalProperties": True}
 
@@ -44,6 +54,10 @@ def way(**fields: Any) -> Way:
     guard = Guard(nobody, private_networks=["127.0.0.0/8"], ports=range(1, 65_536))
     known = {"programs": True, "admission": guard, "message_bytes": 100_000, "connect_s": 5.0}
     return Way(**{**known, "ssl_context": httpx2.create_ssl_context(), **fields})
+
+
+def program_users(stack: AsyncExitStack) -> ProgramUsers | None:
+    return open_program_users(PROGRAM_UID, PROGRAM_UIDS, None, stack)
 
 
 @dataclass
@@ -79,12 +93,12 @@ class Sessions:
             way(**allowed),
             limits,
         )
-        self._folder = folder
+        self.folder = folder
 
     def program(self, name: str, *tools: Any) -> str:
-        listed = self._folder / f"{name}.json"
+        listed = self.folder / f"{name}.json"
         listed.write_text(json.dumps(tools))
-        command = (sys.executable, "-I", "-S", str(DOUBLES / "mcp_program.py"), str(listed))
+        command = (*program_command(), str(listed))
         self.kept.servers[name] = McpServer(name, name, Transport.STDIO, command)
         return name
 
@@ -98,11 +112,16 @@ class Sessions:
 
 
 @pytest_asyncio.fixture
-async def sessions(tmp_path: Path) -> AsyncIterator[Sessions]:
-    each = Sessions(tmp_path, ManagerLimits(connections=2, idle_s=0.0, call_s=20.0))
-    with use(RequestContext(caller=Caller("org", "project-1", "key"))):
-        yield each
-        await each.manager.close()
+async def sessions() -> AsyncIterator[Sessions]:
+    async with AsyncExitStack() as stack:
+        each = Sessions(
+            stack.enter_context(open_folder()),
+            ManagerLimits(connections=2, idle_s=0.0, call_s=20.0),
+            program_users=program_users(stack),
+        )
+        with use(RequestContext(caller=Caller("org", "project-1", "key"))):
+            yield each
+            await each.manager.close()
 
 
 async def test_programs_are_only_started_where_the_operator_says_so(tmp_path: Path) -> None:
@@ -191,6 +210,82 @@ async def test_a_message_of_a_program_is_bounded(sessions: Sessions) -> None:
     assert json.loads(await sessions.run(server, "echo", a=1)) == {"a": 1}
 
 
+def owner_and_mode(path: str) -> tuple[int, int]:
+    status = Path(path).stat()
+    return status.st_uid, status.st_mode & 0o777
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the programs of an unprivileged service are its own")
+async def test_programs_never_run_as_root_and_have_a_home_of_their_own(
+    sessions: Sessions,
+) -> None:
+    server = sessions.program("pets", tool("user"))
+    first = json.loads(await sessions.run(server, "user"))
+    [uid] = set(first["ids"]["Uid:"] + first["ids"]["Gid:"])
+    assert int(uid) in range(PROGRAM_UID, PROGRAM_UID + PROGRAM_UIDS)
+    assert first["ids"]["Groups:"] == []
+    assert int(first["ids"]["CapEff:"][0], 16) == 0
+    assert first["cwd"] == first["home"]
+    assert owner_and_mode(first["home"]) == (int(uid), 0o700)
+    assert owner_and_mode(f"{first['home']}/cache") == (int(uid), 0o600)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the programs of an unprivileged service are its own")
+@pytest.mark.parametrize("other_project", ["project-1", "project-2"])
+async def test_a_program_reaches_no_program_of_another_server(
+    sessions: Sessions, other_project: str
+) -> None:
+    victim = sessions.program("victim", tool("user"))
+    with use(RequestContext(caller=Caller("org", other_project, "key"))):
+        of_victim = json.loads(await sessions.run(victim, "user"))
+    attacker = sessions.program("attacker", tool("reach"), tool("user"))
+    for pid, home in [
+        (of_victim["pid"], of_victim["home"]),
+        (os.getpid(), str(Path.home())),
+    ]:
+        reached = json.loads(await sessions.run(attacker, "reach", pid=pid, home=home))
+        assert reached == []
+    own = json.loads(await sessions.run(attacker, "user"))
+    reached = json.loads(await sessions.run(attacker, "reach", pid=own["pid"], home=own["home"]))
+    assert reached == ["environment", "memory", "descriptors", "signal", "home"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+async def test_variables_of_a_program_do_nothing_before_it_is_its_user(
+    sessions: Sessions,
+) -> None:
+    # The dynamic linker writes a file for every program that has these variables.
+    server = sessions.program("traced", tool("user"))
+    sessions.kept.servers[server] = replace(
+        sessions.kept.servers[server],
+        environment={"LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(sessions.folder / "trace")},
+    )
+    ids = json.loads(await sessions.run(server, "user"))["ids"]
+    written = [each.stat().st_uid for each in sessions.folder.glob("trace.*")]
+    assert written == [int(ids["Uid:"][0])]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+async def test_root_starts_no_program_without_a_user_for_it() -> None:
+    with open_folder() as folder:
+        sessions = Sessions(folder, ManagerLimits())
+        with use(RequestContext(caller=Caller("org", "project-1", "key"))):
+            server = sessions.program("pets", tool("user"))
+            with pytest.raises(ConnectError, match="not started as root"):
+                await sessions.manager.refresh(server)
+            await sessions.manager.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+async def test_a_program_that_its_user_may_not_start_says_so(sessions: Sessions) -> None:
+    closed = sessions.folder / "closed"
+    closed.write_text("#!/bin/sh\n")
+    closed.chmod(0o700)
+    sessions.kept.servers["closed"] = McpServer("closed", "closed", Transport.STDIO, (str(closed),))
+    with pytest.raises(ConnectError, match=r"cannot be started by user id \d+"):
+        await sessions.manager.refresh("closed")
+
+
 async def test_servers_that_are_not_needed_make_room(sessions: Sessions) -> None:
     pids = []
     for name in ("one", "two", "three"):
@@ -202,6 +297,30 @@ async def test_servers_that_are_not_needed_make_room(sessions: Sessions) -> None
     await sessions.manager.tidy()
     assert sessions.manager.connections == 0
     await until(lambda: not any(map(alive, pids[1] + pids[2])))
+
+
+async def test_a_project_leaves_sessions_to_others() -> None:
+    async with AsyncExitStack() as stack:
+        sessions = Sessions(
+            stack.enter_context(open_folder()),
+            ManagerLimits(connections=4, call_s=20.0),
+            program_users=program_users(stack),
+        )
+        stack.push_async_callback(sessions.manager.close)
+        for name in ("one", "two", "three", "four"):
+            sessions.program(name, tool("hang"), tool("echo"))
+        with use(RequestContext(caller=Caller("org", "noisy", "key"))):
+            hanging = [
+                asyncio.create_task(sessions.run(name, "hang")) for name in ("one", "two", "three")
+            ]
+            await until(lambda: sessions.manager.connections == 3)
+            with pytest.raises(ConnectError, match="sessions with 3 MCP servers, as many"):
+                await sessions.manager.refresh("four")
+        with use(RequestContext(caller=Caller("org", "quiet", "key"))):
+            assert json.loads(await sessions.run("four", "echo", a=1)) == {"a": 1}
+        for task in hanging:
+            task.cancel()
+        await asyncio.gather(*hanging, return_exceptions=True)
 
 
 async def test_a_server_that_does_not_start_is_not_tried_with_every_call(
@@ -222,6 +341,34 @@ async def test_a_server_that_does_not_start_is_not_tried_with_every_call(
     assert json.loads(await sessions.run(server, "echo", a=2)) == {"a": 2}
 
 
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="this system cannot tell")
+async def test_a_program_that_ended_between_two_calls_is_started_for_the_second(
+    sessions: Sessions,
+) -> None:
+    server = sessions.program("pets", tool("child"), tool("echo"))
+    pid, child = json.loads(await sessions.run(server, "child"))
+    os.kill(pid, signal.SIGKILL)
+    # The event loop stands still meanwhile: it cannot have seen yet that the program ended. The
+    # child of the program holds its pipes, which therefore show nothing either.
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # noqa: ASYNC222 - it has to block
+    assert alive(child)
+    assert json.loads(await sessions.run(server, "echo", a=1)) == {"a": 1}
+    await until(lambda: not alive(child))
+
+
+async def test_the_end_of_a_program_is_seen_while_its_child_holds_its_pipes(
+    sessions: Sessions,
+) -> None:
+    server = sessions.program("pets", tool("child"), tool("die"), tool("echo"))
+    _, child = json.loads(await sessions.run(server, "child"))
+    with pytest.raises(ToolError, match="the program ended with exit code 3") as caught:
+        await sessions.run(server, "die")
+    assert caught.value.status is ReturnStatus.UNKNOWN
+    await until(lambda: not alive(child))
+    assert json.loads(await sessions.run(server, "echo", a=1)) == {"a": 1}
+
+
 async def test_a_call_that_is_cancelled_leaves_the_server_to_others(sessions: Sessions) -> None:
     server = sessions.program("slow", tool("hang"), tool("echo"), tool("child"))
     pids = json.loads(await sessions.run(server, "child"))
@@ -234,12 +381,12 @@ async def test_a_call_that_is_cancelled_leaves_the_server_to_others(sessions: Se
 
 
 async def test_a_start_that_is_cancelled_leaves_no_program(
-    sessions: Sessions, tmp_path: Path
+    sessions: Sessions,
 ) -> None:
-    noted = tmp_path / "pid"
+    noted = sessions.folder / "pid"
     program = f"import os,time; open({str(noted)!r},'w').write(str(os.getpid())); time.sleep(3600)"
     sessions.kept.servers["mute"] = McpServer(
-        "mute", "mute", Transport.STDIO, (sys.executable, "-c", program)
+        "mute", "mute", Transport.STDIO, (program_command()[0], "-c", program)
     )
     starting = asyncio.create_task(sessions.manager.refresh("mute"))
     pid = int(await until(lambda: noted.exists() and noted.read_text()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -15,12 +16,15 @@ from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
+from strata.shared.context import current_project
 from strata.shared.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
     NotFoundError,
+    PermissionDeniedError,
     Reason,
 )
+from strata.shared.scopes import DEFAULT_SCOPES, Scope
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -176,9 +180,10 @@ async def test_what_is_wrong_is_named(
         await registry.GetTool(pb.GetToolRequest(name="weather"))
 
 
-async def test_names_of_built_in_tools_are_taken(registry: Any) -> None:
+@pytest.mark.parametrize("name", ["memory_insert", "send_message", "store_memories"])
+async def test_names_of_built_in_tools_are_taken(registry: Any, name: str) -> None:
     with pytest.raises(AlreadyExistsError) as caught:
-        await upsert(registry, name="memory_insert")
+        await upsert(registry, name=name)
     assert caught.value.reason is Reason.NAME_TAKEN
 
 
@@ -258,6 +263,26 @@ async def test_a_tool_that_fails_says_so_to_the_model(registry: Any, tools: Tool
     assert "SystemExit" in said
 
 
+async def test_a_run_that_meets_a_limit_is_data_and_names_it(registry: Any) -> None:
+    async def dry(source: str, **options: Any) -> pb.RunToolResponse:
+        answer: pb.RunToolResponse = await registry.RunTool(
+            pb.RunToolRequest(source_code=source), **options
+        )
+        return answer
+
+    # Its own limit of time is longer than the caller waits.
+    slow = await dry("import time\ndef f(): time.sleep(60)", timeout=5)
+    assert slow.end == pb.RUN_TOOL_END_TIMEOUT
+    assert slow.tool_return.status == message_pb2.TOOL_STATUS_FAILED
+    assert re.search(r"did not end within \d(\.\d+)? seconds", slow.tool_return.content)
+    large = await dry("def f(): return len(bytearray(10 ** 10))")
+    assert large.end == pb.RUN_TOOL_END_MEMORY
+    assert "1024 MiB" in large.tool_return.content
+    assert (await dry("def f(): return {1}")).end == pb.RUN_TOOL_END_BAD_RESULT
+    assert (await dry("def f(): return 1 / 0")).end == pb.RUN_TOOL_END_RAISED
+    assert (await dry("def f(): return 1")).end == pb.RUN_TOOL_END_RETURNED
+
+
 async def test_nulls_of_strict_schemas_are_left_out(registry: Any) -> None:
     source = "def f(x: int = 3, y: int | None = 4): return [x, y]"
     assert await dry_run(registry, source, x=None, y=None) == (True, [3, 4])
@@ -318,6 +343,67 @@ async def test_secrets_reach_a_call_and_nothing_else(registry: Any, tools: Tools
     assert told(await run(tools, "key", how="number")) == (True, "[secret NUMBER]")
     await put("API_KEY", "")
     assert "which is not stored" in told(await run(tools, "key", how=""))[1]
+
+
+REVERSED = '''
+import os
+
+def key(how: str) -> object:
+    """Gives the secret away in a form that redaction does not know."""
+    return os.environ.get("API_KEY", "no secret here")[::-1]
+'''
+
+
+async def test_default_scopes_read_no_secret_back(
+    registry: Any, tools: Tools, world: World
+) -> None:
+    await registry.PutSecret(pb.PutSecretRequest(name="API_KEY", value="sk-one-two"))
+    trusted = await upsert(registry, SECRET, secret_names=["API_KEY"], allowed_hosts=["a.example"])
+    attempts: list[dict[str, Any]] = [
+        # A tool of one's own that names the secret.
+        {"source": REVERSED.replace("def key", "def mine"), "secret_names": ["API_KEY"]},
+        # The code, the hosts or the packages of a tool that names it.
+        {"source": REVERSED, "secret_names": ["API_KEY"], "allowed_hosts": ["a.example"]},
+        {"source": SECRET, "secret_names": ["API_KEY"], "allowed_hosts": ["evil.example"]},
+        {
+            "source": SECRET,
+            "secret_names": ["API_KEY"],
+            "allowed_hosts": ["a.example"],
+            "pip_requirements": ["six"],
+        },
+        # Its name, without the secret.
+        {"source": REVERSED},
+    ]
+    with world.acting(current_project(), DEFAULT_SCOPES):
+        for fields in attempts:
+            with pytest.raises(PermissionDeniedError) as caught:
+                await upsert(registry, fields.pop("source"), **fields)
+            assert caught.value.reason == Reason.SCOPE_MISSING
+            assert caught.value.metadata["scope"] == "secrets"
+        with pytest.raises(PermissionDeniedError):
+            await registry.DeleteTool(pb.DeleteToolRequest(tool_id=trusted.id))
+        # What is as it was stored changes nothing.
+        kept = await registry.GetTool(pb.GetToolRequest(tool_id=trusted.id))
+        assert kept.tool == trusted
+        ran = await registry.RunTool(
+            pb.RunToolRequest(source_code=REVERSED, arguments_json='{"how": ""}')
+        )
+        assert told(ran) == (True, "ereh terces on")
+        # It may still be used by agents, and defined where there are no secrets.
+        assert told(await run(tools, "key", how="")) == (True, ["API_KEY"])
+        await upsert(registry, REVERSED.replace("def key", "def mine"))
+
+
+async def test_the_scope_of_secrets_is_enough_to_define_a_tool_with_secrets(
+    registry: Any, tools: Tools, world: World
+) -> None:
+    with world.acting(current_project(), {Scope.WRITE, Scope.SECRETS}):
+        await registry.PutSecret(pb.PutSecretRequest(name="API_KEY", value="sk-one-two"))
+        tool = await upsert(registry, SECRET, secret_names=["API_KEY"])
+        await upsert(registry, REVERSED, secret_names=["API_KEY"])
+        # Redaction is against mistakes, not against the author of a tool.
+        assert told(await run(tools, "key", how="")) == (True, "owt-eno-ks")
+        await registry.DeleteTool(pb.DeleteToolRequest(tool_id=tool.id))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ async def proxied(
 ) -> AsyncIterator[int]:
     """Starts a proxy that may reach the server; gives its port."""
     guard = Guard(Names(*answers), private_networks=["127.0.0.0/8"], ports=[server.port])
-    limits = ProxyLimits(head_s=0.3, requests=20, connections=4)
+    limits = ProxyLimits(head_s=3.0, requests=20, connections=4)
     proxy = EgressProxy(hosts, guard, limits)
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]

@@ -13,10 +13,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import psutil
 import pytest
-from pydantic import SecretStr, ValidationError
+from pydantic import SecretStr
 
 import file_samples
 from strata.shared.clock import SystemClock
+from strata.shared.errors import WrongSettingError
 from strata.shared.ids import new_id
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.builtin.web import PAGE_CHARS, WebTools
@@ -480,7 +481,7 @@ async def test_an_empty_query_is_refused(server: RawServer) -> None:
     ids=str,
 )
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
+    with pytest.raises(WrongSettingError):
         ToolExecutionSettings(**wrong)
 
 

@@ -11,11 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strata.agent_loop.convert.messages import message_from_proto, message_to_proto
-from strata.agent_loop.convert.runs import event_to_proto, run_from_proto
+from strata.agent_loop.convert.runs import event_to_proto, response_to_proto, run_from_proto
 from strata.agent_loop.convert.tool_rules import rules_from_proto, rules_to_proto
 from strata.agent_loop.convert.tools import toolset_from_proto
 from strata.agent_loop.domain.approvals import ApprovalRequest
-from strata.agent_loop.domain.events import RunFinished, WindowCompacted
+from strata.agent_loop.domain.events import (
+    ModelRequestSent,
+    ReplyReceived,
+    RunFinished,
+    WindowCompacted,
+)
 from strata.agent_loop.domain.journal import (
     reply_from_json,
     reply_to_json,
@@ -25,7 +30,6 @@ from strata.agent_loop.domain.journal import (
     seen_from_json,
 )
 from strata.agent_loop.domain.messages import (
-    ImagePart,
     Message,
     MessageRole,
     NestedCall,
@@ -37,9 +41,11 @@ from strata.agent_loop.domain.messages import (
 from strata.agent_loop.domain.runs import Outcome, RunFailure, StopReason
 from strata.agent_loop.domain.taint import TaintSource
 from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json, rule_to_json
-from strata.agent_loop.domain.tools import MemoryEdit, Seen, ToolEffect, ToolResult
+from strata.agent_loop.domain.tools import MemoryEdit, Seen, ToolResult
 from strata.agent_loop.models.domain import (
     FinishReason,
+    ImageDetail,
+    ImagePart,
     ModelReply,
     ReasoningPart,
     TextPart,
@@ -51,12 +57,28 @@ from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2, tool_service_pb2
 from strata.shared.errors import InvalidArgumentError, Reason
 from strata.shared.ids import new_id
+from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 numbers = st.integers(0, 2**31 - 1)
 provenance = st.sampled_from(list(Provenance))
 usages = st.builds(Usage, numbers, numbers, numbers, numbers, numbers, st.booleans())
+images = st.one_of(
+    st.builds(ImagePart, text, url=text.filter(bool)),
+    st.builds(
+        ImagePart,
+        text,
+        image_id=text.filter(bool),
+        width=st.integers(0, 8000),
+        height=st.integers(0, 8000),
+        size_bytes=st.integers(0, 4_000_000),
+        alt_text=text,
+        detail=st.sampled_from(ImageDetail),
+        url=text,
+        data=st.binary(max_size=5),
+    ),
+)
 returns = st.builds(
     ToolReturn,
     text,
@@ -71,6 +93,8 @@ returns = st.builds(
         st.builds(NestedCall, text, text, text, st.sampled_from(list(ToolStatus)), st.booleans()),
         max_size=2,
     ).map(tuple),
+    returned_by=text,
+    images=st.lists(images, max_size=2).map(tuple),
 )
 sources = st.builds(TaintSource, provenance, text, text, text, text)
 requests = st.builds(
@@ -93,8 +117,7 @@ parts = st.one_of(
     st.builds(ReasoningPart, text, text, text),
     st.builds(ToolCall, text, text, text),
     returns,
-    st.builds(ImagePart, text, url=text.filter(bool)),
-    st.builds(ImagePart, text, data=st.binary(max_size=5)),
+    images,
     requests,
     st.builds(SummaryPart, text, numbers, numbers, numbers, text, text),
 )
@@ -183,7 +206,7 @@ def test_replies_and_results_of_the_release_before_come_back() -> None:
     )
     old = result_to_json(result)
     del old["files_changed"]
-    del old["tool_return"]["nested"]
+    del old["tool_return"]["nested"], old["tool_return"]["returned_by"]
     for edit in old["memory_edits"]:
         del edit["operation"]
     assert result_from_json(old) == result
@@ -213,7 +236,9 @@ def test_requests_for_approval_and_answers_come_back_from_recall() -> None:
             tool_call_id="c", client_return="x", client_status=message_pb2.TOOL_STATUS_FAILED
         ),
     ]
-    answers = message_pb2.ApprovalResponsePart(approval_id="approval-1", decisions=decisions)
+    answers = message_pb2.ApprovalResponsePart(
+        approval_id="approval-1", decisions=decisions, answered_by="key-1"
+    )
     parts = [
         message_pb2.Part(approval_request=asks),
         message_pb2.Part(approval_response=answers),
@@ -272,8 +297,12 @@ def run_request(**fields: object) -> turn_pb.ExecuteRunRequest:
             "approval",
         ),
         ({"messages": [{"parts": []}]}, "messages[0].parts"),
-        ({"messages": [{"parts": [{"text": {"text": "a\0"}}]}]}, "messages[0].parts[0]"),
-        ({"messages": [{"parts": [{"image": {"url": "u"}}]}]}, "messages[0].parts[0]"),
+        ({"messages": [{"parts": [{"text": {"text": " \u200b"}}]}]}, "messages[0].parts"),
+        ({"messages": [{"parts": [{"text": {"text": "a\0"}}]}]}, "messages[0].parts[0].text.text"),
+        (
+            {"messages": [{"parts": [{"image": {"data": b"GIF"}}]}]},
+            "messages[0].parts[0].image.data",
+        ),
         ({"messages": [{"parts": [{"tool_call": {}}]}]}, "messages[0].parts[0]"),
         (
             {"messages": [{"role": 4, "parts": [{"text": {"text": "a"}}]}]},
@@ -289,7 +318,7 @@ def test_wrong_dispatches_are_refused(fields: dict[str, object], field: str) -> 
 
 def test_dispatch_has_its_defaults() -> None:
     run = run_from_proto(run_request())
-    assert (run.max_steps, run.deadline, run.stream_tokens) == (50, None, False)
+    assert (run.max_steps, run.remaining_s, run.stream_tokens) == (50, None, False)
     assert list(run.inputs) == []
 
 
@@ -309,13 +338,39 @@ def test_tools_are_told_apart_by_what_a_repetition_does() -> None:
                 tool("custom", tool_pb2.TOOL_TYPE_CUSTOM),
                 tool("reader", tool_pb2.TOOL_TYPE_CUSTOM, tool_pb2.TOOL_EFFECT_READ_ONLY),
                 tool("sender", tool_pb2.TOOL_TYPE_MCP, tool_pb2.TOOL_EFFECT_SIDE_EFFECT),
+                # Of a project, made before the built-in tool of that name.
+                tool("memory_rethink", tool_pb2.TOOL_TYPE_CUSTOM),
+                # Of a newer tool service.
+                tool("memory_of_later", tool_pb2.TOOL_TYPE_MEMORY),
             ]
         )
     )
     repeatable = {each.name: each.replay_effect.repeatable for each in toolset.tools}
-    assert repeatable == {"memory_insert": True, "custom": False, "reader": True, "sender": False}
+    assert repeatable == {
+        "memory_insert": True,
+        "custom": False,
+        "reader": True,
+        "sender": False,
+        "memory_rethink": False,
+        "memory_of_later": False,
+    }
     assert toolset.find("sender") == replace(toolset.tools[3], effect=ToolEffect.SIDE_EFFECT)
     assert toolset.find("nobody") is None
+
+
+def test_model_calls_reach_the_gateway_beside_the_events() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    sent = response_to_proto(ModelRequestSent("message-1", 70, 3.5), "run-1", now)
+    assert sent == turn_pb.ExecuteRunResponse(
+        request=turn_pb.ModelRequestSent(
+            message_id="message-1", prompt_tokens=70, bytes_per_token=3.5
+        )
+    )
+    usage = Usage(7, 2, estimated=True)
+    ended = response_to_proto(ReplyReceived("message-1", usage), "run-1", now).reply
+    assert ended.message_id == "message-1"
+    assert (ended.usage.prompt_tokens, ended.usage.total_tokens) == (7, 9)
+    assert ended.usage.estimated
 
 
 def test_a_compaction_is_told_with_its_summary_and_its_tokens() -> None:

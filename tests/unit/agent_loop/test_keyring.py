@@ -11,7 +11,6 @@ import pytest
 from strata.agent_loop.domain.agents import ModelConfig
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.keys import Keyring
-from strata.agent_loop.models.domain import EndpointType
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind, naming_key
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
@@ -23,8 +22,8 @@ from strata.shared.secrets import Envelope, generate_master_key, read_master_key
 
 OLD, NEW = generate_master_key(), generate_master_key()
 ENDPOINTS = [
-    ModelEndpoint("openai", EndpointType.OPENAI, "http://127.0.0.1:9/v1", "of-the-settings"),
-    ModelEndpoint("free", EndpointType.OPENAI, "http://127.0.0.1:9/v1"),
+    ModelEndpoint("openai", "openai", "http://127.0.0.1:9/v1", "of-the-settings"),
+    ModelEndpoint("free", "openai", "http://127.0.0.1:9/v1"),
 ]
 
 

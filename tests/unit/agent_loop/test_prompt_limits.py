@@ -12,25 +12,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.agents import (
-    Agent,
-    AgentPatch,
-    AgentType,
-    ModelConfig,
-    apply_patch,
-)
+from strata.agent_loop.domain.agents import Agent, AgentPatch, ModelConfig, apply_patch
 from strata.agent_loop.domain.commands import UpdateAgent
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.store import AgentStore, Request
 from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.limiting import PromptLimits
-from strata.agent_loop.loop.gauge import Gauge
+from strata.agent_loop.loop.gauge import MESSAGES_SHARE, Gauge
 from strata.agent_loop.loop.ports import BoundModel, Models, PromptLimit, Tools
+from strata.agent_loop.models.dialects.table import DIALECTS
 from strata.agent_loop.models.domain import ChatModel, EndpointType, ModelSettings, ToolSchema
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
-from strata.agent_loop.prompt_budget import MESSAGES_SHARE, PromptBudget, budget_of
-from strata.agent_loop.prompts.system_message import ArchivalStats, Metadata, assemble
+from strata.agent_loop.prompt_budget import PromptBudget, budget_of
+from strata.agent_loop.prompts.system_message import (
+    ArchivalStats,
+    Metadata,
+    archival_lines,
+    assemble,
+)
+from strata.shared.agent_types import AgentType
 from strata.shared.clock import ManualClock
 from strata.shared.errors import (
     AlreadyExistsError,
@@ -48,7 +49,7 @@ class Bound:
     """A model that is never asked."""
 
 
-def bound(window: int, endpoint: EndpointType = EndpointType.OPENAI, **more: Any) -> BoundModel:
+def bound(window: int, endpoint: EndpointType = "openai", **more: Any) -> BoundModel:
     settings = ModelSettings("e/m", endpoint, "m", context_window=window, **more)
     return BoundModel(cast("ChatModel", Bound()), settings)
 
@@ -65,7 +66,7 @@ def budget(agent: Agent, model: BoundModel, tools: Sequence[ToolSchema] = ()) ->
 @given(
     window=st.integers(4_096, 200_000),
     most=st.none() | st.integers(0, 200_000),
-    endpoint=st.sampled_from(EndpointType),
+    endpoint=st.sampled_from(sorted(DIALECTS)),
     system=st.text(max_size=3_000),
     tools=st.integers(0, 5),
 )
@@ -77,7 +78,7 @@ def test_memory_that_fits_always_fits_into_the_model(
     schemas = [TOOL] * tools
     found = budget(agent, model, schemas)
     gauge = Gauge(TokenEstimator(), model.settings, agent.id)
-    metadata = Metadata(NOW, "UTC", NOW, 999_999, ArchivalStats(999_999))
+    metadata = Metadata(NOW, "UTC", NOW, 999_999, archival_lines(ArchivalStats(999_999), ()))
     sent = tools_bytes(schemas) + len(assemble(system, "", metadata).encode())
     assert found.fixed >= sent
     # The section is separated from the metadata by an empty line.
@@ -102,7 +103,11 @@ def test_the_figures_of_one_agent() -> None:
     assert found.usable == 23_040
     assert found.fixed == 1_000 + 2 + tools_bytes([TOOL]) + METADATA
     assert found.memory_bytes == 23_040 - 2_304 - found.fixed
-    assert found.limit == PromptLimit(found.memory_bytes)
+    # A quarter of the prompt stays free of files.
+    files_bytes = 23_040 * 3 // 4 - found.fixed
+    assert found.limit == PromptLimit(
+        found.memory_bytes, files_bytes=files_bytes, max_files_open=5, file_view_chars=15_000
+    )
 
 
 METADATA = len(
@@ -122,7 +127,7 @@ def test_more_of_anything_else_leaves_less_for_memory() -> None:
     assert budget(agent_with(tools=("memory_finish_edits",)), model).leaves_less_than(plain)
     assert budget(agent, bound(31_000)).leaves_less_than(plain)
     assert budget(agent, bound(32_000, max_tokens=100)).leaves_less_than(plain)
-    numbered = budget(agent, bound(64_000, EndpointType.ANTHROPIC))
+    numbered = budget(agent, bound(64_000, "anthropic"))
     assert numbered.limit.line_numbers
     assert numbered.leaves_less_than(plain), "numbers of lines take room"
     assert not plain.leaves_less_than(plain)
@@ -204,10 +209,14 @@ class Rooms:
         if dies:
             raise Died
 
-    async def resolve(self, names: Sequence[str], *, skip_missing: bool = False) -> ToolSet:
+    async def resolve(
+        self, names: Sequence[str], *, skip_missing: bool = False, run_id: str = ""
+    ) -> ToolSet:
         return ToolSet(tuple(Tool(replace(TOOL, name=name)) for name in names))
 
-    async def bind(self, config: ModelConfig, keys: Sequence[SealedKey] = ()) -> BoundModel:
+    async def bind(
+        self, config: ModelConfig, keys: Sequence[SealedKey] = (), *, as_fallback: bool = False
+    ) -> BoundModel:
         if config.handle == "gone/model":
             raise ModelError(ModelErrorKind.NOT_CONFIGURED, "There is none.")
         return bound(config.context_window or 32_000)

@@ -5,22 +5,28 @@ from __future__ import annotations
 import pytest
 
 from strata.agent_loop.domain.agents import ModelConfig
-from strata.agent_loop.models.domain import EndpointType
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.factory import ModelFactory
+from strata.agent_loop.models.presets.base import Preset
+from strata.agent_loop.models.presets.table import PRESETS
+from strata.agent_loop.models.quirks import NO_QUIRKS
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.agent_loop.providers import ModelProvider
 from strata.agent_loop.settings import AgentLoopSettings
 from strata.shared.errors import InvalidArgumentError
 
-KEYS = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
+KEYS = tuple(
+    f"{preset.variables}_{name}" for preset in PRESETS.values() for name in ("API_KEY", "BASE_URL")
+)
 
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     for name in KEYS:
         monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(f"STRATA_AGENT_LOOP_{name}", raising=False)
+    for preset in PRESETS.values():
+        for field in (preset.key_field, preset.base_url_field):
+            monkeypatch.delenv(f"STRATA_AGENT_LOOP_{field.upper()}", raising=False)
     return monkeypatch
 
 
@@ -33,7 +39,7 @@ def test_without_any_setting_there_is_no_model() -> None:
 def test_keys_of_the_providers_are_enough(bare: pytest.MonkeyPatch) -> None:
     bare.setenv("ANTHROPIC_API_KEY", "key-a")
     registry = AgentLoopSettings().registry()
-    assert [e.type for e in registry.endpoints] == [EndpointType.ANTHROPIC]
+    assert [e.type for e in registry.endpoints] == ["anthropic"]
     assert registry.default_handle.startswith("anthropic/")
 
     bare.setenv("OPENAI_API_KEY", "key-o")
@@ -49,6 +55,50 @@ def test_own_variables_win_over_the_providers(bare: pytest.MonkeyPatch) -> None:
     bare.setenv("STRATA_AGENT_LOOP_OPENAI_BASE_URL", "http://127.0.0.1:11434/v1")
     (endpoint,) = AgentLoopSettings().registry().endpoints
     assert (endpoint.api_key, endpoint.base_url) == ("ours", "http://127.0.0.1:11434/v1")
+
+
+# The address of the others follows from further settings, see the tests of each.
+PLAIN = [preset for preset in PRESETS.values() if preset.name not in ("bedrock", "vertex")]
+
+
+@pytest.mark.parametrize("preset", PLAIN, ids=lambda preset: preset.name)
+def test_a_hosted_service_needs_its_key_and_a_local_one_its_address(
+    preset: Preset, bare: pytest.MonkeyPatch
+) -> None:
+    bare.setenv(f"{preset.variables}_API_KEY", "secret-of-it")
+    found = {endpoint.name: endpoint for endpoint in AgentLoopSettings().registry().endpoints}
+    assert set(found) == (set() if preset.local or preset.addressed else {preset.name})
+    assert "secret-of-it" not in repr(AgentLoopSettings())
+    if not (preset.local or preset.addressed):
+        assert found[preset.name].base_url == preset.base_url
+    bare.setenv(f"{preset.variables}_BASE_URL", "http://x/v1")
+    (endpoint,) = AgentLoopSettings().registry().endpoints
+    assert (endpoint.base_url, endpoint.api_key) == ("http://x/v1", "secret-of-it")
+    assert endpoint.preset == preset.name
+    # A model of the service itself is no default of what stands in its place.
+    assert AgentLoopSettings().registry().default_handle == ""
+
+
+def test_a_preset_gives_an_endpoint_what_the_endpoint_leaves_open(
+    bare: pytest.MonkeyPatch,
+) -> None:
+    bare.setenv(
+        "STRATA_AGENT_LOOP_MODEL_ENDPOINTS",
+        '[{"name": "eu", "preset": "mistral"}, {"name": "c", "preset": "anthropic"},'
+        ' {"name": "gpu", "preset": "vllm", "base_url": "http://x/v1"}, {"name": "plain"}]',
+    )
+    registry = AgentLoopSettings().registry()
+    assert [(e.type, e.base_url) for e in registry.endpoints] == [
+        ("openai", "https://api.mistral.ai/v1"),
+        ("anthropic", ""),
+        ("openai", "http://x/v1"),
+        ("openai", ""),
+    ]
+    assert registry.default_handle == "eu/mistral-large-latest"
+    assert registry.resolve("eu/m").quirks.call_id_length == 9
+    assert registry.resolve("gpu/mistralai/m").quirks.call_id_length == 9
+    assert registry.resolve("gpu/m").quirks.call_id_length == 0
+    assert registry.resolve("plain/m").quirks == NO_QUIRKS
 
 
 def test_endpoints_are_read_as_a_list(bare: pytest.MonkeyPatch) -> None:
@@ -76,9 +126,7 @@ async def test_without_a_model_the_person_is_told_what_to_do() -> None:
 
 
 async def test_settings_of_an_agent_override_those_of_the_endpoint() -> None:
-    endpoint = ModelEndpoint(
-        "e", EndpointType.OPENAI, "http://x/v1", models=("m",), context_window=128_000
-    )
+    endpoint = ModelEndpoint("e", "openai", "http://x/v1", models=("m",), context_window=128_000)
     async with ModelFactory() as factory:
         provider = ModelProvider(ModelRegistry([endpoint]), factory)
         plain = (await provider.bind(ModelConfig())).settings

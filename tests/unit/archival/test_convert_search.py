@@ -19,6 +19,7 @@ from strata.shared.errors import InvalidArgumentError
 from strata.shared.ids import new_id
 from strata.shared.reranking import Outcome, Report
 from strata.shared.timewords import TimeRange
+from strata.shared.vectors.merging import Place
 
 AGENT = new_id("agent")
 TAGS = st.frozensets(st.sampled_from("abc"))
@@ -72,6 +73,8 @@ def test_a_request_becomes_a_search() -> None:
         ({"archive_ids": [new_id("archive")]}, "agent_id"),
         ({"agent_id": ""}, "agent_id"),
         ({"query": "q" * 10_001}, "query"),
+        ({"query": ""}, "query"),
+        ({"query": " \u200b\n"}, "query"),
         ({"top_k": -1}, "top_k"),
         ({"tag_match_mode": 9}, "tag_match_mode"),
         ({"tags": [" "]}, "tags[0]"),
@@ -160,7 +163,7 @@ def test_conditions_that_are_not_met_are_named(
     if end and created >= end:
         expected.add("end_time")
     assert set(search.left_out_by(one)) == expected
-    assert exclusions(search, [one, one]) == tuple(
+    assert exclusions(search, [(one, Place("fts", 1, None, 1))] * 2) == tuple(
         Exclusion(name, 2, one.id) for name in search.left_out_by(one)
     )
     assert search.has_conditions or not expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -11,9 +12,10 @@ import pytest
 from benchmarks.retrieval.__main__ import methods_of
 from benchmarks.retrieval.baselines import Bm25, substring
 from benchmarks.retrieval.datasets import Chat, load
+from benchmarks.retrieval.floor import FEW, FloorEffect, halves, relevance_sets
 from benchmarks.retrieval.plots import bars
 from benchmarks.retrieval.report import Result
-from benchmarks.retrieval.scoring import ALL, by_kind, score
+from benchmarks.retrieval.scoring import ALL, by_kind, interval, score
 
 
 def one(path: Path) -> Chat:
@@ -138,6 +140,14 @@ def test_a_reranker_is_one_more_beside_what_it_starts_from(tmp_path: Path) -> No
 def test_the_report_has_its_plots(tmp_path: Path) -> None:
     scores = by_kind({"fact <1>": [score(["a"], {"a"})]}, [])
     result = Result({"Set": {"hybrid": scores, "BM25": scores}}, {"hybrid": (0.01, 0.02)})
+    effect = FloorEffect(
+        Counter(fact=40, topic=10),
+        Counter(topic=2),
+        Counter(words=10),
+        Counter(words=9),
+        Counter(words=1),
+    )
+    result.floors = {"Set": {"calibration": effect, "test": effect}}
     result.write(tmp_path, ["hybrid", "BM25"], [])
     result.save(tmp_path / "out.json")
     text = (tmp_path / "retrieval.md").read_text()
@@ -145,5 +155,47 @@ def test_the_report_has_its_plots(tmp_path: Path) -> None:
         ET.fromstring(plot.read_text())
         assert plot.name in text
     assert len(list(tmp_path.glob("*.svg"))) == 2
-    assert json.loads((tmp_path / "out.json").read_text())["scores"]["Set"]["BM25"]
+    assert "| Set | calibration (chosen on it) | all | 50 | 2 | 0.040 (0.011 to 0.135) |" in text
+    assert "| Set | test | topic | 10 | 2 | 0.200 (0.057 to 0.510) |" in text
+    assert "| Set | test | words | 10 | 9 | 0.900 (0.596 to 0.982) | 1 |" in text
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert data["scores"]["Set"]["BM25"]
+    assert data["floors"]["Set"]["test"]["lost"] == {"topic": 2}
     assert "&lt;" in bars("t", {"<": {"a": 0.5}}, ["a"])
+
+
+def test_the_chats_that_the_floor_was_chosen_on_are_kept_apart() -> None:
+    chats = [Chat(name, [], []) for name in ("100K-1", "100K-2", "other")]
+    named = {half: [chat.name for chat in part] for half, part in halves(chats).items()}
+    assert named == {"calibration": ["100K-1"], "test": ["100K-2", "other"]}
+    assert list(halves(chats[1:])) == ["test"]
+
+
+def test_the_halves_of_the_shipped_queries_share_nothing() -> None:
+    sets = relevance_sets()
+    calibration, test = sets["calibration"], sets["test"]
+    for half in (calibration, test):
+        turns = half.texts.turns
+        assert {key for each in half.texts.questions for key in each.evidence} <= {
+            turn.key for turn in turns
+        }
+        assert half.few.turns == turns[:FEW]
+        assert half.few.name != half.texts.name
+    texts, queries = (
+        [{turn.text for turn in half.texts.turns} for half in (calibration, test)],
+        [
+            {each for kind in half.off_topic.values() for each in kind}
+            for half in (calibration, test)
+        ],
+    )
+    assert texts[0].isdisjoint(texts[1])
+    assert queries[0].isdisjoint(queries[1])
+    assert calibration.off_topic.keys() == test.off_topic.keys()
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "low", "high"),
+    [(0, 0, 0, 1), (0, 100, 0, 0.037), (100, 100, 0.963, 1), (50, 100, 0.404, 0.596)],
+)
+def test_a_share_has_wilsons_interval(part: int, whole: int, low: float, high: float) -> None:
+    assert interval(part, whole) == pytest.approx((low, high), abs=0.0005)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strata.cli.connection import Choice, Target, find_target
+from strata.cli.connection import Choice, Target, find_organization_target, find_target
 from strata.cli.failures import UsageError
 from strata.cli.settings import CliSettings
 from strata.client.errors import UnreachableError
@@ -68,8 +68,20 @@ def test_the_key_of_the_folder_goes_nowhere_else(running: DataFolder) -> None:
 
 
 def test_nothing_runs(open_folder: Path) -> None:
-    with pytest.raises(UnreachableError, match="Start it with: strata up"):
-        find(DataFolder(open_folder / "none"))
+    folder = DataFolder(open_folder / "a folder")
+    with pytest.raises(UnreachableError) as raised:
+        find(folder)
+    assert raised.value.message.endswith(f"Start it with: strata up --data '{folder.path}'")
+
+
+def test_the_default_folder_needs_no_option(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = DataFolder(open_folder)
+    monkeypatch.setattr("strata.embedded.data_folder.default_path", lambda: open_folder)
+    with pytest.raises(UnreachableError) as raised:
+        find(usual)
+    assert raised.value.message.endswith("Start it with: strata up")
 
 
 def test_a_start_under_way_is_told(folder: DataFolder) -> None:
@@ -84,11 +96,111 @@ def test_a_key_that_is_not_made_yet_is_no_key(folder: DataFolder) -> None:
         find(folder)
 
 
-@pytest.mark.parametrize("address", ["nonsense", "host:", ":1", "host:99999", "https://host:1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        "nonsense",
+        "host:",
+        ":1",
+        "host:99999",
+        "host:0",
+        "host:²",
+        "host:00007600",
+        "https://",
+        "http://host",
+        "https://host/path",
+        "https://host:7600?query",
+        "https://user@host:7600",
+        "https://host name:7600",
+        "::1:7600",
+        "https://::1",
+        "[::1:7600",
+        "[host]:7600",
+        "https://unix:/socket",
+    ],
+)
 def test_a_wrong_address_is_wrong_usage(running: DataFolder, address: str) -> None:
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match="is not an address"):
         find(running, address=address, api_key="k")
+
+
+def test_a_password_in_an_address_is_not_shown(running: DataFolder) -> None:
+    with pytest.raises(UsageError) as raised:
+        find(running, address="https://ann:secret@host:7600", api_key="k")
+    assert "secret" not in raised.value.message
+    assert "@host:7600" in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("address", "target", "tls"),
+    [
+        ("HTTPS://host", "host:443", True),
+        ("Https://[::1]:7600/", "[::1]:7600", True),
+        ("HTTP://host:7600", "host:7600", False),
+        (" host:7600\n", "host:7600", False),
+        ("[::1]:7600", "[::1]:7600", False),
+        ("unix:/run/strata.sock", "unix:/run/strata.sock", False),
+        ("dns:///host:7600", "dns:///host:7600", False),
+    ],
+)
+def test_schemes_have_no_case_and_blanks_around_an_address_do_not_count(
+    running: DataFolder, address: str, target: str, tls: bool
+) -> None:
+    found = find(running, address=address, api_key="k")
+    assert (found.address, found.tls is not None) == (target, tls)
+
+
+def test_an_http_address_contradicts_the_option_tls(running: DataFolder) -> None:
+    choice = Choice("http://host:7600", "k", tls=True)
+    with pytest.raises(UsageError, match="without TLS"):
+        find_target(choice, CliSettings(data=running.path))
+
+
+def test_a_missing_file_of_authorities_is_wrong_usage(running: DataFolder) -> None:
+    choice = Choice("host:7600", "k", ca_file=running.path / "missing.pem")
+    with pytest.raises(UsageError, match="There is no file"):
+        find_target(choice, CliSettings(data=running.path))
+
+
+@pytest.mark.parametrize("key", ["two words", "two\nlines", "ключ", "sk-\x1b[31m", "“sk-strata”"])
+def test_a_key_that_no_header_can_carry_is_wrong_usage(running: DataFolder, key: str) -> None:
+    with pytest.raises(UsageError, match="API key holds"):
+        find(running, address="127.0.0.1:7600", api_key=key)
+    settings = CliSettings(address="127.0.0.1:7600", organization_key=key)
+    with pytest.raises(UsageError, match="organisation key holds"):
+        find_organization_target(Choice(), settings)
+
+
+def test_blanks_around_a_key_do_not_count(running: DataFolder) -> None:
+    assert find(running, address="127.0.0.1:7600", api_key=" key\n").api_key == "key"
 
 
 def test_keys_are_not_printed(running: DataFolder) -> None:
     assert "folder-key" not in repr(find(running))
+
+
+def test_the_organisation_key_is_found_as_the_api_key_is(running: DataFolder) -> None:
+    running.secret("organization-key", lambda: "folder-organization-key")
+    folder = CliSettings(data=running.path)
+    settings = CliSettings(
+        address="10.0.0.1:1", api_key="project", organization_key="environment", data=running.path
+    )
+
+    def key(choice: Choice, settings: CliSettings, given: str = "") -> tuple[str, str]:
+        target = find_organization_target(choice, settings, given)
+        return target.address, target.api_key
+
+    assert key(Choice(), folder) == ("127.0.0.1:7600", "folder-organization-key")
+    assert key(Choice(api_key="project"), folder)[1] == "folder-organization-key"
+    assert key(Choice(), settings) == ("10.0.0.1:1", "environment")
+    assert key(Choice(), settings, "option") == ("10.0.0.1:1", "option")
+    assert key(Choice(data=running.path), settings)[1] == "folder-organization-key"
+
+
+def test_the_organisation_key_of_the_folder_goes_to_no_other_address(running: DataFolder) -> None:
+    running.secret("organization-key", lambda: "folder-organization-key")
+    settings = CliSettings(api_key="project", data=running.path)
+    with pytest.raises(UnauthenticatedError) as raised:
+        find_organization_target(Choice("10.0.0.2:2"), settings)
+    assert "--organization-key" in raised.value.message
+    assert "STRATA_ORGANIZATION_KEY" in raised.value.message

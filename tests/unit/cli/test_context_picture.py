@@ -24,6 +24,17 @@ def window(tokens: list[int], size: int, limit: int = 0) -> pb.GetContextWindowR
     )
 
 
+def test_what_the_next_turn_does_is_named() -> None:
+    shown = window([250, 125, 500, 0, 0, 125, 0, 250], 1000, 900)
+    shown.files_to_close.extend(["docs/a.txt", "docs/b\x1b[31m.txt"])
+    shown.compaction_due = True
+    _, _, closes, compacts, blank, *_ = (line.plain for line in picture(shown, 42))
+    assert closes.startswith(" the next turn closes docs/a.txt, docs/b")
+    assert "\x1b" not in closes
+    assert compacts == " the next turn puts a summary in the place of older messages"
+    assert blank == ""
+
+
 def test_each_part_has_its_share_and_the_limit_is_marked() -> None:
     told = window([250, 125, 0, 0, 0, 125, 0, 250], 1000, 900)
     bar, total, blank, *legend = (line.plain for line in picture(told, 42))

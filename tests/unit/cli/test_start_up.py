@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import strata
-from strata.cli.main import ENTRIES, _load
+from strata.cli.main import ENTRIES, _load, app
+from strata.embedded.data_folder import DataFolder
 
 ROOTS = os.pathsep.join(str(Path(each).parent) for each in strata.__path__)
 HEAVY = ("grpc", "sqlalchemy", "pydantic", "google.protobuf", "asyncpg", "numpy")
@@ -47,3 +49,60 @@ def test_every_command_can_be_loaded(name: str) -> None:
     command = _load(name)
     assert command.name == name
     assert command.help
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("agents", "create", ""),
+        ("agents", "show", " "),
+        ("chat", "", "--create"),
+        ("agents", "list", "--data", ""),
+        ("up", "--data", ""),
+        ("run", "--data", " "),
+    ],
+)
+def test_a_blank_name_or_folder_is_wrong_usage(arguments: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(app, list(arguments))
+    assert done.exit_code == 2, done.output
+    assert "blank" in done.stderr
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in ENTRIES])
+def test_only_the_program_offers_completion(name: str) -> None:
+    assert "--install-completion" not in CliRunner().invoke(app, [name, "--help"]).stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("STRATA_PORT", "abc"), ("STRATA_TLS", "maybe"), ("STRATA_PORT", "70000")]
+)
+def test_a_wrong_setting_is_wrong_usage_and_names_its_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    done = CliRunner().invoke(app, ["up", "--data", "/dev/null/nowhere"])
+    assert done.exit_code == 2
+    assert f"Error: A setting is wrong. {name}: " in done.stderr
+
+
+def test_a_wrong_setting_of_a_service_is_found_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, open_folder: Path
+) -> None:
+    monkeypatch.setenv("STRATA_LOCAL_DEMO", "off")
+    monkeypatch.setenv("STRATA_RECALL_POOL_SIZE", "many")
+    data = open_folder / "[data]"
+    done = CliRunner().invoke(app, ["up", "--data", str(data)])
+    assert done.exit_code == 2, done.output
+    assert "STRATA_RECALL_POOL_SIZE" in done.stderr
+    assert not any((data / "postgres").iterdir())
+
+
+def test_a_folder_in_use_is_named_as_it_is_written(open_folder: Path) -> None:
+    folder = DataFolder(open_folder / "[bold]")
+    folder.open()
+    try:
+        done = CliRunner().invoke(app, ["up", "--data", str(folder.path)])
+    finally:
+        folder.close()
+    assert done.exit_code == 1
+    assert str(folder.path) in done.stderr

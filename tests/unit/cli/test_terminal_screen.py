@@ -195,3 +195,59 @@ def test_whatever_happens_the_whole_reply_stands_there_once(acts: list[str], who
                 watched.view.show(RESTARTED)
                 sent = 0
     assert watched.show(stored(whole)) == whole
+
+
+def test_markdown_in_a_reply_is_rendered_in_its_place(watched: Watched) -> None:
+    shown = watched.show(text("Two **bold** things:\n\n- one\n"), text("- `two`"))
+    assert "*" not in shown
+    assert "`" not in shown
+    assert [line.strip() for line in shown.splitlines() if line.strip()] == [
+        "Two bold things:",
+        "• one",
+        "• two",
+    ]
+
+
+def test_plain_text_stays_as_it_was_streamed(watched: Watched) -> None:
+    said = "2 * 3 * 4 is 24,   with   blanks,\nin snake_case_words"
+    assert watched.show(text(said)) == said
+
+
+def test_a_rendered_reply_can_be_taken_back(watched: Watched) -> None:
+    watched.show(text("# Title\n\n- one"))
+    watched.screen.retract()
+    assert watched.show() == ""
+
+
+def test_markdown_that_has_scrolled_away_stays_as_it_was_streamed() -> None:
+    small = Watched(height=4)
+    small.screen.stream("- one\n" * 9)
+    small.screen.settle()
+    assert "•" not in small.file.getvalue()
+
+
+def test_text_that_is_not_stored_when_the_run_ends_is_taken_back(watched: Watched) -> None:
+    given_up = run_event_pb2.StepRestarted(step=1, given_up=True)
+    cancelled = run_event_pb2.RunFinished(stop_reason=run_event_pb2.STOP_REASON_CANCELLED)
+    assert watched.show(STEP, thought("Hm."), text("Half of it")) == "Hm.\nHalf of it"
+    shown = watched.show(RunEvent(step_restarted=given_up), RunEvent(run_finished=cancelled))
+    assert shown == "Cancelled."
+
+
+def test_a_message_that_an_agent_sends_is_shown_as_its_text(watched: Watched) -> None:
+    arguments = '{"message": "Hello [bold]Ada[/bold]!\\nHow are you?"}'
+    started = run_event_pb2.ToolStarted(tool_call_id="c", name="send_message", arguments=arguments)
+    returned = message_pb2.ToolReturnPart(
+        tool_call_id="c",
+        name="send_message",
+        status=message_pb2.TOOL_STATUS_OK,
+        content='{"status": "OK", "message": "Sent message successfully."}',
+    )
+    finished = run_event_pb2.ToolFinished(tool_return=returned)
+    shown = watched.show(STEP, RunEvent(tool_started=started), RunEvent(tool_finished=finished))
+    assert shown.split() == ["Hello", "[bold]Ada[/bold]!", "How", "are", "you?"]
+
+
+def test_a_message_that_cannot_be_read_is_shown_as_a_call(watched: Watched) -> None:
+    started = run_event_pb2.ToolStarted(tool_call_id="c", name="send_message", arguments="[1]")
+    assert "send_message([1])" in watched.show(STEP, RunEvent(tool_started=started))

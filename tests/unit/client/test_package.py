@@ -60,7 +60,7 @@ async def test_without_an_address_and_a_running_strata_it_says_how_to_start_one(
             pass
 
 
-@pytest.mark.parametrize("address", ["https://strata.example.org", "nowhere", "host:99999"])
+@pytest.mark.parametrize("address", ["http://strata.example.org", "nowhere", "host:99999"])
 async def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(InvalidArgumentError):
         async with connect(address, api_key="key"):

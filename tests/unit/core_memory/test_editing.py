@@ -30,8 +30,8 @@ from strata.core_memory.domain.edits import (
     StringReplace,
     TextEdit,
 )
-from strata.core_memory.domain.escaping import escape
 from strata.shared.errors import AbortedError, FailedPreconditionError, Reason, StrataError
+from strata.shared.escaping import escape
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 EDITED = (

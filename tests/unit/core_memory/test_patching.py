@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from strata.core_memory.domain.diffing import unified_diff
 from strata.core_memory.domain.editing import TextMissingError
-from strata.core_memory.domain.escaping import escape
 from strata.core_memory.domain.patching import Action, apply_section, parse_patch
 from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.escaping import escape
 
 TEXT = "one\n\ttwo\nthree\nfour\nfive"
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.shared.db import Page, decode_page_token, encode_page_token, page_limit
+from strata.api.common.v1 import message_pb2
+from strata.shared.db import (
+    Page,
+    decode_page_token,
+    encode_page_token,
+    page_limit,
+    rows_that_fit,
+)
+from strata.shared.db.paging import PAGE_BYTES, approximate_bytes
 from strata.shared.errors import InvalidArgumentError, Reason
 
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
@@ -119,3 +128,48 @@ def test_pages_together_are_the_list(values: list[int], limit: int) -> None:
         assert len(page.rows) == limit
 
     assert found == rows
+
+
+@given(st.lists(st.integers(0, 400), min_size=1), st.integers(1, 20), st.integers(1, 1_000))
+def test_page_ends_at_its_bytes_and_has_at_least_one_row(
+    sizes: list[int], limit: int, most: int
+) -> None:
+    rows = ["x" * size for size in sizes]
+    count = rows_that_fit(rows, limit, max_bytes=most)
+    assert 1 <= count <= min(limit, len(rows))
+    fits = [sum(map(approximate_bytes, rows[: n + 1])) <= most for n in range(len(rows))]
+    assert count == 1 or fits[count - 1]
+    assert count in (limit, len(rows)) or not fits[count]
+
+
+def test_large_rows_are_listed_over_several_pages() -> None:
+    rows = [f"{number}" + "ä" * 500_000 for number in range(10)]
+    seen: list[str] = []
+    while True:
+        page = Page.cut(rows[len(seen) : len(seen) + 8], 7, "scope", lambda row: [row[:1]])
+        assert len("".join(page.rows).encode()) <= PAGE_BYTES
+        seen += page.rows
+        if not page.next_page_token:
+            break
+        assert decode_page_token("scope", page.next_page_token, [str]) == (seen[-1][:1],)
+    assert seen == rows
+
+
+@given(st.text(), st.binary(), st.lists(st.text()), st.dictionaries(st.text(), st.text()))
+def test_estimate_of_a_row_is_no_less_than_its_message(
+    text: str, data: bytes, items: list[str], members: dict[str, str]
+) -> None:
+    wire = message_pb2.MessageInput(
+        name=text.encode("utf-8", "replace").decode(),
+        parts=[message_pb2.Part(image=message_pb2.ImagePart(data=data))],
+        client_message_id="".join(items).encode("utf-8", "replace").decode(),
+    )
+    assert approximate_bytes(_Row(text, data, items, members)) + 40 >= wire.ByteSize()
+
+
+@dataclass
+class _Row:
+    text: str
+    data: bytes
+    items: list[str]
+    members: dict[str, str]

@@ -134,3 +134,13 @@ def test_the_default_can_be_reached_by_the_database() -> None:
         assert path == Path("/var/lib/strata")
     else:
         assert path.is_relative_to(Path.home())
+
+
+@pytest.mark.parametrize("below", ["", "deeper", "deeper/still"])
+def test_a_file_in_the_place_of_the_folder_is_said_so(open_folder: Path, below: str) -> None:
+    file = open_folder / "file"
+    file.write_text("x")
+    folder = DataFolder(file / below if below else file)
+    for use in (folder.open, folder.holder, folder.running):
+        with pytest.raises(FailedPreconditionError, match=f"{file} is a file. Name a folder"):
+            use()

@@ -38,11 +38,11 @@ async def test_what_is_quick_waits_for_what_was_asked_before_it(worker: EngineWo
 
     def slow(_store: CollectionStore) -> None:
         running.set()
-        go_on.wait(10)
+        go_on.wait(60)
         seen.append("slow")
 
     first = asyncio.create_task(worker.run(slow))
-    await asyncio.to_thread(running.wait, 10)
+    await asyncio.to_thread(running.wait, 60)
     second = asyncio.create_task(worker.run_now(lambda _: seen.append("quick")))
     for _ in range(5):
         await asyncio.sleep(0)
@@ -59,11 +59,11 @@ async def test_what_is_called_off_is_still_before_others_while_it_runs(
 
     def slow(_store: CollectionStore) -> None:
         running.set()
-        go_on.wait(10)
+        go_on.wait(60)
 
     first = asyncio.create_task(worker.run(slow))
     waits = asyncio.create_task(worker.run(thread_of))
-    await asyncio.to_thread(running.wait, 10)
+    await asyncio.to_thread(running.wait, 60)
     for task in (first, waits):
         task.cancel()
     second = asyncio.create_task(worker.run_now(thread_of))

@@ -149,7 +149,7 @@ def test_requests_pass_one_at_a_time_in_the_order_of_arrival() -> None:
     def request(number: int) -> None:
         with turnstile.turn(lambda: None):
             assert inside.acquire(blocking=False)
-            gate.wait(10)
+            gate.wait(60)
             passed.append(number)
             inside.release()
 
@@ -161,7 +161,7 @@ def test_requests_pass_one_at_a_time_in_the_order_of_arrival() -> None:
             time.sleep(0.001)
     gate.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert passed == [0, 1, 2, 3, 4]
 
 
@@ -182,8 +182,8 @@ def test_a_full_queue_is_refused_and_a_leaver_makes_room() -> None:
 
         thread = threading.Thread(target=wait)
         thread.start()
-        assert waiting.wait(10)
+        assert waiting.wait(60)
         with pytest.raises(ApiError, match="1 requests are waiting"), turnstile.turn(leave):
             pytest.fail("the queue was full")
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()

@@ -25,6 +25,12 @@ class CountingEmbedder:
         self.asked += texts
         return [[len(text) / 3, 1.0 if kind == "query" else 0.0] for text in texts]
 
+    def known_share(self, text: str) -> float:
+        return 1.0
+
+    def limit_tokens(self, text: str) -> int:
+        return self.count_tokens(text)
+
     def count_tokens(self, text: str) -> int:
         return len(text)
 

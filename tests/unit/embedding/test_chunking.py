@@ -32,6 +32,12 @@ class LengthEmbedder:
         self.calls.append(list(texts))
         return [[float(len(text))] for text in texts]
 
+    def known_share(self, text: str) -> float:
+        return 1.0
+
+    def limit_tokens(self, text: str) -> int:
+        return self.count_tokens(text)
+
     def count_tokens(self, text: str) -> int:
         return count(text)
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
-from pydantic import ValidationError
 
 from strata.archival.settings import ArchivalSettings
 from strata.shared.embedding import Embedder, EmbeddingModels, ModelInfo
 from strata.shared.embedding.base import LOCAL_MODEL
-from strata.shared.errors import FailedPreconditionError, InvalidArgumentError, Reason
+from strata.shared.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    Reason,
+    WrongSettingError,
+)
 
 
 async def test_a_model_is_opened_once_when_it_is_needed() -> None:
@@ -55,5 +59,5 @@ def test_models_are_named_by_one_variable(monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_two_models_of_one_name_are_refused(provider: str, names: list[str]) -> None:
     models = [{"name": name, "dim": 3} for name in names]
-    with pytest.raises(ValidationError, match="two embedding models have one name"):
+    with pytest.raises(WrongSettingError, match="two embedding models have one name"):
         ArchivalSettings(embedding_provider=provider, embedding_models=models)

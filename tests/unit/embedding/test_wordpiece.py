@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import unicodedata
 from importlib import resources
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strata.shared.embedding.wordpiece import WordPieceTokenizer
+from strata.shared.embedding.wordpiece import LetterPairs, WordPieceTokenizer
 
 # Made with `tokenizers` 0.23 and the model's own tokenizer.json, truncation off.
 REFERENCE = json.loads((Path(__file__).parent / "reference_tokens.json").read_text())
@@ -84,3 +85,40 @@ def test_a_pair_is_marked_and_told_apart(first: str, second: str) -> None:
     ids, types = TOKENIZER.join(left, right)
     assert ids == [CLS, *left, SEP, *right, SEP]
     assert types == [0] * (len(left) + 2) + [1] * (len(right) + 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("", 1),
+        ("?!", 1),
+        ("What must she not eat?", 1),
+        ("\U0001f389", 0),
+        ("\U0001f389!", 0),
+        ("\U0001f389 birthday", 0.5),
+        ("x" * 120, 0),
+        ("zzzqqq", 0),
+        ("zxcvbnm asked", 0.5),
+        ("asdf qwer", 0),
+        ("what is sdfsdf", 2 / 3),
+        ("blorptz", 0),
+        ("Kubernetes metformin Geburtstag config debug cursor hypotenuse", 1),
+        ("parse_iso_date", 1),
+        ("\u0434\u0435\u043d\u044c", 1),
+        ("\u65c5\u884c", 0),
+        ("\u30e2\u30e2", 0),
+        ("\uc548\ub155", 0),
+        ("\u0e44\u0e17\u0e22", 0),
+        ("Porto \u65c5\u884c", 1 / 3),
+        ("2026-11-24", 1),
+        ("jwt", 1),
+    ],
+)
+def test_words_without_pieces_of_their_own_are_unknown(text: str, share: float) -> None:
+    assert TOKENIZER.known_share(text) == pytest.approx(share)
+
+
+def test_random_letters_hold_more_information_than_english_words() -> None:
+    pairs = LetterPairs(["sing", "song", "ring", "bring", "long"])
+    assert pairs.bits("sing") < pairs.bits("song") < pairs.bits("gnis")
+    assert LetterPairs([]).bits("a") == pytest.approx(math.log2(27))

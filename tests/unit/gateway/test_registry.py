@@ -8,6 +8,7 @@ from strata.shared.channels import services_of
 from strata.shared.settings import MIB
 
 INTERNAL = {
+    "RunFollowService",
     "TurnService",
     "ContextService",
     "WindowService",

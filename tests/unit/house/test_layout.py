@@ -10,7 +10,7 @@ import pytest
 
 from unit.house.repository import REPOSITORY, ROOTS, sources
 
-HARD_LIMIT = 500
+HARD_LIMIT = 600
 
 
 def test_no_file_hides_the_other_roots() -> None:

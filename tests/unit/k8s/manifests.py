@@ -167,15 +167,20 @@ def container_of(workload: Object) -> Object:
 def environment_of(
     objects: list[Object], workload: Object, container: Object | None = None
 ) -> dict[str, str]:
-    """Returns the environment of a workload; secrets as ``<secret>/<key>``."""
+    """Returns the environment of a workload; secrets as ``<secret>/<key>``, fields of the pod as
+    their paths.
+    """
     maps = of_kind(objects, "ConfigMap")
     container = container or container_of(workload)
     environment: dict[str, str] = {}
-    for source in container.get("envFrom", ()):
+    # What is in a Secret is not part of the manifests.
+    for source in (s for s in container.get("envFrom", ()) if "configMapRef" in s):
         environment |= maps[source["configMapRef"]["name"]]["data"]
     for entry in container.get("env", ()):
         if "value" in entry:
             environment[entry["name"]] = entry["value"]
+        elif "fieldRef" in entry["valueFrom"]:
+            environment[entry["name"]] = entry["valueFrom"]["fieldRef"]["fieldPath"]
         else:
             reference = entry["valueFrom"]["secretKeyRef"]
             environment[entry["name"]] = f"{reference['name']}/{reference['key']}"

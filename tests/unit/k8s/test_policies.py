@@ -168,13 +168,15 @@ def edges_in_code() -> set[Edge]:
     edges: set[Edge] = {("migrate", POSTGRES, 5432)}
     for room in rooms().values():
         edges |= {(room.app, rooms()[to].app, rooms()[to].port) for to in room.callees}
+        if "advertised_host" in room.settings.model_fields:
+            edges.add((room.app, room.app, room.port))
         if room.databases:
             edges.add((room.app, POSTGRES, 5432))
         if "qdrant_url" in room.settings.model_fields:
             edges.add((room.app, QDRANT, 6334))
         if "model_endpoints" in room.settings.model_fields:
             edges.add((room.app, OUTSIDE, 443))
-        if "web_private_networks" in room.settings.model_fields:
+        if {"web_private_networks", "webhook_private_networks"} & room.settings.model_fields.keys():
             edges |= {(room.app, OUTSIDE, 80), (room.app, OUTSIDE, 443)}
     return edges
 
@@ -189,6 +191,8 @@ def test_the_code_has_the_edges_of_the_architecture() -> None:
         | {("tool-execution", to) for to in memory | {"gateway"}}
         # The files of core memory are searched in archival memory.
         | {("core-memory", "archival")}
+        # A run is followed through any pod from the one that holds it.
+        | {("gateway", "gateway")}
     )
 
 
@@ -230,7 +234,7 @@ def test_only_the_gateway_takes_calls_from_outside() -> None:
     assert open_to_all == {"gateway"}
 
 
-@pytest.mark.parametrize("name", ["agent-loop", "tool-execution"])
+@pytest.mark.parametrize("name", ["agent-loop", "gateway", "tool-execution"])
 def test_who_may_go_outside_cannot_reach_private_addresses(name: str) -> None:
     spec = of_kind(OBJECTS, "NetworkPolicy")[name]["spec"]
     blocks = [

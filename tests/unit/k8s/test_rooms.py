@@ -141,17 +141,22 @@ def test_only_the_gateway_can_sign_for_everybody(room: RoomFacts) -> None:
     files = {value for name, value in environment.items() if name.endswith("_FILE")}
     if room.name == "gateway":
         assert keys["secret"]["secretName"] == "strata-gateway-keys"
-        assert files == {f"{mount['mountPath']}/private.pem", f"{mount['mountPath']}/pepper"}
+        secrets = ("private.pem", "pepper", "master.keys")
+        assert files == {f"{mount['mountPath']}/{name}" for name in secrets}
     elif room.name == "core_memory":
         assert keys["secret"]["secretName"] == "strata-core-memory-keys"
         assert files == {f"{mount['mountPath']}/public.pem", f"{mount['mountPath']}/worker.pem"}
     elif room.name in {"agent_loop", "tool_execution"}:
         assert keys["secret"]["secretName"] == f"strata-{room.app}-keys"
         assert files == {f"{mount['mountPath']}/public.pem", f"{mount['mountPath']}/master.keys"}
+    elif room.name == "archival":
+        assert keys["secret"]["secretName"] == "strata-archival-keys"
+        assert files == {
+            f"{mount['mountPath']}/public.pem",
+            f"{mount['mountPath']}/file-worker.pem",
+        }
     else:
-        archival = room.name == "archival"
-        secret = "strata-archival-keys" if archival else "strata-token-keys"
-        assert keys["secret"]["secretName"] == secret
+        assert keys["secret"]["secretName"] == "strata-token-keys"
         assert files == {f"{mount['mountPath']}/public.pem"}
     assert mount["readOnly"] is True
 
@@ -274,7 +279,7 @@ def test_the_secrets_script_makes_what_the_pods_want() -> None:
             assert key is None or key in made[name]
             used.add(name)
     assert used == set(made)
-    assert made["strata-gateway-keys"].keys() == {"private.pem", "pepper"}
+    assert made["strata-gateway-keys"].keys() == {"private.pem", "pepper", "master.keys"}
     assert made["strata-token-keys"].keys() == {"public.pem"}
     assert made["strata-core-memory-keys"].keys() == {"public.pem", "worker.pem"}
     assert made["strata-agent-loop-keys"].keys() == {"public.pem", "master.keys"}
@@ -287,14 +292,32 @@ def test_the_secrets_script_makes_what_the_pods_want() -> None:
         assert len(read_master_keys(master.splitlines())) == 1
 
 
+def test_prompts_of_an_operator_are_a_config_map_in_the_folder_of_the_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = settings_of(rooms()["agent_loop"], monkeypatch)
+    assert isinstance(settings, AgentLoopSettings)
+    deployment = DEPLOYMENTS["agent-loop"]
+    [volume] = [each for each in pod_of(deployment)["volumes"] if each["name"] == "prompts"]
+    [mount] = [
+        each for each in container_of(deployment)["volumeMounts"] if each["name"] == "prompts"
+    ]
+    # A cluster without prompts of its own has no such ConfigMap.
+    assert volume["configMap"] == {"name": "strata-prompts", "optional": True}
+    assert mount["mountPath"] == str(settings.prompts_path)
+    assert mount["readOnly"] is True
+
+
 def test_archival_alone_trusts_the_worker_of_core_memory() -> None:
     made = {each["metadata"]["name"]: each["stringData"] for each in secret_objects()}
     keys = made["strata-core-memory-keys"]
     token = TokenSigner(keys["worker.pem"]).mint("", "project-1", "core-memory-worker", ["files"])
-    archival = TokenVerifier(made["strata-archival-keys"]["public.pem"])
-    assert archival.verify(token).project_id == "project-1"
+    archival = made["strata-archival-keys"]
+    assert archival.keys() == {"public.pem", "file-worker.pem"}
+    assert TokenVerifier(archival["file-worker.pem"]).verify(token).project_id == "project-1"
     everyday = TokenSigner(made["strata-gateway-keys"]["private.pem"]).mint("o", "p", "k", [])
-    assert archival.verify(everyday).project_id == "p"
-    for others in ("strata-token-keys", "strata-core-memory-keys"):
+    assert TokenVerifier(archival["public.pem"]).verify(everyday).project_id == "p"
+    # Not even archival accepts it everywhere.
+    for others in ("strata-archival-keys", "strata-token-keys", "strata-core-memory-keys"):
         with pytest.raises(UnauthenticatedError):
             TokenVerifier(made[others]["public.pem"]).verify(token)

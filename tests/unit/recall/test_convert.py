@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from image_samples import png
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import usage_pb2
 from strata.api.recall.v1 import message_service_pb2 as message_pb
@@ -19,19 +21,28 @@ from strata.recall.domain.messages import Message, Role
 from strata.recall.domain.search import Answer, Exclusion, Mode, SearchHit
 from strata.shared.errors import InvalidArgumentError
 from strata.shared.ids import new_id
+from strata.shared.images import image_id
 from strata.shared.reranking import Outcome, Report
 from strata.shared.timewords import TimeRange
 
 NOW = datetime(2026, 11, 21, 12, 30, 15, 250_000, tzinfo=UTC)
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 
+STORED_IMAGE = st.builds(
+    common.ImagePart,
+    media_type=st.sampled_from(["image/png", "image/webp"]),
+    source_url=TEXT,
+    image_id=st.just("0f" * 32),
+    width=st.integers(1, 8000),
+    height=st.integers(1, 8000),
+    size_bytes=st.integers(1, 4_000_000),
+    alt_text=TEXT,
+    detail=st.sampled_from(common.ImageDetail.values()),
+)
 CALL = st.builds(common.ToolCallPart, tool_call_id=TEXT, name=TEXT, arguments=TEXT)
 PARTS = st.one_of(
     st.builds(lambda t: common.Part(text=common.TextPart(text=t)), TEXT),
-    st.builds(
-        lambda m, d: common.Part(image=common.ImagePart(media_type=m, data=d)), TEXT, st.binary()
-    ),
-    st.builds(lambda u: common.Part(image=common.ImagePart(media_type="image/png", url=u)), TEXT),
+    st.builds(lambda image: common.Part(image=image), STORED_IMAGE),
     st.builds(
         lambda t, s, r: common.Part(
             reasoning=common.ReasoningPart(text=t, signature=s, redacted=r)
@@ -42,7 +53,7 @@ PARTS = st.one_of(
     ),
     st.builds(lambda c: common.Part(tool_call=c), CALL),
     st.builds(
-        lambda i, c, o, s, p: common.Part(
+        lambda i, c, o, s, p, images: common.Part(
             tool_return=common.ToolReturnPart(
                 tool_call_id=i,
                 name="t",
@@ -51,11 +62,13 @@ PARTS = st.one_of(
                 status=s,
                 provenance=p,
                 taint=[p],
+                images=images,
                 nested_calls=[
                     common.NestedToolCall(
                         tool_call_id=i, name=c, arguments=c, status=s, refused=bool(o)
                     )
                 ],
+                returned_by=c,
             )
         ),
         TEXT,
@@ -63,6 +76,7 @@ PARTS = st.one_of(
         st.lists(TEXT),
         st.sampled_from(common.ToolStatus.values()),
         st.sampled_from(common.Provenance.values()),
+        st.lists(STORED_IMAGE, max_size=2),
     ),
     st.builds(
         lambda i, calls: common.Part(
@@ -92,6 +106,7 @@ PARTS = st.one_of(
                         tool_call_id=i, client_return=c, client_status=common.TOOL_STATUS_FAILED
                     ),
                 ],
+                answered_by=i,
             )
         ),
         TEXT,
@@ -283,3 +298,48 @@ def test_an_answer_says_what_the_reranker_did() -> None:
         assert (first.rerank_score, first.rerank_rank, first.rrf_score) == (-3.5, 1, 0.5)
         assert not second.HasField("rerank_score")
         assert not second.HasField("rerank_rank")
+
+
+@given(st.binary(max_size=3), TEXT, st.sampled_from(common.ImageDetail.values()))
+def test_bytes_of_images_are_kept_apart_from_their_message(
+    salt: bytes, alt_text: str, detail: common.ImageDetail.ValueType
+) -> None:
+    """Of a part of the message and of a return alike; what is said of them comes back."""
+    data = png(3, 2) + salt
+    sent = common.ImagePart(data=data, alt_text=alt_text, detail=detail, width=99, image_id="x")
+    wire = common.Message(
+        id="message-1",
+        role=common.ROLE_TOOL,
+        parts=[
+            common.Part(image=sent),
+            common.Part(tool_return=common.ToolReturnPart(name="t", images=[sent])),
+        ],
+    )
+    message = convert.to_message(wire, NOW)
+    assert [each.data for each in message.images] == [data, data]
+    assert message.image_ids() == (image_id(data),)
+    assert base64.b64encode(data).decode() not in json.dumps(message.parts)
+    stored = convert.message_to_proto(message).parts
+    for image in (stored[0].image, stored[1].tool_return.images[0]):
+        assert image.WhichOneof("source") is None
+        assert (image.media_type, image.width, image.height) == ("image/png", 3, 2)
+        assert (image.image_id, image.size_bytes) == (image_id(data), len(data))
+        assert (image.alt_text, image.detail) == (alt_text, detail)
+
+
+def test_image_that_is_none_is_refused_by_field() -> None:
+    part = common.Part(image=common.ImagePart(data=b"GIF"))
+    wires = [common.Message(id="message-1", role=common.ROLE_USER, parts=[part])]
+    with pytest.raises(InvalidArgumentError) as raised:
+        convert.to_messages(wires, "inputs", NOW)
+    assert [each.field for each in raised.value.violations] == ["inputs[0].parts"]
+
+
+def test_image_of_an_earlier_release_is_read() -> None:
+    parts = (
+        {"type": "image", "media_type": "image/png", "url": "https://a.example/b.png"},
+        {"type": "image", "media_type": "image/png", "data": "AAEC"},
+    )
+    stored = convert.message_to_proto(Message("message-1", Role.USER, parts, NOW)).parts
+    assert stored[0].image.url == "https://a.example/b.png"
+    assert stored[1].image.data == b"\0\1\2"

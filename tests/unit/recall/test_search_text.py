@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hostile_json import HOSTILE_ARGUMENTS
 from strata.recall.domain.messages import Message, Role
 from strata.recall.domain.search_text import MAX_SEARCH_CHARS, searchable_text, split_text
 
@@ -55,6 +56,8 @@ def test_nothing_but_the_limits_loses_words(value: str) -> None:
         (message(Role.ASSISTANT, call("send_message", "not json")), ""),
         (message(Role.ASSISTANT, call("send_message", '{"message": 3}')), ""),
         (message(Role.ASSISTANT, text("look"), call("conversation_search", "{}")), ""),
+        (message(Role.ASSISTANT, text("look"), call("expand_summary", "{}")), ""),
+        (message(Role.ASSISTANT, text("look"), call("search_memory", "{}")), ""),
         (message(Role.SUMMARY, {"type": "summary", "text": "They met."}), "They met."),
         (
             message(Role.TOOL, {"type": "tool_return", "name": "x", "content": "found"}),
@@ -70,3 +73,11 @@ def test_nothing_but_the_limits_loses_words(value: str) -> None:
 )
 def test_what_can_be_searched(given_message: Message, expected: str) -> None:
     assert searchable_text(given_message) == expected
+
+
+@pytest.mark.parametrize("arguments", HOSTILE_ARGUMENTS.values(), ids=HOSTILE_ARGUMENTS)
+def test_hostile_arguments_leave_a_text_that_can_be_stored(arguments: str) -> None:
+    for written in (arguments, arguments.replace('"a"', '"message"')):
+        found = searchable_text(message(Role.ASSISTANT, call("send_message", written)))
+        assert "\0" not in found
+        found.encode()

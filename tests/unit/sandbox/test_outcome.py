@@ -7,6 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strata.shared.json_text import MAX_JSON_DEPTH
 from strata.tool_execution.domain.sandbox import Limits, RunStatus
 from strata.tool_execution.sandbox import outcome
 from strata.tool_execution.sandbox.forkserver import Exit
@@ -54,7 +55,7 @@ def test_a_value_comes_out_as_it_was_or_is_too_large(value: object) -> None:
 def test_depth_is_limited(depth: int) -> None:
     frame = b'{"value":' + b"[" * depth + b"]" * depth + b"}"
     status = outcome.judge(frame, LIMITS).status
-    assert status is (RunStatus.OK if depth <= outcome.MAX_DEPTH else RunStatus.BAD_RESULT)
+    assert status is (RunStatus.OK if depth <= MAX_JSON_DEPTH else RunStatus.BAD_RESULT)
 
 
 def test_ends_are_named() -> None:

@@ -13,7 +13,8 @@ from strata.tool_execution.sandbox.program import seccomp, syscalls
 
 ALLOW = "allow"
 KILL = "kill"
-EPERM, EAGAIN, ENOSYS = 1, 11, 38
+EPERM, EAGAIN, EINVAL, ENOLCK, ENOSYS = 1, 11, 22, 37, 38
+GRANTED = 0  # returned by the filter, with nothing done
 MACHINES = list(syscalls.TABLES)
 OWN = 4_242
 NUMBERS = sorted({n for table in syscalls.TABLES.values() for n in table.values()})
@@ -92,12 +93,47 @@ def test_only_what_is_listed_is_allowed(machine: str, number: int, argument: int
 @given(flags=st.integers(0, 2**64 - 1))
 def test_clone_makes_no_namespace(machine: str, flags: int) -> None:
     namespaces = 0x7E020080
-    assert decide(machine, "clone", flags) == (EPERM if flags & namespaces else ALLOW)
-    if not flags & namespaces:
-        alone = decide(machine, "clone", flags, own=OWN)
+    if flags & namespaces:
+        assert decide(machine, "clone", flags) == EPERM
+    else:
         # A process, or a thread that has descriptors of its own, or a thread like all.
         thread = ALLOW if flags & 0x400 else EPERM
+        assert decide(machine, "clone", flags) == (thread if flags & 0x10000 else ALLOW)
+        alone = decide(machine, "clone", flags, own=OWN)
         assert alone == (thread if flags & 0x10000 else EAGAIN)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("own", [None, OWN])
+@given(command=st.one_of(st.integers(0, 40), st.integers(1020, 1050), st.integers(0, 2**32 - 1)))
+def test_only_harmless_commands_of_fcntl_are_done(
+    machine: str, own: int | None, command: int
+) -> None:
+    harmless = {0, 1, 2, 3, 4, 5, 9, 1030, 1032, 1034}
+    wanted = ALLOW if command in harmless else GRANTED if command in {6, 7} else EPERM
+    assert decide(machine, "fcntl", 3, command, own=own) == wanted
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@given(flags=st.integers(0, 2**64 - 1))
+def test_no_shared_memory_without_a_file_is_mapped(machine: str, flags: int) -> None:
+    shared = flags & 0x01 and flags & 0x20
+    found = decide(machine, "mmap", 0, 4096, 3, flags)
+    assert found == (EPERM if shared or flags & 0x40000 else ALLOW)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("network", [False, True])
+@given(level=st.sampled_from([0, 1, 6]), option=st.integers(0, 80))
+def test_no_buffer_of_a_socket_is_enlarged(
+    machine: str, network: bool, level: int, option: int
+) -> None:
+    number = syscalls.TABLES[machine]["setsockopt"]
+    program = seccomp.instructions(machine, network=network)
+    found = run(program, syscalls.AUDIT_ARCH[machine], number, [3, level, option, 0, 0, 0])
+    # SO_SNDBUF, SO_RCVBUF, SO_SNDBUFFORCE, SO_RCVBUFFORCE
+    if level == 1 and option in {7, 8, 32, 33}:
+        assert found == EPERM
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -115,10 +151,11 @@ def test_arguments_decide(machine: str) -> None:
         assert decide(machine, "socketpair", family, kind) == EPERM
     assert decide(machine, "ioctl", 0, 0x5401) == ALLOW
     assert {decide(machine, "ioctl", 0, n) for n in (0x5412, 0x541C, 0x8901)} == {EPERM}
-    assert decide(machine, "fcntl", 0, 3) == ALLOW
-    assert {decide(machine, "fcntl", 0, n) for n in (8, 10, 15)} == {EPERM}
+    assert {decide(machine, "splice"), decide(machine, "tee")} == {EINVAL}
+    assert decide(machine, "flock", 3, 2) == ENOLCK
+    assert {decide(machine, "setsockopt", 3, 1, n) for n in (2, 9, 20, 21)} == {ALLOW}
     assert decide(machine, "prctl", 15) == ALLOW
-    assert {decide(machine, "prctl", n) for n in (22, 35, 0x59616D61)} == {EPERM}
+    assert {decide(machine, "prctl", n) for n in (4, 22, 35, 0x59616D61)} == {EPERM}
     assert decide(machine, "fchmod", 3, 0o777) == ALLOW
     assert {decide(machine, "fchmod", 3, n) for n in (0o4755, 0o2755)} == {EPERM}
     assert decide(machine, "fchmodat", 0, 0, 0o755) == ALLOW

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from strata.shared.auth import (
     AUDIENCE,
+    CLOCK_LEEWAY_S,
     ISSUER,
     TokenSigner,
     TokenVerifier,
@@ -23,6 +25,9 @@ from strata.shared.auth import (
 )
 from strata.shared.clock import ManualClock
 from strata.shared.errors import Reason, UnauthenticatedError
+from strata.shared.interceptors.auth import BoundKeys, TokenAuthenticator
+from strata.shared.interceptors.pipeline import Method
+from strata.shared.scopes import OrganizationScope
 
 PRIVATE, PUBLIC = generate_key_pair()
 
@@ -58,7 +63,7 @@ def test_a_token_lives_at_least_its_time_and_not_much_longer() -> None:
     verifier = TokenVerifier(PUBLIC, clock=clock)
     clock.advance(299)
     verifier.verify(token)
-    clock.advance(61)
+    clock.advance(61 + CLOCK_LEEWAY_S)
     refused(verifier, token)
     refused(TokenVerifier(PUBLIC, clock=clock), token)
 
@@ -77,12 +82,27 @@ def test_a_fresh_token_is_handed_out_again_an_older_one_is_not() -> None:
     TokenVerifier(PUBLIC, clock=clock).verify(second)
 
 
-def test_a_token_from_the_future_is_refused() -> None:
+@pytest.mark.parametrize("skew_s", [-60, -30, 30, 60])
+def test_clocks_that_differ_by_a_minute_do_not_matter(skew_s: float) -> None:
+    signing, verifying = ManualClock(), ManualClock()
+    verifying.step(skew_s)
+    verifier = TokenVerifier(PUBLIC, clock=verifying)
+    token = TokenSigner(PRIVATE, clock=signing).mint("o", "p", "k", (), ttl=timedelta(minutes=1))
+    for _ in range(6):
+        assert verifier.verify(token).project_id == "p"
+        verifying.advance(10)
+    # Remembered or not, the same token is accepted for as long.
+    TokenVerifier(PUBLIC, clock=verifying).verify(token)
+
+
+def test_a_token_from_far_in_the_future_is_refused_and_the_clocks_are_named() -> None:
     clock = ManualClock()
     ahead = ManualClock()
-    ahead.advance(60)
+    ahead.advance(120)
     token = TokenSigner(PRIVATE, clock=ahead).mint("o", "p", "k", ())
     refused(TokenVerifier(PUBLIC, clock=clock), token)
+    with pytest.raises(UnauthenticatedError, match=r"120 s in the future.*clocks"):
+        TokenVerifier(PUBLIC, clock=clock).verify(token)
 
 
 def _unsigned(token: str) -> str:
@@ -203,3 +223,38 @@ def test_keys_of_another_kind_are_refused() -> None:
 
 def test_the_public_half_can_be_derived() -> None:
     assert public_key_of(PRIVATE) == PUBLIC
+
+
+def test_a_bound_key_is_accepted_by_its_methods_only() -> None:
+    private, public = generate_key_pair()
+    bound = BoundKeys(TokenVerifier(public), frozenset({"/a.A/Index"}))
+    authenticator = TokenAuthenticator(TokenVerifier(PUBLIC), [bound])
+    tokens = {
+        "everyday": TokenSigner(PRIVATE).mint("o", "p-1", "k", ["read"]),
+        "bound": TokenSigner(private).mint("o", "p-2", "worker", ["read"]),
+        "unknown": TokenSigner(generate_key_pair()[0]).mint("o", "p-3", "k", ["read"]),
+        "none": "a.b.c",
+    }
+
+    async def accepted(path: str) -> set[str]:
+        found = set()
+        for name, token in tokens.items():
+            try:
+                await authenticator.authenticate(
+                    Method(path, "a.A", False, False), {"authorization": f"Bearer {token}"}
+                )
+            except UnauthenticatedError:
+                continue
+            found.add(name)
+        return found
+
+    assert asyncio.run(accepted("/a.A/Index")) == {"everyday", "bound"}
+    assert asyncio.run(accepted("/a.A/Drop")) == {"everyday"}
+
+
+def test_a_token_without_a_project_carries_scopes_of_an_organisation_only() -> None:
+    signer, verifier = TokenSigner(PRIVATE), TokenVerifier(PUBLIC)
+    caller = verifier.verify(signer.mint("o", "", "k", OrganizationScope))
+    assert (caller.organization_id, caller.project_id) == ("o", "")
+    for scopes in ([], ["read"], ["organization.admin", "write"], ["files"]):
+        refused(verifier, signer.mint("o", "", "k", scopes))

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool
 
+from strata.api.common.v1 import call_options_pb2
 from strata.shared.channels import (
     ChannelFactory,
     RoomChannels,
+    patience_of,
     service_config,
     services_of,
 )
@@ -41,12 +43,14 @@ def service() -> Any:
     return pool.FindServiceByName("levels.LevelService")
 
 
-def test_only_repeatable_unary_methods_are_retried_and_only_on_unavailable(service: Any) -> None:
+def test_only_repeatable_unary_methods_are_retried_and_only_when_the_server_went_away(
+    service: Any,
+) -> None:
     config = json.loads(service_config([service], max_attempts=4))
     assert config["loadBalancingConfig"] == [{"round_robin": {}}]
     (method_config,) = config["methodConfig"]
     assert [each["method"] for each in method_config["name"]] == ["Read", "Put"]
-    assert method_config["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE"]
+    assert method_config["retryPolicy"]["retryableStatusCodes"] == ["UNAVAILABLE", "CANCELLED"]
     assert method_config["retryPolicy"]["maxAttempts"] == 4
 
 
@@ -71,3 +75,34 @@ async def test_a_room_without_target_is_named() -> None:
             channels.channel("archival")
     finally:
         await factory.close()
+
+
+SERVICES = ("agent_loop", "archival", "core_memory", "gateway", "recall", "tool_execution")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_only_methods_that_may_be_repeated_declare_the_time_of_an_attempt(name: str) -> None:
+    services = services_of(name)
+    repeatable = patience_of(services, 5.0)
+    for declared in services:
+        for method in declared.methods:
+            seconds = method.GetOptions().Extensions[call_options_pb2.attempt_seconds]
+            path = f"/{declared.full_name}/{method.name}"
+            assert seconds == 0 or path in repeatable
+            assert repeatable.get(path, 5.0) >= 5.0
+
+
+def test_a_search_may_take_longer_than_a_look_up() -> None:
+    patience = patience_of(services_of("archival"), 5.0)
+    service = "/strata.api.archival.v1.PassageService"
+    assert patience[f"{service}/SearchPassages"] > patience[f"{service}/GetPassage"] == 5.0
+    assert f"{service}/UploadPassages" not in patience
+
+
+def test_internal_calls_of_every_kind_go_to_another_replica_when_the_token_is_refused(
+    service: Any,
+) -> None:
+    config = json.loads(service_config([service], max_attempts=4, internal=True))
+    (method_config,) = config["methodConfig"]
+    assert {each["method"] for each in method_config["name"]} == {"Read", "Put", "Write", "Watch"}
+    assert method_config["retryPolicy"]["retryableStatusCodes"] == ["UNAUTHENTICATED"]

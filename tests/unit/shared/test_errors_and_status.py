@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from strata.api.errors.v1 import error_reason_pb2
 from strata.shared.errors import (
     ERRORS,
+    DeadlineExceededError,
     FailedPreconditionError,
     FieldViolation,
     InternalError,
@@ -26,6 +27,12 @@ from strata.shared.errors import (
     UnavailableError,
 )
 from strata.shared.status import DETAILS_KEY, from_rpc_error, to_status
+
+TRAILING = (
+    ("x-request-id", "r" * 64),
+    ("x-strata-time", "1700000000.000"),
+    ("x-strata-host", "h" * 64),
+)
 
 
 def rpc_error(status: Any) -> grpc.aio.AioRpcError:
@@ -124,7 +131,7 @@ def test_the_details_always_fit_in_the_metadata_a_peer_takes(
         metadata=metadata,
         violations=[FieldViolation(each[:50], each) for each in violations],
     )
-    status = to_status(error, request_id="r" * 64)
+    status = to_status(error, trailing=TRAILING)
     details = dict(status.trailing_metadata)[DETAILS_KEY]
     assert isinstance(details, bytes)
     # Details go as base64, the message percent-encoded at up to three bytes for one.
@@ -152,3 +159,92 @@ def test_details_of_another_domain_or_broken_ones_are_not_believed() -> None:
         metadata = grpc.aio.Metadata((DETAILS_KEY, raw))
         error = grpc.aio.AioRpcError(grpc.StatusCode.NOT_FOUND, None, metadata, details="x")
         assert from_rpc_error(error).reason is Reason.UNSPECIFIED
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "kind"),
+    [
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "failed to connect to all addresses; last error: ipv4:10.1.2.3:7603: refused",
+            UnavailableError,
+        ),
+        (grpc.StatusCode.UNAVAILABLE, "Socket closed", UnavailableError),
+        (grpc.StatusCode.UNAVAILABLE, "DNS resolution failed for recall:7603", UnavailableError),
+        (grpc.StatusCode.INTERNAL, "Received RST_STREAM with error code 2", UnavailableError),
+        (grpc.StatusCode.UNKNOWN, "Stream removed (ipv6:[::1]:7605)", UnavailableError),
+        (
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+            "Deadline exceeded waiting for dns:///recall:7603",
+            DeadlineExceededError,
+        ),
+    ],
+)
+def test_words_of_the_transport_reach_no_caller(
+    code: grpc.StatusCode, details: str, kind: type[StrataError]
+) -> None:
+    empty = grpc.aio.Metadata()
+    error = from_rpc_error(grpc.aio.AioRpcError(code, empty, empty, details=details))
+    assert type(error) is kind
+    assert error.lost is not error.unsent
+    told = to_status(error)
+    for secret in ("10.1.2.3", "7603", "7605", "::1", "recall", "RST_STREAM", "Socket"):
+        assert secret not in told.details
+    # The log keeps them.
+    assert details in repr(error)
+
+
+def transport_error(
+    code: grpc.StatusCode, details: str, *trailing: tuple[str, str]
+) -> grpc.aio.AioRpcError:
+    empty = grpc.aio.Metadata()
+    return grpc.aio.AioRpcError(code, empty, grpc.aio.Metadata(*trailing), details=details)
+
+
+UNSENT = (
+    "connections to all backends failing; last error: UNKNOWN: ipv4:10.1.2.3:7603: refused",
+    "failed to connect to all addresses; last error: ipv4:10.1.2.3:7603: refused",
+    "errors resolving recall:7603: [field:hostname lookup error:Domain name not found]",
+    "DNS resolution failed for recall:7603",
+    "empty address list: dns:///recall:7603",
+    "Stream removed (RST_STREAM (Received RST_STREAM with error code 7))",
+)
+
+
+@pytest.mark.parametrize("details", UNSENT)
+def test_call_without_a_connection_was_never_sent(details: str) -> None:
+    error = from_rpc_error(transport_error(grpc.StatusCode.UNAVAILABLE, details))
+    assert isinstance(error, UnavailableError)
+    assert (error.unsent, error.lost) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "trailing"),
+    [
+        # A peer may pass on what its own transport said.
+        *((grpc.StatusCode.UNAVAILABLE, each, [("server", "proxy")]) for each in UNSENT),
+        *((grpc.StatusCode.UNAVAILABLE, f"upstream: {each}", []) for each in UNSENT),
+        *((grpc.StatusCode.INTERNAL, each, []) for each in UNSENT),
+        (grpc.StatusCode.UNAVAILABLE, "Socket closed", []),
+        (grpc.StatusCode.UNAVAILABLE, "Stream removed (ping timeout)", []),
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "Stream removed (RST_STREAM (Received RST_STREAM with error code 8))",
+            [],
+        ),
+        (grpc.StatusCode.CANCELLED, "CANCELLED", []),
+        (grpc.StatusCode.CANCELLED, UNSENT[0], []),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", []),
+    ],
+)
+def test_any_other_call_that_broke_may_have_had_an_effect(
+    code: grpc.StatusCode, details: str, trailing: list[tuple[str, str]]
+) -> None:
+    error = from_rpc_error(transport_error(code, details, *trailing))
+    assert (error.unsent, error.lost) == (False, True)
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_answer_of_a_service_is_neither_lost_nor_unsent(kind: type[StrataError]) -> None:
+    error = round_trip(kind(UNSENT[0], reason=Reason.SHUTTING_DOWN))
+    assert (error.unsent, error.lost) == (False, False)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
+from typing import Self
 
 import pytest
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError, model_validator
 
+from strata.client.settings import ClientSettings
+from strata.gateway.settings import GatewaySettings
+from strata.shared.errors import WrongSettingError
 from strata.shared.settings import RoomSettings, room_config
 
 
@@ -40,8 +45,65 @@ def test_nonsense_is_refused_at_the_start(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(f"STRATA_RECALL_{name}", value)
-    with pytest.raises(ValidationError):
+    with pytest.raises(WrongSettingError) as raised:
         RecallSettings()
+    assert [each.field for each in raised.value.violations] == [f"STRATA_RECALL_{name}"]
+    assert f"STRATA_RECALL_{name}" in raised.value.message
+
+
+def test_json_that_cannot_be_read_is_refused_with_the_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STRATA_RECALL_TARGETS", "{core_memory}")
+    with pytest.raises(WrongSettingError, match="STRATA_RECALL_TARGETS: must be JSON"):
+        RecallSettings()
+
+
+def test_settings_that_contradict_each_other_are_named_by_their_variables() -> None:
+    with pytest.raises(WrongSettingError) as raised:
+        GatewaySettings(tls_certificate_file=Path("/tls.crt"))
+    assert "STRATA_GATEWAY_TLS_CERTIFICATE_FILE and STRATA_GATEWAY_TLS_KEY_FILE" in str(
+        raised.value
+    )
+
+
+def test_an_error_of_a_setting_does_not_show_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATA_GATEWAY_DATABASE_URL", "postgresql://u:hidden@h/d")
+    monkeypatch.setenv("STRATA_GATEWAY_TLS_CERTIFICATE_FILE", "/tls.crt")
+    monkeypatch.setenv("STRATA_GATEWAY_PORT", "hidden")
+    with pytest.raises(WrongSettingError) as raised:
+        GatewaySettings()
+    assert "hidden" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_variable_that_is_set_to_nothing_counts_as_unset(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STRATA_RECALL_PORT", "")
+    monkeypatch.setenv("STRATA_RECALL_LIMITS__MAX_MESSAGE_BYTES", "")
+    monkeypatch.setenv("STRATA_DATA", "")
+    monkeypatch.setenv("STRATA_TLS", "")
+    assert RecallSettings() == RecallSettings(port=0)
+    assert ClientSettings().data is None
+    assert not ClientSettings().tls
+
+
+def test_an_error_names_the_setting_and_not_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WithKey(RecallSettings):
+        api_key: SecretStr = SecretStr("")
+
+        @model_validator(mode="after")
+        def _check(self) -> Self:
+            raise ValueError("these settings do not fit together")
+
+    monkeypatch.setenv("STRATA_RECALL_API_KEY", "sk-0123456789")
+    with pytest.raises(WrongSettingError, match="do not fit together") as together:
+        WithKey()
+    monkeypatch.setenv("STRATA_RECALL_PORT", "sk-0123456789")
+    with pytest.raises(WrongSettingError, match="STRATA_RECALL_PORT") as alone:
+        RecallSettings()
+    for caught in (together, alone):
+        assert "sk-0123456789" not in str(caught.value)
 
 
 def test_a_settings_object_can_be_shown_without_its_secrets() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.domain.arguments import parse_arguments
@@ -35,6 +36,34 @@ def test_valid_arguments_pass_unchanged() -> None:
 def test_null_of_an_optional_argument_counts_as_left_out() -> None:
     given = '{"query": "x", "roles": null, "limit": null, "start_date": null, "end_date": null}'
     assert parse_arguments(SEARCH, given) == {"query": "x"}
+
+
+@pytest.mark.parametrize("empty", [None, "", "  ", [], 0])
+def test_an_empty_optional_argument_counts_as_left_out(empty: Any) -> None:
+    """For every optional argument of every built-in tool that allows no such value."""
+    for tool in BUILTIN_TOOLS.values():
+        schema = tool.parameters
+        for name, inner in schema["properties"].items():
+            if name in schema["required"] or tool.name == "memory":
+                continue
+            needed = {each: needed_value(schema["properties"][each]) for each in schema["required"]}
+            found = parse_arguments(tool, json.dumps({**needed, name: empty}))
+            allowed = empty is not None and Draft202012Validator(inner).is_valid(empty)
+            assert found == ({**needed, name: empty} if allowed else needed), (tool.name, name)
+
+
+@pytest.mark.parametrize("name", ["start_date", "end_date"])
+def test_an_empty_date_counts_as_left_out(name: str) -> None:
+    assert parse_arguments(SEARCH, json.dumps({"query": "x", name: ""})) == {"query": "x"}
+
+
+def needed_value(schema: dict[str, Any]) -> Any:
+    if schema["type"] == "array":
+        return [needed_value(schema["items"])]
+    if schema["type"] == "object":
+        inner = schema["properties"]
+        return {name: needed_value(inner[name]) for name in schema["required"]}
+    return "https://example.com/"
 
 
 def test_null_of_a_required_argument_is_refused() -> None:
@@ -84,6 +113,14 @@ def test_text_that_looks_like_a_number_stays_text() -> None:
 def test_what_is_wrong_inside_of_lists_is_said_with_its_place(text: str, says: str) -> None:
     with pytest.raises(ToolError, match=says):
         parse_arguments(OPEN, text)
+
+
+def test_valid_values_are_named_however_long_the_wrong_ones_are_and_however_many() -> None:
+    with pytest.raises(ToolError) as caught:
+        parse_arguments(SEARCH, json.dumps({"query": "x", "roles": ["x" * 900] * 200}))
+    told = str(caught.value)
+    assert "'roles[0]' must be one of 'assistant', 'user', 'tool';" in told
+    assert told.endswith("; and more.")
 
 
 def test_tool_without_arguments_says_that_it_takes_none() -> None:

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.shared.tool_returns import TIME_FORMAT
 from strata.tool_execution.domain.dates import end_of, start_of, time_ago, zone
@@ -28,6 +29,21 @@ def test_a_time_with_its_own_zone_keeps_it() -> None:
     assert start_of("2026-03-01T10:30:00+00:00", "start_date", BERLIN) == datetime(
         2026, 3, 1, 10, 30, tzinfo=UTC
     )
+
+
+@pytest.mark.parametrize("name", ["UTC", "Asia/Tokyo", "America/Los_Angeles"])
+def test_dates_at_the_ends_of_the_calendar_are_no_limit(name: str) -> None:
+    timezone = ZoneInfo(name)
+    for first in ("0001-01-01", "0001-01-01T00:00+14:00"):
+        start = start_of(first, "start_date", timezone)
+        assert start is not None
+        Timestamp().FromDatetime(start)
+        assert start <= datetime(1, 1, 2, tzinfo=UTC)
+    for last in ("9999-12-31", "9999-12-31T23:59:59.999999", "9999-12-31T23:59-14:00"):
+        end = end_of(last, "end_date", timezone)
+        assert end is not None
+        Timestamp().FromDatetime(end)
+        assert end >= datetime(9999, 12, 31, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

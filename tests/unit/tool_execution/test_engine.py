@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from strata.shared.clock import SystemClock
+from strata.shared.context import RequestContext, current, use
 from strata.shared.errors import FailedPreconditionError, Reason, UnavailableError
 from strata.tool_execution.builtin.definitions import BUILTIN_TOOLS
 from strata.tool_execution.domain.tools import (
@@ -17,10 +18,12 @@ from strata.tool_execution.domain.tools import (
     MemoryEdit,
     Outcome,
     Output,
+    ReturnStatus,
     Tool,
     ToolError,
 )
 from strata.tool_execution.engine import Engine, Started
+from strata.tool_execution.peers import LostAnswerError
 
 CALLER = Caller("agent-1", "conversation-1", "run-1", "step-1", "openai/x", "UTC")
 READ = BUILTIN_TOOLS["conversation_search"]
@@ -148,8 +151,40 @@ async def test_a_call_that_never_ends_is_ended() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    (done,) = await outcomes(engine(behave, timeout=0.05), call(1, WRITE))
-    assert "did not end within 0.05 seconds" in done.content
+    done = await outcomes(engine(behave, timeout=0.05), call(1, WRITE), call(2, READ))
+    ended = {each.call.id: each for each in done}
+    assert all("did not end within 0.05 seconds" in each.content for each in done)
+    # What changes something may have done so; a search has nothing to find out about.
+    assert ended["call-1"].status is ReturnStatus.UNKNOWN
+    assert json.loads(ended["call-1"].content)["status"] == "Unknown"
+    assert ended["call-2"].status is ReturnStatus.FAILED
+
+
+async def test_a_lost_answer_is_unknown_and_a_defect_too() -> None:
+    async def behave(call: Call) -> Output:
+        if call.id == "call-1":
+            raise LostAnswerError("The archival memory service gave no answer.")
+        raise RuntimeError("secret detail")
+
+    for done in await outcomes(engine(behave), *_two()):
+        assert done.status is ReturnStatus.UNKNOWN
+        assert "effect is unknown" in done.content
+
+
+async def test_calls_know_until_when_they_are_waited_for() -> None:
+    left: list[float] = []
+
+    async def behave(call: Call) -> Output:
+        remaining = current().remaining()
+        assert remaining is not None
+        left.append(remaining)
+        return Output("fine")
+
+    await outcomes(engine(behave, timeout=5), call(1, WRITE))
+    with use(RequestContext(deadline=asyncio.get_running_loop().time() + 1)):
+        await outcomes(engine(behave, timeout=5), call(1, WRITE))
+    assert 1 < left[0] <= 5
+    assert left[1] <= 1
 
 
 async def test_a_tool_that_is_not_offered_is_refused() -> None:

@@ -34,6 +34,25 @@ def test_everything_else_is_refused(host: str) -> None:
     assert problem_of(host)
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "metadata.google.internal", "*.google.internal", "x.metadata.google.internal",
+        "*.metadata.google.internal", "metadata.goog", "instance-data.ec2.internal",
+        "*.ec2.internal", "instance-data.eu-west-1.compute.internal", "metadata.azure.internal",
+        "*.azure.internal", "metadata.tencentyun.com", "*.tencentyun.com", "kubernetes.default.svc",
+        "*.default.svc", "*.svc.cluster.local",
+    ],
+)  # fmt: skip
+def test_metadata_services_are_refused_as_hosts_and_below_stars(host: str) -> None:
+    assert "metadata service" in problem_of(host)
+
+
+def test_other_internal_names_and_look_alikes_are_taken() -> None:
+    for host in ("wiki.corp.internal", "*.corp.internal", "metadata.example.com", "goog.example"):
+        assert problem_of(host) == ""
+
+
 @given(st.text(alphabet="*.-_abx019:/@[]% \n", max_size=20))
 def test_what_is_taken_is_a_name_that_urls_are_read_as(host: str) -> None:
     if problem_of(host):

@@ -49,7 +49,7 @@ class Stub:
 async def page(stub: Stub, **arguments: Any) -> dict[str, Any]:
     call = Call("call-1", "expand_summary", json.dumps(arguments), "key")
     output = await ExpandSummary(stub).run(call, arguments, CALLER)  # type: ignore[arg-type]
-    packed, cut = pack(True, output.value, NOW, FUNCTION_RETURN_CHAR_LIMIT)
+    packed, cut = pack("OK", output.value, NOW, FUNCTION_RETURN_CHAR_LIMIT)
     assert not cut
     assert cut_return(packed, MIN_RETURN_CHARS) == packed, "the model is shown all of it"
     found: dict[str, Any] = json.loads(packed)["message"]

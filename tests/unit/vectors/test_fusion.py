@@ -4,7 +4,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from strata.shared.vectors.fusion import Candidate, FusionConfig, Hit, fuse, joined, rarest
+from strata.shared.vectors.fusion import (
+    SHORT_QUERY_SHARE,
+    Candidate,
+    FusionConfig,
+    Hit,
+    floor_share,
+    fuse,
+    joined,
+    rarest,
+)
 
 CONFIG = FusionConfig()
 SCORES = st.floats(min_value=-1, max_value=1, allow_nan=False)
@@ -198,3 +207,58 @@ def test_ranks_go_by_what_a_cosine_means_to_its_model() -> None:
 def test_impossible_weights_are_refused(weight: float, low: float, high: float) -> None:
     with pytest.raises(ValueError, match="weights"):
         FusionConfig(weight, 3.0, low, high)
+
+
+def test_what_is_below_the_floor_is_left_out_unless_it_is_asked_for() -> None:
+    config = FusionConfig(floor=0.3)
+    dense = [Candidate("near", 0.4), Candidate("far", 0.2), Candidate("preferred", 0.1, bonus=0.5)]
+    found = fuse(dense, [], limit=9, depth=9, config=config, corpus=9)
+    assert [(hit.document_id, hit.weak) for hit in found] == [("near", False)]
+    found = fuse(dense, [], limit=9, depth=9, config=config, corpus=9, weak=True)
+    assert {hit.document_id: hit.weak for hit in found} == {
+        "near": False,
+        "far": True,
+        "preferred": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("query", "share"),
+    [
+        ("city", SHORT_QUERY_SHARE),
+        ("trip  to\nPorto", SHORT_QUERY_SHARE),
+        ("", SHORT_QUERY_SHARE),
+        ("\u6211\u7684\u8f66\u662f\u4e00\u8f86\u65e7\u6c83\u5c14\u6c83", SHORT_QUERY_SHARE),
+        ("where is she going", 1),
+    ],
+)
+def test_short_queries_have_a_lower_floor(query: str, share: float) -> None:
+    assert floor_share(query) == share
+
+
+def test_a_share_of_the_floor_applies_to_what_is_left_out_and_to_what_is_weak() -> None:
+    config = FusionConfig(floor=0.2)
+    dense = [Candidate("near", 0.25), Candidate("topic", 0.16), Candidate("far", 0.1)]
+
+    def found(share: float, *, weak: bool = False) -> dict[str, bool]:
+        hits = fuse(
+            dense, [], limit=9, depth=9, config=config, corpus=9, floor_share=share, weak=weak
+        )
+        return {hit.document_id: hit.weak for hit in hits}
+
+    assert found(1.0) == {"near": False}
+    assert found(0.75) == {"near": False, "topic": False}
+    assert found(0.75, weak=True) == {"near": False, "topic": False, "far": True}
+
+
+def test_words_lift_a_document_over_the_floor() -> None:
+    config = FusionConfig(floor=0.3)
+    dense = [Candidate("both", 0.2), Candidate("meaning", 0.2)]
+    found = fuse(dense, [Candidate("both", 9.0)], limit=9, depth=9, config=config, corpus=9)
+    assert [hit.document_id for hit in found] == ["both"]
+
+
+def test_meaning_counts_as_much_as_the_model_knows_of_the_query() -> None:
+    dense = [Candidate("a", 0.8)]
+    [hit] = fuse(dense, [], limit=9, depth=9, config=FusionConfig(), corpus=9, dense_weight=0.5)
+    assert hit.score == pytest.approx(0.4)

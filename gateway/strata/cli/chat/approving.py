@@ -10,6 +10,7 @@ from typing import TypeAlias
 from strata.api.common.v1 import message_pb2
 from strata.cli.chat.prompt import interruptible
 from strata.cli.output import safe
+from strata.shared.json_text import JsonTextError, parse_json
 
 AskPerson: TypeAlias = Callable[
     [message_pb2.ApprovalRequestPart], Sequence[message_pb2.ApprovalDecision] | None
@@ -74,7 +75,7 @@ def _decide(
 def whole_arguments(arguments: str) -> str:
     """Returns the arguments of a call, all of them, as a person can read them."""
     try:
-        value = json.loads(arguments or "{}")
-    except ValueError:
+        value = parse_json(arguments or "{}")
+    except JsonTextError:
         return arguments
     return json.dumps(value, ensure_ascii=False, indent=2)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 
 PROMPT = "you> "
+CONTINUED = "...> "
 
 
 @contextlib.contextmanager
@@ -26,10 +27,12 @@ def interruptible() -> Iterator[None]:
 
 
 def read_message() -> str | None:
-    """Returns the next line of standard input, None at its end.
+    """Returns the next message of standard input, None at its end.
 
-    On a terminal with a prompt, line editing and history; Ctrl-C drops the line.
-    It blocks: nothing is under way while the person types.
+    On a terminal with a prompt, line editing and history; Ctrl-C drops the message. A line that
+    ends in a backslash goes on in the next line, and lines that are pasted are one message.
+    Without a terminal each line is a message. It blocks: nothing is under way while the person
+    types.
     """
     if not sys.stdin.isatty():
         line = sys.stdin.readline()
@@ -40,12 +43,20 @@ def read_message() -> str | None:
     while True:
         try:
             with interruptible():
-                return input(PROMPT)
+                return _typed()
         except EOFError:
             sys.stdout.write("\n")
             return None
         except KeyboardInterrupt:
             sys.stdout.write("\n(Ctrl-D leaves)\n")
+
+
+def _typed() -> str:
+    lines = [input(PROMPT)]
+    while lines[-1].endswith("\\"):
+        lines[-1] = lines[-1][:-1]
+        lines.append(input(CONTINUED))
+    return "\n".join(lines)
 
 
 def is_interactive() -> bool:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Protocol, TextIO
 
 from rich.cells import get_character_cell_size
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.status import Status
 from rich.text import Text
 
 from strata.cli.output import safe
+from strata.shared.text_buffer import TextBuffer
 
 _TAB = 8
+# Headings, lists, quotes, code, tables and emphasis.
+_MARKDOWN = re.compile(
+    r"^(#{1,6} |[-*+] |\d+[.)] |> |```|~~~|\|.+\|)|\*\*[^*\s][^*]*\*\*|`[^`\n]+`", re.MULTILINE
+)
 _REPLY = ""
 _REASONING = "dim italic"
 
@@ -61,7 +68,8 @@ class TerminalScreen:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._streamed = ""
+        self._streamed = TextBuffer()
+        self._reply = TextBuffer()
         self._retractable = True
         self._style: str | None = None
         self._status: Status | None = None
@@ -75,11 +83,17 @@ class TerminalScreen:
         if text:
             self._write(text, style)
             self._style = style
+            if not reasoning:
+                self._reply.add(text)
 
     def settle(self) -> None:
-        """Ends the line that is being written."""
+        """Ends the text that is being written; Markdown in a reply is rendered in its place."""
+        reply = self._reply.text
+        self._reply.clear()
         self._end_line()
         self._stop_waiting()
+        if self._retractable and has_markdown(reply):
+            self._render(reply)
 
     def line(self, text: Text) -> None:
         """Shows a line below what was written."""
@@ -90,25 +104,29 @@ class TerminalScreen:
     def notice(self, text: Text) -> None:
         """Shows a line that counts as streamed."""
         self._end_line()
+        self._reply.clear()  # the reply stands in two parts
         self._write(text.plain + "\n", str(text.style))
 
     def mark(self) -> None:
         """Remembers the beginning of the line after what was written."""
         self._end_line()
-        self._streamed = ""
+        self._streamed.clear()
+        self._reply.clear()
         self._retractable = True
 
     def retract(self) -> bool:
         """Clears what was streamed, if it is all still on the screen."""
         self._stop_waiting()
-        rows = rows_of(self._streamed, self._console.width)
+        rows = rows_of(self._streamed.text, self._console.width)
         if not self._retractable or rows >= self._console.height:
             self._end_line()
             return False
         up = f"\x1b[{rows}A" if rows else ""
         self._console.file.write(f"{up}\r\x1b[J")
         self._console.file.flush()
-        self._streamed, self._style = "", None
+        self._streamed.clear()
+        self._reply.clear()
+        self._style = None
         return True
 
     def waiting(self, label: str) -> None:
@@ -120,14 +138,29 @@ class TerminalScreen:
         else:
             self._status.update(Text(safe(label), style="dim"))
 
+    def _render(self, reply: str) -> None:
+        """Replaces the reply, which was streamed last, if it is whole on the screen."""
+        raw = reply if reply.endswith("\n") else f"{reply}\n"
+        rows = rows_of(raw, self._console.width)
+        if not self._streamed.text.endswith(raw) or rows >= self._console.height:
+            return
+        with self._console.capture() as captured:
+            self._console.print(Markdown(reply, code_theme="ansi_dark", hyperlinks=False))
+        self._console.file.write(f"\x1b[{rows}A\r\x1b[J")
+        self._console.file.write(captured.get())
+        self._console.file.flush()
+        # Versions of rich differ in whether this keeps the last end of line.
+        plain = Text.from_ansi(captured.get()).plain.removesuffix("\n")
+        self._streamed.set(f"{self._streamed.text.removesuffix(raw)}{plain}\n")
+
     def _write(self, text: str, style: str) -> None:
         self._stop_waiting()
         self._console.print(Text(text, style=style), end="", soft_wrap=True)
-        self._streamed += text
+        self._streamed.add(text)
 
     def _end_line(self) -> None:
         if self._style is not None:
-            if not self._streamed.endswith("\n"):
+            if not self._streamed.ends_with("\n"):
                 self._write("\n", _REPLY)
             self._style = None
 
@@ -193,6 +226,11 @@ class PlainScreen:
     def _put(self, stream: TextIO, line: str) -> None:
         stream.write(safe(line) + "\n")
         stream.flush()
+
+
+def has_markdown(text: str) -> bool:
+    """Whether a text has marks that look better rendered; plain text stays as it was streamed."""
+    return _MARKDOWN.search(text) is not None
 
 
 def rows_of(text: str, width: int) -> int:

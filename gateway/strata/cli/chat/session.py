@@ -24,6 +24,7 @@ from strata.cli.chat.screens import Screen
 from strata.cli.chat.turn_view import TurnView
 from strata.cli.client import Client, new_request_id
 from strata.client.following import BackOff, RunFollower, Update
+from strata.client.images import user_message
 from strata.shared.errors import FailedPreconditionError, Reason, StrataError
 
 _CANCEL_S = 10.0
@@ -34,7 +35,7 @@ class ChatOptions:
     """What is sent and shown.
 
     Attributes:
-        agent_id: With whom.
+        agent_id: With whom; empty if a group is meant.
         conversation_id: Where; empty for the agent's default conversation.
         max_steps: Most model calls of a turn; 0 for the server's default.
         reasoning: Show what the model thinks.
@@ -42,19 +43,21 @@ class ChatOptions:
         back_off: How a lost connection is taken up again.
         ask: Asks the person about tool calls, and returns None if they do not decide now; None
             if there is nobody to ask.
+        group_id: The group whose members answer, in place of an agent.
     """
 
-    agent_id: str
+    agent_id: str = ""
     conversation_id: str = ""
     max_steps: int = 0
     reasoning: bool = True
     usage: bool = True
     back_off: BackOff = field(default_factory=BackOff)
     ask: AskPerson | None = None
+    group_id: str = ""
 
 
 class ChatSession:
-    """Sends messages to one agent and shows what becomes of them.
+    """Sends messages to one agent, or to a group, and shows what becomes of them.
 
     Args:
         client: The gateway.
@@ -62,6 +65,7 @@ class ChatSession:
         options: What is sent and shown.
 
     Attributes:
+        conversation_id: Where messages go; empty for the agent's default conversation.
         last_run_id: The run of the last message; empty before the first.
     """
 
@@ -69,9 +73,10 @@ class ChatSession:
         self._client = client
         self._screen = screen
         self._options = options
+        self.conversation_id = options.conversation_id
         self.last_run_id = ""
 
-    async def turn(self, text: str) -> bool:
+    async def turn(self, message: str | message_pb2.MessageInput) -> bool:
         """Sends a message, shows its run to the end, and returns whether that went well.
 
         If the agent needs approvals the person is asked, and the run that goes on is shown, too.
@@ -83,13 +88,13 @@ class ChatSession:
             StrataError: The gateway refused.
         """
         try:
-            view = await self._show_run(self._follower(text))
+            view = await self._show_run(self._follower(message))
         except FailedPreconditionError as error:
             if error.reason is not Reason.APPROVAL_PENDING or self._options.ask is None:
                 raise
             if not await self._answer_open(str(error.metadata.get("approval_id", ""))):
                 raise
-            view = await self._show_run(self._follower(text))
+            view = await self._show_run(self._follower(message))
         return await self._answered(view)
 
     async def answer(
@@ -152,9 +157,9 @@ class ChatSession:
             self._tell(_left(follower.run_id))
         return view
 
-    async def stream_json(self, text: str) -> bool:
+    async def stream_json(self, message: str | message_pb2.MessageInput) -> bool:
         """Sends a message and prints the events of its run, one JSON document a line."""
-        return await self._print_run(self._follower(text))
+        return await self._print_run(self._follower(message))
 
     async def _print_run(self, follower: RunFollower) -> bool:
         ok = False
@@ -171,15 +176,14 @@ class ChatSession:
         await self._follow(follower, show, lambda _: None)
         return ok
 
-    def _follower(self, text: str) -> RunFollower:
-        message = message_pb2.MessageInput(
-            role=message_pb2.ROLE_USER,
-            parts=[message_pb2.Part(text=message_pb2.TextPart(text=text))],
-        )
+    def _follower(self, message: str | message_pb2.MessageInput) -> RunFollower:
+        if isinstance(message, str):
+            message = user_message(message)
         request = pb.SendMessageRequest(
             request_id=new_request_id(),
             agent_id=self._options.agent_id,
-            conversation_id=self._options.conversation_id,
+            group_id=self._options.group_id,
+            conversation_id=self.conversation_id,
             messages=[message],
             max_steps=self._options.max_steps,
         )

@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 
 from rich.text import Text
 
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.core_memory.v1 import block_service_pb2 as pb
+from strata.cli.chat.session import ChatSession
 from strata.cli.client import Client, new_request_id
+from strata.cli.context_picture import picture
+from strata.cli.failures import UsageError
 from strata.cli.memory.blocks import attached_block, blocks_of
 from strata.cli.memory.history import Names, newest_steps
 from strata.cli.memory.views import print_blocks, print_changes, print_steps
-from strata.cli.output import console, safe
+from strata.cli.model_names import warn_of_unchecked_model
+from strata.cli.output import console, error_console, safe
 
 _LOG_VERSIONS = 5
+# Versions that are searched for runs of earlier chats.
+_UNDO_VERSIONS = 100
 
 _HELP = (
     ("/memory [LABEL]", "the memory blocks as they are now"),
     ("/log [LABEL]", "who changed them lately, and what"),
-    ("/undo", "undo the edits of memory that the last run made"),
+    (
+        "/undo [COUNT]",
+        "undo what the last run did to the memory, then the one before",
+    ),
+    ("/image FILE [TEXT]", "send an image, with what you say about it"),
+    ("/context", "what fills the context window"),
+    ("/model [HANDLE]", "the model of the agent; with a handle another one from now on"),
+    ("/new [TITLE]", "begin a new conversation; the memory stays"),
+    ("/quit, /exit", "leave, as Ctrl-D does"),
     ("/help", "this list; to send a message with a slash, put a blank before it"),
+    ("... \\", "a line that ends in a backslash goes on in the next one"),
 )
+
+
+# A path such as /etc/hosts is no command.
+_COMMAND = re.compile(r"/[a-z]+(?=\s|$)", re.IGNORECASE)
+
+
+def is_command(line: str) -> bool:
+    """Whether a line is for the chat and not for the agent: a slash and a word at its start."""
+    return _COMMAND.match(line) is not None
+
+
+_AS_MESSAGE = "To send the line as a message, put a blank before it."
 
 
 @dataclass(slots=True)
@@ -30,33 +59,62 @@ class SlashCommands:
     Attributes:
         client: The gateway.
         agent_id: With whom the person talks.
-        last_run_id: The run that `/undo` takes back; empty if there is none.
+        session: The conversation.
+        undone: Runs whose edits were taken back, or that made none.
+        runs: Runs of this chat, oldest first.
     """
 
     client: Client
     agent_id: str
-    last_run_id: str = ""
+    session: ChatSession
+    undone: set[str] = field(default_factory=set)
+    runs: list[str] = field(default_factory=list)
 
-    async def run(self, line: str) -> None:
-        """Does what a line asks for.
+    def add_run(self, run_id: str) -> None:
+        """Remembers a run for `/undo`."""
+        if run_id and run_id not in self.runs:
+            self.runs.append(run_id)
+
+    async def run(self, line: str) -> bool:
+        """Does what a line asks for; returns False if the person leaves.
+
+        What was asked for goes to standard output; without a terminal, remarks go to standard
+        error.
 
         Raises:
+            UsageError: There is no such command, or it has no such argument.
             StrataError: The gateway refused.
         """
-        command, _, argument = line.strip().partition(" ")
-        label = argument.strip()
-        match command:
+        command, *rest = line.split(maxsplit=1)
+        argument = rest[0].strip() if rest else ""
+        match command.lower():
+            case "/quit" | "/exit" if not argument:
+                return False
             case "/memory":
-                await self._memory(label)
+                await self._memory(argument)
             case "/log":
-                await self._log(label)
-            case "/undo" if not label:
-                await self._undo()
+                await self._log(argument)
+            case "/undo" if not argument or (argument.isdigit() and int(argument)):
+                await self._undo(int(argument or 1))
+            case "/context" if not argument:
+                await self._context()
+            case "/model":
+                await self._model(argument)
+            case "/new":
+                await self._new(argument)
             case "/help":
                 self._help()
+            case "/undo":
+                raise UsageError(
+                    f"/undo takes a number of runs, such as /undo 2, not {argument!r}."
+                )
+            case "/quit" | "/exit" | "/context":
+                raise UsageError(f"{command} takes no argument. {_AS_MESSAGE}")
             case _:
-                self._tell(f"There is no command {command}.")
-                self._help()
+                raise UsageError(
+                    f"There is no command {command}. /help lists the commands. {_AS_MESSAGE}"
+                )
+        return True
 
     async def _memory(self, label: str) -> None:
         if label:
@@ -70,24 +128,74 @@ class SlashCommands:
         await names.learn(step.version.origin.agent_id for step in steps)
         print_steps(steps, names)
 
-    async def _undo(self) -> None:
-        if not self.last_run_id:
-            self._tell("There is no run to undo. To go back further: strata memory revert")
-            return
-        request = pb.RevertBlockRequest(
-            request_id=new_request_id(),
-            run_id=self.last_run_id,
-            agent_id=self.agent_id,
-            reason="undone in the chat",
+    async def _undo(self, count: int) -> None:
+        for _ in range(count):
+            run_id = await self._newest_run()
+            if not run_id:
+                self._tell("There is no run to undo. To go back further: strata memory revert")
+                return
+            request = pb.RevertBlockRequest(
+                request_id=new_request_id(),
+                run_id=run_id,
+                agent_id=self.agent_id,
+                reason="undone in the chat",
+            )
+            done = await self.client.blocks.RevertBlock(request)
+            self.undone.add(run_id)
+            if done.changes:
+                print_changes(done.changes, dry_run=False)
+            else:
+                self._tell("That run changed no memory; /undo again goes back further.")
+
+    async def _newest_run(self) -> str:
+        """Returns the newest run that is not undone: of this chat, then of those before it."""
+        for run_id in reversed(self.runs):
+            if run_id not in self.undone:
+                return run_id
+        steps = await newest_steps(self.client, self.agent_id, "", _UNDO_VERSIONS)
+        found = (step.version.origin.run_id for step in steps)
+        return next((run_id for run_id in found if run_id and run_id not in self.undone), "")
+
+    async def _context(self) -> None:
+        request = agent_pb.GetContextWindowRequest(
+            agent_id=self.agent_id, conversation_id=self.session.conversation_id
         )
-        done = await self.client.blocks.RevertBlock(request)
-        self.last_run_id = ""
-        print_changes(done.changes, dry_run=False)
+        window = await self.client.agents.GetContextWindow(request)
+        for line in picture(window, console().width):
+            console().print(line, soft_wrap=True)
+
+    async def _model(self, handle: str) -> None:
+        agent = await self.client.agent(self.agent_id)
+        if not handle:
+            handle = agent.model.handle or "The default model of the server"
+            console().print(Text(safe(f"{handle} answers."), style="yellow"), soft_wrap=True)
+            return
+        await warn_of_unchecked_model(self.client, handle)
+        request = agent_pb.UpdateAgentRequest(
+            request_id=new_request_id(), agent_id=agent.id, expected_revision=agent.revision
+        )
+        # The configuration is replaced whole: keep the rest of it, as it was read.
+        request.model.CopyFrom(agent.model)
+        request.model.handle = handle
+        await self.client.agents.UpdateAgent(request)
+        self._tell(f"{handle} answers from now on.")
+
+    async def _new(self, title: str) -> None:
+        request = agent_pb.CreateConversationRequest(
+            request_id=new_request_id(), agent_id=self.agent_id, title=title
+        )
+        made = (await self.client.agents.CreateConversation(request)).conversation
+        self.session.conversation_id = made.id
+        self._tell(f"A new conversation; to come back to it: --conversation {made.id}")
 
     def _help(self) -> None:
         width = max(len(command) for command, _ in _HELP)
         for command, what in _HELP:
-            console().print(Text(f"  {command.ljust(width)}  {what}", style="dim"))
+            line = Text(f"  {command.ljust(width)}  {what}", style="dim")
+            console().print(line, soft_wrap=True)
 
     def _tell(self, text: str) -> None:
-        console().print(Text(safe(text), style="yellow"), soft_wrap=True)
+        screen = console()
+        if not screen.is_terminal:
+            screen = error_console()
+        screen.print(Text(safe(text), style="yellow"), soft_wrap=True)

@@ -16,6 +16,10 @@ from strata.cli.chat.screens import Screen
 from strata.cli.output import clipped, enum_name, safe
 from strata.client.client_tools import calls_by_client
 from strata.client.following import ConnectionBack, ConnectionLost, Update
+from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
+from strata.shared.replies import sent_text
+from strata.shared.text_buffer import TextBuffer
+from strata.shared.tool_catalogue import SEND_MESSAGE
 
 _ARGUMENT_CHARS = 60
 _ARGUMENTS_CHARS = 160
@@ -39,6 +43,9 @@ _SAID_OF_STOP = {
     run_event_pb2.STOP_REASON_INVALID_LLM_RESPONSE: "The model's reply could not be used.",
     run_event_pb2.STOP_REASON_INVALID_TOOL_CALL: "The model called a tool against its rules.",
     run_event_pb2.STOP_REASON_NO_TOOL_CALL: "The model called no tool where it had to.",
+    run_event_pb2.STOP_REASON_NO_PROGRESS: (
+        "The run was ended: the model repeated the same step without progress."
+    ),
     run_event_pb2.STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT: (
         "The system prompt and the memory alone exceed the context window."
     ),
@@ -80,8 +87,8 @@ class TurnView:
         self._screen = screen
         self._with_reasoning = reasoning
         self._with_usage = usage
-        self._text = ""
-        self._thoughts = ""
+        self._text = TextBuffer()
+        self._thoughts = TextBuffer()
         self._calls: set[str] = set()
         self._broken = False
 
@@ -113,6 +120,8 @@ class TurnView:
         match kind:
             case "run_started":
                 self._screen.waiting("reading memory")
+            case "turn_started":
+                self._turn_started(event)
             case "step_started":
                 self._begin_step()
                 self._screen.waiting(f"{event.step_started.model or 'the model'} is thinking")
@@ -156,23 +165,42 @@ class TurnView:
         self._screen.mark()
         self._broken = False
 
+    def _turn_started(self, event: RunEvent) -> None:
+        """Puts the name of the member of a group above what it says."""
+        self._screen.settle()
+        self._forget()
+        role = " (picks the next speaker)" if event.turn_started.manager else ""
+        # With the replies, also where these go into a file: it says whose they are.
+        self._screen.stream(f"{event.member.agent_name}{role}:")
+        self._screen.settle()
+        self._screen.mark()
+        self._screen.waiting(f"{event.member.agent_name} reads memory")
+
     def _restart_step(self, restarted: run_event_pb2.StepRestarted) -> None:
         self._void(restarted.reason or "The model is asked again.")
+        if restarted.given_up:
+            return
+        if restarted.model:
+            self._say(restarted.reason, "yellow")
         self._begin_step()
         self._screen.waiting("asking again")
 
     def _void(self, reason: str) -> None:
         if not self._screen.retract() and (self._text or self._thoughts):
             self._say(f"The reply above is void. {reason}", "yellow")
-        self._text = self._thoughts = ""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._text.clear()
+        self._thoughts.clear()
 
     def _add_text(self, piece: str) -> None:
-        self._text += piece
+        self._text.add(piece)
         self._screen.stream(piece)
 
     def _add_thought(self, piece: str) -> None:
         if self._with_reasoning:
-            self._thoughts += piece
+            self._thoughts.add(piece)
             self._screen.stream(piece, reasoning=True)
 
     def _whole(self, text: str, thoughts: str) -> None:
@@ -182,28 +210,28 @@ class TurnView:
         if self._broken or not self._continues(text, thoughts):
             self._take_back(unless=(text, thoughts))
         self._broken = False
-        new_thoughts, new_text = thoughts[len(self._thoughts) :], text[len(self._text) :]
+        new_thoughts, new_text = thoughts[len(self._thoughts.text) :], text[len(self._text.text) :]
         if new_thoughts:
             self._add_thought(new_thoughts)
         if new_text:
             self._add_text(new_text)
 
     def _take_back(self, *, unless: tuple[str, str]) -> None:
-        shown = (self._text, self._thoughts)
+        shown = (self._text.text, self._thoughts.text)
         if not self._screen.retract():
             if shown == unless:
                 return
             if any(shown):
                 self._say("The reply above was interrupted; here it is whole.", "dim")
-        self._text = self._thoughts = ""
+        self._forget()
 
     def _continues(self, text: str, thoughts: str) -> bool:
         """Whether the rest can be written behind what is shown."""
-        if not text.startswith(self._text):
+        if not text.startswith(self._text.text):
             return False
         # Thoughts stand before the text: once there is text they cannot grow any more.
-        return thoughts == self._thoughts or (
-            not self._text and thoughts.startswith(self._thoughts)
+        return thoughts == self._thoughts.text or (
+            not self._text and thoughts.startswith(self._thoughts.text)
         )
 
     def _tool_started(self, started: run_event_pb2.ToolStarted) -> None:
@@ -211,6 +239,11 @@ class TurnView:
         self._screen.settle()
         if started.tool_call_id not in self._calls:
             self._calls.add(started.tool_call_id)
+            text = sent_text(started.name, started.arguments)
+            if text is not None:
+                self._screen.stream(text)
+                self._screen.settle()
+                return
             call = Text("→ ", style="cyan")
             call.append(safe(started.name), style="bold cyan")
             call.append(f"({compact_arguments(started.arguments)})", style="cyan")
@@ -219,6 +252,9 @@ class TurnView:
 
     def _tool_finished(self, finished: run_event_pb2.ToolFinished) -> None:
         told = finished.tool_return
+        if told.name == SEND_MESSAGE and told.status == message_pb2.TOOL_STATUS_OK:
+            # The message itself was shown.
+            return
         result = clipped(safe(result_of(told.content)), _RESULT_CHARS)
         match told.status:
             case message_pb2.TOOL_STATUS_FAILED:
@@ -246,11 +282,11 @@ class TurnView:
             part.reasoning.text for part in message.parts if part.HasField("reasoning")
         )
         # Some providers stream their reasoning in another form than they end with.
-        self._whole(text, self._thoughts if self._text or self._thoughts else thoughts)
+        self._whole(text, self._thoughts.text if self._text or self._thoughts else thoughts)
         self._screen.settle()
         # What is stored stays, whatever becomes of the run.
         self._screen.mark()
-        self._text = self._thoughts = ""
+        self._forget()
 
     def _approval(self, asked: message_pb2.ApprovalRequestPart) -> None:
         self._screen.settle()
@@ -307,8 +343,8 @@ def usage_line(usage: Usage, steps: int, elapsed_s: float) -> str:
 def compact_arguments(arguments: str) -> str:
     """Returns the arguments of a tool call as ``name="value", …`` on one line."""
     try:
-        values = json.loads(arguments or "{}")
-    except ValueError:
+        values = parse_json(arguments or "{}")
+    except JsonTextError:
         values = None
     if not isinstance(values, dict):
         return clipped(safe(arguments), _ARGUMENTS_CHARS)
@@ -334,8 +370,8 @@ def taint_line(asked: message_pb2.ApprovalRequestPart) -> str:
 def result_of(content: str) -> str:
     """Returns what a tool said, out of the package that the model is shown."""
     try:
-        package = json.loads(content)
-    except ValueError:
+        package = parse_json(content, max_depth=PACKED_JSON_DEPTH)
+    except JsonTextError:
         return content
     if not isinstance(package, dict) or "message" not in package:
         return content

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -9,20 +11,43 @@ import typer
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.core_memory.v1.block_service_pb2 import NewBlock
+from strata.api.gateway.v1.run_service_pb2 import MemoryStatus
+from strata.cli.arguments import named
 from strata.cli.chat.prompt import interruptible, is_interactive
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.commands.agents_context import compact_conversation, show_context
+from strata.cli.commands.agents_memory import (
+    FrequencyOption,
+    SleeptimeOption,
+    run_memory_agent,
+    status_fields,
+    status_of,
+)
+from strata.cli.commands.agents_tools import show_tools
 from strata.cli.commands.conversations import fork_conversation, list_conversations
 from strata.cli.compaction_options import (
+    CompactionAcknowledgeOption,
     CompactionChoice,
     CompactionModelOption,
     CompactionModeOption,
     CompactionPromptFileOption,
     CompactionPromptOption,
     CompactionShareOption,
+    CompactionTemperatureOption,
     SummaryCharsOption,
 )
 from strata.cli.failures import UsageError
+from strata.cli.list_options import (
+    AddTagOption,
+    AddToolOption,
+    ListChange,
+    RemoveTagOption,
+    RemoveToolOption,
+    TagsOption,
+    ToolsOption,
+)
+from strata.cli.model_names import warn_of_unchecked_model
+from strata.cli.model_options import FallbackModelsOption, ModelChoice, ModelOption
 from strata.cli.options import (
     AgentArgument,
     Connection,
@@ -38,6 +63,7 @@ from strata.cli.output import (
     safe,
     when,
 )
+from strata.shared.agent_types import TYPES_WITHOUT_BLOCKS, AgentType
 
 app = typer.Typer(
     help="Create, show, change and delete agents.", no_args_is_help=True, add_completion=False
@@ -45,22 +71,53 @@ app = typer.Typer(
 
 _DESCRIPTION_CHARS = 60
 
-ModelOption = Annotated[
-    str | None,
-    typer.Option("--model", help='Handle of its chat model, "provider/model"; see strata models.'),
-]
+
+class UserMessages(StrEnum):
+    """How a model is shown the messages of the user."""
+
+    RAW = "raw"
+    PACKED = "packed"
+
+
 DescriptionOption = Annotated[str | None, typer.Option("--description", help="What it is for.")]
 SystemOption = Annotated[str | None, typer.Option("--system", help="Its base system prompt.")]
 SystemFileOption = Annotated[
     Path | None,
     typer.Option("--system-file", help="File with its base system prompt.", exists=True),
 ]
+PromptKeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt",
+        metavar="KEY",
+        help="Key of the prompt to take as base system prompt; see strata prompts list.",
+    ),
+]
+UserMessagesOption = Annotated[
+    UserMessages | None,
+    typer.Option(
+        "--user-messages",
+        help="How its model is shown what the user writes: the text itself (raw), or a JSON object"
+        " with the time, the location and the name (packed).",
+    ),
+]
+LocationOption = Annotated[
+    str | None,
+    typer.Option("--location", help="Where the user is, for packed messages; empty for nowhere."),
+]
+AutoclearOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--autoclear/--no-autoclear",
+        help="Begin each run with an empty window; earlier messages stay in recall memory.",
+    ),
+]
+TypeOption = Annotated[
+    AgentType,
+    typer.Option("--type", help="What kind of agent: its loop, prompt, default tools and rules."),
+]
 TimezoneOption = Annotated[
     str | None, typer.Option("--timezone", help="IANA timezone, such as Europe/Berlin.")
-]
-TagOption = Annotated[list[str] | None, typer.Option("--tag", help="A tag; may be repeated.")]
-ToolOption = Annotated[
-    list[str] | None, typer.Option("--tool", help="Name of a tool; may be repeated.")
 ]
 
 
@@ -69,7 +126,9 @@ ToolOption = Annotated[
 def list_agents(
     connection: Connection,
     name: Annotated[str, typer.Option("--name", help="Only names that contain this.")] = "",
-    tag: TagOption = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", help="Only with this tag; may be repeated.")
+    ] = None,
     limit: LimitOption = 50,
     as_json: JsonOption = False,
 ) -> None:
@@ -101,15 +160,23 @@ def list_agents(
 @online
 def show_agent(connection: Connection, agent: AgentArgument, as_json: JsonOption = False) -> None:
     """Show an agent."""
-    _print_agent(connection.run(lambda client: client.agent(agent)), as_json=as_json)
+
+    async def read(client: Client) -> tuple[pb.Agent, list[MemoryStatus]]:
+        present = await client.agent(agent)
+        return present, await status_of(client, present)
+
+    present, status = connection.run(read)
+    _print_agent(present, status, as_json=as_json)
 
 
 @app.command("create")
 @online
 def create_agent(
     connection: Connection,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.", callback=named)],
+    agent_type: TypeOption = AgentType.LETTA_V1,
     model: ModelOption = None,
+    fallback_models: FallbackModelsOption = None,
     persona: Annotated[
         str | None, typer.Option("--persona", help='Text of its block "persona".')
     ] = None,
@@ -121,18 +188,32 @@ def create_agent(
     description: DescriptionOption = None,
     system: SystemOption = None,
     system_file: SystemFileOption = None,
-    tool: ToolOption = None,
-    tag: TagOption = None,
+    prompt: PromptKeyOption = None,
+    add_tool: AddToolOption = None,
+    tools: ToolsOption = None,
+    add_tag: AddTagOption = None,
+    tags: TagsOption = None,
     timezone: TimezoneOption = None,
+    user_messages: UserMessagesOption = None,
+    location: LocationOption = None,
+    autoclear: AutoclearOption = None,
+    sleeptime: SleeptimeOption = None,
+    sleeptime_frequency: FrequencyOption = None,
     compaction_mode: CompactionModeOption = None,
     compaction_share: CompactionShareOption = None,
     compaction_model: CompactionModelOption = None,
     compaction_prompt: CompactionPromptOption = None,
     compaction_prompt_file: CompactionPromptFileOption = None,
     summary_chars: SummaryCharsOption = None,
+    compaction_acknowledge: CompactionAcknowledgeOption = None,
+    compaction_temperature: CompactionTemperatureOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create an agent with its memory blocks and tools."""
+    """Create an agent with its memory blocks and tools.
+
+    It gets the tools of its type and those of --add-tool; with --tools these alone. A
+    react_agent or workflow_agent has no memory blocks.
+    """
     compaction = CompactionChoice(
         compaction_mode,
         compaction_share,
@@ -140,26 +221,38 @@ def create_agent(
         compaction_prompt,
         compaction_prompt_file,
         summary_chars,
+        compaction_acknowledge,
+        compaction_temperature,
     )
-    blocks = [
-        ("human", human or ""),
-        ("persona", persona or ""),
-        *map(_label_and_text, block or []),
-    ]
+    if prompt is not None and (system is not None or system_file is not None):
+        raise UsageError("Give one of --prompt, --system and --system-file.")
+    models = ModelChoice(model, fallback_models)
+    if autoclear is False and agent_type is AgentType.WORKFLOW:
+        raise UsageError("The window of a workflow_agent is always emptied: omit --no-autoclear.")
+    blocks = _blocks(agent_type, human, persona, block or [])
     request = pb.CreateAgentRequest(
         request_id=new_request_id(),
         name=name,
+        type=pb.AgentType.Value(f"AGENT_TYPE_{agent_type.name}"),
         description=description or "",
         system=_system(system, system_file),
-        model=pb.ModelConfig(handle=model or ""),
+        system_prompt_key=prompt or "",
+        model=models.over(pb.ModelConfig()),
         blocks=[NewBlock(label=label, value=text) for label, text in blocks],
-        tools=tool or [],
-        tags=tag or [],
+        tools=ListChange("tool", add_tool, whole=tools).entries,
+        include_base_tools=tools is None,
+        tags=ListChange("tag", add_tag, whole=tags).entries,
         timezone=timezone or "",
         compaction=compaction.over() if compaction else None,
+        packaging=_packaging(pb.MessagePackaging(), user_messages, location),
+        message_buffer_autoclear=bool(autoclear),
+        enable_sleeptime=bool(sleeptime),
+        sleeptime_agent_frequency=sleeptime_frequency or 0,
     )
 
     async def create(client: Client) -> pb.Agent:
+        for handle in models.handles:
+            await warn_of_unchecked_model(client, handle)
         return (await client.agents.CreateAgent(request)).agent
 
     _print_agent(connection.run(create), as_json=as_json)
@@ -172,21 +265,35 @@ def update_agent(
     agent: AgentArgument,
     name: Annotated[str | None, typer.Option("--name", help="Its new name.")] = None,
     model: ModelOption = None,
+    fallback_models: FallbackModelsOption = None,
     description: DescriptionOption = None,
     system: SystemOption = None,
     system_file: SystemFileOption = None,
-    tool: ToolOption = None,
-    tag: TagOption = None,
+    add_tool: AddToolOption = None,
+    remove_tool: RemoveToolOption = None,
+    tools: ToolsOption = None,
+    add_tag: AddTagOption = None,
+    remove_tag: RemoveTagOption = None,
+    tags: TagsOption = None,
     timezone: TimezoneOption = None,
+    user_messages: UserMessagesOption = None,
+    location: LocationOption = None,
+    autoclear: AutoclearOption = None,
+    sleeptime: SleeptimeOption = None,
+    sleeptime_frequency: FrequencyOption = None,
     compaction_mode: CompactionModeOption = None,
     compaction_share: CompactionShareOption = None,
     compaction_model: CompactionModelOption = None,
     compaction_prompt: CompactionPromptOption = None,
     compaction_prompt_file: CompactionPromptFileOption = None,
     summary_chars: SummaryCharsOption = None,
+    compaction_acknowledge: CompactionAcknowledgeOption = None,
+    compaction_temperature: CompactionTemperatureOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Change an agent. Tools and tags that are given replace the present ones."""
+    """Change an agent. What no option names stays as it is."""
+    tool_change = ListChange("tool", add_tool, remove_tool, tools)
+    tag_change = ListChange("tag", add_tag, remove_tag, tags)
     prompt = _system(system, system_file)
     compaction = CompactionChoice(
         compaction_mode,
@@ -195,30 +302,56 @@ def update_agent(
         compaction_prompt,
         compaction_prompt_file,
         summary_chars,
+        compaction_acknowledge,
+        compaction_temperature,
     )
-    given = (name, model, description, prompt, tool, tag, timezone)
-    if not compaction and all(each is None for each in given):
+    models = ModelChoice(model, fallback_models)
+    changes = (models, compaction, tool_change, tag_change)
+    values = (
+        name,
+        description,
+        prompt,
+        timezone,
+        user_messages,
+        location,
+        autoclear,
+        sleeptime,
+        sleeptime_frequency,
+    )
+    if not any(changes) and all(value is None for value in values):
         raise UsageError("Nothing to change: give at least one option.")
     request = pb.UpdateAgentRequest(
         request_id=new_request_id(),
         name=name,
         description=description,
         system=prompt,
-        tools=pb.NameList(names=tool) if tool else None,
-        tags=pb.NameList(names=tag) if tag else None,
         timezone=timezone,
+        message_buffer_autoclear=autoclear,
+        enable_sleeptime=sleeptime,
+        sleeptime_agent_frequency=sleeptime_frequency,
     )
 
     async def update(client: Client) -> pb.Agent:
         present = await client.agent(agent)
         request.agent_id = present.id
-        if model is not None:
-            # The configuration is replaced whole: keep the rest of it, as it was read.
-            request.model.CopyFrom(present.model)
-            request.model.handle = model
+        for handle in models.handles:
+            await warn_of_unchecked_model(client, handle)
+        if models:
+            request.model.CopyFrom(models.over(present.model))
             request.expected_revision = present.revision
         if compaction:
             request.compaction.CopyFrom(compaction.over(present.compaction))
+            request.expected_revision = present.revision
+        if user_messages is not None or location is not None:
+            changed = _packaging(present.packaging, user_messages, location)
+            request.packaging.CopyFrom(changed)
+            request.expected_revision = present.revision
+        # A list is replaced whole: of the agent as it was read.
+        if tool_change:
+            request.tools.CopyFrom(pb.NameList(names=tool_change.over(present.tools)))
+            request.expected_revision = present.revision
+        if tag_change:
+            request.tags.CopyFrom(pb.NameList(names=tag_change.over(present.tags)))
             request.expected_revision = present.revision
         return (await client.agents.UpdateAgent(request)).agent
 
@@ -249,13 +382,15 @@ def delete_agent(
     typer.echo(f"Deleted {safe(connection.run(delete))}.")
 
 
+app.command("sleep")(run_memory_agent)
 app.command("context")(show_context)
 app.command("compact")(compact_conversation)
+app.command("tools")(show_tools)
 app.command("conversations")(list_conversations)
 app.command("fork")(fork_conversation)
 
 
-def _print_agent(agent: pb.Agent, *, as_json: bool) -> None:
+def _print_agent(agent: pb.Agent, status: Sequence[MemoryStatus] = (), *, as_json: bool) -> None:
     if as_json:
         print_json(agent)
         return
@@ -263,18 +398,29 @@ def _print_agent(agent: pb.Agent, *, as_json: bool) -> None:
         [
             ("name", agent.name),
             ("id", agent.id),
+            ("type", _type_name(agent.type)),
             ("description", agent.description),
             ("model", agent.model.handle or "the server's default"),
+            ("fallback models", ", ".join(agent.model.fallback_models)),
             ("tools", ", ".join(agent.tools)),
             ("tags", ", ".join(agent.tags)),
             ("timezone", agent.timezone),
+            ("user messages", "packed" if agent.packaging.pack_user_messages else ""),
+            ("location", agent.packaging.location),
+            ("window", "cleared before each run" if agent.message_buffer_autoclear else ""),
             ("compaction", _compaction(agent.compaction)),
             ("conversation", agent.default_conversation_id),
+            *status_fields(agent, status),
             ("revision", str(agent.revision)),
             ("created", when(agent.create_time)),
             ("changed", when(agent.update_time)),
         ]
     )
+
+
+def _type_name(value: pb.AgentType.ValueType) -> str:
+    name = pb.AgentType.Name(value).removeprefix("AGENT_TYPE_")
+    return AgentType[name].value if name in AgentType.__members__ else ""
 
 
 def _compaction(settings: pb.CompactionSettings) -> str:
@@ -285,8 +431,36 @@ def _compaction(settings: pb.CompactionSettings) -> str:
         "model": settings.model,
         "characters": str(settings.clip_chars or ""),
         "prompt": "its own" if settings.prompt else "",
+        "acknowledgement": "on" if settings.prompt_acknowledgement else "",
     }
+    if settings.model_settings.HasField("temperature"):
+        told["temperature"] = f"{settings.model_settings.temperature:g}"
     return ", ".join(f"{name} {value}" for name, value in told.items() if value)
+
+
+def _packaging(
+    present: pb.MessagePackaging, user_messages: UserMessages | None, location: str | None
+) -> pb.MessagePackaging:
+    """Returns how messages of the user are shown, with what the options change."""
+    pack = present.pack_user_messages
+    if user_messages is not None:
+        pack = user_messages is UserMessages.PACKED
+    return pb.MessagePackaging(
+        pack_user_messages=pack, location=present.location if location is None else location
+    )
+
+
+def _blocks(
+    agent_type: AgentType, human: str | None, persona: str | None, others: list[str]
+) -> list[tuple[str, str]]:
+    """Returns the labels and texts of the blocks of a new agent."""
+    if agent_type in TYPES_WITHOUT_BLOCKS:
+        if human is not None or persona is not None or others:
+            raise UsageError(
+                f"A {agent_type} is not shown memory blocks: omit --human, --persona and --block."
+            )
+        return []
+    return [("human", human or ""), ("persona", persona or ""), *map(_label_and_text, others)]
 
 
 def _label_and_text(given: str) -> tuple[str, str]:

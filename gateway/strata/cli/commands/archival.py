@@ -8,9 +8,18 @@ from typing import Annotated
 import typer
 
 from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.cli.archival.references import archive_id
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.commands import archival_import, archival_life, archives
-from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
+from strata.cli.failures import UsageError
+from strata.cli.options import (
+    AgentArgument,
+    Connection,
+    JsonOption,
+    LimitOption,
+    QueryArgument,
+    online,
+)
 from strata.cli.output import clipped, labels_line, note, print_json, print_listing, when
 from strata.cli.spoken_times import tell_spoken_times
 
@@ -55,7 +64,7 @@ def insert_passage(
 def search_passages(
     connection: Connection,
     agent: AgentArgument,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="Words or a question.")],
+    query: QueryArgument,
     tag: TagOption = None,
     all_tags: Annotated[
         bool, typer.Option("--all-tags", help="Only passages with all the tags, not any.")
@@ -124,8 +133,45 @@ def list_archival(
         archives.show_archives(connection, "", limit, as_json=as_json)
 
 
+@app.command("tags")
+@online
+def list_tags(
+    connection: Connection,
+    agent: Annotated[
+        str,
+        typer.Argument(metavar="[AGENT]", help="Name or id of an agent.", show_default=False),
+    ] = "",
+    archive: Annotated[
+        str,
+        typer.Option("--archive", metavar="ARCHIVE", help="Name or id of an archive in its place."),
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List the tags of an agent's passages, or of an archive's, and how many passages have them."""
+    if bool(agent) == bool(archive):
+        raise UsageError("Name an agent, or an archive with --archive.")
+
+    async def read(client: Client) -> pb.ListTagsResponse:
+        request = pb.ListTagsRequest(
+            agent_id=await client.agent_id(agent) if agent else "",
+            archive_id=await archive_id(client, archive) if archive else "",
+        )
+        return await client.passages.ListTags(request)
+
+    response = connection.run(read)
+    print_listing(
+        response,
+        ["tag", "passages"],
+        [(each.tag, str(each.count)) for each in response.tags],
+        empty="No tags.",
+        as_json=as_json,
+    )
+
+
 app.add_typer(archives.app, name="archives")
 app.command("import")(archival_import.import_passages)
+app.command("edit")(archival_life.edit)
+app.command("show")(archival_life.show)
 app.command("log")(archival_life.log)
 app.command("restore")(archival_life.restore)
 app.command("delete")(archival_life.delete)
@@ -145,13 +191,13 @@ def _list_passages(
         request.agent_id = await client.agent_id(agent)
         return await first_of(client.passages.ListPassages, request, "passages", limit)
 
-    found = connection.run(read)
+    response = connection.run(read)
     print_listing(
-        found,
+        response,
         ["text", "tags", "when", "id", *(["deleted"] if request.show_deleted else [])],
         [
             (*_row(passage), *([when(passage.delete_time)] if request.show_deleted else []))
-            for passage in found.passages
+            for passage in response.passages
         ],
         empty="No passages.",
         as_json=as_json,

@@ -1,7 +1,8 @@
-"""``strata archival log``, ``restore``, ``delete`` and ``purge``."""
+"""``strata archival show``, ``edit``, ``log``, ``restore``, ``delete`` and ``purge``."""
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -9,8 +10,18 @@ import typer
 from strata.api.archival.v1 import passage_service_pb2 as pb
 from strata.cli.asking import YesOption, ask
 from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.failures import UsageError
 from strata.cli.options import Connection, JsonOption, LimitOption, online
-from strata.cli.output import clipped, labels_line, print_json, print_listing, when
+from strata.cli.output import (
+    clipped,
+    labels_line,
+    print_fields,
+    print_json,
+    print_listing,
+    print_text,
+    safe,
+    when,
+)
 
 _TEXT_CHARS = 160
 
@@ -18,6 +29,32 @@ PassageArgument = Annotated[str, typer.Argument(metavar="PASSAGE", help="Id of t
 ReasonOption = Annotated[
     str, typer.Option("--reason", help="Why; kept in the history.", show_default=False)
 ]
+
+
+@online
+def show(connection: Connection, passage: PassageArgument, as_json: JsonOption = False) -> None:
+    """Show a passage whole; a deleted one, too."""
+
+    async def read(client: Client) -> pb.Passage:
+        request = pb.GetPassageRequest(passage_id=passage, show_deleted=True)
+        return (await client.passages.GetPassage(request)).passage
+
+    found = connection.run(read)
+    if as_json:
+        print_json(found)
+        return
+    print_fields(
+        [
+            ("id", found.id),
+            ("archive", found.archive_id),
+            ("tags", ", ".join(found.tags)),
+            ("revision", str(found.revision)),
+            ("created", when(found.create_time)),
+            ("deleted", when(found.delete_time) if found.HasField("delete_time") else ""),
+            ("untrusted", labels_line(found.origin.taint)),
+        ]
+    )
+    print_text(f"\n{safe(found.text)}")
 
 
 @online
@@ -41,6 +78,45 @@ def log(
         empty="No versions.",
         as_json=as_json,
     )
+
+
+@online
+def edit(
+    connection: Connection,
+    passage: PassageArgument,
+    text: Annotated[
+        str | None, typer.Option("--text", help='The new text; "-" reads the input.')
+    ] = None,
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", help="Tags in place of the present ones; may be repeated."),
+    ] = None,
+    no_tags: Annotated[bool, typer.Option("--no-tags", help="Remove all tags.")] = False,
+    reason: ReasonOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Change the text or the tags of a passage; the older version is kept."""
+    if tag and no_tags:
+        raise UsageError("Give --tag or --no-tags, not both.")
+    if text is None and not tag and not no_tags:
+        raise UsageError("Nothing to change: give --text, --tag or --no-tags.")
+    request = pb.UpdatePassageRequest(
+        request_id=new_request_id(),
+        passage_id=passage,
+        text=sys.stdin.read() if text == "-" else text,
+        tags=tag or [],
+        set_tags=bool(tag) or no_tags,
+        reason=reason,
+    )
+
+    async def work(client: Client) -> pb.Passage:
+        return (await client.passages.UpdatePassage(request)).passage
+
+    changed = connection.run(work)
+    if as_json:
+        print_json(changed)
+    else:
+        typer.echo(f"Revision {changed.revision}: {safe(clipped(changed.text, _TEXT_CHARS))}")
 
 
 @online
@@ -72,7 +148,7 @@ def restore(
         print_json(done)
     else:
         text = clipped(done.passage.text, _TEXT_CHARS)
-        typer.echo(f"Revision {done.passage.revision}: {text}")
+        typer.echo(f"Revision {done.passage.revision}: {safe(text)}")
 
 
 @online

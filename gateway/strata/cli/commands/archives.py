@@ -11,6 +11,7 @@ from strata.api.archival.v1 import archive_service_pb2 as pb
 from strata.cli.archival.references import ArchiveArgument, archive_id, archive_named
 from strata.cli.asking import YesOption, ask
 from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.failures import UsageError
 from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
 from strata.cli.output import print_fields, print_json, print_listing, safe, when
 
@@ -62,6 +63,16 @@ def show_archives(connection: Connection, agent: str, limit: int, *, as_json: bo
     )
 
 
+@app.command("show")
+@online
+def show_archive(
+    connection: Connection, archive: ArchiveArgument, as_json: JsonOption = False
+) -> None:
+    """Show an archive and the agents that have it."""
+    found = connection.run(lambda client: archive_named(client, archive))
+    _show(found, as_json=as_json)
+
+
 @app.command("create")
 @online
 def create_archive(
@@ -103,6 +114,40 @@ def create_archive(
         return (await client.archives.CreateArchive(request)).archive
 
     _show(connection.run(create), as_json=as_json)
+
+
+@app.command("update")
+@online
+def update_archive(
+    connection: Connection,
+    archive: ArchiveArgument,
+    name: Annotated[str | None, typer.Option("--name", help="Its new name.")] = None,
+    description: Annotated[str | None, typer.Option("--description", help="What is in it.")] = None,
+    days: Annotated[
+        int | None,
+        typer.Option(
+            "--days",
+            min=0,
+            help="Destroy passages when they are so old, also those that are there; 0 for never.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change the name, the description or the time-to-live of an archive."""
+    if name is None and description is None and days is None:
+        raise UsageError("Nothing to change: give --name, --description or --days.")
+    request = pb.UpdateArchiveRequest(
+        request_id=new_request_id(),
+        name=name,
+        description=description,
+        time_to_live_seconds=None if days is None else days * _DAY_S,
+    )
+
+    async def update(client: Client) -> pb.Archive:
+        request.archive_id = await archive_id(client, archive)
+        return (await client.archives.UpdateArchive(request)).archive
+
+    _show(connection.run(update), as_json=as_json)
 
 
 @app.command("attach")
@@ -178,6 +223,8 @@ def _show(archive: pb.Archive, *, as_json: bool) -> None:
             ("description", archive.description),
             ("embedding", f"{archive.embedding_model}, {archive.embedding_dim:,} numbers"),
             ("passages are kept", f"for {kept:,} day{'' if kept == 1 else 's'}" if kept else ""),
+            ("passages", f"{archive.passage_count:,}"),
+            ("agents", ", ".join(archive.agent_ids)),
             ("created", when(archive.create_time)),
         ]
     )

@@ -10,17 +10,20 @@ from typing import Annotated
 import typer
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.cli.chat import images
 from strata.cli.chat.approving import AskPerson, ask_on_terminal
+from strata.cli.chat.images import message_with_images
 from strata.cli.chat.prompt import interruptible, is_interactive, read_message
 from strata.cli.chat.screens import screen_for
 from strata.cli.chat.session import ChatOptions, ChatSession
-from strata.cli.chat.slash import SlashCommands
+from strata.cli.chat.slash import SlashCommands, is_command
 from strata.cli.client import Client, is_agent_id, new_request_id
 from strata.cli.commands.conversations import fork
 from strata.cli.connection import Choice
 from strata.cli.failures import EXIT_FAILURE, UsageError, exit_code_of, show_error
 from strata.cli.options import AgentArgument, Connection, ConversationOption, online
 from strata.cli.output import console, note, safe
+from strata.shared.blank_text import is_blank
 from strata.shared.errors import NotFoundError, StrataError
 
 app = typer.Typer(add_completion=False)
@@ -41,6 +44,10 @@ def chat(
     agent: AgentArgument,
     message: Annotated[
         str | None, typer.Option("--message", "-m", help="Send this, print the reply, and end.")
+    ] = None,
+    image: Annotated[
+        list[str] | None,
+        typer.Option("--image", help="With --message: an image file or https URL. Repeatable."),
     ] = None,
     conversation: ConversationOption = "",
     fork_at: Annotated[
@@ -68,13 +75,16 @@ def chat(
 ) -> None:
     """Talk with an agent.
 
-    Ctrl-C cancels the turn, Ctrl-D leaves, /help lists commands such as /undo.
+    Ctrl-C cancels the turn, Ctrl-D leaves, /help lists commands such as /undo and /new.
 
-    Without a terminal each line of the input is a message.
-    The replies then go to standard output, all else to standard error.
+    Without a terminal each line of the input is a message or a command, and the end of the input
+    ends the chat. What the agent says and what a command shows goes to standard output, all else
+    to standard error.
     """
     if as_json and message is None:
         raise UsageError("--json needs --message.")
+    if image and message is None:
+        raise UsageError("--image needs --message; in a chat, /image FILE sends one.")
 
     async def talk(client: Client) -> bool:
         without = Consent.ASK if message is None else Consent.REFUSED
@@ -86,8 +96,9 @@ def chat(
         options = ChatOptions(found.id, chosen, max_steps, reasoning, usage, ask=_asker())
         session = ChatSession(client, screen_for(console()), options)
         if message is None:
-            return await converse(session, found.name, SlashCommands(client, found.id))
-        return await (session.stream_json(message) if as_json else session.turn(message))
+            return await converse(session, found.name, SlashCommands(client, found.id, session))
+        sent = message_with_images(message, image or [])
+        return await (session.stream_json(sent) if as_json else session.turn(sent))
 
     if not connection.run(talk):
         raise typer.Exit(EXIT_FAILURE)
@@ -102,7 +113,7 @@ def open_chat(folder: Path, agent: str) -> int:
     async def talk(client: Client) -> bool:
         found = await find_or_create(client, agent, consent=Consent.GIVEN)
         session = ChatSession(client, screen_for(console()), ChatOptions(found.id, ask=_asker()))
-        return await converse(session, found.name, SlashCommands(client, found.id))
+        return await converse(session, found.name, SlashCommands(client, found.id, session))
 
     try:
         return 0 if Connection(Choice(data=folder)).run(talk) else EXIT_FAILURE
@@ -140,24 +151,29 @@ async def find_or_create(client: Client, agent: str, *, consent: Consent) -> pb.
 
 
 async def converse(session: ChatSession, name: str, commands: SlashCommands) -> bool:
-    """Sends what is typed until the input ends; returns whether all turns went well.
+    """Sends messages and runs commands until the input ends; returns whether all went well.
 
-    On a terminal a turn that fails is told, and the conversation goes on; lines that
-    begin with a slash are for us.
+    Lines that begin with a slash and a word are commands, also in a pipe. On a terminal an error
+    is shown and the chat goes on; without one it ends the chat.
     """
     interactive = is_interactive()
     if interactive:
         note(f"You talk with {safe(name)}. Ctrl-C cancels a turn, Ctrl-D leaves, /help says more.")
     ok = True
     while (text := read_message()) is not None:
-        if not text.strip():
+        if is_blank(text):
             continue
         try:
-            if interactive and text.startswith("/"):
-                await commands.run(text)
+            has_image = is_command(text) and text.split(maxsplit=1)[0].lower() == images.COMMAND
+            if is_command(text) and not has_image:
+                if not await commands.run(text):
+                    break
             else:
-                ok = await session.turn(text) and ok
-                commands.last_run_id = session.last_run_id
+                message = images.from_command(text) if has_image else text
+                try:
+                    ok = await session.turn(message) and ok
+                finally:
+                    commands.add_run(session.last_run_id)
         except StrataError as error:
             if not interactive:
                 raise

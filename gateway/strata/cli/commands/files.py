@@ -29,6 +29,7 @@ from strata.cli.options import Connection, JsonOption, LimitOption, online
 from strata.cli.output import (
     error_console,
     note,
+    print_fields,
     print_json,
     print_listing,
     print_table,
@@ -38,6 +39,9 @@ from strata.cli.output import (
 from strata.shared.errors import NotFoundError
 
 app = typer.Typer(help="Upload, open and search files.", no_args_is_help=True, add_completion=False)
+
+
+FileArgument = Annotated[str, typer.Argument(metavar="FILE", help="FOLDER/FILE, or an id.")]
 
 
 @app.command("upload")
@@ -150,11 +154,35 @@ def list_files(
             note(f"{file.name}: {file.error}")
 
 
+@app.command("show")
+@online
+def show_file(connection: Connection, file: FileArgument, as_json: JsonOption = False) -> None:
+    """Show what is known of a file; strata files open shows its text to an agent."""
+    found = connection.run(lambda client: file_named(client, file))
+    if as_json:
+        print_json(found)
+        return
+    print_fields(
+        [
+            ("name", found.name),
+            ("id", found.id),
+            ("folder", found.folder_id),
+            ("type", found.media_type),
+            ("bytes", f"{found.size_bytes:,}"),
+            ("lines", f"{found.line_count:,}"),
+            ("state", state_of(found)),
+            ("error", found.error),
+            ("sha-256", found.content_hash),
+            ("uploaded", when(found.create_time)),
+        ]
+    )
+
+
 @app.command("delete")
 @online
 def delete_file(
     connection: Connection,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="FOLDER/FILE, or an id.")],
+    file: FileArgument,
     yes: YesOption = False,
 ) -> None:
     """Delete a file."""

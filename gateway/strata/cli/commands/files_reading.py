@@ -12,7 +12,14 @@ from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.cli.client import Client, new_request_id
 from strata.cli.failures import UsageError
 from strata.cli.files.windows import asked_window, window_of
-from strata.cli.options import AgentArgument, Connection, JsonOption, LimitOption, online
+from strata.cli.options import (
+    AgentArgument,
+    Connection,
+    JsonOption,
+    LimitOption,
+    QueryArgument,
+    online,
+)
 from strata.cli.output import console, note, print_json, print_listing, safe, when
 
 _MOST_HITS = 50
@@ -155,17 +162,20 @@ def _print_matches(found: pb.GrepFilesResponse, *, context: int) -> None:
 def search_files(
     connection: Connection,
     agent: AgentArgument,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="Words or a question.")],
+    query: QueryArgument,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, max=_MOST_HITS, help="How many at most.")
     ] = 5,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Tell how many unrelated pieces were left out.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Search the files of an agent by meaning, best first."""
 
     async def search(client: Client) -> pb.SearchFilesResponse:
         request = pb.SearchFilesRequest(
-            agent_id=await client.agent_id(agent), query=query, limit=limit
+            agent_id=await client.agent_id(agent), query=query, limit=limit, explain=explain
         )
         return await client.files.SearchFiles(request)
 
@@ -184,6 +194,8 @@ def search_files(
         screen.print(Text(safe(hit.text)), soft_wrap=True)
     if not found.hits:
         note("Nothing found.")
+    if explain:
+        note(f"{found.below_floor} of the nearest pieces are left out as unrelated.")
     if found.unindexed_files:
         note(f"{found.unindexed_files} files are not indexed yet, and may be missed.")
 

@@ -43,18 +43,7 @@ def create_folder(
     async def create(client: Client) -> pb.Folder:
         return (await client.files.CreateFolder(request)).folder
 
-    folder = connection.run(create)
-    if as_json:
-        print_json(folder)
-    else:
-        print_fields(
-            [
-                ("name", folder.name),
-                ("id", folder.id),
-                ("description", folder.description),
-                ("instructions", folder.instructions),
-            ]
-        )
+    _print_folder(connection.run(create), as_json=as_json)
 
 
 @app.command("list")
@@ -89,6 +78,16 @@ def list_folders(
         empty="No folders. Make one with: strata folders create NAME",
         as_json=as_json,
     )
+
+
+@app.command("show")
+@online
+def show_folder(
+    connection: Connection, folder: FolderArgument, as_json: JsonOption = False
+) -> None:
+    """Show a folder; strata files list shows its files."""
+    found = connection.run(lambda client: folder_named(client, folder))
+    _print_folder(found, as_json=as_json)
 
 
 @app.command("delete")
@@ -150,3 +149,19 @@ def detach_folder(connection: Connection, agent: AgentArgument, folder: FolderAr
         return found.name
 
     typer.echo(f"{safe(agent)} no longer has {safe(connection.run(detach))}.")
+
+
+def _print_folder(folder: pb.Folder, *, as_json: bool) -> None:
+    if as_json:
+        print_json(folder)
+        return
+    print_fields(
+        [
+            ("name", folder.name),
+            ("id", folder.id),
+            ("description", folder.description),
+            ("instructions", folder.instructions),
+            ("files", str(folder.file_count)),
+            ("created", when(folder.create_time)),
+        ]
+    )

@@ -11,7 +11,7 @@ from strata.cli.asking import YesOption, ask
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.commands import mcp_login, mcp_serve
 from strata.cli.commands.mcp_named import ServerArgument, named
-from strata.cli.failures import UsageError
+from strata.cli.failures import EXIT_FAILURE, UsageError
 from strata.cli.options import Connection, JsonOption, LimitOption, online
 from strata.cli.output import (
     clipped,
@@ -29,8 +29,11 @@ from strata.shared.errors import NotFoundError, Reason
 app = typer.Typer(
     help="Use tools of MCP servers, and serve an agent's memory to MCP clients.",
     no_args_is_help=True,
+    add_completion=False,
 )
-servers = typer.Typer(help="Add, show and remove MCP servers.", no_args_is_help=True)
+servers = typer.Typer(
+    help="Add, show, change and remove MCP servers.", no_args_is_help=True, add_completion=False
+)
 app.add_typer(servers, name="servers")
 app.command("serve")(mcp_serve.serve)
 app.command("login")(mcp_login.login)
@@ -133,7 +136,16 @@ def add(
     async def put(client: Client) -> pb.McpServer:
         return (await client.mcp.AddMcpServer(request)).server
 
-    _show(connection.run(put), as_json)
+    added = connection.run(put)
+    _show(added, as_json)
+    # A server that a person has to sign in to is not expected to answer yet.
+    if not added.healthy and not sign_in:
+        note(
+            f"The server is stored, but it cannot be used: {safe(added.error)}. When that is"
+            f" mended: strata mcp servers refresh {added.name}; to remove it: strata mcp servers"
+            f" delete {added.name}"
+        )
+        raise typer.Exit(EXIT_FAILURE)
 
 
 @servers.command("list")
@@ -173,6 +185,60 @@ def show(connection: Connection, server: ServerArgument, as_json: JsonOption = F
         return (await client.mcp.GetMcpServer(request)).server
 
     _show(connection.run(read), as_json)
+
+
+@servers.command("update")
+@online
+def update(
+    connection: Connection,
+    server: ServerArgument,
+    url: Annotated[str | None, typer.Option("--url", help="Where it is now.")] = None,
+    bearer: Annotated[
+        str | None,
+        typer.Option("--bearer", help="Name of the secret that is its bearer token; empty: none."),
+    ] = None,
+    timeout: Annotated[
+        int | None, typer.Option("--timeout", min=1, help="Seconds that a call may take.")
+    ] = None,
+    calls: Annotated[
+        int | None, typer.Option("--calls", min=1, help="Calls at the same time at most.")
+    ] = None,
+    enabled: Annotated[
+        bool | None,
+        typer.Option("--enable/--disable", help="Whether agents may use its tools."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change how a server is reached and used, and read its tools again.
+
+    What no option names stays. To change its program, headers or sign-in, delete and add it.
+    """
+    changes = {
+        "url": url,
+        "bearer_secret": bearer,
+        "call_timeout_seconds": timeout,
+        "max_concurrent_calls": calls,
+        "disabled": None if enabled is None else not enabled,
+    }
+    changes = {field: value for field, value in changes.items() if value is not None}
+    if not changes:
+        raise UsageError(
+            "Nothing to change: give --url, --bearer, --timeout, --calls, --enable or --disable."
+        )
+
+    async def put(client: Client) -> pb.McpServer:
+        mcp_server = await named(client, server)
+        # The configuration is replaced whole: what does not change is sent as it was read.
+        for field, value in changes.items():
+            setattr(mcp_server, field, value)
+        request = pb.UpdateMcpServerRequest(mcp_server_id=mcp_server.id, server=mcp_server)
+        return (await client.mcp.UpdateMcpServer(request)).server
+
+    changed = connection.run(put)
+    _show(changed, as_json)
+    if not changed.healthy and not changed.disabled and not changed.oauth:
+        note(f"The server cannot be used: {safe(changed.error)}")
+        raise typer.Exit(EXIT_FAILURE)
 
 
 @servers.command("refresh")

@@ -10,7 +10,7 @@ import typer
 from strata.api.core_memory.v1 import block_service_pb2 as pb
 from strata.cli.asking import YesOption, ask
 from strata.cli.client import Client, new_request_id
-from strata.cli.commands import memory_edit, memory_history, memory_sync
+from strata.cli.commands import memory_blocks, memory_edit, memory_history, memory_sync
 from strata.cli.commands.memory_history import LabelArgument, OptionalLabelArgument
 from strata.cli.failures import EXIT_FAILURE, UsageError
 from strata.cli.memory.blocks import attached_block, known_block_id, lost_block_id, newest_version
@@ -86,6 +86,10 @@ def show_memory(
         print_blocks(found.blocks)
 
 
+app.command("list")(memory_blocks.list_blocks)
+app.command("create")(memory_blocks.create)
+app.command("attach")(memory_blocks.attach)
+app.command("detach")(memory_blocks.detach)
 app.command("edit")(memory_edit.edit)
 app.command("trust")(memory_edit.trust)
 app.command("log")(memory_history.log)

@@ -44,11 +44,13 @@ def edit(
     What the agent changed meanwhile is merged.
     Where both changed the same, nothing is written, and your text is kept in a file.
     """
-    given = _given_text(value, file)
+    new_text = given_text(value, file)
+    if new_text is None and not is_interactive():
+        raise UsageError("There is no terminal to edit on. Give --value or --file.")
 
     async def edit(client: Client) -> tuple[pb.Block, pb.UpdateBlockResponse]:
         before = await attached_block(client, await client.agent_id(agent), label)
-        text = edit_text(before.value, EditorSettings()) if given is None else given
+        text = edit_text(before.value, EditorSettings()) if new_text is None else new_text
         if text == before.value:
             return before, pb.UpdateBlockResponse(block=before)
         request = pb.UpdateBlockRequest(
@@ -118,8 +120,12 @@ async def _show_both(client: Client, before: pb.Block, text: str) -> None:
             screen.print(line, soft_wrap=True)
 
 
-def _given_text(value: str | None, file: str | None) -> str | None:
+def given_text(value: str | None, file: str | None) -> str | None:
+    """Returns the text of ``--value`` or ``--file``; None if neither is there.
 
+    Raises:
+        UsageError: Both are there, or the file cannot be read.
+    """
     if value is not None and file is not None:
         raise UsageError("Give --value or --file, not both.")
     if file == "-":
@@ -131,8 +137,6 @@ def _given_text(value: str | None, file: str | None) -> str | None:
             raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
         except UnicodeDecodeError as error:
             raise UsageError(f"{file} is not UTF-8 text.") from error
-    if value is None and not is_interactive():
-        raise UsageError("There is no terminal to edit on. Give --value or --file.")
     return value
 
 

@@ -1,4 +1,4 @@
-"""``strata migrate``: brings the schemas of all rooms up to date in a PostgreSQL of one's own."""
+"""``strata migrate``: schemas in a PostgreSQL of one's own, up to date or a step back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from sqlalchemy.engine import make_url
 
 from strata.cli.compose.rooms import ROOMS
-from strata.shared.migrate import RolePasswords
+from strata.cli.failures import UsageError
+from strata.shared.migrate import RolePasswords, RoomMigrations
+
+NOTHING = "nothing"
+"""How a schema without tables is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ async def migrate_all(
     """
     done = []
     for spec in ROOMS:
-        before = await spec.migrations.version(admin_url) or "nothing"
+        before = await spec.migrations.version(admin_url) or NOTHING
         if check_only:
             await spec.migrations.check(admin_url)
         else:
@@ -46,6 +50,48 @@ async def migrate_all(
             await spec.migrations.upgrade(admin_url, passwords)
         done.append(Migrated(spec.name, before, spec.migrations.head))
     return done
+
+
+async def take_back(admin_url: str, service: str, revision: str | None) -> Migrated:
+    """Takes the newest migrations of one service back.
+
+    Args:
+        admin_url: As for `migrate_all`.
+        service: Its name.
+        revision: The one to go back to; None for a schema without tables.
+
+    Raises:
+        UsageError: There is no such service or revision.
+        FailedPreconditionError: The schema is behind that revision, or ahead of this release.
+        UnavailableError: The database cannot be reached.
+    """
+    migrations = migrations_of(service)
+    if revision is not None and revision not in migrations.revisions:
+        known = ", ".join(migrations.revisions)
+        raise UsageError(
+            f"{service} has no revision {revision!r}. It has {known}; {NOTHING!r} takes all back."
+        )
+    before = await migrations.version(admin_url) or NOTHING
+    await migrations.downgrade(admin_url, revision)
+    return Migrated(service, before, revision or NOTHING)
+
+
+def migrations_of(service: str) -> RoomMigrations:
+    """Returns the migrations of a service.
+
+    Raises:
+        UsageError: There is no such service.
+    """
+    for spec in ROOMS:
+        if spec.name == service:
+            return spec.migrations
+    known = ", ".join(spec.name for spec in ROOMS)
+    raise UsageError(f"There is no service {service!r}. Choose one of {known}.")
+
+
+def run_take_back(admin_url: str, service: str, revision: str) -> Migrated:
+    """Runs `take_back`; the revision is as typed, `NOTHING` for none."""
+    return asyncio.run(take_back(admin_url, service, None if revision == NOTHING else revision))
 
 
 def _passwords(urls: tuple[str, str]) -> RolePasswords | None:

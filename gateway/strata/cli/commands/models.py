@@ -12,11 +12,14 @@ from strata.cli.chat.prompt import interruptible
 from strata.cli.client import Client
 from strata.cli.failures import UsageError
 from strata.cli.options import Connection, JsonOption, online
-from strata.cli.output import note, print_listing
+from strata.cli.output import note, print_json, print_listing, print_table
 
 app = typer.Typer(add_completion=False)
 key = typer.Typer(help="Store and delete keys of model providers.", no_args_is_help=True)
 app.add_typer(key, name="key")
+
+# Two requests to a model that may have to be loaded first.
+_PROBE_S = 120.0
 
 ProviderArgument = Annotated[
     str, typer.Argument(metavar="PROVIDER", help="Name of the endpoint; see strata models.")
@@ -30,21 +33,31 @@ AgentOption = Annotated[
 @online
 def list_models(connection: Connection, ctx: typer.Context, as_json: JsonOption = False) -> None:
     """List the chat models that agents can use, and keep the keys for them."""
-    if ctx.invoked_subcommand is not None:
-        return
+    if ctx.invoked_subcommand is None:
+        _list(connection, as_json=as_json)
 
+
+@app.command("list")
+@online
+def list_command(connection: Connection, as_json: JsonOption = False) -> None:
+    """List the chat models that agents can use; the same as strata models."""
+    _list(connection, as_json=as_json)
+
+
+def _list(connection: Connection, *, as_json: bool) -> None:
     async def read(client: Client) -> pb.ListModelsResponse:
         return await client.models.ListModels(pb.ListModelsRequest())
 
     found = connection.run(read)
     print_listing(
         found,
-        ["handle", "default", "context window", "protocol"],
+        ["handle", "default", "context window", "longest reply", "protocol"],
         [
             (
                 model.handle,
                 "yes" if model.is_default else "",
-                f"{model.context_window:,}" if model.context_window else "",
+                _window(model),
+                f"{model.max_output_tokens:,}" if model.max_output_tokens else "",
                 model.endpoint_type,
             )
             for model in found.models
@@ -58,8 +71,56 @@ def list_models(connection: Connection, ctx: typer.Context, as_json: JsonOption 
         if not endpoint.reachable:
             where = f" ({endpoint.base_url})" if endpoint.base_url else ""
             note(f"{endpoint.name}{where} does not answer: {endpoint.error}")
+    if any(model.context_window_source == "table" for model in found.models):
+        note(f"Windows marked * are those that providers documented by {found.known_models_date}.")
+    if any(not model.context_window for model in found.models):
+        note(
+            "A window that is unknown is taken as 32,000 tokens: ask the server with"
+            " strata models probe HANDLE, or set context_window of the endpoint."
+        )
     if found.notice:
         note(found.notice)
+
+
+def _window(model: pb.Model) -> str:
+    if not model.context_window:
+        return "unknown"
+    return f"{model.context_window:,}{'*' if model.context_window_source == 'table' else ''}"
+
+
+@app.command("probe")
+@online
+def probe(
+    connection: Connection,
+    handle: Annotated[str, typer.Argument(metavar="HANDLE", help='The model, "provider/model".')],
+    no_requests: Annotated[
+        bool,
+        typer.Option("--no-requests", help="Ask the server only; the model itself costs tokens."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask a model and its server what can be known of it: window, tools, whether it answers."""
+    request = pb.ProbeModelRequest(handle=handle, skip_requests=no_requests)
+
+    async def ask(client: Client) -> pb.ProbeModelResponse:
+        return await client.models.ProbeModel(request, timeout=_PROBE_S)
+
+    found = connection.run(ask)
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ["what", "value", "says"],
+        [(each.name, each.value, each.source) for each in found.findings],
+        empty="Nothing is known of it.",
+    )
+    for problem in found.problems:
+        note(problem)
+    if not found.context_window:
+        note(
+            "Its context window is unknown and is taken as 32,000 tokens; set context_window of"
+            " the agent or of the endpoint."
+        )
 
 
 @key.command("set")

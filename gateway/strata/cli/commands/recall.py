@@ -10,16 +10,28 @@ from strata.api.common.v1 import message_pb2
 from strata.api.recall.v1 import message_service_pb2 as pb
 from strata.cli.client import Client, first_of
 from strata.cli.commands.recall_keep import expand_summary, export_messages, show_retention
-from strata.cli.messages import message_row, text_of
+from strata.cli.messages import message_row, speaker_of, text_of
 from strata.cli.options import (
     AgentArgument,
     Connection,
     ConversationOption,
     JsonOption,
     LimitOption,
+    QueryArgument,
     online,
 )
-from strata.cli.output import clipped, note, print_json, print_listing, print_table, safe
+from strata.cli.output import (
+    clipped,
+    labels_line,
+    note,
+    print_fields,
+    print_json,
+    print_listing,
+    print_table,
+    print_text,
+    safe,
+    when,
+)
 from strata.cli.spoken_times import tell_spoken_times
 
 app = typer.Typer(
@@ -40,7 +52,7 @@ MessageArgument = Annotated[str, typer.Argument(metavar="MESSAGE", help="Id of t
 def search_messages(
     connection: Connection,
     agent: AgentArgument,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="Words or a question.")],
+    query: QueryArgument,
     conversation: Annotated[
         str, typer.Option("--conversation", help="Only this conversation.")
     ] = "",
@@ -122,6 +134,34 @@ def list_messages(
         empty="No messages.",
         as_json=as_json,
     )
+
+
+@app.command("show")
+@online
+def show_message(
+    connection: Connection, message: MessageArgument, as_json: JsonOption = False
+) -> None:
+    """Show a message whole."""
+
+    async def read(client: Client) -> message_pb2.Message:
+        request = pb.GetMessageRequest(message_id=message)
+        return (await client.messages.GetMessage(request)).message
+
+    found = connection.run(read)
+    if as_json:
+        print_json(found)
+        return
+    print_fields(
+        [
+            ("id", found.id),
+            ("when", when(found.create_time)),
+            ("who", speaker_of(found)),
+            ("conversation", found.conversation_id),
+            ("run", found.run_id),
+            ("untrusted", labels_line(found.provenance)),
+        ]
+    )
+    print_text(f"\n{safe(text_of(found))}")
 
 
 @app.command("pin")

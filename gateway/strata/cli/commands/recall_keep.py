@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from google.protobuf.json_format import MessageToDict
 
+from strata.api.common.v1 import message_pb2
 from strata.api.recall.v1 import message_service_pb2 as pb
 from strata.cli.asking import YesOption, ask
 from strata.cli.client import Client
@@ -16,6 +18,7 @@ from strata.cli.messages import message_row
 from strata.cli.options import AgentArgument, Connection, ConversationOption, JsonOption, online
 from strata.cli.output import note, print_fields, print_json, print_table, when
 from strata.cli.times import timestamp_of
+from strata.shared.images import IMAGE_SUFFIXES, is_image_id
 
 _PAGE = 500
 
@@ -27,22 +30,59 @@ def export_messages(
     conversation: Annotated[
         str, typer.Option("--conversation", help="Only this conversation.")
     ] = "",
+    images: Annotated[
+        Path | None,
+        typer.Option("--images", metavar="FOLDER", help="Write the images into this folder."),
+    ] = None,
 ) -> None:
-    """Print every message of an agent, one JSON document a line, oldest first."""
+    """Print every message of an agent, one JSON document a line, oldest first.
+
+    An image is named by its id, which is also the name of its file in the folder of --images.
+    """
 
     async def read(client: Client) -> int:
-        count = 0
+        count, saved = 0, ImageFolder(client, images)
         request = pb.ExportMessagesRequest(conversation_id=conversation)
         if not conversation:
             request.agent_id = await client.agent_id(agent)
         async for response in client.messages.ExportMessages(request):
             for message in response.messages:
                 sys.stdout.write(json.dumps(MessageToDict(message), ensure_ascii=False) + "\n")
+                await saved.save(message)
             count += len(response.messages)
         return count
 
     count = connection.run(read)
     note(f"{count:,} messages.")
+
+
+class ImageFolder:
+    """Writes the images of messages into files, each once.
+
+    Args:
+        client: The gateway.
+        folder: Where; None to write none. It is made if it is missing.
+    """
+
+    def __init__(self, client: Client, folder: Path | None) -> None:
+        self._client = client
+        self._folder = folder
+
+    async def save(self, message: message_pb2.Message) -> None:
+        """Writes the images of a message."""
+        if self._folder is None:
+            return
+        found = [part.image for part in message.parts if part.HasField("image")]
+        found += [image for part in message.parts for image in part.tool_return.images]
+        for image in found:
+            suffix = IMAGE_SUFFIXES.get(image.media_type, "image")
+            path = self._folder / f"{image.image_id}.{suffix}"
+            if not is_image_id(image.image_id) or path.exists():
+                continue
+            request = pb.GetImageRequest(image_id=image.image_id)
+            data = (await self._client.messages.GetImage(request)).data
+            self._folder.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
 
 
 @online

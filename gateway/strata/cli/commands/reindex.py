@@ -11,8 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from strata.api.common.v1 import reindex_pb2 as pb
 from strata.cli.client import Client
 from strata.cli.failures import EXIT_FAILURE
-from strata.cli.indexes import ArchiveIndex, WholeIndex, index_of
-from strata.cli.options import Connection, JsonOption, online
+from strata.cli.indexes import COLLECTIONS, ArchiveIndex, WholeIndex, index_of
+from strata.cli.options import Connection, JsonOption, OrganizationKeyOption, online
 from strata.cli.output import enum_name, error_console, print_fields, print_json, when
 
 app = typer.Typer(add_completion=False)
@@ -44,9 +44,13 @@ def reindex(
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait until the new index serves.")
     ] = True,
+    organization_key: OrganizationKeyOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Rebuild an index while it serves, with another embedding model if one is named.
+
+    The indexes passages, files and messages are those of all projects: rebuilding them needs an
+    organisation key with the scope installation.admin. An archive is the project's own.
 
     The new index is filled beside the old one, and serves when a check has shown that it finds
     stored texts as well. Until it is finished, --rollback goes back. Interrupting this command
@@ -66,7 +70,10 @@ def reindex(
         job = await index.start(model)
         return await _watch(index, job, quiet=as_json) if wait else job
 
-    job = connection.run(work)
+    if what in COLLECTIONS:
+        job = connection.run_as_organization(work, organization_key)
+    else:
+        job = connection.run(work)
     _show(job, as_json=as_json)
     if job.phase == pb.REINDEX_PHASE_FAILED:
         raise typer.Exit(EXIT_FAILURE)

@@ -14,18 +14,20 @@ from rich.console import Console
 
 import strata
 from strata.cli.commands.up import run_up
-from strata.cli.settings import environment_of_rooms
+from strata.cli.compose.progress import ProgressBar, parse_progress, progress_documents
+from strata.cli.settings import environment_of_server
 from strata.embedded.data_folder import DataFolder, Runtime
 from strata.embedded.supervisor import Command, end, spawn, tail
 
 _POLL_SECONDS = 0.1
 _STOP_SECONDS = 30.0
+_NOT_SHOWN = ("READY", "Chat in another", "PROGRESS")
 _UP = "import sys; from strata.cli.commands.run import up_child; sys.exit(up_child(sys.argv[1:]))"
 
 Chat = Callable[[Path | None], int]
 
 
-def run_run(data: Path | None, *, port: int, chat: Chat) -> int:
+def run_run(data: Path | None, *, port: int, host: str, chat: Chat) -> int:
     """Starts Strata unless it runs, opens a chat, and stops what it started.
 
     Without a terminal there is nobody to chat with: then it is `strata up`, which says
@@ -34,16 +36,17 @@ def run_run(data: Path | None, *, port: int, chat: Chat) -> int:
     Args:
         data: The data folder; None for the default one.
         port: Preferred port of the gateway.
+        host: Address that the gateway listens on.
         chat: Opens the chat and returns its exit code.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return run_up(data, port=port, split=False)
+        return run_up(data, port=port, host=host, split=False)
     console = Console(soft_wrap=True)
     folder = DataFolder(data)
     if folder.holder() is not None:
-        console.print(f"Strata runs on {folder.path} already; chatting with it.")
+        console.print(f"Strata runs on {folder.path} already; chatting with it.", markup=False)
         return chat(data)
-    process = _start(folder, port)
+    process = _start(folder, port, host)
     try:
         if asyncio.run(_until_running(folder, process, console)) is None:
             return 1
@@ -56,16 +59,17 @@ def run_run(data: Path | None, *, port: int, chat: Chat) -> int:
 
 
 def up_child(arguments: list[str]) -> int:
-    """What the process that `run_run` starts does: ``strata up`` with a given port and folder."""
-    port, data = arguments
-    return run_up(Path(data), port=int(port), split=False)
+    """Runs ``strata up`` in the process that `run_run` starts: port, host and data folder."""
+    port, host, data = arguments
+    report = progress_documents(sys.stdout.write)
+    return run_up(Path(data), port=int(port), host=host, split=False, report=report)
 
 
 def _log(folder: DataFolder) -> Path:
     return folder.path / "strata.log"
 
 
-def _start(folder: DataFolder, port: int) -> subprocess.Popen[bytes]:
+def _start(folder: DataFolder, port: int, host: str) -> subprocess.Popen[bytes]:
     folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     _log(folder).unlink(missing_ok=True)
     roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
@@ -73,12 +77,12 @@ def _start(folder: DataFolder, port: int) -> subprocess.Popen[bytes]:
         Command(
             program=[
                 *(sys.executable, "-c", _UP),
-                *(str(port), str(folder.path)),
+                *(str(port), host, str(folder.path)),
             ],
             folder=folder.path,
             log_path=_log(folder),
             environment={
-                **environment_of_rooms(),
+                **environment_of_server(),
                 "PYTHONPATH": roots,
                 "PYTHONUNBUFFERED": "1",
                 "COLUMNS": "200",
@@ -92,15 +96,19 @@ async def _until_running(
 ) -> Runtime | None:
     """Shows what the process says until it serves; None if it ended before."""
     shown = 0
-    while True:
-        lines = tail(_log(folder), 1 << 20).splitlines()
-        for line in lines[shown:]:
-            if not line.startswith(("READY", "Chat in another")):
-                console.print(line, highlight=False, markup=False)
-        shown = len(lines)
-        runtime = folder.running()
-        if runtime is not None:
-            return runtime
-        if process.poll() is not None:
-            return None
-        await asyncio.sleep(_POLL_SECONDS)
+    with ProgressBar(console) as bar:
+        while True:
+            runtime = folder.running()
+            ended = process.poll() is not None
+            lines = tail(_log(folder), 1 << 20).splitlines()
+            for line in lines[shown:]:
+                if (progress := parse_progress(line)) is not None:
+                    bar.report(progress)
+                elif not line.startswith(_NOT_SHOWN):
+                    console.print(line, highlight=False, markup=False)
+            shown = len(lines)
+            if runtime is not None:
+                return runtime
+            if ended:
+                return None
+            await asyncio.sleep(_POLL_SECONDS)

@@ -7,15 +7,37 @@ from typing import Annotated
 
 import typer
 
+from strata.cli.arguments import folder_of_option
+from strata.cli.asking import YesOption, ask
 from strata.cli.failures import UsageError
 from strata.cli.settings import CliSettings
+from strata.shared.errors import InvalidArgumentError
 
 app = typer.Typer(add_completion=False)
+
+_FOR_OWN_POSTGRES = (
+    "This command is for a PostgreSQL of your own and needs the settings of its gateway. The keys"
+    " of a data folder are in its folder secrets; strata organizations keys create makes more."
+)
 
 
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", metavar="FOLDER", help="The data folder; else STRATA_DATA."),
+    typer.Option(
+        "--data",
+        metavar="FOLDER",
+        help="The data folder; else STRATA_DATA.",
+        parser=folder_of_option,
+    ),
+]
+HostOption = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        metavar="ADDRESS",
+        help="Address to listen on, 0.0.0.0 for all; else STRATA_GATEWAY_HOST, else 127.0.0.1.",
+        show_default=False,
+    ),
 ]
 PortOption = Annotated[
     int | None,
@@ -27,6 +49,7 @@ PortOption = Annotated[
 def run(
     data: DataOption = None,
     port: PortOption = None,
+    host: HostOption = None,
     agent: Annotated[
         str, typer.Option("--agent", help="With whom to chat; made if there is none.")
     ] = "assistant",
@@ -43,13 +66,21 @@ def run(
     folder = data or settings.data
     path = DataFolder(folder).path
     chosen = settings.port if port is None else port
-    raise typer.Exit(run_run(folder, port=chosen, chat=lambda _: open_chat(path, agent)))
+    raise typer.Exit(
+        run_run(
+            folder,
+            port=chosen,
+            host=host or settings.gateway_host,
+            chat=lambda _: open_chat(path, agent),
+        )
+    )
 
 
 @app.command()
 def up(
     data: DataOption = None,
     port: PortOption = None,
+    host: HostOption = None,
     split: Annotated[bool, typer.Option("--split", help="One process per room.")] = False,
 ) -> None:
     """Start Strata in the foreground: engines, rooms and gateway. Ctrl-C stops it."""
@@ -57,7 +88,9 @@ def up(
 
     settings = CliSettings()
     chosen = settings.port if port is None else port
-    raise typer.Exit(run_up(data or settings.data, port=chosen, split=split))
+    raise typer.Exit(
+        run_up(data or settings.data, port=chosen, host=host or settings.gateway_host, split=split)
+    )
 
 
 @app.command()
@@ -74,18 +107,53 @@ def migrate(
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; fail if something is behind.")
     ] = False,
+    service: Annotated[
+        str,
+        typer.Option(
+            "--service",
+            metavar="NAME",
+            help="With --to: the service whose schema is taken back.",
+            show_default=False,
+        ),
+    ] = "",
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="REVISION",
+            help="Take the migrations of --service after this revision back, and the rows of "
+            "their tables with them; 'nothing' takes back all.",
+            show_default=False,
+        ),
+    ] = "",
+    yes: YesOption = False,
 ) -> None:
     """Bring the schemas of all rooms in a PostgreSQL of your own up to date.
 
-    Strata does so itself for the database in its data folder.
+    Strata does so itself for the database in its data folder. With --to, the schema of one
+    service goes back to an earlier revision, for an earlier release; stop the service first.
     """
+    if bool(service) != bool(to):
+        raise UsageError("--service and --to belong together.")
+    if to and check:
+        raise UsageError("--check changes nothing, so it cannot be used with --to.")
     admin_url = url or CliSettings().database_admin_url
     if not admin_url:
         raise UsageError("Which database? Give --url, or set STRATA_DATABASE_ADMIN_URL.")
-    from strata.cli.commands.migrate import run_migrate  # noqa: PLC0415 - loads every room
+    from strata.cli.commands.migrate import (  # noqa: PLC0415 - loads every room
+        migrations_of,
+        run_migrate,
+        run_take_back,
+    )
     from strata.cli.output import print_table  # noqa: PLC0415 - loads rich
 
-    done = run_migrate(admin_url, check_only=check)
+    if to:
+        migrations_of(service)
+        question = f"Take the schema of {service} back to {to}? What later tables hold is lost."
+        ask(question, yes=yes, otherwise="This destroys what later tables hold.")
+        done = [run_take_back(admin_url, service, to)]
+    else:
+        done = run_migrate(admin_url, check_only=check)
     print_table(
         ["room", "before", "now"], [(each.room, each.before, each.after) for each in done], empty=""
     )
@@ -97,15 +165,28 @@ def bootstrap(
         str, typer.Option("--organization", help="Name of the organisation.")
     ] = "local",
 ) -> None:
-    """Make the first organisation, its project "default" and a key, and print the key.
+    """Make an organisation unless there is one of this name, and print a new organisation key.
 
     For a PostgreSQL of your own, migrated, with the settings of the gateway
-    (STRATA_GATEWAY_…) in the environment. Strata does so itself for its data folder.
+    (STRATA_GATEWAY_…) in the environment. Strata does so itself for its data folder. With the
+    key, projects and their keys are made: strata projects create, strata keys create. The key of
+    the organisation "local" also administers the installation.
     """
     import asyncio  # noqa: PLC0415 - start-up
 
-    from strata.gateway.bootstrap import ensure_local_project  # noqa: PLC0415 - loads SQLAlchemy
+    from strata.gateway.bootstrap import ensure_organization_key  # noqa: PLC0415 - loads SQLAlchemy
     from strata.gateway.settings import GatewaySettings  # noqa: PLC0415 - start-up
 
-    project = asyncio.run(ensure_local_project(GatewaySettings(), organization=organization))
-    typer.echo(project.api_key)
+    settings = GatewaySettings()
+    if not settings.database_url:
+        raise UsageError("Which database? Set STRATA_GATEWAY_DATABASE_URL. " + _FOR_OWN_POSTGRES)
+    try:
+        settings.pepper()
+    except (ValueError, OSError) as error:
+        problem = f"The pepper of the gateway's keys cannot be read: {error}."
+        raise UsageError(f"{problem} {_FOR_OWN_POSTGRES}") from error
+    try:
+        made = asyncio.run(ensure_organization_key(settings, organization=organization))
+    except InvalidArgumentError as error:
+        raise UsageError(error.message) from error
+    typer.echo(made.secret)

@@ -14,7 +14,7 @@ from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.cli.chat.prompt import interruptible
 from strata.cli.client import Client, first_of, new_request_id
 from strata.cli.failures import UsageError
-from strata.cli.options import Connection, JsonOption, LimitOption, online
+from strata.cli.options import Connection, JsonOption, LimitOption, not_blank, online
 from strata.cli.output import (
     clipped,
     enum_name,
@@ -29,7 +29,9 @@ from strata.cli.output import (
 from strata.client.tools import EFFECTS, returned
 
 app = typer.Typer(
-    help="Add tools of your own, try them, and keep their secrets.", no_args_is_help=True
+    help="Add tools of your own, try them, and keep their secrets.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 secret = typer.Typer(help="Store and delete secrets of tools.", no_args_is_help=True)
 app.add_typer(secret, name="secret")
@@ -194,7 +196,7 @@ def search(
     as_json: JsonOption = False,
 ) -> None:
     """Find tools by words and by meaning."""
-    request = pb.SearchToolsRequest(query=" ".join(words), limit=limit)
+    request = pb.SearchToolsRequest(query=not_blank(" ".join(words)), limit=limit)
 
     async def find(client: Client) -> pb.SearchToolsResponse:
         return await client.tools.SearchTools(request)
@@ -215,9 +217,16 @@ def run(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="Name of a tool, or a Python file to try.")
     ],
+    given: Annotated[
+        str, typer.Argument(metavar="[JSON]", help="The arguments, as with --args.")
+    ] = "",
     args: Annotated[
         str, typer.Option("--args", metavar="JSON", help="The arguments, a JSON object.")
     ] = "{}",
+    images: Annotated[
+        Path | None,
+        typer.Option("--images", metavar="FOLDER", help="Where to store images that it returns."),
+    ] = None,
     agent: Annotated[
         str,
         typer.Option(
@@ -226,12 +235,19 @@ def run(
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Run a tool once in the sandbox, without an agent. A file is not stored."""
+    """Run a tool once, in the sandbox or by its MCP server, without an agent.
+
+    A file is not stored.
+    """
+    if given and args != "{}":
+        raise UsageError("Give the arguments once: after the name, or with --args.")
     source = _read(Path(name)) if name.endswith(".py") else ""
 
     async def call(client: Client) -> pb.RunToolResponse:
         tool_id = "" if source else (await _tool(client, name)).id
-        request = pb.RunToolRequest(tool_id=tool_id, source_code=source, arguments_json=args)
+        request = pb.RunToolRequest(
+            tool_id=tool_id, source_code=source, arguments_json=given or args
+        )
         if agent:
             request.agent_id = (await client.agent(agent)).id
         return await client.tools.RunTool(request)
@@ -245,7 +261,10 @@ def run(
         for label, text in sorted(ran.changed_blocks.items()):
             note(f"For an agent the memory block {safe(label)} would now be:")
             print_text(text)
-        note(f"{ran.duration_ms} ms, isolation: {ran.isolation}")
+        isolation = f", isolation: {ran.isolation}" if ran.isolation else ""
+        note(f"{ran.duration_ms} ms{isolation}")
+    if images is not None:
+        _store_images(images, ran)
     if ran.tool_return.status != message_pb2.TOOL_STATUS_OK:
         raise typer.Exit(1)
 
@@ -267,6 +286,17 @@ def delete_secret(connection: Connection, name: SecretArgument) -> None:
     note(f"No secret {name} is stored.")
 
 
+def _store_images(folder: Path, ran: pb.RunToolResponse) -> None:
+    for number, image in enumerate(ran.tool_return.images, 1):
+        file = folder / f"image-{number}.{image.media_type.rpartition('/')[2]}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(image.data)
+        except OSError as error:
+            raise UsageError(f"{file} cannot be written: {error.strerror}.") from None
+        note(f"Stored {file}")
+
+
 async def _put(client: Client, name: str, value: str) -> None:
     await client.tools.PutSecret(pb.PutSecretRequest(name=name, value=value))
 
@@ -282,8 +312,10 @@ def _type(tool: pb.Tool) -> str:
 def _read(file: Path) -> str:
     try:
         return file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file} is not UTF-8 text.") from None
 
 
 def _read_secret(name: str) -> str:

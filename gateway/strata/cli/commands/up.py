@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import signal
 import sys
 from collections.abc import Callable
@@ -12,9 +13,12 @@ from pathlib import Path
 from typing import Self
 
 from rich.console import Console
+from rich.markup import escape
 
-from strata.cli.compose.local import API_KEY, Local, LocalOptions, open_local
-from strata.cli.compose.progress import progress_lines
+from strata.cli.compose.local import HOST, Local, LocalOptions, open_local
+from strata.cli.compose.progress import ProgressBar, Report, progress_lines
+from strata.cli.failures import exit_code_of, show_error
+from strata.client.target import API_KEY_FILE, data_option
 from strata.embedded.data_folder import DataFolder
 from strata.shared.errors import StrataError
 from strata.shared.logs import configure_logging
@@ -25,13 +29,17 @@ from strata.shared.server import serve_room
 Announce = Callable[[Local, dict[str, int]], None]
 
 
-def run_up(data: Path | None, *, port: int, split: bool) -> int:
+def run_up(
+    data: Path | None, *, port: int, split: bool, host: str = HOST, report: Report | None = None
+) -> int:
     """Runs Strata in the foreground and returns the exit code.
 
     Args:
         data: The data folder; None for the default one.
         port: Preferred port of the gateway.
+        host: Address that the gateway listens on.
         split: One process per room.
+        report: Receives how far the demo model is; None shows it here.
     """
     configure_logging("WARNING", "console")
     console = Console(stderr=False, soft_wrap=True)
@@ -39,15 +47,21 @@ def run_up(data: Path | None, *, port: int, split: bool) -> int:
     try:
         folder.open()
     except StrataError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[red]{error.message}[/]")
-        return 1
+        show_error(error)
+        return exit_code_of(error)
     try:
-        options = LocalOptions(port=port, split=split, report=progress_lines(console))
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_serve(folder, options, lambda local, pids: _ready(console, local, pids)))
+        with ProgressBar(console) as bar, asyncio.Runner(loop_factory=loop_factory()) as runner:
+            shown = bar.report if console.is_terminal else progress_lines(console)
+            options = LocalOptions(port, host, split, report or shown)
+
+            def announce(local: Local, pids: dict[str, int]) -> None:
+                bar.stop()
+                _ready(console, local, pids)
+
+            runner.run(_serve(folder, options, announce))
     except StrataError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[red]{error.message}[/]")
-        return 1
+        show_error(error)
+        return exit_code_of(error)
     except asyncio.CancelledError:
         # A signal during the start; what was started has been stopped in order.
         console.print("Stopped before it was ready.")
@@ -120,16 +134,36 @@ class _ended_by_signals:  # noqa: N801 - reads as a verb
 
 
 def _ready(console: Console, local: Local, rooms: dict[str, int]) -> None:
-    address = f"{local.gateway.host}:{local.gateway.port}"
-    local.folder.announce(address, {**local.processes, **rooms})
-    console.print(f"Strata is ready at [bold]{address}[/], data in {local.folder.path}.")
-    console.print(local.model.choice.sentence)
+    gateway = local.gateway
+    host = f"[{gateway.host}]" if ":" in gateway.host.strip("[]") else gateway.host
+    address = f"{'https://' if gateway.tls else ''}{host}:{gateway.port}"
+    local.folder.announce(local.address, {**local.processes, **rooms})
     console.print(
-        f"Chat in another terminal: [bold]{_program()} chat assistant --create[/]"
-        f"   (API key in {local.folder.secrets / API_KEY})"
+        f"Strata is ready at [bold]{escape(address)}[/], data in {escape(str(local.folder.path))}."
+    )
+    if gateway.tls is None and not _is_loopback(gateway.host):
+        console.print(
+            "[yellow]Warning:[/] other machines can reach this address, and API keys and messages"
+            " cross the network in the clear. Set STRATA_GATEWAY_TLS_CERTIFICATE_FILE and"
+            " STRATA_GATEWAY_TLS_KEY_FILE, or put a proxy that speaks TLS in front."
+        )
+    console.print(local.model.choice.sentence, markup=False)
+    console.print(
+        f"Chat in another terminal: [bold]{escape(_program())} chat assistant --create"
+        f"{escape(data_option(local.folder))}[/]"
+        f"   (API key in {escape(str(local.folder.secrets / API_KEY_FILE))})"
     )
     if not sys.stdout.isatty():
         console.print("READY")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.startswith("unix:"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _program() -> str:

@@ -5,23 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from strata.agent_loop.settings import AgentLoopSettings
+from strata.archival.settings import ArchivalSettings
 from strata.cli.compose.model import ChatModel, prepare_model
 from strata.cli.compose.storage import Storage, open_storage
+from strata.client.target import API_KEY_FILE, ORGANIZATION_KEY_FILE
+from strata.core_memory.settings import CoreMemorySettings
 from strata.embedded.chat_model.progress import Progress, ignore
 from strata.embedded.chat_model.settings import LocalDemoSettings
 from strata.embedded.data_folder import DataFolder
 from strata.embedded.files import write_atomically
 from strata.embedded.ports import pick_port
-from strata.gateway.bootstrap import ensure_local_project
+from strata.gateway.bootstrap import ensure_local_project, ensure_organization_key
 from strata.gateway.settings import GatewaySettings
+from strata.recall.settings import RecallSettings
 from strata.shared.auth import generate_key_pair, public_key_of
 from strata.shared.secrets import generate_master_key
+from strata.shared.settings import RoomSettings
+from strata.tool_execution.settings import ToolExecutionSettings
 
 HOST = "127.0.0.1"
-API_KEY = "api-key"
+# A server that listens on one of these is reached at 127.0.0.1.
+_REACHED_ON_LOOPBACK = (HOST, "localhost", "0.0.0.0", "::", "[::]")  # noqa: S104 - compared only
+SETTINGS_OF_SERVICES: tuple[type[RoomSettings], ...] = (
+    CoreMemorySettings,
+    RecallSettings,
+    ArchivalSettings,
+    ToolExecutionSettings,
+    AgentLoopSettings,
+    GatewaySettings,
+)
+"""Settings of every service: those in `rooms` load all of the services with them."""
 # Each connection is a process of PostgreSQL's; more of them serve two cores no faster.
 _POOL_SIZE = 4
 
@@ -32,11 +49,13 @@ class LocalOptions:
 
     Attributes:
         port: Preferred port of the gateway; another one is taken if it is in use.
+        host: Address that the gateway listens on.
         split: One process per room instead of one for all.
         report: Told how far the demo model is; may be called from a thread.
     """
 
     port: int
+    host: str = HOST
     split: bool = False
     report: Callable[[Progress], None] = field(default=ignore)
 
@@ -52,8 +71,9 @@ class Local:
         gateway: Settings of the gateway, complete.
         private_key: Signs the internal tokens.
         worker_key: Signs those of core memory's worker, for archival.
-        master_keys: Encrypt the model keys and the secrets of tools that are stored; one per
-            line, the newest first.
+        model_master_keys: Encrypt the stored keys of model providers; one per line, the newest
+            first.
+        tool_master_keys: Encrypt the stored secrets of tools, in the same form.
     """
 
     folder: DataFolder
@@ -62,7 +82,13 @@ class Local:
     gateway: GatewaySettings
     private_key: str = field(repr=False)
     worker_key: str = field(repr=False)
-    master_keys: str = field(repr=False)
+    model_master_keys: str = field(repr=False)
+    tool_master_keys: str = field(repr=False)
+
+    @property
+    def address(self) -> str:
+        """Where processes of this machine reach the gateway, without TLS."""
+        return self.gateway.internal_address or f"{HOST}:{self.gateway.port}"
 
     @property
     def public_key(self) -> str:
@@ -86,17 +112,19 @@ class Local:
         if room == "core_memory":
             values["worker_token_key"] = self.worker_key
         if room == "archival":
-            values["token_public_keys"] = self.public_key + public_key_of(self.worker_key)
+            values["file_worker_public_keys"] = public_key_of(self.worker_key)
         if room in {"recall", "archival"}:
             values["qdrant_url"] = self.storage.vectors.url
             values["qdrant_api_key"] = self.storage.vectors.api_key
-        if room in {"agent_loop", "tool_execution"}:
-            values["master_keys"] = tuple(self.master_keys.split())
         if room == "tool_execution":
+            values["master_keys"] = tuple(self.tool_master_keys.split())
             values["packages_path"] = self.folder.path / "packages"
             # Whoever starts Strata on a machine of their own may start programs there anyway.
             values["mcp_local"] = True
+            values["mcp_stdio_homes"] = self.folder.path / "mcp"
         if room == "agent_loop":
+            values["master_keys"] = tuple(self.model_master_keys.split())
+            values["prompts_path"] = AgentLoopSettings().prompts_path or self.folder.prompts
             if self.model.endpoints:
                 values["model_endpoints"] = self.model.endpoints
             if self.model.default_model:
@@ -119,20 +147,27 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
         folder: An open data folder.
         options: How to start.
         stack: Stops what was started.
+
+    Raises:
+        WrongSettingError: The environment holds a setting of a service that it cannot have.
+        FailedPreconditionError: A file of the TLS settings cannot be used.
     """
+    _check_settings()
     private_key = folder.secret("token-signing-key", lambda: generate_key_pair()[0])
     worker_key = folder.secret("core-memory-worker-key", lambda: generate_key_pair()[0])
-    master_keys = folder.secret("master-key", generate_master_key)
+    model_master_keys, tool_master_keys = _master_keys(folder)
     model = await prepare_model(AgentLoopSettings(), LocalDemoSettings(), stack, options.report)
     storage = await open_storage(folder, stack)
     database = storage.databases["gateway"]
     gateway = GatewaySettings(
-        host=HOST,
+        host=options.host,
         port=pick_port(options.port),
+        internal_listen=_internal_address(options.host),
         database_url=database.service_url,
         worker_database_url=database.worker_url,
         token_private_key=private_key,
         key_pepper=folder.secret("key-pepper"),
+        master_keys=tuple(folder.secret("gateway-master-key", generate_master_key).split()),
         # Whoever has the data folder open is alone with it.
         only_replica=True,
         pool_size=_POOL_SIZE,
@@ -141,9 +176,62 @@ async def open_local(folder: DataFolder, options: LocalOptions, stack: AsyncExit
         drain_s=0.0,
         grace_s=10.0,
     )
-    kept = folder.secrets / API_KEY
-    known = kept.read_text() if kept.exists() else None
-    project = await ensure_local_project(gateway, known_key=known)
-    if project.created_key:
-        write_atomically(kept, project.api_key)
-    return Local(folder, storage, model, gateway, private_key, worker_key, master_keys)
+    await _ensure_keys(folder, gateway)
+    return Local(
+        folder,
+        storage,
+        model,
+        gateway,
+        private_key,
+        worker_key,
+        model_master_keys,
+        tool_master_keys,
+    )
+
+
+def _check_settings() -> None:
+    """Finds wrong settings before anything is started: a model may take minutes to get."""
+    for settings in SETTINGS_OF_SERVICES:
+        settings()
+    tls = GatewaySettings().tls
+    if tls is not None:
+        tls.credentials()
+
+
+def _master_keys(folder: DataFolder) -> tuple[str, str]:
+    """Returns the master keys of the agent loop, and those of tool_execution.
+
+    Folders of earlier releases have one for both. Secrets of tools that were sealed with it still
+    open: it stays the second key of tool_execution there.
+    """
+    shared = folder.secrets / "master-key"
+    earlier = shared.read_text() if shared.exists() else ""
+    of_models = folder.secret("master-key", generate_master_key)
+    of_tools = folder.secret("tool-master-key", lambda: f"{generate_master_key()}\n{earlier}")
+    return of_models, of_tools
+
+
+async def _ensure_keys(folder: DataFolder, gateway: GatewaySettings) -> None:
+    """Makes the organisation key of the folder, and with it the project and key for commands."""
+    kept, known = _kept_key(folder, ORGANIZATION_KEY_FILE)
+    organization = await ensure_organization_key(gateway, known_key=known)
+    if organization.created:
+        write_atomically(kept, organization.secret)
+    kept, known = _kept_key(folder, API_KEY_FILE)
+    project = await ensure_local_project(gateway, organization.secret, known_key=known)
+    if project.created:
+        write_atomically(kept, project.secret)
+
+
+def _kept_key(folder: DataFolder, name: str) -> tuple[Path, str | None]:
+    path = folder.secrets / name
+    return path, path.read_text() if path.exists() else None
+
+
+def _internal_address(host: str) -> str:
+    """Returns a second address for this machine where the first one is TLS or not on loopback."""
+    settings = GatewaySettings()
+    reached = host in _REACHED_ON_LOOPBACK and settings.tls is None
+    if settings.internal_listen or reached:
+        return settings.internal_listen
+    return f"{HOST}:{pick_port()}"

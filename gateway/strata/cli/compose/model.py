@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from strata.agent_loop.models.presets.table import preset_of_product
 from strata.agent_loop.settings import AgentLoopSettings, EndpointSettings
 from strata.embedded.chat_model.choice import (
     LOCAL_DEMO_ID,
@@ -104,6 +105,7 @@ def _of_server(choice: ModelChoice, server: LocalServer) -> ChatModel:
     name = server.product.lower().replace(" ", "-").replace(".", "-")
     endpoint = EndpointSettings(
         name=name,
+        preset=preset_of_product(server.product),
         base_url=server.base_url,
         models=server.models,
         first_event_timeout_s=_LOCAL_TIMEOUT_S,
@@ -121,6 +123,7 @@ def _of_demo(choice: ModelChoice, model: LocalChatModel) -> ChatModel:
         context_window=model.context_tokens,
         temperature=0.0,
         structured_tools=True,
+        images=False,
         first_event_timeout_s=_LOCAL_TIMEOUT_S,
         total_timeout_s=_LOCAL_TIMEOUT_S,
     )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
 from strata.cli.compose.local import Local
 from strata.cli.compose.rooms import GATEWAY, INNER_ROOMS, RoomSpec
 from strata.shared.auth import TokenVerifier
 from strata.shared.inprocess import InProcessNetwork
-from strata.shared.interceptors.auth import TokenAuthenticator
 from strata.shared.room import BackgroundTasks, Room
 from strata.shared.settings import RoomSettings
 
@@ -35,9 +33,5 @@ async def _open_room(
 ) -> None:
     settings: RoomSettings = spec.settings(**local.room_values(spec.name))
     room = await spec.build(settings, network, stack)
-    if settings.token_public_keys != local.public_key:
-        # A room that trusts more keys than the others does so alone, as in a process of its own.
-        verifier = TokenVerifier(settings.public_keys())
-        room = replace(room, authenticator=TokenAuthenticator(verifier))
     network.register(room, settings)
     await stack.enter_async_context(BackgroundTasks(room))

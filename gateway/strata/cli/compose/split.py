@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from pydantic import BaseModel
 import strata
 from strata.cli.compose.local import HOST, Local
 from strata.cli.compose.rooms import GATEWAY, INNER_ROOMS, ROOMS, RoomSpec
-from strata.cli.settings import environment_of_rooms
+from strata.cli.settings import environment_of_service
 from strata.embedded.ports import ReservedPort
 from strata.embedded.supervisor import Command, Supervisor, open_log, spawn, tail, until_ready
 from strata.shared.errors import UnavailableError
@@ -31,12 +32,25 @@ class RoomProcess:
         spec: The room.
         values: Its settings.
         folder: Where its log is kept.
+        environment: Further environment variables.
     """
 
-    def __init__(self, spec: RoomSpec, values: dict[str, object], folder: Path) -> None:
+    def __init__(
+        self,
+        spec: RoomSpec,
+        values: dict[str, object],
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = spec.name
         self._module = spec.module
-        self._environment = environment_of(spec.name, values)
+        roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
+        self._environment = {
+            "PYTHONPATH": roots,
+            "PYTHONUNBUFFERED": "1",
+            **environment_of(spec.name, values),
+            **(environment or {}),
+        }
         self._folder = folder
         self._log = folder / f"{spec.name}.log"
         self._told = 0
@@ -52,18 +66,12 @@ class RoomProcess:
     async def _launch(self) -> subprocess.Popen[bytes]:
         with open_log(self._log) as log:
             self._told = log.tell()
-        roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
         process = spawn(
             Command(
                 program=[sys.executable, "-m", self._module],
                 folder=self._folder,
                 log_path=self._log,
-                environment={
-                    **environment_of_rooms(),
-                    **self._environment,
-                    "PYTHONPATH": roots,
-                    "PYTHONUNBUFFERED": "1",
-                },
+                environment={**environment_of_service(self.name), **self._environment},
                 # Without its supervisor a room must not linger, draining, beside the next start.
                 death_signal=signal.SIGKILL,
             )
@@ -107,7 +115,7 @@ async def start_rooms(
         for spec in INNER_ROOMS
     }
     targets = {name: f"{HOST}:{port.number}" for name, port in ports.items()}
-    targets[GATEWAY.name] = f"{HOST}:{local.gateway.port}"
+    targets[GATEWAY.name] = local.address
     folder = local.folder.path / "logs"
     folder.mkdir(mode=0o700, exist_ok=True)
     rooms = {
@@ -139,6 +147,8 @@ def _values(local: Local, spec: RoomSpec) -> dict[str, object]:
     if spec is GATEWAY:
         values["token_private_key"] = local.private_key
         values["key_pepper"] = local.gateway.pepper()
+        values["host"] = local.gateway.host
+        values["internal_listen"] = local.gateway.internal_listen
     return values
 
 

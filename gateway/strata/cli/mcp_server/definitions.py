@@ -22,6 +22,10 @@ def _text(description: str) -> dict[str, Any]:
     return {"type": "string", "description": description}
 
 
+def _date(description: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": r"\S", "description": description}
+
+
 def _texts(description: str) -> dict[str, Any]:
     return {"type": "array", "items": {"type": "string"}, "description": description}
 
@@ -105,8 +109,8 @@ READING = (
             "description": "Only messages of these speakers.",
         },
         limit=_number("How many results to return (default 5).", minimum=1, maximum=100),
-        start_date=_text(f"Only from this date on: {_DATES}."),
-        end_date=_text("Only up to this date, a whole day included: the same forms."),
+        start_date=_date(f"Only from this date on: {_DATES}."),
+        end_date=_date("Only up to this date, a whole day included: the same forms."),
     ),
     _tool(
         "archival_memory_search",
@@ -123,8 +127,8 @@ READING = (
             "description": "Whether one tag is enough (any, the default) or all must match.",
         },
         top_k=_number("How many results to return (default 5).", minimum=1, maximum=100),
-        start_datetime=_text(f"Only facts stored from this time on: {_DATES}."),
-        end_datetime=_text("Only facts stored up to this time, a whole day included."),
+        start_datetime=_date(f"Only facts stored from this time on: {_DATES}."),
+        end_datetime=_date("Only facts stored up to this time, a whole day included."),
     ),
     _tool(
         "grep_files",

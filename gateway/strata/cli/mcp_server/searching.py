@@ -16,6 +16,7 @@ from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.cli.client import Client
 from strata.cli.mcp_server.memory import AgentMemory
 from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.images import image_text
 
 Arguments = dict[str, Any]
 
@@ -167,6 +168,7 @@ def _message(hit: message_pb.MessageHit, timezone: ZoneInfo) -> dict[str, Any]:
     if thinking:
         result["thinking"] = thinking
     pieces = [part.text.text or part.summary.text for part in message.parts]
+    pieces += [image_text(part.image.alt_text) for part in message.parts if part.HasField("image")]
     pieces += [part.tool_return.content for part in message.parts]
     result["content"] = "\n".join(piece for piece in pieces if piece)
     return result

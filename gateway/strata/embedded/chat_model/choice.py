@@ -13,7 +13,7 @@ from strata.embedded.chat_model.settings import LocalDemoMode
 LOCAL_DEMO_ID = "local-demo"
 
 _WAYS_OUT = (
-    "Configure a provider (docs/guides/models.md), or start Ollama, LM Studio, llama.cpp or vLLM "
+    "Set OPENAI_API_KEY or ANTHROPIC_API_KEY, or start Ollama, LM Studio, llama.cpp or vLLM "
     "on its usual port, and start Strata again."
 )
 

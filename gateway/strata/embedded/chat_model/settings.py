@@ -6,7 +6,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from strata.shared.settings import EnvironmentSettings
 
 
 class LocalDemoMode(StrEnum):
@@ -16,7 +18,7 @@ class LocalDemoMode(StrEnum):
     OFF = "off"
 
 
-class LocalDemoSettings(BaseSettings):
+class LocalDemoSettings(EnvironmentSettings):
     """Read from `STRATA_LOCAL_DEMO` and `STRATA_LOCAL_DEMO_*`.
 
     Attributes:

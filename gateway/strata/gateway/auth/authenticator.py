@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from strata.gateway.auth.domain import Hasher, KeyLookup, KeyRecord, Scope, key_id_of
+from strata.gateway.auth.domain import Hasher, KeyLookup, KeyRecord, key_id_of
 from strata.gateway.auth.rate import RateLimiter
 from strata.shared.auth import TokenSigner
 from strata.shared.clock import Clock
@@ -14,6 +14,7 @@ from strata.shared.context import Caller
 from strata.shared.errors import PermissionDeniedError, Reason, UnauthenticatedError
 from strata.shared.interceptors.auth import Metadata, bearer
 from strata.shared.interceptors.pipeline import Method
+from strata.shared.scopes import OrganizationScope, with_included
 
 API_KEY_HEADER = "x-api-key"
 
@@ -46,7 +47,7 @@ class ApiKeyAuthenticator:
         lookup: KeyLookup,
         hasher: Hasher,
         signer: TokenSigner,
-        policy: Mapping[str, frozenset[Scope]],
+        policy: Mapping[str, frozenset[str]],
         limiter: RateLimiter,
         clock: Clock,
         *,
@@ -77,19 +78,13 @@ class ApiKeyAuthenticator:
             ResourceExhaustedError: The key makes too many calls (``QUOTA_EXCEEDED``).
         """
         record = await self._verified(_presented(metadata))
+        scopes = with_included(record.scopes)
         needed = self._policy.get(method.path)
-        if needed is not None and not needed & record.scopes:
-            wanted = " or ".join(sorted(needed))
-            raise PermissionDeniedError(
-                f"The key lacks the scope {wanted}.", metadata={"scope": wanted}
-            )
+        if needed is not None and not needed & scopes:
+            raise _denied(record, needed)
         self._limiter.take(record.id)
-        token = self._signer.mint(
-            record.organization_id, record.project_id, record.id, record.scopes
-        )
-        return Caller(
-            record.organization_id, record.project_id, record.id, record.scopes, token=token
-        )
+        token = self._signer.mint(record.organization_id, record.project_id, record.id, scopes)
+        return Caller(record.organization_id, record.project_id, record.id, scopes, token=token)
 
     def forget(self, key_id: str) -> None:
         """Looks a key up anew at its next call; for what was revoked here."""
@@ -127,6 +122,19 @@ class ApiKeyAuthenticator:
         if len(self._known) > self._size:
             self._known.popitem(last=False)
         return record
+
+
+def _denied(record: KeyRecord, needed: frozenset[str]) -> PermissionDeniedError:
+    wanted = " or ".join(sorted(needed))
+    message = f"The key lacks the scope {wanted}."
+    if record.project_id and needed.issubset(OrganizationScope):
+        message = f"This call needs an organisation key with the scope {wanted}, not a project key."
+    elif not record.project_id and needed.isdisjoint(OrganizationScope):
+        message = (
+            f"This call needs a project key with the scope {wanted}. An organisation key reaches no"
+            " data; make a project key with CreateApiKey (strata keys create)."
+        )
+    return PermissionDeniedError(message, metadata={"scope": wanted})
 
 
 def _presented(metadata: Metadata) -> str:

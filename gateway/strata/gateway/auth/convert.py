@@ -1,40 +1,40 @@
-"""Projects and keys between the wire and the domain; requests are checked here."""
+"""Organisations, projects and keys between the wire and the domain; requests are checked here."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from strata.api.gateway.v1 import admin_service_pb2 as pb
-from strata.gateway.auth.domain import DEFAULT_SCOPES, ApiKey, Project, Scope
+from strata.gateway.auth.domain import ApiKey, NewKey, Organization, Project
 from strata.gateway.runs.domain import UsageSum
+from strata.shared.blank_text import BLANK, is_blank
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
+from strata.shared.names import name_problems
+from strata.shared.scopes import (
+    DEFAULT_ORGANIZATION_SCOPES,
+    DEFAULT_SCOPES,
+    OrganizationScope,
+    Scope,
+)
 
 _MAX_NAME = 128
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
 
 
-@dataclass(frozen=True, slots=True)
-class NewKey:
-    """A key that is asked for."""
-
-    project_id: str
-    name: str
-    scopes: frozenset[str]
-    expire_time: datetime | None
-
-
-def new_project(request: pb.CreateProjectRequest) -> tuple[str, str | None]:
-    """Returns name and request id of the project that is asked for.
+def new_name(
+    request: pb.CreateProjectRequest | pb.CreateOrganizationRequest,
+) -> tuple[str, str | None]:
+    """Returns name and request id of the project or organisation that is asked for.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
     """
-    violations = _name_violations(request.name)
+    violations = name_violations(request.name)
     if request.request_id and _REQUEST_ID.fullmatch(request.request_id) is None:
         violations.append(
             FieldViolation("request_id", "must be at most 128 printable ASCII characters")
@@ -44,18 +44,35 @@ def new_project(request: pb.CreateProjectRequest) -> tuple[str, str | None]:
 
 
 def new_key(request: pb.CreateApiKeyRequest, now: datetime) -> NewKey:
-    """Returns the key that is asked for.
+    """Returns the project key that is asked for.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
     """
-    if request.project_id:
-        check_id(request.project_id, "project", field="project_id")
-    violations = _name_violations(request.name)
+    return _new_key(request, now, Scope, DEFAULT_SCOPES)
+
+
+def new_organization_key(request: pb.CreateOrganizationKeyRequest, now: datetime) -> NewKey:
+    """Returns the organisation key that is asked for.
+
+    Raises:
+        InvalidArgumentError: Naming every wrong field.
+    """
+    return _new_key(request, now, OrganizationScope, DEFAULT_ORGANIZATION_SCOPES)
+
+
+def _new_key(
+    request: pb.CreateApiKeyRequest | pb.CreateOrganizationKeyRequest,
+    now: datetime,
+    kinds: Iterable[str],
+    default: frozenset[str],
+) -> NewKey:
+    known = list(kinds)
+    violations = name_violations(request.name)
     violations += [
-        FieldViolation(f"scopes[{index}]", f"must be one of {', '.join(Scope)}")
+        FieldViolation(f"scopes[{index}]", f"must be one of {', '.join(known)}")
         for index, scope in enumerate(request.scopes)
-        if scope not in frozenset(Scope)
+        if scope not in known
     ]
     expire_time = None
     if request.HasField("expire_time"):
@@ -66,24 +83,32 @@ def new_key(request: pb.CreateApiKeyRequest, now: datetime) -> NewKey:
         except InvalidArgumentError as error:
             violations += error.violations
     _refuse(violations)
-    return NewKey(
-        request.project_id,
-        request.name,
-        frozenset(request.scopes) or DEFAULT_SCOPES,
-        expire_time,
-    )
+    return NewKey(request.name, frozenset(request.scopes) or default, expire_time)
+
+
+def project_of(project_id: str, own: str) -> str:
+    """Returns the project that a request names, or that of the caller's key.
+
+    Args:
+        project_id: As the request has it.
+        own: The project of the caller's key; empty for an organisation key.
+
+    Raises:
+        InvalidArgumentError: A malformed id, or none from a caller that has no project.
+    """
+    if project_id or not own:
+        return check_id(project_id, "project", field="project_id")
+    return own
 
 
 def usage_range(
-    request: pb.GetUsageRequest, start: datetime, end: datetime
+    request: pb.GetUsageRequest | pb.ListProjectUsageRequest, start: datetime, end: datetime
 ) -> tuple[datetime, datetime]:
     """Returns the range asked for, or the given one where the request is silent.
 
     Raises:
-        InvalidArgumentError: A malformed id, or an end before the start.
+        InvalidArgumentError: A malformed time, or an end before the start.
     """
-    if request.agent_id:
-        check_id(request.agent_id, "agent", field="agent_id")
     if request.HasField("start_time"):
         start = _time(request.start_time, "start_time")
     if request.HasField("end_time"):
@@ -91,6 +116,13 @@ def usage_range(
     if end < start:
         _refuse([FieldViolation("end_time", "must not lie before start_time")])
     return start, end
+
+
+def organization_to_pb(organization: Organization) -> pb.Organization:
+    """Returns an organisation as the wire has it."""
+    out = pb.Organization(id=organization.id, name=organization.name)
+    out.create_time.FromDatetime(organization.create_time)
+    return out
 
 
 def project_to_pb(project: Project) -> pb.Project:
@@ -102,7 +134,13 @@ def project_to_pb(project: Project) -> pb.Project:
 
 def key_to_pb(key: ApiKey) -> pb.ApiKey:
     """Returns a key as the wire has it; it holds no secret."""
-    out = pb.ApiKey(id=key.id, project_id=key.project_id, name=key.name, scopes=sorted(key.scopes))
+    out = pb.ApiKey(
+        id=key.id,
+        organization_id=key.organization_id,
+        project_id=key.project_id,
+        name=key.name,
+        scopes=sorted(key.scopes),
+    )
     out.create_time.FromDatetime(key.create_time)
     if key.revoke_time is not None:
         out.revoke_time.FromDatetime(key.revoke_time)
@@ -122,10 +160,12 @@ def usage_sum_to_pb(total: UsageSum) -> pb.GetUsageResponse:
     )
 
 
-def _name_violations(name: str) -> list[FieldViolation]:
-    if name.strip() and len(name) <= _MAX_NAME and name.isprintable():
-        return []
-    return [FieldViolation("name", f"must be 1 to {_MAX_NAME} printable characters")]
+def name_violations(name: str) -> list[FieldViolation]:
+    """Returns what is wrong with the name of an organisation, a project or a key."""
+    problems = name_problems(name, most=_MAX_NAME)
+    if is_blank(name) and not problems:
+        problems = [BLANK]
+    return [FieldViolation("name", problem) for problem in problems]
 
 
 def _time(value: Timestamp, field: str) -> datetime:

@@ -10,10 +10,12 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, Self
 
+from strata.shared.context import Caller
+from strata.shared.errors import PermissionDeniedError
 from strata.shared.ids import new_id
+from strata.shared.scopes import with_included
 
 _PREFIX = "sk-strata-"
 _SECRET_BYTES = 32
@@ -21,22 +23,9 @@ _SECRET_BYTES = 32
 _KEY = re.compile(r"sk-strata-([0-9a-f]{32})\.([A-Za-z0-9_-]{43})")
 
 
-class Scope(StrEnum):
-    """What a key may do."""
-
-    READ = "read"
-    WRITE = "write"
-    RUN = "run"
-    APPROVE = "approve"
-    ADMIN = "admin"
-
-
-DEFAULT_SCOPES = frozenset({Scope.READ, Scope.WRITE, Scope.RUN})
-
-
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key without its secret."""
+    """A key without its secret; `project_id` of an organisation key is empty."""
 
     project_id: str
     id: str
@@ -50,7 +39,12 @@ class ApiKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """What is needed to check a key, reached before the tenant is known."""
+    """What is needed to check a key, reached before the tenant is known.
+
+    Attributes:
+        project_id: Empty for an organisation key.
+        scopes: As they were stored.
+    """
 
     project_id: str
     id: str
@@ -65,6 +59,58 @@ class KeyRecord:
         same = hmac.compare_digest(self.secret_hash, digest)
         expired = self.expire_time is not None and self.expire_time <= now
         return same and not self.revoked and not expired
+
+
+@dataclass(frozen=True, slots=True)
+class Organization:
+    """An organisation."""
+
+    id: str
+    name: str
+    create_time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """What an administrator may reach: one project, or all projects of an organisation.
+
+    Attributes:
+        organization_id: The organisation.
+        project_id: The project; empty for all projects of the organisation.
+    """
+
+    organization_id: str
+    project_id: str = ""
+
+    @classmethod
+    def of(cls, caller: Caller) -> Self:
+        """Returns the authority of a key: that of a project key never leaves its project."""
+        return cls(caller.organization_id, caller.project_id)
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key that is to be made."""
+
+    name: str
+    scopes: frozenset[str]
+    expire_time: datetime | None = None
+
+
+def check_granted(caller: Caller, scopes: Iterable[str]) -> None:
+    """Refuses to give a key scopes that the key of the caller does not have.
+
+    Raises:
+        PermissionDeniedError: Naming the scopes (``SCOPE_MISSING``).
+    """
+    missing = sorted(frozenset(scopes) - with_included(caller.scopes))
+    if missing:
+        names = ", ".join(missing)
+        raise PermissionDeniedError(
+            f"A key can only be given scopes that your key has, and yours lacks {names}. Name"
+            " other scopes, or use an organisation key with the scope organization.admin.",
+            metadata={"scope": missing[0]},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +179,51 @@ class KeyLookup(Protocol):
 
 
 class AdminStore(Protocol):
-    """Projects and keys of an organisation; an administrator acts in his own only."""
+    """Organisations, projects and keys.
+
+    What an authority does not reach is like what does not exist.
+    """
+
+    async def create_organization(self, name: str, request_id: str | None) -> Organization:
+        """Creates an organisation; the same request_id gives the same organisation.
+
+        Raises:
+            AlreadyExistsError: The name is taken, or the request_id was used for another.
+        """
+        ...
+
+    async def list_organizations(self, *, after: str | None, limit: int) -> Sequence[Organization]:
+        """Returns organisations by id, those after the id `after` if there is one."""
+        ...
+
+    async def create_organization_key(
+        self, organization_id: str, new: NewKey
+    ) -> tuple[ApiKey, str]:
+        """Creates an organisation key and returns it with its secret.
+
+        Raises:
+            NotFoundError: There is no such organisation (``ORGANIZATION_NOT_FOUND``).
+        """
+        ...
+
+    async def list_organization_keys(
+        self, organization_id: str, *, after: str | None, limit: int
+    ) -> Sequence[ApiKey]:
+        """Returns the keys of an organisation by id.
+
+        Raises:
+            NotFoundError: There is no such organisation (``ORGANIZATION_NOT_FOUND``).
+        """
+        ...
+
+    async def revoke_organization_key(self, organization_id: str, key_id: str) -> ApiKey:
+        """Revokes an organisation key; one that is revoked keeps its time.
+
+        Raises:
+            NotFoundError: There is no such organisation (``ORGANIZATION_NOT_FOUND``), or it has
+                no such key (``API_KEY_NOT_FOUND``).
+        """
+        ...
 
     async def create_project(
         self, organization_id: str, name: str, request_id: str | None
@@ -148,46 +238,47 @@ class AdminStore(Protocol):
     async def list_projects(
         self, organization_id: str, *, after: str | None, limit: int
     ) -> Sequence[Project]:
-        """Returns projects by id, those after the id `after` if it is given."""
+        """Returns projects by id, those after the id `after` if there is one."""
+        ...
+
+    async def get_project(self, authority: Authority, project_id: str) -> Project:
+        """Returns a project.
+
+        Raises:
+            NotFoundError: The authority reaches no such project (``PROJECT_NOT_FOUND``).
+        """
         ...
 
     async def create_key(
-        self,
-        organization_id: str,
-        project_id: str,
-        name: str,
-        scopes: Iterable[str],
-        expire_time: datetime | None,
+        self, authority: Authority, project_id: str, new: NewKey
     ) -> tuple[ApiKey, str]:
         """Creates a key and returns it with its secret.
 
         Raises:
-            NotFoundError: The organisation has no such project (``PROJECT_NOT_FOUND``).
+            NotFoundError: The authority reaches no such project (``PROJECT_NOT_FOUND``).
         """
         ...
 
     async def list_keys(
-        self, organization_id: str, project_id: str, *, after: str | None, limit: int
+        self, authority: Authority, project_id: str, *, after: str | None, limit: int
     ) -> Sequence[ApiKey]:
         """Returns the keys of a project by id.
 
         Raises:
-            NotFoundError: The organisation has no such project (``PROJECT_NOT_FOUND``).
+            NotFoundError: The authority reaches no such project (``PROJECT_NOT_FOUND``).
         """
         ...
 
-    async def revoke_key(self, organization_id: str, key_id: str) -> ApiKey:
+    async def revoke_key(self, authority: Authority, key_id: str) -> ApiKey:
         """Revokes a key; one that is revoked keeps its time.
 
         Raises:
-            NotFoundError: The organisation has no such key (``API_KEY_NOT_FOUND``).
+            NotFoundError: The authority reaches no such key (``API_KEY_NOT_FOUND``).
         """
         ...
 
-    async def describe(
-        self, organization_id: str, project_id: str, key_id: str
-    ) -> tuple[Project, ApiKey]:
-        """Returns a key and its project.
+    async def describe(self, authority: Authority, key_id: str) -> tuple[Project | None, ApiKey]:
+        """Returns a key, and its project unless it is an organisation key.
 
         Raises:
             NotFoundError: Either is gone.

@@ -6,11 +6,13 @@ from collections.abc import Collection
 
 from strata.gateway.auth.domain import key_id_of
 from strata.gateway.auth.rate import RateLimiter
+from strata.gateway.registry import RUN_FOLLOW_SERVICE
 from strata.shared.auth import TokenVerifier
 from strata.shared.context import Caller
 from strata.shared.errors import Reason, UnauthenticatedError
 from strata.shared.interceptors.auth import AUTHORIZATION_KEY, Authenticator, Metadata, bearer
-from strata.shared.interceptors.pipeline import Method
+from strata.shared.interceptors.pipeline import Method, not_built
+from strata.shared.scopes import Scope
 
 FOR_RUNS = frozenset(
     {
@@ -21,6 +23,10 @@ FOR_RUNS = frozenset(
     }
 )
 """What a room may call on behalf of a run: find other agents, and send them messages."""
+
+
+_FOLLOWING = frozenset({Scope.RUN.value, Scope.READ.value, Scope.APPROVE.value})
+"""Scopes with which a client may follow runs."""
 
 
 class RunAuthenticator:
@@ -56,6 +62,8 @@ class RunAuthenticator:
             PermissionDeniedError: The key lacks the scope (``SCOPE_MISSING``).
             ResourceExhaustedError: The key makes too many calls (``QUOTA_EXCEEDED``).
         """
+        if method.service == RUN_FOLLOW_SERVICE.full_name:
+            return await self._gateway(method, metadata)
         if method.path not in self._methods or not _is_token(metadata):
             return await self._keys.authenticate(method, metadata)
         caller = self._verifier.verify(bearer(metadata))
@@ -64,6 +72,17 @@ class RunAuthenticator:
                 "The token is not that of a run.", reason=Reason.CREDENTIALS_INVALID
             )
         self._limiter.take(caller.principal)
+        return caller
+
+    async def _gateway(self, method: Method, metadata: Metadata) -> Caller:
+        """Returns the caller on whose behalf another gateway follows a run."""
+        if not _is_token(metadata):
+            # To clients this method is one that does not exist, whoever they are.
+            await self._keys.authenticate(method, metadata)
+            raise not_built(method.path)
+        caller = self._verifier.verify(bearer(metadata))
+        if caller.run_id is not None or not caller.scopes & _FOLLOWING:
+            raise not_built(method.path)
         return caller
 
 

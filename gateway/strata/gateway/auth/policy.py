@@ -1,4 +1,8 @@
-"""Which scope a method needs. Every public method is in the table; a test compares."""
+"""Which scope a method needs. Every public method is in the table; a test compares.
+
+Scopes of projects and of organisations have different names, so a method that needs a scope of
+one kind is closed to keys of the other kind.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +11,28 @@ from collections.abc import Iterable
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.descriptor_pb2 import MethodOptions
 
-from strata.gateway.auth.domain import Scope
+from strata.shared.scopes import OrganizationScope, Scope
 
 _GATEWAY = "strata.api.gateway.v1"
-_RUN = frozenset({Scope.RUN})
+_RUN: frozenset[str] = frozenset({Scope.RUN})
 # Whoever may start a run may also see what becomes of it.
-_RUN_OR_READ = frozenset({Scope.RUN, Scope.READ})
-_READ_OR_APPROVE = frozenset({Scope.READ, Scope.APPROVE})
-_ANY = frozenset(Scope)
-_ADMINISTRATION = frozenset(
+_RUN_OR_READ: frozenset[str] = frozenset({Scope.RUN, Scope.READ})
+_READ_OR_APPROVE: frozenset[str] = frozenset({Scope.READ, Scope.APPROVE})
+_ADMIN: frozenset[str] = frozenset({Scope.ADMIN})
+_SECRETS: frozenset[str] = frozenset({Scope.SECRETS})
+_OF_ORGANIZATION: frozenset[str] = frozenset({OrganizationScope.ADMIN})
+_READ_OF_ORGANIZATION: frozenset[str] = frozenset({OrganizationScope.READ})
+_OF_INSTALLATION: frozenset[str] = frozenset({OrganizationScope.INSTALLATION})
+_ANY: frozenset[str] = frozenset({*Scope, *OrganizationScope})
+# The indexes are those of all projects of all organisations.
+_INDEXES = frozenset(
     {
-        f"{_GATEWAY}.AdminService",
-        # The indexes are those of all projects.
         "strata.api.archival.v1.PassageIndexService",
         "strata.api.recall.v1.MessageIndexService",
     }
 )
 
-_EXCEPTIONS: dict[str, frozenset[Scope]] = {
+_EXCEPTIONS: dict[str, frozenset[str]] = {
     f"{_GATEWAY}.RunService.SendMessage": _RUN,
     f"{_GATEWAY}.RunService.StartRun": _RUN,
     f"{_GATEWAY}.RunService.CancelRun": _RUN,
@@ -34,42 +42,85 @@ _EXCEPTIONS: dict[str, frozenset[Scope]] = {
     f"{_GATEWAY}.RunService.GetApproval": _READ_OR_APPROVE,
     f"{_GATEWAY}.RunService.StreamRun": _RUN_OR_READ,
     f"{_GATEWAY}.RunService.GetRun": _RUN_OR_READ,
+    f"{_GATEWAY}.RunService.ExplainRun": _RUN_OR_READ,
+    f"{_GATEWAY}.RunService.ListSteps": _RUN_OR_READ,
+    # A schedule starts runs.
+    f"{_GATEWAY}.ScheduleService.CreateSchedule": _RUN,
+    f"{_GATEWAY}.ScheduleService.UpdateSchedule": _RUN,
+    f"{_GATEWAY}.ScheduleService.PauseSchedule": _RUN,
+    f"{_GATEWAY}.ScheduleService.ResumeSchedule": _RUN,
+    f"{_GATEWAY}.ScheduleService.DeleteSchedule": _RUN,
+    f"{_GATEWAY}.ScheduleService.GetSchedule": _RUN_OR_READ,
+    f"{_GATEWAY}.ScheduleService.ListSchedules": _RUN_OR_READ,
+    f"{_GATEWAY}.ScheduleService.ListScheduleTicks": _RUN_OR_READ,
+    # A webhook sends what happens in the project elsewhere; its URL may hold a secret.
+    f"{_GATEWAY}.WebhookService.CreateWebhook": _ADMIN,
+    f"{_GATEWAY}.WebhookService.ListWebhooks": _ADMIN,
+    f"{_GATEWAY}.WebhookService.DeleteWebhook": _ADMIN,
+    f"{_GATEWAY}.WebhookService.ListWebhookDeliveries": _ADMIN,
+    f"{_GATEWAY}.WebhookService.RedeliverWebhook": _ADMIN,
     f"{_GATEWAY}.AdminService.WhoAmI": _ANY,
+    f"{_GATEWAY}.AdminService.CreateOrganization": _OF_INSTALLATION,
+    f"{_GATEWAY}.AdminService.ListOrganizations": _OF_INSTALLATION,
+    f"{_GATEWAY}.AdminService.CreateOrganizationKey": _OF_ORGANIZATION,
+    f"{_GATEWAY}.AdminService.ListOrganizationKeys": _READ_OF_ORGANIZATION,
+    f"{_GATEWAY}.AdminService.RevokeOrganizationKey": _OF_ORGANIZATION,
+    f"{_GATEWAY}.AdminService.CreateProject": _OF_ORGANIZATION,
+    f"{_GATEWAY}.AdminService.ListProjects": _READ_OF_ORGANIZATION,
+    f"{_GATEWAY}.AdminService.ListProjectUsage": _READ_OF_ORGANIZATION,
+    # A project key does these in its own project only; the servicer sees to it.
+    f"{_GATEWAY}.AdminService.CreateApiKey": _ADMIN | _OF_ORGANIZATION,
+    f"{_GATEWAY}.AdminService.ListApiKeys": _ADMIN | _READ_OF_ORGANIZATION,
+    f"{_GATEWAY}.AdminService.RevokeApiKey": _ADMIN | _OF_ORGANIZATION,
+    f"{_GATEWAY}.AdminService.GetUsage": _ADMIN | _READ_OF_ORGANIZATION,
+    f"{_GATEWAY}.AdminService.ListAuditEvents": _ADMIN,
+    f"{_GATEWAY}.AdminService.EraseSubject": _ADMIN,
     "strata.api.tool_execution.v1.ToolService.RunTool": _RUN,
-    # Secrets of a provider or of tools reach beyond the data of the project.
-    "strata.api.agent_loop.v1.ModelService.PutModelKey": frozenset({Scope.ADMIN}),
-    "strata.api.tool_execution.v1.ToolService.PutSecret": frozenset({Scope.ADMIN}),
+    # It spends tokens of the provider's key.
+    "strata.api.agent_loop.v1.ModelService.ProbeModel": _RUN,
+    # Secrets of a provider reach beyond the data of the project.
+    "strata.api.agent_loop.v1.ModelService.PutModelKey": _ADMIN,
+    # UpsertTool needs it too, for tools that are given secrets: see tool_execution.
+    "strata.api.tool_execution.v1.ToolService.PutSecret": _SECRETS,
     # They name secrets, send them where they say, and may start programs.
-    "strata.api.tool_execution.v1.McpService.AddMcpServer": frozenset({Scope.ADMIN}),
-    "strata.api.tool_execution.v1.McpService.UpdateMcpServer": frozenset({Scope.ADMIN}),
+    "strata.api.tool_execution.v1.McpService.AddMcpServer": _ADMIN,
+    "strata.api.tool_execution.v1.McpService.UpdateMcpServer": _ADMIN,
+    # Its sign-in and its tools are gone with it.
+    "strata.api.tool_execution.v1.McpService.RemoveMcpServer": _ADMIN,
     # All agents of the project act with what a person may do there.
-    "strata.api.tool_execution.v1.McpService.BeginMcpSignIn": frozenset({Scope.ADMIN}),
-    "strata.api.tool_execution.v1.McpService.CompleteMcpSignIn": frozenset({Scope.ADMIN}),
-    "strata.api.tool_execution.v1.McpService.ForgetMcpSignIn": frozenset({Scope.ADMIN}),
+    "strata.api.tool_execution.v1.McpService.BeginMcpSignIn": _ADMIN,
+    "strata.api.tool_execution.v1.McpService.CompleteMcpSignIn": _ADMIN,
+    "strata.api.tool_execution.v1.McpService.ForgetMcpSignIn": _ADMIN,
     # What is approved here reaches the models of all agents.
-    "strata.api.tool_execution.v1.McpService.ApproveMcpTool": frozenset({Scope.ADMIN}),
+    "strata.api.tool_execution.v1.McpService.ApproveMcpTool": _ADMIN,
     # It deletes what all agents of the project have said.
-    "strata.api.recall.v1.MessageService.SetRetention": frozenset({Scope.ADMIN}),
+    "strata.api.recall.v1.MessageService.SetRetention": _ADMIN,
 }
 
 
-def scopes_of(method: MethodDescriptor) -> frozenset[Scope]:
+def scopes_of(method: MethodDescriptor) -> frozenset[str]:
     """Returns the scopes of which a key needs one to call the method.
 
-    Administration needs ``admin``; what has no side effects by its contract needs
-    ``read``; everything else needs ``write``, apart from the exceptions above.
+    What rebuilds indexes needs ``installation.admin``; what has no side effects by its contract
+    needs ``read``; everything else needs ``write``, apart from the exceptions above.
+
+    Raises:
+        KeyError: A method of `AdminService` without an entry above: no rule fits all of them.
     """
     exception = _EXCEPTIONS.get(method.full_name)
     if exception is not None:
         return exception
-    if method.containing_service.full_name in _ADMINISTRATION:
-        return frozenset({Scope.ADMIN})
+    service = method.containing_service.full_name
+    if service == f"{_GATEWAY}.AdminService":
+        raise KeyError(f"{method.full_name} needs an entry in the table of scopes")
+    if service in _INDEXES:
+        return _OF_INSTALLATION
     if method.GetOptions().idempotency_level == MethodOptions.NO_SIDE_EFFECTS:
         return frozenset({Scope.READ})
     return frozenset({Scope.WRITE})
 
 
-def policy_of(services: Iterable[ServiceDescriptor]) -> dict[str, frozenset[Scope]]:
+def policy_of(services: Iterable[ServiceDescriptor]) -> dict[str, frozenset[str]]:
     """Returns path of a method (``/package.Service/Method``) to the scopes it needs one of."""
     return {
         f"/{service.full_name}/{method.name}": scopes_of(method)

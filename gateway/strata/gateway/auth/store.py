@@ -1,34 +1,85 @@
-"""Projects and keys in PostgreSQL.
+"""Organisations, projects and keys in PostgreSQL.
 
-An administrator's statements run in a transaction with a second setting beside the
-tenant, his organisation, with which the policies of these tables let him see all of
-its projects and keys, and nothing of another. The lookup of a key by its id, before
-any tenant is known, goes through the worker role, which is granted the columns that
-the check needs and no others.
+Row-level security holds an administrator within what the key reaches. The statements of a
+project key run with the project as their tenant, and see that project and its keys. Those of an
+organisation key run without a tenant and with another setting, the organisation, for which the
+policies of these tables show its projects and keys and nothing of another organisation. What is
+read before a tenant is known, or over all organisations, goes through the worker role, which is
+granted the columns that it needs and no others.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.gateway.auth.domain import ApiKey, Hasher, KeyRecord, Project, new_secret
+from strata.gateway.auth.domain import (
+    ApiKey,
+    Authority,
+    Hasher,
+    KeyRecord,
+    NewKey,
+    Organization,
+    Project,
+    new_secret,
+)
 from strata.shared.db import Database
 from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 from strata.shared.ids import new_id
 
 _PROJECT = "project_id, organization_id, name, create_time"
 _KEY = "project_id, id, organization_id, name, scopes, create_time, revoke_time, expire_time"
+_ORGANIZATION_KEY = _KEY.replace("project_id", "'' AS project_id")
+_ORGANIZATION = "organization_id, name, create_time"
 
 _ACT_IN = text("SELECT set_config('strata.organization_id', :organization_id, true)")
+_CHECKED = (
+    "id, organization_id, scopes, secret_hash, expire_time, revoke_time IS NOT NULL AS revoked"
+)
+# Ids of keys are unique over both tables: they are random, and made by the server.
 _FIND_KEY = text(
-    "SELECT project_id, id, organization_id, scopes, secret_hash, expire_time,"
-    " revoke_time IS NOT NULL AS revoked FROM gateway.api_keys WHERE id = :id"
+    f"SELECT project_id, {_CHECKED} FROM gateway.api_keys WHERE id = :id"
+    f" UNION ALL SELECT '', {_CHECKED} FROM gateway.organization_keys WHERE id = :id"
+)
+_INSERT_ORGANIZATION = text(
+    "INSERT INTO gateway.organizations (organization_id, name, request_id)"
+    " VALUES (:organization_id, :name, CAST(:request_id AS text))"
+    f" ON CONFLICT DO NOTHING RETURNING {_ORGANIZATION}"
+)
+_SAME_ORGANIZATION = text(
+    f"SELECT {_ORGANIZATION}, request_id FROM gateway.organizations"
+    " WHERE request_id = CAST(:request_id AS text) OR name = :name"
+    " ORDER BY request_id = CAST(:request_id AS text) DESC NULLS LAST LIMIT 1"
+)
+_LIST_ORGANIZATIONS = text(
+    f"SELECT {_ORGANIZATION} FROM gateway.organizations"
+    " WHERE organization_id > :after ORDER BY organization_id LIMIT :limit"
+)
+_GET_ORGANIZATION = text(
+    f"SELECT {_ORGANIZATION} FROM gateway.organizations WHERE organization_id = :organization_id"
+)
+_INSERT_ORGANIZATION_KEY = text(
+    "INSERT INTO gateway.organization_keys"
+    " (organization_id, id, name, secret_hash, scopes, expire_time)"
+    " SELECT organization_id, :id, :name, :secret_hash, CAST(:scopes AS text[]),"
+    " CAST(:expire_time AS timestamptz) FROM gateway.organizations"
+    f" WHERE organization_id = :organization_id RETURNING {_ORGANIZATION_KEY}"
+)
+_LIST_ORGANIZATION_KEYS = text(
+    f"SELECT {_ORGANIZATION_KEY} FROM gateway.organization_keys"
+    " WHERE organization_id = :organization_id AND id > :after ORDER BY id LIMIT :limit"
+)
+_REVOKE_ORGANIZATION_KEY = text(
+    "UPDATE gateway.organization_keys SET revoke_time = coalesce(revoke_time, now())"
+    f" WHERE organization_id = :organization_id AND id = :id RETURNING {_ORGANIZATION_KEY}"
+)
+_GET_ORGANIZATION_KEY = text(
+    f"SELECT {_ORGANIZATION_KEY} FROM gateway.organization_keys"
+    " WHERE organization_id = :organization_id AND id = :id"
 )
 _INSERT_PROJECT = text(
     "INSERT INTO gateway.projects (project_id, organization_id, name, request_id)"
@@ -95,11 +146,75 @@ class PostgresKeyLookup:
 
 
 class PostgresAdminStore:
-    """`AdminStore` as the service role."""
+    """`AdminStore` as the service role, and as the worker role what is over all organisations.
 
-    def __init__(self, database: Database, hasher: Hasher) -> None:
+    Args:
+        database: As the service role.
+        worker: As the worker role.
+        hasher: Hashes secrets.
+    """
+
+    def __init__(self, database: Database, worker: Database, hasher: Hasher) -> None:
         self._database = database
+        self._worker = worker
         self._hasher = hasher
+
+    async def create_organization(self, name: str, request_id: str | None) -> Organization:
+        """See `AdminStore.create_organization`."""
+        values = {
+            "organization_id": new_id("organization"),
+            "name": name,
+            "request_id": request_id,
+        }
+        async with self._within(Authority(str(values["organization_id"]))) as connection:
+            row = (await connection.execute(_INSERT_ORGANIZATION, values)).mappings().one_or_none()
+        if row is not None:
+            return _organization(row)
+        async with self._worker.system_transaction(read_only=True) as connection:
+            same = (await connection.execute(_SAME_ORGANIZATION, values)).mappings().one()
+        _check_same(same, name, request_id, "The installation has an organisation")
+        return _organization(same)
+
+    async def list_organizations(self, *, after: str | None, limit: int) -> Sequence[Organization]:
+        """See `AdminStore.list_organizations`."""
+        values = {"after": after or "", "limit": limit}
+        async with self._worker.system_transaction(read_only=True) as connection:
+            found = await connection.execute(_LIST_ORGANIZATIONS, values)
+            return [_organization(row) for row in found.mappings()]
+
+    async def create_organization_key(
+        self, organization_id: str, new: NewKey
+    ) -> tuple[ApiKey, str]:
+        """See `AdminStore.create_organization_key`."""
+        values, secret = self._new_key(new)
+        values["organization_id"] = organization_id
+        async with self._within(Authority(organization_id)) as connection:
+            made = await connection.execute(_INSERT_ORGANIZATION_KEY, values)
+            row = made.mappings().one_or_none()
+        if row is None:
+            raise _organization_not_found(organization_id)
+        return _key(row), secret
+
+    async def list_organization_keys(
+        self, organization_id: str, *, after: str | None, limit: int
+    ) -> Sequence[ApiKey]:
+        """See `AdminStore.list_organization_keys`."""
+        values = {"organization_id": organization_id, "after": after or "", "limit": limit}
+        async with self._within(Authority(organization_id), read_only=True) as connection:
+            await _require_organization(connection, values)
+            found = await connection.execute(_LIST_ORGANIZATION_KEYS, values)
+            return [_key(row) for row in found.mappings()]
+
+    async def revoke_organization_key(self, organization_id: str, key_id: str) -> ApiKey:
+        """See `AdminStore.revoke_organization_key`."""
+        values = {"organization_id": organization_id, "id": key_id}
+        async with self._within(Authority(organization_id)) as connection:
+            await _require_organization(connection, values)
+            done = await connection.execute(_REVOKE_ORGANIZATION_KEY, values)
+            row = done.mappings().one_or_none()
+        if row is None:
+            raise _key_not_found(key_id)
+        return _key(row)
 
     async def create_project(
         self, organization_id: str, name: str, request_id: str | None
@@ -111,21 +226,12 @@ class PostgresAdminStore:
             "name": name,
             "request_id": request_id,
         }
-        async with self._acting(organization_id, values["id"]) as connection:
+        async with self._within(Authority(organization_id)) as connection:
             row = (await connection.execute(_INSERT_PROJECT, values)).mappings().one_or_none()
             if row is not None:
                 return _project(row)
             same = (await connection.execute(_SAME_PROJECT, values)).mappings().one()
-        if request_id is None or same["request_id"] != request_id:
-            raise AlreadyExistsError(
-                f"The organisation has a project named {name!r}.", metadata={"name": name}
-            )
-        if same["name"] != name:
-            raise AlreadyExistsError(
-                "The request_id was used before with another name.",
-                reason=Reason.REQUEST_ID_REUSED,
-                metadata={"request_id": request_id},
-            )
+        _check_same(same, name, request_id, "The organisation has a project")
         return _project(same)
 
     async def list_projects(
@@ -133,80 +239,110 @@ class PostgresAdminStore:
     ) -> Sequence[Project]:
         """See `AdminStore.list_projects`."""
         values = {"organization_id": organization_id, "after": after or "", "limit": limit}
-        async with self._acting(organization_id, read_only=True) as connection:
+        async with self._within(Authority(organization_id), read_only=True) as connection:
             found = await connection.execute(_LIST_PROJECTS, values)
             return [_project(row) for row in found.mappings()]
 
+    async def get_project(self, authority: Authority, project_id: str) -> Project:
+        """See `AdminStore.get_project`."""
+        values = {"organization_id": authority.organization_id, "project_id": project_id}
+        async with self._within(authority, read_only=True) as connection:
+            return await _require_project(connection, values)
+
     async def create_key(
-        self,
-        organization_id: str,
-        project_id: str,
-        name: str,
-        scopes: Iterable[str],
-        expire_time: datetime | None,
+        self, authority: Authority, project_id: str, new: NewKey
     ) -> tuple[ApiKey, str]:
         """See `AdminStore.create_key`."""
-        secret = new_secret()
-        values = {
-            "id": secret.key_id,
-            "organization_id": organization_id,
-            "project_id": project_id,
-            "name": name,
-            "secret_hash": self._hasher.digest(secret.text),
-            "scopes": sorted(scopes),
-            "expire_time": expire_time,
-        }
-        async with self._acting(organization_id) as connection:
+        values, secret = self._new_key(new)
+        values |= {"organization_id": authority.organization_id, "project_id": project_id}
+        async with self._within(authority) as connection:
             row = (await connection.execute(_INSERT_KEY, values)).mappings().one_or_none()
         if row is None:
             raise _project_not_found(project_id)
-        return _key(row), secret.text
+        return _key(row), secret
 
     async def list_keys(
-        self, organization_id: str, project_id: str, *, after: str | None, limit: int
+        self, authority: Authority, project_id: str, *, after: str | None, limit: int
     ) -> Sequence[ApiKey]:
         """See `AdminStore.list_keys`."""
         values = {
-            "organization_id": organization_id,
+            "organization_id": authority.organization_id,
             "project_id": project_id,
             "after": after or "",
             "limit": limit,
         }
-        async with self._acting(organization_id, read_only=True) as connection:
+        async with self._within(authority, read_only=True) as connection:
             await _require_project(connection, values)
             found = await connection.execute(_LIST_KEYS, values)
             return [_key(row) for row in found.mappings()]
 
-    async def revoke_key(self, organization_id: str, key_id: str) -> ApiKey:
+    async def revoke_key(self, authority: Authority, key_id: str) -> ApiKey:
         """See `AdminStore.revoke_key`."""
-        values = {"organization_id": organization_id, "id": key_id}
-        async with self._acting(organization_id) as connection:
+        values = {"organization_id": authority.organization_id, "id": key_id}
+        async with self._within(authority) as connection:
             row = (await connection.execute(_REVOKE_KEY, values)).mappings().one_or_none()
         if row is None:
             raise _key_not_found(key_id)
         return _key(row)
 
-    async def describe(
-        self, organization_id: str, project_id: str, key_id: str
-    ) -> tuple[Project, ApiKey]:
+    async def describe(self, authority: Authority, key_id: str) -> tuple[Project | None, ApiKey]:
         """See `AdminStore.describe`."""
-        values = {"organization_id": organization_id, "project_id": project_id, "id": key_id}
-        async with self._acting(organization_id, read_only=True) as connection:
-            project = await _require_project(connection, values)
-            row = (await connection.execute(_GET_KEY, values)).mappings().one_or_none()
+        values = {
+            "organization_id": authority.organization_id,
+            "project_id": authority.project_id,
+            "id": key_id,
+        }
+        in_project = bool(authority.project_id)
+        async with self._within(authority, read_only=True) as connection:
+            project = await _require_project(connection, values) if in_project else None
+            statement = _GET_KEY if in_project else _GET_ORGANIZATION_KEY
+            row = (await connection.execute(statement, values)).mappings().one_or_none()
         if row is None:
             raise _key_not_found(key_id)
         return project, _key(row)
 
+    def _new_key(self, new: NewKey) -> tuple[dict[str, Any], str]:
+        secret = new_secret()
+        values = {
+            "id": secret.key_id,
+            "name": new.name,
+            "secret_hash": self._hasher.digest(secret.text),
+            "scopes": sorted(new.scopes),
+            "expire_time": new.expire_time,
+        }
+        return values, secret.text
+
     @asynccontextmanager
-    async def _acting(
-        self, organization_id: str, project_id: str | None = None, *, read_only: bool = False
+    async def _within(
+        self, authority: Authority, *, read_only: bool = False
     ) -> AsyncIterator[AsyncConnection]:
-        async with self._database.transaction(
-            project_id=project_id, read_only=read_only
-        ) as connection:
-            await connection.execute(_ACT_IN, {"organization_id": organization_id})
+        if authority.project_id:
+            async with self._database.transaction(
+                project_id=authority.project_id, read_only=read_only
+            ) as connection:
+                yield connection
+            return
+        async with self._database.system_transaction(read_only=read_only) as connection:
+            await connection.execute(_ACT_IN, {"organization_id": authority.organization_id})
             yield connection
+
+
+def _check_same(
+    same: Mapping[Any, Any], name: str, request_id: str | None, what_has_the_name: str
+) -> None:
+    if request_id is None or same["request_id"] != request_id:
+        raise AlreadyExistsError(f"{what_has_the_name} named {name!r}.", metadata={"name": name})
+    if same["name"] != name:
+        raise AlreadyExistsError(
+            "The request_id was used before with another name.",
+            reason=Reason.REQUEST_ID_REUSED,
+            metadata={"request_id": request_id},
+        )
+
+
+async def _require_organization(connection: AsyncConnection, values: Mapping[str, object]) -> None:
+    if (await connection.execute(_GET_ORGANIZATION, values)).one_or_none() is None:
+        raise _organization_not_found(str(values["organization_id"]))
 
 
 async def _require_project(connection: AsyncConnection, values: Mapping[str, object]) -> Project:
@@ -214,6 +350,14 @@ async def _require_project(connection: AsyncConnection, values: Mapping[str, obj
     if row is None:
         raise _project_not_found(str(values["project_id"]))
     return _project(row)
+
+
+def _organization_not_found(organization_id: str) -> NotFoundError:
+    return NotFoundError(
+        f"There is no organisation {organization_id}.",
+        reason=Reason.ORGANIZATION_NOT_FOUND,
+        metadata={"id": organization_id},
+    )
 
 
 def _project_not_found(project_id: str) -> NotFoundError:
@@ -230,6 +374,10 @@ def _key_not_found(key_id: str) -> NotFoundError:
         reason=Reason.API_KEY_NOT_FOUND,
         metadata={"id": key_id},
     )
+
+
+def _organization(row: Mapping[Any, Any]) -> Organization:
+    return Organization(row["organization_id"], row["name"], row["create_time"])
 
 
 def _project(row: Mapping[Any, Any]) -> Project:

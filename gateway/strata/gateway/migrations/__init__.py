@@ -6,6 +6,6 @@ MIGRATIONS = RoomMigrations(
     room="gateway",
     package="strata.gateway.migrations",
     schema="gateway",
-    # It has no project: row-level security binds it to the organisation instead.
-    untenanted=frozenset({"organizations"}),
+    # They have no project: row-level security binds them to the organisation instead.
+    untenanted=frozenset({"organizations", "organization_keys"}),
 )

@@ -110,6 +110,10 @@ class ApprovalStore(Protocol):
         """Returns requests for approval, oldest first, those after the id `after` if given."""
         ...
 
+    async def close_approvals(self, project_id: str, agent_id: str) -> None:
+        """Closes the requests of a deleted agent: they are not pending any more."""
+        ...
+
     async def asked_by(self, project_id: str, run_id: str) -> tuple[Principal, int]:
         """Returns on whose behalf a run acted, and its `max_steps`.
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from typing import Any
 
 import grpc.aio
 
 from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
+from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
+from strata.api.agent_loop.v1 import group_service_pb2_grpc as group_grpc
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as turn_grpc
-from strata.api.common.v1 import run_event_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as execution_pb
 from strata.api.tool_execution.v1 import execution_service_pb2_grpc as execution_grpc
-from strata.gateway.runs.convert import default_conversation
+from strata.gateway.runs.dispatcher import TurnClient
+from strata.gateway.runs.domain import is_group
 from strata.shared.clock import Clock
+from strata.shared.endings import let_end
+from strata.shared.ids import default_conversation_id
+from strata.shared.requests import RequestStream
 
 
 class GrpcTurnClient:
@@ -25,15 +32,71 @@ class GrpcTurnClient:
         self._stub = turn_grpc.TurnServiceStub(channel)
 
     async def execute(
-        self, request: turn_pb.ExecuteRunRequest, *, seconds: float
-    ) -> AsyncGenerator[run_event_pb2.RunEvent, None]:
-        """See `TurnClient.execute`; the stream is cancelled when the iteration is left."""
-        call = self._stub.ExecuteRun(request, timeout=seconds)
+        self, request: turn_pb.ExecuteRunRequest, cancel: asyncio.Event, *, seconds: float
+    ) -> AsyncGenerator[turn_pb.ExecuteRunResponse, None]:
+        """See `TurnClient.execute`; leaving the iteration before the end breaks the stream off."""
+        requests = RequestStream(request)
+        if request.cancel:
+            requests.close()
+        cancelling = asyncio.create_task(_cancel_when_set(requests, cancel))
+        call: Any = self._stub.ExecuteRun(requests, timeout=seconds)
+        finished = False
         try:
             async for response in call:
-                yield response.event
+                finished = response.event.HasField("run_finished")
+                yield response
         finally:
-            call.cancel()
+            if finished:
+                let_end(call)
+            else:
+                call.cancel()
+            cancelling.cancel()
+            requests.close()
+
+
+async def _cancel_when_set(
+    requests: RequestStream[turn_pb.ExecuteRunRequest], cancel: asyncio.Event
+) -> None:
+    await cancel.wait()
+    requests.add(turn_pb.ExecuteRunRequest(cancel=True))
+    requests.close()
+
+
+class TurnsByRunner:
+    """`TurnClient` of all runs: those of agents, and those of groups.
+
+    Args:
+        agents: For the runs of agents.
+        groups: For the runs of groups.
+    """
+
+    def __init__(self, agents: TurnClient, groups: TurnClient) -> None:
+        self._agents = agents
+        self._groups = groups
+
+    def execute(
+        self, request: turn_pb.ExecuteRunRequest, cancel: asyncio.Event, *, seconds: float
+    ) -> AsyncGenerator[turn_pb.ExecuteRunResponse, None]:
+        """See `TurnClient.execute`."""
+        turns = self._groups if is_group(request.agent_id) else self._agents
+        return turns.execute(request, cancel, seconds=seconds)
+
+
+class GroupDirectory:
+    """The groups of the calling project, over a channel to agent_loop."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._stub = group_grpc.GroupServiceStub(channel)
+
+    async def get(self, group_id: str) -> group_pb.Group:
+        """Returns a group.
+
+        Raises:
+            NotFoundError: ``GROUP_NOT_FOUND``.
+        """
+        response = await self._stub.GetGroup(group_pb.GetGroupRequest(group_id=group_id))
+        group: group_pb.Group = response.group
+        return group
 
 
 class GrpcToolVersions:
@@ -84,7 +147,7 @@ class AgentDirectory:
         if until is not None and now < until:
             self._known.move_to_end(key)
             return
-        if conversation_id == default_conversation(agent_id):
+        if conversation_id == default_conversation_id(agent_id):
             await self._stub.GetAgent(agent_pb.GetAgentRequest(agent_id=agent_id))
         else:
             # The one call of the contract that names a conversation and changes nothing.

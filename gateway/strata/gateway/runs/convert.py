@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
+from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import message_pb2, run_event_pb2, usage_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
@@ -22,16 +25,20 @@ from strata.gateway.runs.domain import (
     RunKind,
     StopReason,
     Usage,
+    is_group,
 )
+from strata.gateway.runs.memory_agents import MemoryMark
 from strata.gateway.runs.states import RunState
 from strata.shared.context import Caller
 from strata.shared.errors import FieldViolation, InvalidArgumentError, Reason, StrataError
-from strata.shared.ids import check_id, new_id
+from strata.shared.ids import check_id, default_conversation_id, new_id
+from strata.shared.message_inputs import content_violations
 
 MAX_MESSAGES = 64
 MAX_CHARACTERS = 200_000
 MAX_STEPS = 200
 
+_MAX_DELAY = timedelta(days=366)
 _MAX_PARTS = 64
 _MAX_NAME = 128
 _REQUEST_ID = re.compile(r"[!-~]{1,128}")
@@ -57,11 +64,6 @@ _ON_APPROVAL = {
 }
 
 
-def default_conversation(agent_id: str) -> str:
-    """Returns the id of an agent's default conversation; it needs no lookup."""
-    return f"conversation-{agent_id.removeprefix('agent-')}"
-
-
 def new_run(
     request: pb.SendMessageRequest | pb.StartRunRequest,
     caller: Caller,
@@ -82,16 +84,11 @@ def new_run(
     check_id(request.agent_id, "agent", field="agent_id")
     if request.conversation_id:
         check_id(request.conversation_id, "conversation", field="conversation_id")
-    violations = [*run_violations(request), *_message_violations(request.messages)]
-    if request.on_busy not in _ON_BUSY:
-        violations.append(FieldViolation("on_busy", "is not a known policy"))
-    if request.on_approval not in _ON_APPROVAL:
-        violations.append(FieldViolation("on_approval", "is not a known policy"))
-    refuse(violations)
+    refuse(_new_run_violations(request))
     conversation_id = (
         request.conversation_id
         or conversation_with(chain, request.agent_id)
-        or default_conversation(request.agent_id)
+        or default_conversation_id(request.agent_id)
     )
     payload = turn_pb.ExecuteRunRequest(
         agent_id=request.agent_id,
@@ -99,21 +96,113 @@ def new_run(
         messages=request.messages,
         max_steps=request.max_steps,
         sender_agent_id=chain[0].agent_id if chain else "",
-    ).SerializeToString(deterministic=True)
+    )
+    return _new_run(request, caller, kind, chain, payload)
+
+
+def new_group_run(
+    request: pb.SendMessageRequest | pb.StartRunRequest,
+    caller: Caller,
+    kind: RunKind,
+    chain: Chain = (),
+) -> NewRun:
+    """Returns the run of a group that a request asks for; `with_group` completes it.
+
+    Raises:
+        InvalidArgumentError: Naming every wrong field.
+    """
+    check_id(request.group_id, "group", field="group_id")
+    violations = list(_new_run_violations(request))
+    violations.extend(
+        FieldViolation(name, "must be empty beside group_id")
+        for name in ("agent_id", "conversation_id")
+        if getattr(request, name)
+    )
+    refuse(violations)
+    payload = turn_pb.ExecuteRunRequest(
+        agent_id=request.group_id,
+        conversation_id=request.group_id,
+        messages=request.messages,
+        max_steps=request.max_steps,
+    )
+    return _new_run(request, caller, kind, chain, payload)
+
+
+def with_group(new: NewRun, group: group_pb.Group) -> NewRun:
+    """Returns a new run with its group as it is now.
+
+    The group is not in the hash: a repeated request means the same run when it has changed.
+    """
+    payload = turn_pb.ExecuteRunRequest.FromString(new.payload)
+    payload.group.CopyFrom(group)
+    return replace(new, payload=payload.SerializeToString(deterministic=True))
+
+
+def _new_run(
+    request: pb.SendMessageRequest | pb.StartRunRequest,
+    caller: Caller,
+    kind: RunKind,
+    chain: Chain,
+    execute: turn_pb.ExecuteRunRequest,
+) -> NewRun:
+    payload = execute.SerializeToString(deterministic=True)
+    run_at = None
+    if isinstance(request, pb.StartRunRequest) and request.HasField("start_time"):
+        run_at = _start_time(request)
     return NewRun(
         id=new_id("run"),
         principal=principal_of(caller),
-        agent_id=request.agent_id,
-        conversation_id=conversation_id,
+        agent_id=execute.agent_id,
+        conversation_id=execute.conversation_id,
         kind=kind,
         payload=payload,
-        payload_hash=hashlib.sha256(payload).digest(),
+        payload_hash=hashlib.sha256(payload + _start_mark(run_at)).digest(),
         max_steps=request.max_steps,
         request_id=request.request_id or None,
         on_busy=_ON_BUSY[request.on_busy],
         on_approval=_ON_APPROVAL[request.on_approval],
         parent_run_id=chain[0].run_id if chain else "",
+        run_at=run_at,
     )
+
+
+def _new_run_violations(
+    request: pb.SendMessageRequest | pb.StartRunRequest,
+) -> Iterator[FieldViolation]:
+    yield from run_violations(request)
+    yield from _message_violations(request.messages)
+    if request.on_busy not in _ON_BUSY:
+        yield FieldViolation("on_busy", "is not a known policy")
+    if request.on_approval not in _ON_APPROVAL:
+        yield FieldViolation("on_approval", "is not a known policy")
+    if isinstance(request, pb.StartRunRequest) and request.HasField("start_time"):
+        yield from _start_violations(request)
+
+
+def _start_violations(request: pb.StartRunRequest) -> Iterator[FieldViolation]:
+    latest = datetime.now(UTC) + _MAX_DELAY
+    start = _start_time(request)
+    if start is None or start > latest:
+        yield FieldViolation(
+            "start_time", f"must be a valid time, at most {_MAX_DELAY.days} days ahead"
+        )
+    if request.on_busy not in (pb.ON_BUSY_UNSPECIFIED, pb.ON_BUSY_ENQUEUE):
+        yield FieldViolation("on_busy", "must be ENQUEUE for a run with a start_time")
+    if request.on_approval not in (pb.ON_APPROVAL_UNSPECIFIED, pb.ON_APPROVAL_REJECT):
+        yield FieldViolation("on_approval", "must be REJECT for a run with a start_time")
+
+
+def _start_time(request: pb.StartRunRequest) -> datetime | None:
+    """Returns when a run may start; None if the field holds no time."""
+    try:
+        return request.start_time.ToDatetime(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _start_mark(run_at: datetime | None) -> bytes:
+    """Returns what tells requests apart that differ in the time alone; nothing for at once."""
+    return b"" if run_at is None else f"|{run_at.isoformat()}".encode()
 
 
 def principal_of(caller: Caller) -> Principal:
@@ -121,12 +210,13 @@ def principal_of(caller: Caller) -> Principal:
     return Principal(caller.organization_id, caller.project_id, caller.principal, caller.scopes)
 
 
-def refuse(violations: Sequence[FieldViolation]) -> None:
+def refuse(violations: Iterable[FieldViolation]) -> None:
     """Refuses a request with violations.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
     """
+    violations = list(violations)
     if violations:
         raise InvalidArgumentError(
             f"The request has {len(violations)} wrong field(s): "
@@ -139,10 +229,15 @@ def run_violations(
     request: pb.SendMessageRequest | pb.StartRunRequest | pb.RespondToApprovalRequest,
 ) -> Iterator[FieldViolation]:
     """Says what is wrong with what all requests for a run have."""
-    if request.request_id and _REQUEST_ID.fullmatch(request.request_id) is None:
-        yield FieldViolation("request_id", "must be at most 128 printable ASCII characters")
+    yield from request_id_violations(request.request_id)
     if not 0 <= request.max_steps <= MAX_STEPS:
         yield FieldViolation("max_steps", f"must be between 0 (the default) and {MAX_STEPS}")
+
+
+def request_id_violations(request_id: str) -> Iterator[FieldViolation]:
+    """Says what is wrong with a request_id."""
+    if request_id and _REQUEST_ID.fullmatch(request_id) is None:
+        yield FieldViolation("request_id", "must be at most 128 printable ASCII characters")
 
 
 def _message_violations(messages: Sequence[message_pb2.MessageInput]) -> Iterator[FieldViolation]:
@@ -170,34 +265,10 @@ def _message_violations(messages: Sequence[message_pb2.MessageInput]) -> Iterato
                 )
         if not UNTRUSTED.issuperset(message.taint):
             yield FieldViolation(f"{field}.taint", "must hold WEB and MCP alone")
-        yield from _part_violations(f"{field}.parts", message.parts)
-
-
-def _part_violations(field: str, parts: Sequence[message_pb2.Part]) -> Iterator[FieldViolation]:
-    if not 1 <= len(parts) <= _MAX_PARTS:
-        yield FieldViolation(field, f"must hold between 1 and {_MAX_PARTS} parts")
-        return
-    for index, part in enumerate(parts):
-        match part.WhichOneof("content"):
-            case "text":
-                if not part.text.text:
-                    yield FieldViolation(f"{field}[{index}].text.text", "must not be empty")
-                elif "\0" in part.text.text:
-                    yield FieldViolation(f"{field}[{index}].text.text", "must not hold NUL")
-            case "image":
-                yield from _image_violations(f"{field}[{index}].image", part.image)
-            case _:
-                yield FieldViolation(f"{field}[{index}]", "must be text or an image")
-
-
-def _image_violations(field: str, image: message_pb2.ImagePart) -> Iterator[FieldViolation]:
-    if not image.media_type.startswith("image/"):
-        yield FieldViolation(f"{field}.media_type", 'must be like "image/png"')
-    if image.WhichOneof("source") == "url":
-        if not image.url.startswith("https://"):
-            yield FieldViolation(f"{field}.url", "must be an https URL")
-    elif not image.data:
-        yield FieldViolation(field, "needs a url or data")
+        if len(message.parts) > _MAX_PARTS:
+            yield FieldViolation(f"{field}.parts", f"must hold at most {_MAX_PARTS} parts")
+            return
+    yield from content_violations("messages", messages)
 
 
 def run_filter(request: pb.ListRunsRequest) -> RunFilter:
@@ -208,6 +279,10 @@ def run_filter(request: pb.ListRunsRequest) -> RunFilter:
     """
     if request.agent_id:
         check_id(request.agent_id, "agent", field="agent_id")
+    if request.group_id:
+        check_id(request.group_id, "group", field="group_id")
+        if request.agent_id:
+            refuse([FieldViolation("agent_id", "must be empty beside group_id")])
     if request.conversation_id:
         check_id(request.conversation_id, "conversation", field="conversation_id")
     try:
@@ -219,26 +294,30 @@ def run_filter(request: pb.ListRunsRequest) -> RunFilter:
             "states holds an unknown state.",
             violations=[FieldViolation("states", "is not a known state")],
         ) from None
-    return RunFilter(request.agent_id, request.conversation_id, states)
+    return RunFilter(request.agent_id or request.group_id, request.conversation_id, states)
 
 
-def execute_request(dispatch: Dispatch, attempt: int) -> turn_pb.ExecuteRunRequest:
-    """Returns what agent_loop is asked to do."""
+def execute_request(
+    dispatch: Dispatch, attempt: int, remaining_s: float
+) -> turn_pb.ExecuteRunRequest:
+    """Returns what agent_loop is asked to do within `remaining_s` seconds."""
     request = turn_pb.ExecuteRunRequest.FromString(dispatch.payload)
     request.run_id = dispatch.run.id
     request.attempt = attempt
     # Followers decide for themselves; somebody may join who wants the tokens.
     request.stream_tokens = True
-    request.deadline_time.FromDatetime(dispatch.deadline_time)
+    request.remaining_time.FromTimedelta(timedelta(seconds=remaining_s))
     return request
 
 
 def run_to_pb(run: Run) -> pb.Run:
     """Returns a run as the wire has it."""
+    of_group = is_group(run.agent_id)
     out = pb.Run(
         id=run.id,
-        agent_id=run.agent_id,
-        conversation_id=run.conversation_id,
+        agent_id="" if of_group else run.agent_id,
+        conversation_id="" if of_group else run.conversation_id,
+        group_id=run.agent_id if of_group else "",
         kind=pb.RunKind.Value(f"RUN_KIND_{run.kind}"),
         state=pb.RunState.Value(f"RUN_STATE_{run.state}"),
         stop_reason=run_event_pb2.StopReason.Value(f"STOP_REASON_{run.stop_reason}"),
@@ -253,10 +332,33 @@ def run_to_pb(run: Run) -> pb.Run:
     if run.failure is not None:
         out.error.CopyFrom(failure_to_pb(run.failure))
     out.create_time.FromDatetime(run.create_time)
+    if run.run_at is not None and run.run_at > run.create_time:
+        out.not_before_time.FromDatetime(run.run_at)
     if run.start_time is not None:
         out.start_time.FromDatetime(run.start_time)
     if run.finish_time is not None:
         out.finish_time.FromDatetime(run.finish_time)
+    return out
+
+
+def mark_to_pb(mark: MemoryMark) -> pb.MemoryStatus:
+    """Returns how far a memory agent has read as the wire has it."""
+    out = pb.MemoryStatus(
+        agent_id=mark.agent_id,
+        conversation_id=mark.conversation_id,
+        memory_agent_id=mark.memory_agent_id,
+        sleeptime_agent_frequency=mark.frequency,
+        turns_counter=mark.turns_counter,
+        last_processed_message_id=mark.processed_message_id,
+        last_processed_sequence=mark.processed_sequence,
+        pending_messages=mark.pending,
+        run_id=mark.run_id,
+        run_open=mark.run_open,
+        failures=mark.failures,
+        last_error=mark.last_error,
+    )
+    if mark.run_at is not None:
+        out.next_run_time.FromDatetime(mark.run_at)
     return out
 
 

@@ -21,8 +21,9 @@ from strata.gateway.runs.convert import (
 from strata.gateway.runs.domain import Ending, NewRun, Principal, RunKind
 from strata.gateway.runs.states import RunState
 from strata.shared.context import Caller
-from strata.shared.errors import FieldViolation, Reason
+from strata.shared.errors import FieldViolation, PermissionDeniedError, Reason
 from strata.shared.ids import check_id, new_id
+from strata.shared.scopes import Scope
 
 MAX_REASON = 10_000
 
@@ -63,9 +64,14 @@ def answer_run(request: pb.RespondToApprovalRequest, approval: Approval, caller:
 
     Raises:
         InvalidArgumentError: The decisions are not those that are asked for.
+        PermissionDeniedError: They bring a return that the key may not give (``SCOPE_MISSING``).
     """
-    refuse(list(_mismatches(request, request_of(approval))))
-    answer = message_pb2.ApprovalResponsePart(approval_id=approval.id, decisions=request.decisions)
+    asked = request_of(approval)
+    refuse(list(_mismatches(request, asked)))
+    _check_returns(request, asked, caller)
+    answer = message_pb2.ApprovalResponsePart(
+        approval_id=approval.id, decisions=request.decisions, answered_by=caller.principal
+    )
     new = _run_with(answer, approval, principal_of(caller), request.max_steps)
     return replace(new, kind=RunKind.FOREGROUND, request_id=request.request_id or None)
 
@@ -120,12 +126,16 @@ def _run_with(
     principal: Principal,
     max_steps: int,
 ) -> NewRun:
-    payload = turn_pb.ExecuteRunRequest(
+    request = turn_pb.ExecuteRunRequest(
         agent_id=approval.agent_id,
         conversation_id=approval.conversation_id,
         approval=answer,
         max_steps=max_steps,
-    ).SerializeToString(deterministic=True)
+    )
+    payload = request.SerializeToString(deterministic=True)
+    # What the client asks for: a request may be repeated with another key of the project.
+    request.approval.ClearField("answered_by")
+    asked_for = request.SerializeToString(deterministic=True)
     return NewRun(
         id=new_id("run"),
         principal=principal,
@@ -133,11 +143,31 @@ def _run_with(
         conversation_id=approval.conversation_id,
         kind=RunKind.BACKGROUND,
         payload=payload,
-        payload_hash=hashlib.sha256(payload).digest(),
+        payload_hash=hashlib.sha256(asked_for).digest(),
         max_steps=max_steps,
         on_approval=OnApproval.ANSWER,
         approval_id=approval.id,
     )
+
+
+def _check_returns(
+    request: pb.RespondToApprovalRequest, asked: message_pb2.ApprovalRequestPart, caller: Caller
+) -> None:
+    """Refuses a return in place of a call that Strata would run, unless the key may write.
+
+    Who may only decide whether a call runs must not say what it returned.
+    """
+    if Scope.WRITE in caller.scopes:
+        return
+    by_client = {bound.tool_call_id for bound in asked.bindings if bound.by_client}
+    for index, each in enumerate(request.decisions):
+        if each.HasField("client_return") and each.tool_call_id not in by_client:
+            raise PermissionDeniedError(
+                f"decisions[{index}].client_return answers {each.tool_call_id}, a call of a tool"
+                f" that Strata runs: for that the key needs the scope {Scope.WRITE}. Approve or"
+                " deny the call instead.",
+                metadata={"scope": Scope.WRITE},
+            )
 
 
 def approved_tools(

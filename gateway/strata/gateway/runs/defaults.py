@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from strata.gateway.runs.approvals import DueApproval
 from strata.gateway.runs.convert_approvals import default_run
-from strata.gateway.runs.domain import Dispatch, RunStore
+from strata.gateway.runs.domain import Accepted, NewRun, RunStore
 from strata.shared.errors import FailedPreconditionError, StrataError
 from strata.shared.logs import get_logger
 
@@ -27,15 +27,15 @@ class DefaultAnswers:
 
     Args:
         store: Requests and runs.
-        start: Carries out a run that this gateway holds.
+        accept: Stores a run and begins to carry it out, see `Dispatcher.accept`.
         poll_s: Pause between two looks, in seconds.
     """
 
     def __init__(
-        self, store: RunStore, start: Callable[[Dispatch], None], *, poll_s: float
+        self, store: RunStore, accept: Callable[[NewRun], Awaitable[Accepted]], *, poll_s: float
     ) -> None:
         self._store = store
-        self._start = start
+        self._accept = accept
         self._poll_s = poll_s
 
     async def keep_giving(self) -> None:
@@ -62,7 +62,7 @@ class DefaultAnswers:
         try:
             approval = await store.approval(due.project_id, due.id)
             principal, max_steps = await store.asked_by(due.project_id, approval.run_id)
-            accepted = await store.accept(default_run(approval, principal, max_steps))
+            await self._accept(default_run(approval, principal, max_steps))
         except FailedPreconditionError:
             # Somebody was faster.
             return False
@@ -70,6 +70,4 @@ class DefaultAnswers:
             # It stays due; the requests of other projects must not wait for it.
             _log.warning("deadline not acted on", approval_id=due.id, error=repr(error))
             return False
-        if accepted.dispatch is not None:
-            self._start(accepted.dispatch)
         return True

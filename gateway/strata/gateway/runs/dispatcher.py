@@ -4,59 +4,70 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import Enum, auto
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
 from strata.api.common.v1 import run_event_pb2
 from strata.gateway.runs import convert
-from strata.gateway.runs.domain import Dispatch, LeaseLostError, RunFailure, RunStore, StopReason
+from strata.gateway.runs.active_run import ActiveRun, Stop
+from strata.gateway.runs.domain import (
+    Accepted,
+    Dispatch,
+    LeaseLostError,
+    NewRun,
+    RunFailure,
+    RunKind,
+    RunStore,
+    StopReason,
+    is_group,
+)
 from strata.gateway.runs.live import LiveRun, RunHub
-from strata.gateway.runs.states import RunState
+from strata.gateway.runs.memory_agents import MemoryBudget
+from strata.gateway.runs.slots import RunSlots
 from strata.shared.auth import TokenSigner
 from strata.shared.clock import Clock
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.errors import (
     AbortedError,
-    CancelledError,
     DeadlineExceededError,
     InternalError,
     InvalidArgumentError,
     NotFoundError,
     Reason,
-    ResourceExhaustedError,
     StrataError,
     UnavailableError,
+    passes,
 )
 from strata.shared.logs import get_logger
 from strata.shared.telemetry import new_trace_id
+
+ResultT = TypeVar("ResultT")
 
 _log = get_logger(__name__)
 
 # The token of a run outlives the run by this, for what is under way at its deadline.
 _TOKEN_MARGIN_S = 60.0
 _CLAIM_BATCH = 50
-_REPEATABLE = (
-    UnavailableError,
-    InternalError,
-    DeadlineExceededError,
-    ResourceExhaustedError,
-    CancelledError,
-    AbortedError,
-)
+# Failures that are counted; those that pass by themselves are waited for.
+_REPEATABLE = (InternalError, AbortedError)
+# Unexpected errors in a row without progress after which a run is given up.
+_MAX_DEFECTS = 2
 
 
 class TurnClient(Protocol):
     """The agent loop, as the dispatcher needs it."""
 
     def execute(
-        self, request: turn_pb.ExecuteRunRequest, *, seconds: float
-    ) -> AsyncGenerator[run_event_pb2.RunEvent, None]:
-        """Runs a turn and yields its events; leaving the iteration cancels the turn.
+        self, request: turn_pb.ExecuteRunRequest, cancel: asyncio.Event, *, seconds: float
+    ) -> AsyncGenerator[turn_pb.ExecuteRunResponse, None]:
+        """Runs a turn and yields what happens; leaving the iteration breaks the stream off.
+
+        Setting `cancel` cancels the run; then its end still follows. A stream that is broken off
+        cancels nothing.
 
         Raises from the iteration: the `StrataError` that ended the stream.
         """
@@ -70,12 +81,21 @@ class DispatchTerms:
     Attributes:
         heartbeat_s: Pause between two renewals of the leases; a third of the lease.
         poll_s: Pause between two looks for runs that nobody holds.
-        max_attempts: Dispatches of one run before it is given up.
+        max_attempts: Failed dispatches without progress before a run is given up; a gateway that
+            was lost with the run counts as one. A service that is away does not count: it is
+            waited for until the run's deadline.
         first_pause_s: Pause before the second dispatch; it doubles from there.
         longest_pause_s: Longest pause between dispatches.
-        settle_s: Pause between the cancellation of a turn and the next one of its
-            conversation, in which agent_loop stores what the turn had finished.
-        max_runs: Runs that this gateway carries out at once.
+        settle_s: How long agent_loop may take to end a turn that was cancelled, or whose
+            deadline has passed.
+        max_memory_runs: Runs of memory agents that this gateway carries out at once, beside
+            max_runs.
+        max_memory_runs_of_project: Those of one project.
+        memory_budget: Tokens that they may take.
+        max_runs: Runs that this gateway carries out at once. A project has its share of them at
+            most; runs that have no slot wait in the queue, from which the projects are served
+            in turn. A few more can be under way for a moment: a run may be accepted while others
+            are being claimed.
     """
 
     heartbeat_s: float = 3.0
@@ -83,30 +103,58 @@ class DispatchTerms:
     max_attempts: int = 8
     first_pause_s: float = 0.2
     longest_pause_s: float = 5.0
-    settle_s: float = 0.2
+    settle_s: float = 10.0
     max_runs: int = 1000
+    max_memory_runs: int = 8
+    max_memory_runs_of_project: int = 2
+    memory_budget: MemoryBudget = field(default_factory=MemoryBudget)
 
 
-class _Stop(Enum):
-    CANCEL = auto()
-    ABANDON = auto()
+class _Failures:
+    """What the attempts of a run failed with, and when that is enough.
 
+    A service that is away says nothing about the run: it is waited for. A stream that breaks off
+    in the middle of a turn, and a defect, are counted until the run makes progress: the run may be
+    what kills its process. A defect that comes again at once comes every time.
 
-class _ActiveRun:
-    """A run, its log and the task that carries it out."""
+    Args:
+        terms: Times and bounds.
+        progress: How far the run has come.
+        lost: Gateways that were lost since then while they carried it out.
+    """
 
-    def __init__(self, dispatch: Dispatch, live: LiveRun) -> None:
-        self.dispatch = dispatch
-        self.live = live
-        self.stop: _Stop | None = None
-        self.stopped = asyncio.Event()
-        self.task: asyncio.Task[None] | None = None
+    def __init__(self, terms: DispatchTerms, progress: object = None, lost: int = 0) -> None:
+        self._terms = terms
+        self._counted = lost
+        self._defects = 0
+        self._progress = progress
+        self._pause_s = terms.first_pause_s
 
-    def ask_to_stop(self, stop: _Stop) -> None:
-        # What was abandoned stays so; a cancellation may still turn into that.
-        if self.stop is not _Stop.ABANDON:
-            self.stop = stop
-        self.stopped.set()
+    def note(self, error: StrataError, progress: object, *, broke_off: bool) -> None:
+        """Takes a failure in."""
+        if progress != self._progress:
+            self._progress, self._counted, self._defects = progress, 0, 0
+            self._pause_s = self._terms.first_pause_s
+        if not passes(error) or (error.lost and broke_off):
+            self._counted += 1
+        self._defects = self._defects + 1 if isinstance(error, InternalError) else 0
+
+    def exhausted(self, error: StrataError) -> bool:
+        """Says whether the run is to be given up."""
+        if not passes(error) and not isinstance(error, _REPEATABLE):
+            return True
+        return self.too_many or self._defects >= _MAX_DEFECTS
+
+    @property
+    def too_many(self) -> bool:
+        """Whether the run may be dispatched no more, since nothing came of it too often."""
+        return self._counted >= self._terms.max_attempts
+
+    def pause(self, error: StrataError) -> float:
+        """Returns the seconds until the next attempt; they double up to a bound."""
+        pause, longest = self._pause_s, self._terms.longest_pause_s
+        self._pause_s = min(pause * 2, longest)
+        return max(pause, min(error.retry_after or 0.0, longest))
 
 
 class Dispatcher:
@@ -143,15 +191,56 @@ class Dispatcher:
         self._owner = owner
         self._terms = terms or DispatchTerms()
         self._on_not_found = on_not_found
-        self._active: dict[str, _ActiveRun] = {}
+        self._active: dict[str, ActiveRun] = {}
+        self._slots = RunSlots(self._terms.max_runs)
+        # Memory agents take no slot from anybody.
+        self._memory_slots = RunSlots(
+            self._terms.max_memory_runs, self._terms.max_memory_runs_of_project
+        )
+        self._renewed = clock.monotonic()
         self._closing = False
+        self._claiming = False
         self._wake = asyncio.Event()
 
-    def start(self, dispatch: Dispatch) -> None:
-        """Begins to carry out a run that this gateway holds; returns at once."""
+    async def accept(self, new: NewRun) -> Accepted:
+        """Stores a run and begins to carry it out, if its conversation and a slot are free.
+
+        Raises: as `RunStore.accept`.
+        """
+        project_id = new.principal.project_id
+        if is_group(new.agent_id):
+            accepted = await self._store.accept(new)
+            if accepted.dispatch is not None:
+                self._start(accepted.dispatch)
+            return accepted
+        may_start = self._slots.has_slot(project_id)
+        if not may_start:
+            accepted = await self._store.accept(new, may_start=False)
+            if self._slots.has_slot(project_id):
+                # It was freed before the run could be seen in the queue.
+                self.look()
+            return accepted
+        self._slots.take(project_id)
+        try:
+            accepted = await self._store.accept(new)
+        except BaseException:
+            self._release(project_id)
+            raise
+        if accepted.dispatch is not None:
+            self._start(accepted.dispatch)
+        else:
+            self._release(project_id)
+        return accepted
+
+    def _start(self, dispatch: Dispatch) -> None:
+        """Begins to carry out a run that this gateway holds a lease and a slot for.
+
+        The run of a group needs no slot: the runs of its members do the work and have theirs,
+        and a group that waited for a member while it holds the last slot would wait for ever.
+        """
         run = dispatch.run
         live = LiveRun(dispatch, self._owner, self._store, self._clock)
-        active = _ActiveRun(dispatch, live)
+        active = ActiveRun(dispatch, live, self._clock.monotonic() + dispatch.remaining_s)
         self._active[run.id] = active
         self._hub.add(live)
         active.task = asyncio.create_task(self._carry_out(active), name=f"run {run.id}")
@@ -160,7 +249,7 @@ class Dispatcher:
         """Stops a run if it is carried out here; its row says CANCELLING already."""
         active = self._active.get(run_id)
         if active is not None:
-            active.ask_to_stop(_Stop.CANCEL)
+            active.ask_to_stop(Stop.CANCEL)
         self._hub.notify(run_id)
 
     async def keep_leases(self) -> None:
@@ -194,7 +283,7 @@ class Dispatcher:
         self._closing = True
         active = list(self._active.values())
         for each in active:
-            each.ask_to_stop(_Stop.ABANDON)
+            each.ask_to_stop(Stop.ABANDON)
         tasks = [each.task for each in active if each.task is not None]
         if tasks:
             await asyncio.wait(tasks)
@@ -210,24 +299,54 @@ class Dispatcher:
             if not each.live.finished
         }
         if not asked:
+            self._renewed = self._clock.monotonic()
             return
         held = {each.run_id: each for each in await self._store.renew(list(asked))}
+        self._renewed = self._clock.monotonic()
         for run_id, attempt in asked.items():
             active = self._active.get(run_id)
             if active is None or active.live.finished:
                 continue
             lease = held.get(run_id)
             if lease is None or lease.attempt < attempt:
-                active.ask_to_stop(_Stop.ABANDON)
+                active.ask_to_stop(Stop.ABANDON)
             elif lease.cancelling and active.stop is None:
-                active.ask_to_stop(_Stop.CANCEL)
+                active.ask_to_stop(Stop.CANCEL)
 
     async def _claim(self) -> None:
-        free = self._terms.max_runs - len(self._active)
-        if free <= 0 or self._closing:
+        free = self._slots.free
+        if not free or self._closing:
             return
-        for project_id, run_id in await self._store.claim(min(free, _CLAIM_BATCH)):
+        if self._clock.monotonic() - self._renewed > 2 * self._terms.heartbeat_s:
+            # The database was away: this gateway must not take its own runs for orphans.
+            await self._renew()
+        limit = min(free, _CLAIM_BATCH)
+        self._claiming = True
+        try:
+            claimed = await self._store.claim(limit, held=self._slots.held, most=self._slots.most)
+            for project_id, run_id in claimed:
+                await self._adopt(project_id, run_id)
+            taken = await self._claim_memory_runs() if self._slots.free else 0
+        finally:
+            self._claiming = False
+        if len(claimed) == limit or taken:
+            self.look()
+
+    async def _claim_memory_runs(self) -> int:
+        """Takes runs of memory agents if nobody else waits for a slot; returns how many."""
+        slots = self._memory_slots
+        limit = min(slots.free, _CLAIM_BATCH)
+        if self._slots.used:
+            # Somebody waits for an answer: one of them at a time may take processor time.
+            limit = min(limit, 1 - slots.used)
+        if limit <= 0:
+            return 0
+        claimed = await self._store.claim_memory_runs(
+            limit, held=slots.held, most=slots.most, budget=self._terms.memory_budget
+        )
+        for project_id, run_id in claimed:
             await self._adopt(project_id, run_id)
+        return len(claimed)
 
     async def _adopt(self, project_id: str, run_id: str) -> None:
         try:
@@ -237,15 +356,29 @@ class Dispatcher:
         if dispatch.run.attempt > 1:
             _log.info("run taken over", run_id=run_id, attempt=dispatch.run.attempt)
         if run_id not in self._active:
-            self.start(dispatch)
+            if not is_group(dispatch.run.agent_id):
+                self._slots_of(dispatch).take(project_id)
+            self._start(dispatch)
 
-    async def _carry_out(self, active: _ActiveRun) -> None:
+    def _slots_of(self, dispatch: Dispatch) -> RunSlots:
+        is_memory_run = dispatch.run.kind is RunKind.SLEEPTIME
+        return self._memory_slots if is_memory_run else self._slots
+
+    def _release(self, project_id: str, *, may_be_awaited: bool = False) -> None:
+        """Gives a slot back, and looks for a run that waits for it if there may be one."""
+        # The claim under way does not know of this slot.
+        awaited = may_be_awaited or self._claiming or not self._slots.has_slot(project_id)
+        self._slots.release(project_id)
+        if awaited:
+            self.look()
+
+    async def _carry_out(self, active: ActiveRun) -> None:
         run = active.dispatch.run
         following: Dispatch | None = None
         try:
             with use(self._context(active.dispatch)):
                 if run.attempt > 1:
-                    await active.live.restore()
+                    await self._until_stored(active, active.live.restore)
                 finished = await self._turn(active)
                 if finished is not None:
                     following = await self._finish(active, finished)
@@ -262,59 +395,99 @@ class Dispatcher:
             self._hub.remove(active.live)
             # When closing, it is given back with the other leases.
             if following is not None and not self._closing:
-                self.start(following)
+                self._start(following)
+            elif run.kind is RunKind.SLEEPTIME:
+                self._memory_slots.release(run.project_id)
+                self.look()
+            elif not is_group(run.agent_id):
+                self._release(run.project_id, may_be_awaited=active.next_left)
 
     async def _finish(
-        self, active: _ActiveRun, finished: run_event_pb2.RunFinished
+        self, active: ActiveRun, finished: run_event_pb2.RunFinished
     ) -> Dispatch | None:
+        # Where slots are short, the projects take turns, and so do the conversations of a project.
+        run = active.dispatch.run
+        has_slot = is_group(run.agent_id) or self._slots.has_slot(run.project_id)
+        active.next_left = not has_slot
+        take_next = not self._closing and not active.next_left
+        if active.dispatch.run.kind is RunKind.SLEEPTIME:
+            # Its slot is for runs of memory agents alone; the look after it finds what waits.
+            take_next = False
+        return await self._until_stored(
+            active, lambda: active.live.finish(finished, take_next=take_next)
+        )
+
+    async def _until_stored(
+        self, active: ActiveRun, call: Callable[[], Awaitable[ResultT]]
+    ) -> ResultT:
+        """Repeats a call of the store while the database is away.
+
+        Raises:
+            LeaseLostError: Another gateway holds the run now, or this one is closing.
+        """
         pause = self._terms.first_pause_s
         while True:
             try:
-                return await active.live.finish(finished, take_next=not self._closing)
-            except (UnavailableError, ResourceExhaustedError, AbortedError) as error:
-                if active.stop is _Stop.ABANDON:
+                return await call()
+            except StrataError as error:
+                if not passes(error) and not isinstance(error, AbortedError):
+                    raise
+                if active.abandoned:
                     raise LeaseLostError(active.dispatch.run.id) from error
-                _log.warning("end of a run not stored yet", error=repr(error))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, self._terms.longest_pause_s)
+                _log.warning("the run store is waited for", error=repr(error))
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, self._terms.longest_pause_s)
 
-    async def _turn(self, active: _ActiveRun) -> run_event_pb2.RunFinished | None:
-        """Dispatches until the turn has an end; None if the run is to be left alone."""
-        pause = self._terms.first_pause_s
-        while True:
-            if active.stop is _Stop.ABANDON:
-                return None
-            if active.stop is _Stop.CANCEL or active.dispatch.run.state is RunState.CANCELLING:
+    async def _turn(self, active: ActiveRun) -> run_event_pb2.RunFinished | None:
+        """Dispatches until the turn has an end; None if the run is to be left alone.
+
+        A run that is cancelled, or whose deadline has passed, is dispatched once more if an attempt
+        may have left something: agent_loop stores what is known of it and begins nothing. What
+        cannot be stored then is left as it is.
+        """
+        failures = _Failures(self._terms, active.live.progress, active.dispatch.lost_holders)
+        error = self._deadline_passed()
+        if failures.too_many:
+            # Not even to store what is known: the run may be what kills its process.
+            if active.cancelled.is_set():
                 return self._ended(active, StopReason.CANCELLED)
-            outcome = await self._attempt(active)
+            return self._failed(active, _holders_lost(active.dispatch.lost_holders))
+        while True:
+            if active.abandoned:
+                return None
+            cancelled = active.cancelled.is_set()
+            over = cancelled or self._remaining(active) <= 0
+            outcome = await self._attempt(active) if active.begun or not over else None
             if isinstance(outcome, run_event_pb2.RunFinished):
                 return outcome
-            if outcome is None:
-                continue
-            if not self._worth_another(active, outcome):
-                return self._failed(active, outcome)
-            await self._pause(active, outcome.retry_after or pause)
-            pause = min(pause * 2, self._terms.longest_pause_s)
-            if active.stop is None:
-                _log.warning("turn dispatched again", reason=outcome.reason, error=outcome.message)
-                await active.live.redispatch()
+            if active.abandoned:
+                return None
+            if active.cancelled.is_set() and (over or outcome is None):
+                return self._ended(active, StopReason.CANCELLED)
+            if over or outcome is None:
+                return self._failed(active, error)
+            error = outcome
+            failures.note(error, active.live.progress, broke_off=active.live.heard)
+            if failures.exhausted(error):
+                return self._failed(active, error)
+            await self._pause(active, min(failures.pause(error), max(self._remaining(active), 0.0)))
+            if not active.abandoned:
+                _log.warning("turn dispatched again", reason=error.reason, error=repr(error))
+                await self._until_stored(active, active.live.redispatch)
 
-    async def _attempt(self, active: _ActiveRun) -> run_event_pb2.RunFinished | StrataError | None:
-        """Relays one ExecuteRun: its end, the error it broke with, or None if asked to stop."""
-        remaining = self._remaining(active)
-        if remaining <= 0:
-            return self._deadline_passed()
-        if active.live.fence.attempt > self._terms.max_attempts:
-            return UnavailableError("The run was dispatched too often.")
-        relay = asyncio.create_task(self._relay(active, remaining))
+    async def _attempt(self, active: ActiveRun) -> run_event_pb2.RunFinished | StrataError | None:
+        """Relays one ExecuteRun: its end, the error it broke with, or None if it had to stop."""
+        active.begun = True
+        relay = asyncio.create_task(self._relay(active))
         stopped = asyncio.create_task(active.stopped.wait())
         try:
             await asyncio.wait((relay, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if not relay.done() and active.stop is Stop.CANCEL:
+                # The turn ends by itself: it stores what its tools had done, and says so.
+                await asyncio.wait((relay,), timeout=self._terms.settle_s)
             if not relay.done():
                 relay.cancel()
                 await asyncio.wait((relay,))
-                if active.stop is _Stop.CANCEL:
-                    await asyncio.sleep(self._terms.settle_s)
             if relay.cancelled():
                 return None
             error = relay.exception()
@@ -327,50 +500,66 @@ class Dispatcher:
             relay.cancel()
             stopped.cancel()
 
-    async def _relay(self, active: _ActiveRun, remaining: float) -> run_event_pb2.RunFinished:
-        request = convert.execute_request(active.dispatch, active.live.fence.attempt)
+    async def _relay(self, active: ActiveRun) -> run_event_pb2.RunFinished:
+        live = active.live
+        live.heard = False
+        remaining, settle = max(self._remaining(active), 0.0), self._terms.settle_s
+        cancelled = active.stop is Stop.CANCEL
+        # A cancelled turn is not told of a deadline: it says that it was cancelled.
+        limit = max(remaining, settle) if cancelled else remaining
+        request = convert.execute_request(active.dispatch, live.fence.attempt, limit)
+        request.cancel = cancelled or remaining <= 0
+        # agent_loop ends the turn at its deadline, and says what it stored.
+        turn = self._turns.execute(request, active.cancelled, seconds=remaining + settle)
         try:
-            async with aclosing(self._turns.execute(request, seconds=remaining)) as events:
-                async for event in events:
-                    if event.HasField("run_finished"):
-                        return event.run_finished
-                    await active.live.append(event)
+            async with aclosing(turn) as responses:
+                async for response in responses:
+                    live.heard = True
+                    if response.HasField("reply"):
+                        live.note_reply(response.reply)
+                    elif response.HasField("request"):
+                        live.note_request(response.request)
+                    elif response.HasField("tended"):
+                        tended = response.tended
+                        live.note_tended(tended.memory_agent_id, tended.frequency)
+                    elif response.event.HasField("run_finished"):
+                        return response.event.run_finished
+                    else:
+                        await live.append(response.event)
         except DeadlineExceededError as error:
             raise (self._deadline_passed() if self._remaining(active) <= 0 else error) from error
-        raise UnavailableError("The stream of the turn ended without an end of the turn.")
+        broken = UnavailableError("The stream of the turn ended without an end of the turn.")
+        broken.lost = True
+        raise broken
 
-    async def _pause(self, active: _ActiveRun, seconds: float) -> None:
+    async def _pause(self, active: ActiveRun, seconds: float) -> None:
         try:
             await asyncio.wait_for(active.stopped.wait(), seconds * _spread(0.3))
         except TimeoutError:
             return
 
-    def _worth_another(self, active: _ActiveRun, error: StrataError) -> bool:
-        return (
-            isinstance(error, _REPEATABLE)
-            and active.live.fence.attempt < self._terms.max_attempts
-            and self._remaining(active) > 0
-        )
-
-    def _remaining(self, active: _ActiveRun) -> float:
-        return (active.dispatch.deadline_time - self._clock.now()).total_seconds()
+    def _remaining(self, active: ActiveRun) -> float:
+        return active.deadline - self._clock.monotonic()
 
     def _deadline_passed(self) -> StrataError:
         return DeadlineExceededError("The run took longer than a run may take.")
 
-    def _failed(self, active: _ActiveRun, error: StrataError) -> run_event_pb2.RunFinished:
+    def _failed(self, active: ActiveRun, error: StrataError) -> run_event_pb2.RunFinished:
         run = active.dispatch.run
         if isinstance(error, NotFoundError) and self._on_not_found is not None:
             self._on_not_found(run.project_id, run.agent_id)
+        if error.reason is Reason.AGENT_NOT_FOUND and active.live.step_count:
+            # It was there when the run began: it was deleted meanwhile.
+            return self._ended(active, StopReason.CANCELLED)
         retryable = not isinstance(error, NotFoundError | InvalidArgumentError)
         if error.reason is Reason.UNSPECIFIED:
             error = InternalError(error.message)
         failure = convert.failure_of(error, retryable=retryable)
-        _log.warning("run failed", run_id=run.id, reason=error.reason, error=error.message)
+        _log.warning("run failed", run_id=run.id, reason=error.reason, error=repr(error))
         return self._ended(active, StopReason.ERROR, failure)
 
     def _ended(
-        self, active: _ActiveRun, reason: StopReason, failure: RunFailure | None = None
+        self, active: ActiveRun, reason: StopReason, failure: RunFailure | None = None
     ) -> run_event_pb2.RunFinished:
         live = active.live
         return convert.finished(reason, live.usage, live.step_count, failure, live.taint)
@@ -379,14 +568,13 @@ class Dispatcher:
         # Not the context of the call that sent the message: its deadline, and its end,
         # are not those of the run.
         run, principal = dispatch.run, dispatch.principal
-        lifetime = dispatch.deadline_time - self._clock.now()
         token = self._signer.mint(
             principal.organization_id,
             principal.project_id,
             principal.name,
             principal.scopes,
             run_id=run.id,
-            ttl=max(lifetime, timedelta()) + timedelta(seconds=_TOKEN_MARGIN_S),
+            ttl=timedelta(seconds=max(dispatch.remaining_s, 0.0) + _TOKEN_MARGIN_S),
         )
         caller = Caller(
             principal.organization_id,
@@ -397,6 +585,12 @@ class Dispatcher:
             token,
         )
         return RequestContext(caller=caller, request_id=run.id, trace_id=new_trace_id())
+
+
+def _holders_lost(count: int) -> StrataError:
+    return InternalError(
+        f"The run was given up: {count} times in a row the process that carried it out was lost."
+    )
 
 
 def _spread(share: float) -> float:

@@ -8,14 +8,15 @@ which later writes of an earlier holder are recognised and refused (fencing).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
 from strata.gateway.runs.approvals import ApprovalStore, AskedApproval, OnApproval
 from strata.gateway.runs.chains import ChainStore
+from strata.gateway.runs.memory_agents import MemoryRunStore, TendedTurn
 from strata.gateway.runs.states import RunState, Trigger, after
 
 
@@ -25,6 +26,14 @@ class RunKind(StrEnum):
     FOREGROUND = "FOREGROUND"
     BACKGROUND = "BACKGROUND"
     SLEEPTIME = "SLEEPTIME"
+
+
+def is_group(runner_id: str) -> bool:
+    """Says whether a run with this agent id and conversation id is that of a group.
+
+    The run of a group has the id of the group in the place of both.
+    """
+    return runner_id.startswith("group-")
 
 
 class OnBusy(StrEnum):
@@ -50,6 +59,7 @@ class StopReason(StrEnum):
     TOOL_RULE = "TOOL_RULE"
     CANCELLED = "CANCELLED"
     REQUIRES_APPROVAL = "REQUIRES_APPROVAL"
+    NO_PROGRESS = "NO_PROGRESS"
     CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT = "CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT"
 
 
@@ -108,6 +118,18 @@ class Usage:
             self.estimated or other.estimated,
         )
 
+    def less(self, other: Usage) -> Usage:
+        """What is left of these tokens without the others; never below 0."""
+        left = Usage(
+            max(0, self.prompt_tokens - other.prompt_tokens),
+            max(0, self.completion_tokens - other.completion_tokens),
+            max(0, self.total_tokens - other.total_tokens),
+            max(0, self.cached_input_tokens - other.cached_input_tokens),
+            max(0, self.cache_write_tokens - other.cache_write_tokens),
+            max(0, self.reasoning_tokens - other.reasoning_tokens),
+        )
+        return replace(left, estimated=self.estimated) if left != Usage() else left
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:
@@ -126,8 +148,8 @@ class NewRun:
     Attributes:
         id: Its id, made by the caller.
         principal: On whose behalf.
-        agent_id: The agent.
-        conversation_id: The conversation, never empty.
+        agent_id: The agent; the group in the run of a group.
+        conversation_id: The conversation, never empty; the group in the run of a group.
         kind: What started it.
         payload: What agent_loop needs beyond the ids (serialised, see `convert`).
         payload_hash: Tells whether a repeated request_id carries the same request.
@@ -137,6 +159,7 @@ class NewRun:
         on_approval: What to do when the conversation waits for an approval.
         approval_id: The request that the run answers; empty for none.
         parent_run_id: The run whose agent sends the message; empty for none.
+        run_at: When it may start, by the clock of the database; None for at once.
     """
 
     id: str
@@ -152,6 +175,7 @@ class NewRun:
     on_approval: OnApproval = OnApproval.REJECT
     approval_id: str = ""
     parent_run_id: str = ""
+    run_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +185,7 @@ class Run:
     Attributes:
         taint: Labels of strangers' text in its context when it ended, "WEB" and "MCP".
         parent_run_id: See `NewRun`.
+        run_at: When it may start; equals `create_time` if that was at once.
     """
 
     project_id: str
@@ -181,6 +206,7 @@ class Run:
     finish_time: datetime | None
     taint: tuple[str, ...] = ()
     parent_run_id: str = ""
+    run_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +218,19 @@ class Dispatch:
         principal: On whose behalf.
         payload: See `NewRun`.
         max_steps: See `NewRun`.
-        deadline_time: When the run must be over.
+        remaining_s: Seconds until the run must be over, counted from the moment the row was
+            read, by the clock of the database.
+        lost_holders: Gateways that were lost in a row while they carried it out, without progress.
+        age_s: Seconds since the run was accepted, when the row was read, by the same clock.
     """
 
     run: Run
     principal: Principal
     payload: bytes
     max_steps: int
-    deadline_time: datetime
+    remaining_s: float
+    lost_holders: int = 0
+    age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,12 +267,35 @@ class StoredEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class EventPage:
-    """Stored events of a run, and where the run stood when they were read."""
+class RunMark:
+    """Where a run is, for those who wait for it to move.
 
+    Attributes:
+        address: Where the gateway that holds it is reached; empty if none does, or it does not say.
+    """
+
+    run_id: str
     state: RunState
     last_sequence: int
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Stored events of a run, and where the run was when they were read."""
+
+    mark: RunMark
     events: Sequence[StoredEvent]
+
+    @property
+    def state(self) -> RunState:
+        """The state of the run."""
+        return self.mark.state
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of its last stored event."""
+        return self.mark.last_sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +305,8 @@ class Ending:
     Attributes:
         asked: What it asks a person for; None for nothing.
         taint: See `Run`.
+        tended: The turn, if its agent has a memory agent and it is over.
+        reads_transcript: It was a run of a memory agent.
         reopens: The request for approval that it had the answer to, and came to no call of;
             empty for none.
     """
@@ -262,6 +318,8 @@ class Ending:
     asked: AskedApproval | None = None
     taint: tuple[str, ...] = ()
     reopens: str = ""
+    tended: TendedTurn | None = None
+    reads_transcript: bool = False
 
     @property
     def state(self) -> RunState:
@@ -310,17 +368,22 @@ class LeaseLostError(Exception):
     """The run is held by another gateway or attempt, or is over: stop writing to it."""
 
 
-class RunStore(ApprovalStore, ChainStore, Protocol):
+class RunStore(ApprovalStore, ChainStore, MemoryRunStore, Protocol):
     """Where runs, their leases and their events are.
 
     Methods that take a `Fence` raise `LeaseLostError` if it does not hold any more.
     Every method raises `UnavailableError` when the database cannot be reached.
     """
 
-    async def accept(self, new: NewRun) -> Accepted:
+    async def accept(self, new: NewRun, *, may_start: bool = True) -> Accepted:
         """Stores a run; takes its conversation if that is free, else queues the run.
 
         One statement. A request_id that is known gives the run it named first.
+
+        Args:
+            new: The run.
+            may_start: Whether this gateway can carry it out now; otherwise it is queued, and
+                the gateway that claims it carries it out.
 
         Raises:
             AbortedError: The conversation is busy and the policy is REJECT.
@@ -340,6 +403,10 @@ class RunStore(ApprovalStore, ChainStore, Protocol):
         """
         ...
 
+    async def find_request(self, project_id: str, request_id: str) -> Run | None:
+        """Returns the run that was accepted with a request id; None if there is none."""
+        ...
+
     async def list(
         self, project_id: str, which: RunFilter, *, before: str | None, limit: int
     ) -> Sequence[Run]:
@@ -347,10 +414,21 @@ class RunStore(ApprovalStore, ChainStore, Protocol):
         ...
 
     async def events(self, project_id: str, run_id: str, after: int, limit: int = 200) -> EventPage:
-        """Returns stored events after a sequence, in order.
+        """Returns stored events after a sequence, in order: at most `limit`, and about 2 MiB.
 
         Raises:
             NotFoundError: There is no such run.
+        """
+        ...
+
+    async def marks(self, runs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, RunMark]]:
+        """Returns where runs are, in one statement over all projects.
+
+        Args:
+            runs: Project and id of each.
+
+        Returns:
+            Project and mark of each that there is.
         """
         ...
 
@@ -362,8 +440,16 @@ class RunStore(ApprovalStore, ChainStore, Protocol):
         """
         ...
 
-    async def append(self, fence: Fence, events: Sequence[StoredEvent]) -> None:
-        """Adds events to the log, in one statement."""
+    async def append(
+        self, fence: Fence, events: Sequence[StoredEvent], *, progressed: bool = False
+    ) -> None:
+        """Adds events to the log, in one statement.
+
+        Args:
+            fence: The hold on the run.
+            events: The events.
+            progressed: The run has come further: holders lost before count no more.
+        """
         ...
 
     async def redispatch(self, fence: Fence) -> Fence:
@@ -394,6 +480,15 @@ class RunStore(ApprovalStore, ChainStore, Protocol):
         """Sums the runs that ended in a range of time."""
         ...
 
+    async def usage_of_projects(
+        self, project_ids: Sequence[str], start: datetime, end: datetime
+    ) -> Mapping[str, UsageSum]:
+        """Sums the runs that ended in a range of time by project; without runs there is no entry.
+
+        The caller answers for it that the projects may be reached.
+        """
+        ...
+
     async def renew(self, run_ids: Sequence[str]) -> Sequence[Held]:
         """Renews this gateway's leases on these runs, in one statement.
 
@@ -402,8 +497,18 @@ class RunStore(ApprovalStore, ChainStore, Protocol):
         """
         ...
 
-    async def claim(self, limit: int) -> Sequence[tuple[str, str]]:
-        """Takes queued runs that may start and runs whose lease has run out.
+    async def claim(
+        self, limit: int, *, held: Mapping[str, int] | None = None, most: int | None = None
+    ) -> Sequence[tuple[str, str]]:
+        """Takes runs whose lease has run out, then queued runs that may start.
+
+        The projects are served in turn: each call begins after the project that the call before
+        it ended with.
+
+        Args:
+            limit: Runs in all.
+            held: Runs of each project that this gateway carries out already.
+            most: Runs of one project that it carries out, with those; None for any number.
 
         Returns:
             Project and id of each.

@@ -1,66 +1,64 @@
 """The event log of a run that this gateway carries out, and those who follow it here.
 
-Two kinds of durable events are told apart. A *report* (run, step or tool started, tool
-finished, message stored) is shown at once and stored with the next batch, within a
-second: what it tells of is durable already in the room that reports it, so that a crash
-of the gateway takes back only the report, and the next dispatch makes it again. What
-the gateway itself decides (the end) is shown only once it is stored. Deltas are not
-stored. A report that a crash did take back leaves its number unused: whoever takes the
-run over skips `SEQUENCE_GAP` numbers, so no number ever means two events. A follower
-from before the crash may then be told of a message twice, with the same message id.
+An event with a sequence is stored before anybody sees it, so a resumed stream equals the
+streamed one, and sequences have no gaps. Everything behind an event that is not stored yet waits
+for it, deltas included, so the order holds. Events that come together are stored together: a
+batch is written some milliseconds after its first event, and while one is being written the next
+one gathers. Deltas and snapshots are not stored and have the sequence 0.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from strata.api.agent_loop.v1 import turn_service_pb2
 from strata.api.common.v1 import run_event_pb2
-from strata.gateway.runs.convert import stop_of, taint_of, usage_of
+from strata.gateway.runs.convert import stop_of, taint_of, usage_of, usage_to_pb
 from strata.gateway.runs.convert_approvals import answered_in_vain
 from strata.gateway.runs.domain import (
     Dispatch,
     Ending,
     Fence,
     LeaseLostError,
+    RunKind,
     RunStore,
     StopReason,
     StoredEvent,
     Usage,
 )
+from strata.gateway.runs.memory_agents import TendedTurn
+from strata.gateway.runs.model_calls import ModelCalls
 from strata.gateway.runs.progress import Progress
 from strata.shared.clock import Clock
-from strata.shared.errors import StrataError
 from strata.shared.logs import get_logger
+from strata.shared.settings import MIB
+from strata.shared.text_buffer import TextBuffer
 
 RunEvent = run_event_pb2.RunEvent
 
-SEQUENCE_GAP = 100
-"""Numbers skipped at a take-over; more than can be reported and not yet stored."""
-
 _MAX_UNSTORED = 64
-_REPORT_DELAY_S = 1.0
-# The end of a turn comes right behind its last message: one statement stores both.
-_COALESCE_S = 0.005
+_MAX_UNSTORED_BYTES = 8 * MIB
+_MAX_HELD = 1024
+# How long an event may wait for others to be stored with. The first step follows the start of a
+# run at once, the end of a turn its last message; nothing is shown to anybody meanwhile.
+_START_DELAY_S = 0.05
+_MESSAGE_DELAY_S = 0.005
+_DELAY_S = 0.002
 _RETRY_S = 0.2
+# What a run keeps in memory for its followers: an event can have some MiB, a run thousands of them.
+# Whoever needs more than that reads it from the database.
 _RECENT_EVENTS = 256
+_RECENT_BYTES = MIB
 _SUBSCRIBER_EVENTS = 1024
+_SUBSCRIBER_BYTES = 8 * MIB
 
 _DELTAS = frozenset({"text_delta", "reasoning_delta", "tool_call_delta", "text_snapshot"})
-_REPORTS = frozenset(
-    {
-        "run_started",
-        "step_started",
-        "step_restarted",
-        "tool_started",
-        "tool_finished",
-        "message_stored",
-    }
-)
+_NOT_STORED = "The run ended before this reply was stored."
 
 _log = get_logger(__name__)
 
@@ -70,23 +68,38 @@ class Subscription:
 
     Iterating ends with the RunFinished, or without one when the follower fell too far
     behind or the run left this gateway: then it has to look again.
+
+    Args:
+        after: The follower has the events up to this sequence; they are left out.
+        tokens: Whether it wants deltas.
     """
 
-    def __init__(self, *, tokens: bool) -> None:
+    def __init__(self, after: int, *, tokens: bool) -> None:
+        self._after = after
         self._tokens = tokens
-        self._events: deque[run_event_pb2.RunEvent] = deque()
+        self._events: deque[tuple[int, run_event_pb2.RunEvent]] = deque()
+        self._bytes = 0
         self._changed = asyncio.Event()
         self._closed = False
 
-    def put(self, event: run_event_pb2.RunEvent) -> None:
-        """Adds an event, unless the follower is too far behind: then it is cut off."""
+    def put(self, event: run_event_pb2.RunEvent, size: int) -> None:
+        """Adds an event, unless the follower is too far behind: then it is cut off.
+
+        Args:
+            event: The event.
+            size: Its bytes.
+        """
         if self._closed or (not self._tokens and event.WhichOneof("event") in _DELTAS):
             return
-        if len(self._events) >= _SUBSCRIBER_EVENTS:
+        if 0 < event.sequence <= self._after:
+            return
+        full = len(self._events) >= _SUBSCRIBER_EVENTS or self._bytes + size > _SUBSCRIBER_BYTES
+        if self._events and full:
             self._events.clear()
             self.close()
             return
-        self._events.append(event)
+        self._events.append((size, event))
+        self._bytes += size
         self._changed.set()
 
     def close(self) -> None:
@@ -97,7 +110,9 @@ class Subscription:
     async def __aiter__(self) -> AsyncIterator[run_event_pb2.RunEvent]:
         while True:
             while self._events:
-                yield self._events.popleft()
+                size, event = self._events.popleft()
+                self._bytes -= size
+                yield event
             if self._closed:
                 return
             self._changed.clear()
@@ -109,17 +124,20 @@ class _Text:
     """The text of the message under way, as far as it was shown."""
 
     message_id: str = ""
-    text: str = ""
-    reasoning: str = ""
+    text: TextBuffer = field(default_factory=TextBuffer)
+    reasoning: TextBuffer = field(default_factory=TextBuffer)
+    member: run_event_pb2.EventMember | None = None
 
     def note(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
+        if kind in _DELTAS:
+            self.member = event.member if event.HasField("member") else None
         match kind:
             case "text_delta":
                 self._continue(event.text_delta.message_id)
-                self.text += event.text_delta.text
+                self.text.add(event.text_delta.text)
             case "reasoning_delta":
                 self._continue(event.reasoning_delta.message_id)
-                self.reasoning += event.reasoning_delta.text
+                self.reasoning.add(event.reasoning_delta.text)
             case "step_started" | "step_restarted" | "message_stored" | "run_finished":
                 self._continue("")
             case _:
@@ -128,11 +146,15 @@ class _Text:
     def _continue(self, message_id: str) -> None:
         if message_id != self.message_id or not message_id:
             self.message_id = message_id
-            self.text = self.reasoning = ""
+            self.text.clear()
+            self.reasoning.clear()
 
 
 class LiveRun:
     """The log of one run under way.
+
+    Attributes:
+        heard: agent_loop has said something in the present attempt.
 
     Args:
         dispatch: The run.
@@ -146,17 +168,24 @@ class LiveRun:
         self.fence = Fence(run.project_id, run.id, run.attempt, owner)
         self.finished = False
         self.closed = False
+        self.heard = False
         self._store = store
         self._clock = clock
-        self._sequence = run.last_sequence + (SEQUENCE_GAP if run.attempt > 1 else 0)
-        self._shown_sequence = run.last_sequence
+        self._accepted_at = clock.monotonic() - dispatch.age_s
+        self._model_calls = ModelCalls()
+        self._sequence = run.last_sequence
         self._unstored: list[StoredEvent] = []
-        self._held: list[run_event_pb2.RunEvent] = []
-        self._recent: deque[run_event_pb2.RunEvent] = deque()
+        self._unstored_bytes = 0
+        self._held: deque[run_event_pb2.RunEvent] = deque()
+        self._recent: deque[tuple[int, run_event_pb2.RunEvent]] = deque()
+        self._recent_bytes = 0
         self._recent_from = run.last_sequence + 1
         self._subscriptions: set[Subscription] = set()
         self._progress = Progress()
+        self._stored_progress = self.progress
         self._payload = dispatch.payload
+        self._kind = run.kind
+        self._tended: TendedTurn | None = None
         self._text = _Text()
         self._writing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -170,8 +199,13 @@ class LiveRun:
 
     @property
     def usage(self) -> Usage:
-        """Tokens of the replies stored so far."""
-        return self._progress.usage
+        """Tokens of the replies stored so far, and of calls of this attempt that are not."""
+        return self._progress.usage + self._progress.unstored_usage(self.fence.attempt)
+
+    @property
+    def progress(self) -> object:
+        """Differs whenever the run has come further."""
+        return self._progress.mark
 
     @property
     def step_count(self) -> int:
@@ -185,16 +219,18 @@ class LiveRun:
 
     async def restore(self) -> None:
         """Reads what an earlier holder of the run has stored, to go on from there."""
-        after = 0
+        after, progress = 0, Progress()
         while True:
             page = await self._store.events(self.fence.project_id, self.fence.run_id, after)
             for stored in page.events:
                 event = RunEvent.FromString(stored.payload)
-                self._progress.note(event, event.WhichOneof("event"))
+                progress.note(event, event.WhichOneof("event"))
                 after = stored.sequence
             if after >= page.last_sequence or not page.events:
                 break
-        self._progress.restarted_step = 0
+        progress.taken_over()
+        self._progress = progress
+        self._stored_progress = self.progress
 
     async def redispatch(self) -> None:
         """Goes on under a higher attempt.
@@ -209,10 +245,11 @@ class LiveRun:
             if self._lost is not None:
                 raise self._lost
             self.fence = await self._store.redispatch(self.fence)
-        self._progress.restarted_step = 0
+            # A call that the lost dispatch had under way gets no reply any more.
+            self._model_calls.give_up(self._elapsed_ms())
 
     async def append(self, event: run_event_pb2.RunEvent) -> None:
-        """Adds an event of agent_loop to the log; waits while too many are not stored.
+        """Adds an event of agent_loop to the log; waits while too much is not stored.
 
         Raises:
             LeaseLostError: Another gateway holds the run now.
@@ -220,22 +257,52 @@ class LiveRun:
         if self._lost is not None:
             raise self._lost
         kind = event.WhichOneof("event")
-        if kind == "message_stored":
+        if event.HasField("member"):
+            # A later attempt relays the members' runs from their beginning.
+            if self._progress.has_relayed(event.member):
+                return
+        elif kind == "message_stored":
             # A later attempt tells again what an earlier one stored.
             if event.message_stored.message.id in self._progress.message_ids:
                 return
         elif kind == "step_started":
-            self._announce_restart(event)
+            if self._progress.continues(event.step_started):
+                return
+            self._withdraw(event)
         self._add(event, kind)
-        while len(self._unstored) >= _MAX_UNSTORED:
+        while self._too_much_waits():
             await self._flush()
             if self._lost is not None:
                 raise self._lost
+
+    def _too_much_waits(self) -> bool:
+        if len(self._unstored) >= _MAX_UNSTORED or self._unstored_bytes >= _MAX_UNSTORED_BYTES:
+            return True
+        return len(self._held) >= _MAX_HELD
+
+    def note_reply(self, reply: turn_service_pb2.ReplyReceived) -> None:
+        """Takes in what a model call cost; its step may get lost before it is stored."""
+        self._progress.note_reply(reply.message_id, usage_of(reply.usage), self.fence.attempt)
+        self._model_calls.note_reply(reply, self._elapsed_ms())
+
+    def note_request(self, request: turn_service_pb2.ModelRequestSent) -> None:
+        """Takes in that a model call begins; its reply may get lost before it has ended."""
+        self._progress.note_request(
+            request.message_id, request.prompt_tokens, request.bytes_per_token, self.fence.attempt
+        )
+        self._model_calls.note_request(request.message_id, request.model, self._elapsed_ms())
+
+    def note_tended(self, memory_agent_id: str, frequency: int) -> None:
+        """Takes in that the agent of the run has a memory agent."""
+        self._tended = TendedTurn(memory_agent_id, frequency)
 
     async def finish(
         self, finished: run_event_pb2.RunFinished, *, take_next: bool
     ) -> Dispatch | None:
         """Ends the run: its last events, its row and its lease in one statement.
+
+        Text that may have been streamed and is not stored is withdrawn by a `step_restarted`
+        with `given_up`: a client that shows text ends with exactly what is stored.
 
         Returns:
             The next run of the conversation, if this gateway has taken it.
@@ -248,9 +315,23 @@ class LiveRun:
         async with self._writing:
             if self._lost is not None:
                 raise self._lost
+            if self._progress.unstored_text:
+                # It stays in the log if the database fails: a repeated call adds no second one.
+                restarted = self._withdrawal(_NOT_STORED, given_up=True)
+                self._append(RunEvent(step_restarted=restarted), "step_restarted")
             event = RunEvent(run_finished=finished)
+            # What an earlier attempt paid for and lost is unknown to the one that ends the run.
+            lost = self._progress.lost_usage(self.fence.attempt)
+            if lost != Usage():
+                usage = usage_of(finished.usage) + lost
+                event.run_finished.usage.CopyFrom(usage_to_pb(usage))
+            # They stay until they are stored: this may be called again.
+            self._model_calls.give_up(self._elapsed_ms())
+            event.elapsed_ms = self._elapsed_ms()
+            event.model_calls.extend(self._model_calls.ended)
             self._stamp(event, self._sequence + 1)
             stored = StoredEvent(event.sequence, event.SerializeToString())
+            finished = event.run_finished
             stop_reason, failure = stop_of(finished)
             waits = stop_reason is StopReason.REQUIRES_APPROVAL
             ending = Ending(
@@ -260,6 +341,8 @@ class LiveRun:
                 finished.step_count,
                 self._progress.asked if waits else None,
                 taint_of(finished.taint),
+                tended=None if waits else self._ended_turn(),
+                reads_transcript=self._kind is RunKind.SLEEPTIME,
             )
             if not self._progress.began:
                 ending = answered_in_vain(self._payload, ending)
@@ -269,10 +352,18 @@ class LiveRun:
             self.finished = True
             self._sequence = event.sequence
             self._unstored.clear()
-            self._show_held(len(self._held))
+            self._unstored_bytes = 0
+            self._show_stored(event.sequence)
             self._show(event)
         self.close()
         return following
+
+    def _ended_turn(self) -> TendedTurn | None:
+        message_id, sequence = self._progress.last_message
+        if self._tended is None or sequence < 0:
+            # A turn that has stored no reply is read with the turn after it.
+            return None
+        return replace(self._tended, message_id=message_id, sequence=sequence)
 
     async def flush(self) -> None:
         """Stores what is not stored yet, if that is possible at once."""
@@ -294,12 +385,12 @@ class LiveRun:
             The sequence up to which stored events have to be read first (none if it is
             not above `after`), and the subscription, which begins behind it.
         """
-        subscription = Subscription(tokens=tokens)
-        for event in self._recent:
-            if event.sequence > after:
-                subscription.put(event)
+        subscription = Subscription(after, tokens=tokens)
+        for size, event in self._recent:
+            subscription.put(event, size)
         if tokens and (self._text.text or self._text.reasoning):
-            subscription.put(self._snapshot())
+            snapshot = self._snapshot()
+            subscription.put(snapshot, snapshot.ByteSize())
         self._subscriptions.add(subscription)
         if self.closed:
             subscription.close()
@@ -313,40 +404,67 @@ class LiveRun:
         event = RunEvent(
             text_snapshot=run_event_pb2.TextSnapshot(
                 message_id=under_way.message_id,
-                text=under_way.text,
-                reasoning=under_way.reasoning,
+                text=under_way.text.text,
+                reasoning=under_way.reasoning.text,
             )
         )
-        self._stamp(event, self._shown_sequence)
+        if under_way.member is not None:
+            event.member.CopyFrom(under_way.member)
+        self._stamp(event, 0)
         return event
 
-    def _announce_restart(self, event: run_event_pb2.RunEvent) -> None:
+    def _withdraw(self, event: run_event_pb2.RunEvent) -> None:
+        """Says that what was streamed of a step is void which a new attempt makes again."""
         step = event.step_started
-        progress = self._progress
-        if step.step != progress.open_step or progress.restarted_step == step.step:
+        if step.step != self._progress.open_step:
             return
-        restarted = run_event_pb2.StepRestarted(
-            step_id=step.step_id,
-            step=step.step,
-            reason="The step was interrupted and is done again.",
-        )
+        restarted = self._withdrawal("The step was interrupted and is done again.")
+        restarted.step_id = step.step_id
         self._add(RunEvent(step_restarted=restarted), "step_restarted")
 
+    def _withdrawal(self, reason: str, *, given_up: bool = False) -> run_event_pb2.StepRestarted:
+        progress = self._progress
+        return run_event_pb2.StepRestarted(
+            step_id=progress.open_step_id,
+            step=progress.open_step,
+            reason=reason,
+            message_id=progress.open_message_id,
+            given_up=given_up,
+        )
+
     def _add(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
-        self._progress.note(event, kind)
         if kind in _DELTAS:
-            self._stamp(event, self._sequence)
-            self._show_or_hold(event)
+            self._progress.note(event, kind)
+            self._model_calls.note_piece(self._elapsed_ms)
+            self._stamp(event, 0)
+            if self._held:
+                self._held.append(event)
+            else:
+                self._show(event)
             return
+        self._append(event, kind)
+        delays = {"run_started": _START_DELAY_S, "message_stored": _MESSAGE_DELAY_S}
+        self._schedule(delays.get(kind or "", _DELAY_S))
+
+    def _append(self, event: run_event_pb2.RunEvent, kind: str | None) -> None:
+        """Puts a numbered event behind the others; it is stored with the next batch."""
+        self._progress.note(event, kind)
         self._sequence += 1
+        self._time(event)
         self._stamp(event, self._sequence)
-        self._unstored.append(StoredEvent(event.sequence, event.SerializeToString()))
-        if kind in _REPORTS:
-            self._show_or_hold(event)
-            self._schedule(_REPORT_DELAY_S)
-        else:
-            self._held.append(event)
-            self._schedule(_COALESCE_S)
+        stored = StoredEvent(event.sequence, event.SerializeToString())
+        self._unstored.append(stored)
+        self._unstored_bytes += len(stored.payload)
+        self._held.append(event)
+
+    def _elapsed_ms(self) -> int:
+        return max(int((self._clock.monotonic() - self._accepted_at) * 1000), 0)
+
+    def _time(self, event: run_event_pb2.RunEvent) -> None:
+        """Adds to an event that is stored when it happened and which model calls have ended."""
+        event.elapsed_ms = self._elapsed_ms()
+        del event.model_calls[:]
+        event.model_calls.extend(self._model_calls.take())
 
     def _stamp(self, event: run_event_pb2.RunEvent, sequence: int) -> None:
         event.sequence = sequence
@@ -355,32 +473,27 @@ class LiveRun:
             now: datetime = self._clock.now()
             event.create_time.FromDatetime(now)
 
-    def _show_or_hold(self, event: run_event_pb2.RunEvent) -> None:
-        # Behind something that is not stored yet everything waits, so the order holds.
-        if self._held:
-            self._held.append(event)
-        else:
-            self._show(event)
-
-    def _show_held(self, count: int) -> None:
-        for event in self._held[:count]:
-            self._show(event)
-        del self._held[:count]
+    def _show_stored(self, sequence: int) -> None:
+        """Shows what is held up to a stored event, and the deltas right behind it."""
+        while self._held and self._held[0].sequence <= sequence:
+            self._show(self._held.popleft())
 
     def _show(self, event: run_event_pb2.RunEvent) -> None:
         kind = event.WhichOneof("event")
         self._text.note(event, kind)
+        size = event.ByteSize()
         if kind not in _DELTAS:
-            self._shown_sequence = event.sequence
-            self._recent.append(event)
-            self._trim()
+            self._keep(event, size)
         for subscription in tuple(self._subscriptions):
-            subscription.put(event)
+            subscription.put(event, size)
 
-    def _trim(self) -> None:
-        first_unstored = self._unstored[0].sequence if self._unstored else self._sequence + 1
-        while len(self._recent) > _RECENT_EVENTS and self._recent[0].sequence < first_unstored:
-            self._recent_from = self._recent.popleft().sequence + 1
+    def _keep(self, event: run_event_pb2.RunEvent, size: int) -> None:
+        self._recent.append((size, event))
+        self._recent_bytes += size
+        while len(self._recent) > _RECENT_EVENTS or self._recent_bytes > _RECENT_BYTES:
+            gone, oldest = self._recent.popleft()
+            self._recent_bytes -= gone
+            self._recent_from = oldest.sequence + 1
 
     def _schedule(self, delay: float) -> None:
         loop = asyncio.get_running_loop()
@@ -402,29 +515,36 @@ class LiveRun:
 
     async def _flush(self) -> None:
         async with self._writing:
-            batch, shown = list(self._unstored), len(self._held)
+            batch, progress = list(self._unstored), self.progress
             if not batch or self._lost is not None or self.finished:
                 return
             try:
-                await self._store.append(self.fence, batch)
+                progressed = progress != self._stored_progress
+                await self._store.append(self.fence, batch, progressed=progressed)
             except LeaseLostError as error:
                 self._lost = error
                 return
-            except StrataError as error:
+            except Exception as error:  # noqa: BLE001 - nothing may be shown that is not stored
                 _log.warning("events not stored yet", run_id=self.fence.run_id, error=repr(error))
                 await asyncio.sleep(_RETRY_S)
                 self._schedule(0)
                 return
+            self._stored_progress = progress
             del self._unstored[: len(batch)]
-            self._show_held(shown)
+            self._unstored_bytes -= sum(len(event.payload) for event in batch)
+            self._show_stored(batch[-1].sequence)
 
 
 class RunHub:
-    """The live runs of this gateway, and those who wait for one to become live."""
+    """The live runs of this gateway.
 
-    def __init__(self) -> None:
+    Args:
+        notify: Told the id of a run of which there is news in this process.
+    """
+
+    def __init__(self, notify: Callable[[str], None]) -> None:
         self._runs: dict[str, LiveRun] = {}
-        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self.notify = notify
 
     def get(self, project_id: str, run_id: str) -> LiveRun | None:
         """Returns a live run of the project; never one that is closed."""
@@ -443,21 +563,3 @@ class RunHub:
         if self._runs.get(live.fence.run_id) is live:
             del self._runs[live.fence.run_id]
         live.close()
-
-    def notify(self, run_id: str) -> None:
-        """Wakes those who wait for news of a run that is not live."""
-        for event in self._waiting.get(run_id, ()):
-            event.set()
-
-    @contextmanager
-    def watch(self, run_id: str) -> Iterator[asyncio.Event]:
-        """Gives an event that is set when there are news of the run."""
-        event = asyncio.Event()
-        self._waiting.setdefault(run_id, set()).add(event)
-        try:
-            yield event
-        finally:
-            waiting = self._waiting[run_id]
-            waiting.discard(event)
-            if not waiting:
-                del self._waiting[run_id]

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from sqlalchemy import TextClause, text
 
 from strata.gateway.runs.states import ACTIVE_STATES, OPEN_STATES, RunState, Trigger, sources
+from strata.shared.turns import projects_in_turn
 
 
 def _states(states: Iterable[RunState]) -> str:
@@ -24,9 +25,12 @@ _RUN = """project_id, id, agent_id, conversation_id, kind, state, stop_reason, e
     error_message, error_retryable, step_count, attempt, last_sequence, request_id,
     prompt_tokens, completion_tokens, total_tokens, cached_input_tokens, cache_write_tokens,
     reasoning_tokens, usage_estimated, create_time, start_time, finish_time, taint,
-    parent_run_id"""
-_DISPATCH = f"""{_RUN}, organization_id, principal, scopes, payload, max_steps, deadline_time"""
-_TAKEN = """state = 'RUNNING', owner = :owner, attempt = attempt + 1,
+    parent_run_id, run_at"""
+# Time left and age are computed here: the clock of a gateway may differ from the database's.
+_DISPATCH = f"""{_RUN}, organization_id, principal, scopes, payload, max_steps, lost_holders,
+    extract(epoch FROM deadline_time - now()) AS remaining_s,
+    extract(epoch FROM now() - create_time) AS age_s"""
+_TAKEN = """state = 'RUNNING', owner = :owner, owner_address = :address, attempt = attempt + 1,
     lease_until = now() + make_interval(secs => :lease_s),
     start_time = coalesce(start_time, now()),
     deadline_time = coalesce(deadline_time, now() + make_interval(secs => :run_s))"""
@@ -35,10 +39,14 @@ _EVENTS = """INSERT INTO gateway.run_events (project_id, run_id, sequence, paylo
     SELECT :project_id, :run_id, batch.sequence, batch.payload
       FROM unnest(CAST(:sequences AS bigint[]), CAST(:payloads AS bytea[]))
            AS batch(sequence, payload)"""
+# The answer to the same statement may have been lost: the holder of the fence is the only writer.
+_STORED = "ON CONFLICT (project_id, run_id, sequence) DO NOTHING"
 
 # Until then its conversation waits; afterwards its calls count as denied, or wait for the gateway
 # that approves them.
 _PENDING = "decide_time IS NULL AND (default_approve OR expire_time > now())"
+
+_LATER = "coalesce(CAST(:run_at AS timestamptz) > now(), false)"
 
 ACCEPT: TextClause = text(f"""
 WITH known AS (
@@ -57,6 +65,10 @@ WITH known AS (
 ), waiting AS (
     SELECT id FROM gateway.runs
      WHERE project_id = :project_id AND conversation_id = :conversation_id AND state = 'QUEUED'
+       -- What may not start yet holds up nobody.
+       AND run_at <= now()
+       -- Runs of a memory agent let everybody pass who talks to it.
+       AND kind <> 'SLEEPTIME'
        -- What waits behind a request for approval waits for its answer.
        AND :on_approval <> 'ANSWER'
      ORDER BY id LIMIT 1
@@ -69,7 +81,8 @@ WITH known AS (
     SELECT id FROM active UNION ALL SELECT id FROM waiting
 ), open_runs AS (
     SELECT count(*) AS n FROM (
-        SELECT FROM gateway.runs WHERE project_id = :project_id AND state IN ({_OPEN})
+        SELECT FROM gateway.runs
+         WHERE project_id = :project_id AND state IN ({_OPEN}) AND kind <> 'SLEEPTIME'
          LIMIT :open_limit
     ) counted
 ), allowed AS (
@@ -79,7 +92,8 @@ WITH known AS (
        AND CASE :on_approval
            WHEN 'ANSWER' THEN EXISTS (SELECT FROM pending WHERE id = :approval_id)
            WHEN 'DENY' THEN true
-           ELSE NOT EXISTS (SELECT FROM pending) END
+           -- What starts later waits then for the answer.
+           ELSE {_LATER} OR NOT EXISTS (SELECT FROM pending) END
        -- A run that ended while this statement waited for its row may have ended with a request
        -- for approval, which only the next statement sees.
        AND (EXISTS (SELECT FROM active) OR NOT EXISTS (SELECT FROM seen))
@@ -92,23 +106,26 @@ WITH known AS (
     INSERT INTO gateway.runs (
         project_id, id, organization_id, principal, scopes, agent_id, conversation_id, kind,
         request_id, payload, payload_hash, max_steps, parent_run_id,
-        state, attempt, owner, lease_until, start_time, deadline_time)
+        run_at, state, attempt, owner, owner_address, lease_until, start_time, deadline_time)
     SELECT :project_id, :id, :organization_id, :principal, CAST(:scopes AS text[]), :agent_id,
            :conversation_id, :kind, CAST(:request_id AS text), :payload, :payload_hash,
            :max_steps, CAST(:parent_run_id AS text),
+           greatest(CAST(:run_at AS timestamptz), now()),
            CASE WHEN free THEN 'RUNNING' ELSE 'QUEUED' END,
            CASE WHEN free THEN 1 ELSE 0 END,
            CASE WHEN free THEN :owner END,
+           CASE WHEN free THEN CAST(:address AS text) ELSE '' END,
            CASE WHEN free THEN now() + make_interval(secs => :lease_s) END,
            CASE WHEN free THEN now() END,
            CASE WHEN free THEN now() + make_interval(secs => :run_s) END
-      FROM (SELECT NOT EXISTS (SELECT FROM busy) AS free FROM allowed) conversation
+      FROM (SELECT :may_start AND NOT {_LATER}
+                    AND NOT EXISTS (SELECT FROM busy) AS free FROM allowed) conversation
         ON CONFLICT DO NOTHING
     RETURNING {_DISPATCH}, payload_hash
 ), decided AS (
     UPDATE gateway.approvals SET decide_time = now(), answer_run_id = :id
      WHERE project_id = :project_id AND id IN (SELECT id FROM pending)
-       AND EXISTS (SELECT FROM inserted)
+       AND EXISTS (SELECT FROM inserted) AND NOT {_LATER}
 ), found AS (
     SELECT true AS is_new, * FROM inserted UNION ALL SELECT false, * FROM known
 )
@@ -121,6 +138,9 @@ SELECT open_runs.n AS open_count,
   FROM open_runs LEFT JOIN found ON true
 """)
 
+FIND_REQUEST = text(
+    f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id AND request_id = :request_id"
+)
 GET = text(f"SELECT {_RUN} FROM gateway.runs WHERE project_id = :project_id AND id = :run_id")
 
 
@@ -147,14 +167,20 @@ _FILTERS = {
     "before": "id < :before",
 }
 
+# The sum does not read the payloads; the first event of a page comes however large it is.
 EVENTS = text("""
-SELECT run.state, run.last_sequence, event.sequence, event.payload
+SELECT run.state, run.last_sequence, run.owner_address, event.sequence, event.payload
   FROM gateway.runs run
   LEFT JOIN LATERAL (
-      SELECT sequence, payload FROM gateway.run_events
-       WHERE project_id = run.project_id AND run_id = run.id AND sequence > :after
-       ORDER BY sequence LIMIT :limit
-  ) event ON true
+      SELECT sequence, payload,
+             sum(octet_length(payload)) OVER (ORDER BY sequence) AS bytes,
+             row_number() OVER (ORDER BY sequence) AS place
+        FROM (
+          SELECT sequence, payload FROM gateway.run_events
+           WHERE project_id = run.project_id AND run_id = run.id AND sequence > :after
+           ORDER BY sequence LIMIT :limit
+        ) page
+  ) event ON event.place = 1 OR event.bytes <= :max_bytes
  WHERE run.project_id = :project_id AND run.id = :run_id
  ORDER BY event.sequence
 """)
@@ -166,12 +192,14 @@ SELECT {_DISPATCH} FROM gateway.runs
 
 APPEND = text(f"""
 WITH fence AS (
-    UPDATE gateway.runs SET last_sequence = :last_sequence
+    UPDATE gateway.runs
+       SET last_sequence = :last_sequence,
+           lost_holders = CASE WHEN :progressed THEN 0 ELSE lost_holders END
      WHERE project_id = :project_id AND id = :run_id AND attempt = :attempt
        AND owner = :owner AND state IN ({_ACTIVE})
     RETURNING id
 ), written AS (
-    {_EVENTS} WHERE EXISTS (SELECT FROM fence)
+    {_EVENTS} WHERE EXISTS (SELECT FROM fence) {_STORED}
 )
 SELECT count(*) AS held FROM fence
 """)
@@ -184,6 +212,32 @@ UPDATE gateway.runs
 RETURNING attempt
 """)
 
+
+def webhook_deliveries_sql(ended: str, *, only: str = "true") -> str:
+    """Returns the INSERT that queues a delivery of each webhook for runs that have ended.
+
+    It is part of the statement that ends a run, so that there is one delivery if and only if the
+    run has ended. A project without webhooks costs one look into their index.
+
+    Args:
+        ended: Table expression with ``run_id``, ``agent_id`` and ``state`` of the runs; the
+            parameter ``project_id`` names their project.
+        only: Further condition on ``webhook``.
+    """
+    return f"""INSERT INTO gateway.webhook_deliveries (project_id, id, webhook_id, run_id, event)
+    SELECT :project_id, 'delivery-' || gen_random_uuid(), webhook.id, {ended}.run_id,
+           'run.' || lower({ended}.state)
+      FROM {ended} JOIN gateway.webhooks webhook
+           ON webhook.project_id = :project_id AND webhook.enabled
+          AND webhook.run_id IN ('', {ended}.run_id)
+          AND webhook.agent_id IN ('', {ended}.agent_id)
+          AND (webhook.events = '{{}}' OR 'run.' || lower({ended}.state) = ANY(webhook.events))
+     WHERE {only}
+        ON CONFLICT DO NOTHING"""
+
+
+# What the client sent is kept by recall; here it is needed until the run has ended. It may hold
+# images, which must be gone when their messages are deleted.
 FINISH = text(f"""
 WITH ended AS (
     UPDATE gateway.runs
@@ -194,12 +248,15 @@ WITH ended AS (
            total_tokens = :total_tokens, cached_input_tokens = :cached_input_tokens,
            cache_write_tokens = :cache_write_tokens, reasoning_tokens = :reasoning_tokens,
            usage_estimated = :estimated, last_sequence = :last_sequence,
-           taint = CAST(:taint AS text[]), finish_time = now(), owner = NULL, lease_until = NULL
+           taint = CAST(:taint AS text[]), finish_time = now(), owner = NULL, owner_address = '',
+           lease_until = NULL, payload = CAST('' AS bytea)
      WHERE project_id = :project_id AND id = :run_id AND attempt = :attempt
        AND owner = :owner AND state IN ({_ENDABLE})
-    RETURNING agent_id, conversation_id
+    RETURNING id AS run_id, agent_id, conversation_id, state
+), announced AS (
+    {webhook_deliveries_sql("ended")}
 ), written AS (
-    {_EVENTS} WHERE EXISTS (SELECT FROM ended)
+    {_EVENTS} WHERE EXISTS (SELECT FROM ended) {_STORED}
 ), asked AS (
     INSERT INTO gateway.approvals (
         project_id, id, agent_id, conversation_id, run_id, request, expire_time,
@@ -219,7 +276,7 @@ WITH ended AS (
 ), next AS (
     SELECT run.id FROM gateway.runs run JOIN ended USING (conversation_id)
      WHERE run.project_id = :project_id AND run.state = 'QUEUED' AND run.run_at <= now()
-       AND :take_next
+       AND run.kind <> 'SLEEPTIME' AND :take_next
        AND CAST(:approval_id AS text) IS NULL AND CAST(:reopened_id AS text) IS NULL
      ORDER BY run.id LIMIT 1 FOR UPDATE OF run SKIP LOCKED
 ), woken AS (
@@ -227,7 +284,9 @@ WITH ended AS (
      WHERE project_id = :project_id AND id IN (SELECT id FROM next)
     RETURNING {_DISPATCH}
 )
-SELECT (SELECT count(*) FROM ended) AS held, woken.* FROM (VALUES (1)) one
+SELECT (SELECT count(*) FROM ended) AS held,
+       (SELECT agent_id FROM ended) AS ended_agent_id,
+       (SELECT conversation_id FROM ended) AS ended_conversation_id, woken.* FROM (VALUES (1)) one
   LEFT JOIN woken ON true
 """)
 
@@ -242,16 +301,27 @@ WITH target AS (
        SET state = CASE run.state WHEN 'QUEUED' THEN 'CANCELLED' ELSE 'CANCELLING' END,
            stop_reason = CASE run.state WHEN 'QUEUED' THEN 'CANCELLED' ELSE stop_reason END,
            last_sequence = CASE run.state WHEN 'QUEUED' THEN 1 ELSE last_sequence END,
+           payload = CASE run.state WHEN 'QUEUED' THEN CAST('' AS bytea) ELSE payload END,
            finish_time = CASE run.state WHEN 'QUEUED' THEN now() END
       FROM target
      WHERE run.project_id = :project_id AND run.id = target.id
        AND run.state IN ({_OPEN})
-    RETURNING run.id, run.state
+    RETURNING run.id, run.agent_id, run.state
+), over AS (
+    SELECT id AS run_id, agent_id, state FROM changed WHERE state = 'CANCELLED'
+), announced AS (
+    {webhook_deliveries_sql("over")}
 ), written AS (
     INSERT INTO gateway.run_events (project_id, run_id, sequence, payload)
     SELECT :project_id, id, 1, :finished FROM changed WHERE state = 'CANCELLED'
 )
 SELECT count(*) FROM target
+""")
+
+# Nobody can answer for an agent that is gone, and no deadline decides.
+CLOSE_APPROVALS = text("""
+UPDATE gateway.approvals SET decide_time = now()
+ WHERE project_id = :project_id AND agent_id = :agent_id AND decide_time IS NULL
 """)
 
 _APPROVAL = f"""id, agent_id, conversation_id, run_id, request, expire_time, create_time,
@@ -327,8 +397,8 @@ _APPROVAL_FILTERS = {
     "after": "id > :after",
 }
 
-USAGE = text("""
-SELECT count(*) AS run_count, coalesce(sum(step_count), 0) AS step_count,
+_SUMS = """
+       count(*) AS run_count, coalesce(sum(step_count), 0) AS step_count,
        coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
        coalesce(sum(completion_tokens), 0) AS completion_tokens,
        coalesce(sum(total_tokens), 0) AS total_tokens,
@@ -336,12 +406,26 @@ SELECT count(*) AS run_count, coalesce(sum(step_count), 0) AS step_count,
        coalesce(sum(cache_write_tokens), 0) AS cache_write_tokens,
        coalesce(sum(reasoning_tokens), 0) AS reasoning_tokens,
        coalesce(bool_or(usage_estimated), false) AS usage_estimated
+"""
+
+# The run of a group costs what the runs of its members cost, which are counted.
+_COUNTED = "conversation_id NOT LIKE 'group-%'"
+USAGE = text(f"""
+SELECT {_SUMS}
   FROM gateway.runs
  WHERE project_id = :project_id AND finish_time >= :start AND finish_time < :end
-   AND (CAST(:agent_id AS text) = '' OR agent_id = :agent_id)
+   AND (CAST(:agent_id AS text) = '' OR agent_id = :agent_id) AND {_COUNTED}
 """)
 
 # From here on: the worker's statements, over all tenants and few columns.
+
+USAGE_OF_PROJECTS = text(f"""
+SELECT project_id, {_SUMS}
+  FROM gateway.runs
+ WHERE project_id = ANY(CAST(:project_ids AS text[]))
+   AND finish_time >= :start AND finish_time < :end AND {_COUNTED}
+ GROUP BY project_id
+""")
 
 RENEW = text(f"""
 UPDATE gateway.runs SET lease_until = now() + make_interval(secs => :lease_s)
@@ -349,40 +433,146 @@ UPDATE gateway.runs SET lease_until = now() + make_interval(secs => :lease_s)
 RETURNING id, attempt, state
 """)
 
+# Runs whose lease ran out come first: there are as many as gateways can hold, at most. Then
+# those that wait: the first of each project, then the second of each, and so on. What is locked
+# is passed over after the choice, so that no more than the chosen rows are locked. The answer
+# says for each chosen run whether it was taken, and how far the turn of the projects went.
+# Runs of memory agents have a queue of their own, which is looked at after this one.
 CLAIM = text(f"""
-WITH expired AS (
-    SELECT project_id, id FROM gateway.runs
+WITH RECURSIVE {projects_in_turn("gateway.runs", "state = 'QUEUED' AND kind <> 'SLEEPTIME'")},
+held AS (
+    SELECT * FROM unnest(CAST(:held_projects AS text[]), CAST(:held_counts AS bigint[]))
+                  AS held (project_id, count)
+), candidates AS (
+    SELECT project_id, id, 0 AS turn, lease_until AS since FROM gateway.runs
      WHERE state IN ({_ACTIVE}) AND lease_until < now()
-     ORDER BY lease_until LIMIT :limit FOR UPDATE SKIP LOCKED
-), ready AS (
-    SELECT run.project_id, run.id FROM gateway.runs run
-     WHERE run.state = 'QUEUED' AND run.run_at <= now() AND NOT EXISTS (
-           SELECT FROM gateway.runs earlier
-            WHERE earlier.project_id = run.project_id
-              AND earlier.conversation_id = run.conversation_id
-              AND (earlier.state IN ({_ACTIVE})
-                   OR earlier.state = 'QUEUED' AND earlier.id < run.id))
-       AND NOT EXISTS (
-           SELECT FROM gateway.approvals approval
-            WHERE approval.project_id = run.project_id
-              AND approval.conversation_id = run.conversation_id AND {_PENDING})
-     ORDER BY run.run_at LIMIT :limit FOR UPDATE SKIP LOCKED
+     UNION ALL
+    SELECT in_turn.project_id, ready.id, in_turn.turn, ready.run_at
+      FROM in_turn CROSS JOIN LATERAL (
+           SELECT run.id, run.run_at FROM gateway.runs run
+            WHERE run.project_id = in_turn.project_id
+              AND run.state = 'QUEUED' AND run.kind <> 'SLEEPTIME' AND run.run_at <= now()
+              AND NOT EXISTS (
+                  SELECT FROM gateway.runs earlier
+                   WHERE earlier.project_id = run.project_id
+                     AND earlier.conversation_id = run.conversation_id
+                     AND (earlier.state IN ({_ACTIVE})
+                          OR earlier.state = 'QUEUED' AND earlier.kind <> 'SLEEPTIME'
+                             AND earlier.id < run.id AND earlier.run_at <= now()))
+              AND NOT EXISTS (
+                  SELECT FROM gateway.approvals approval
+                   WHERE approval.project_id = run.project_id
+                     AND approval.conversation_id = run.conversation_id AND {_PENDING})
+            ORDER BY run.run_at LIMIT :limit) ready
+), ranked AS (
+    SELECT *, turn > 0 AS queued,
+           row_number() OVER (PARTITION BY project_id ORDER BY turn, since, id) AS place,
+           row_number() OVER (PARTITION BY project_id, turn ORDER BY since, id) AS round
+      FROM candidates
 ), chosen AS (
-    SELECT project_id, id FROM expired UNION ALL SELECT project_id, id FROM ready LIMIT :limit
+    SELECT ranked.* FROM ranked LEFT JOIN held USING (project_id)
+     WHERE ranked.place <= :most - coalesce(held.count, 0)
+     ORDER BY queued, round, turn, since LIMIT :limit
+), locked AS (
+    SELECT run.project_id, run.id FROM chosen
+      JOIN gateway.runs run ON run.project_id = chosen.project_id AND run.id = chosen.id
+     WHERE run.state = 'QUEUED' OR run.state IN ({_ACTIVE}) AND run.lease_until < now()
+       FOR UPDATE OF run SKIP LOCKED
+), taken AS (
+    UPDATE gateway.runs run
+       SET state = CASE run.state WHEN 'QUEUED' THEN 'RUNNING' ELSE run.state END,
+           lost_holders = run.lost_holders + CASE run.state WHEN 'QUEUED' THEN 0 ELSE 1 END,
+           owner = :owner, owner_address = :address, attempt = run.attempt + 1,
+           lease_until = now() + make_interval(secs => :lease_s),
+           start_time = coalesce(run.start_time, now()),
+           deadline_time = coalesce(run.deadline_time, now() + make_interval(secs => :run_s))
+      FROM locked
+     WHERE run.project_id = locked.project_id AND run.id = locked.id
+    RETURNING run.project_id, run.id
+)
+SELECT seen.projects, seen.last_project, chosen.project_id, chosen.id, chosen.round,
+       coalesce(chosen.queued, false) AS queued, taken.id IS NOT NULL AS taken
+  FROM (SELECT count(*) AS projects,
+               (SELECT project_id FROM in_turn ORDER BY turn DESC LIMIT 1) AS last_project
+          FROM in_turn) seen
+  LEFT JOIN chosen ON true
+  LEFT JOIN taken ON taken.project_id = chosen.project_id AND taken.id = chosen.id
+ ORDER BY chosen.queued, chosen.round, chosen.turn, chosen.since
+""")
+
+# The first run of each project, then the second, and so on, like other runs. A project whose
+# memory agents have used their tokens of the hour waits, and all wait when those of the server
+# are used. Their runs wait for every other run of their conversation.
+CLAIM_MEMORY_RUNS = text(f"""
+WITH RECURSIVE {
+    projects_in_turn("gateway.runs", "state = 'QUEUED' AND kind = 'SLEEPTIME' AND run_at <= now()")
+},
+limits AS (
+    SELECT CAST(:project_tokens AS bigint) AS of_project,
+           CAST(:server_tokens AS bigint) AS of_server
+), held AS (
+    SELECT * FROM unnest(CAST(:held_projects AS text[]), CAST(:held_counts AS bigint[]))
+                  AS held (project_id, count)
+), spent AS (
+    SELECT project_id, sum(total_tokens) AS tokens FROM gateway.runs
+     WHERE kind = 'SLEEPTIME' AND finish_time > now() - interval '1 hour'
+       AND EXISTS (SELECT FROM in_turn)
+       AND (SELECT greatest(of_project, of_server) FROM limits) > 0
+     GROUP BY project_id
+), allowed AS (
+    SELECT in_turn.* FROM in_turn CROSS JOIN limits LEFT JOIN spent USING (project_id)
+     WHERE (of_project = 0 OR coalesce(spent.tokens, 0) < of_project)
+       AND (of_server = 0 OR coalesce((SELECT sum(tokens) FROM spent), 0) < of_server)
+), ranked AS (
+    SELECT allowed.project_id, allowed.turn, ready.id,
+           row_number() OVER (PARTITION BY allowed.project_id ORDER BY ready.run_at, ready.id)
+               AS round
+      FROM allowed CROSS JOIN LATERAL (
+           SELECT run.id, run.run_at FROM gateway.runs run
+            WHERE run.project_id = allowed.project_id
+              AND run.state = 'QUEUED' AND run.kind = 'SLEEPTIME' AND run.run_at <= now()
+              AND NOT EXISTS (
+                  SELECT FROM gateway.runs other
+                   WHERE other.project_id = run.project_id
+                     AND other.conversation_id = run.conversation_id
+                     AND (other.state IN ({_ACTIVE})
+                          OR other.state = 'QUEUED' AND other.run_at <= now()
+                             AND (other.kind <> 'SLEEPTIME' OR other.id < run.id)))
+              AND NOT EXISTS (
+                  SELECT FROM gateway.approvals approval
+                   WHERE approval.project_id = run.project_id
+                     AND approval.conversation_id = run.conversation_id AND {_PENDING})
+            ORDER BY run.run_at LIMIT :limit) ready
+), chosen AS (
+    SELECT ranked.* FROM ranked LEFT JOIN held USING (project_id)
+     WHERE ranked.round <= :most - coalesce(held.count, 0)
+     ORDER BY round, turn LIMIT :limit
+), locked AS (
+    SELECT run.project_id, run.id FROM chosen
+      JOIN gateway.runs run ON run.project_id = chosen.project_id AND run.id = chosen.id
+     WHERE run.state = 'QUEUED' FOR UPDATE OF run SKIP LOCKED
 )
 UPDATE gateway.runs run
-   SET state = CASE run.state WHEN 'QUEUED' THEN 'RUNNING' ELSE run.state END,
-       owner = :owner, attempt = run.attempt + 1,
+   SET state = 'RUNNING', owner = :owner, owner_address = :address, attempt = run.attempt + 1,
        lease_until = now() + make_interval(secs => :lease_s),
        start_time = coalesce(run.start_time, now()),
        deadline_time = coalesce(run.deadline_time, now() + make_interval(secs => :run_s))
-  FROM chosen
- WHERE run.project_id = chosen.project_id AND run.id = chosen.id
+  FROM locked
+ WHERE run.project_id = locked.project_id AND run.id = locked.id
 RETURNING run.project_id, run.id
 """)
 
+# The key of the table leads with the project, so each run is one look into its index.
+MARKS = text("""
+SELECT run.project_id, run.id, run.state, run.last_sequence, run.owner_address
+  FROM unnest(CAST(:project_ids AS text[]), CAST(:run_ids AS text[])) AS wanted(project_id, id)
+  JOIN gateway.runs run ON run.project_id = wanted.project_id AND run.id = wanted.id
+""")
+
+# Whoever takes such a run counts a lost holder; this one is none.
 RELEASE = text(f"""
-UPDATE gateway.runs SET lease_until = now() - interval '1 second'
+UPDATE gateway.runs
+   SET lease_until = now() - interval '1 second', lost_holders = lost_holders - 1
  WHERE owner = :owner AND state IN ({_ACTIVE})
 RETURNING id
 """)

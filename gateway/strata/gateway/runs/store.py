@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -36,13 +37,15 @@ from strata.gateway.runs.domain import (
     RunFailure,
     RunFilter,
     RunKind,
+    RunMark,
     StopReason,
     StoredEvent,
     Usage,
     UsageSum,
 )
+from strata.gateway.runs.memory_store import PostgresMemoryRuns, note_end, note_turn
 from strata.gateway.runs.states import RunState
-from strata.shared.db import Database
+from strata.shared.db import PAGE_BYTES, Database
 from strata.shared.errors import (
     AbortedError,
     AlreadyExistsError,
@@ -53,6 +56,10 @@ from strata.shared.errors import (
 )
 
 _ACCEPT_ATTEMPTS = 10
+# Projects with queued runs that one statement looks at, and such statements of one claim.
+_CLAIM_PROJECTS = 64
+_CLAIM_LOOKS = 8
+_ANY_NUMBER = 2**31 - 1
 _QUOTA_RETRY_S = 1.0
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -66,15 +73,17 @@ class LeaseTerms:
         lease_s: How long a run stays held without a heartbeat.
         run_s: How long a run may take from its first dispatch.
         open_limit: Open (queued or active) runs that a project may have.
+        address: Where other gateways reach this one; empty if they do not.
     """
 
     owner: str
     lease_s: float = 10.0
     run_s: float = 840.0
     open_limit: int = 500
+    address: str = ""
 
 
-class PostgresRunStore(PostgresChains):
+class PostgresRunStore(PostgresChains, PostgresMemoryRuns):
     """Runs of all projects.
 
     Args:
@@ -84,12 +93,48 @@ class PostgresRunStore(PostgresChains):
     """
 
     def __init__(self, database: Database, worker: Database, terms: LeaseTerms) -> None:
-        super().__init__(database)
+        PostgresChains.__init__(self, database)
+        holder = {
+            "owner": terms.owner,
+            "address": terms.address,
+            "lease_s": terms.lease_s,
+            "run_s": terms.run_s,
+        }
+        PostgresMemoryRuns.__init__(self, database, worker, holder)
         self._worker = worker
         self._terms = terms
+        # The project after which the next one has its turn.
+        self._after = ""
 
-    async def accept(self, new: NewRun) -> Accepted:
+    async def accept(self, new: NewRun, *, may_start: bool = True) -> Accepted:
         """See `RunStore.accept`."""
+        principal = new.principal
+        for _ in range(_ACCEPT_ATTEMPTS):
+            async with self._transaction(principal.project_id) as connection:
+                row = await self._offer(connection, new, may_start=may_start)
+            accepted = self._accepted(new, row)
+            if accepted is not None:
+                return accepted
+            if new.on_approval is OnApproval.ANSWER and row["pending_id"] != new.approval_id:
+                raise not_open(await self.approval(principal.project_id, new.approval_id))
+            # Another run of the conversation, or of the request_id, was committed in the
+            # same moment: now it can be seen.
+        raise UnavailableError("The conversation is too busy to take the message.", retry_after=0.1)
+
+    async def accept_within(
+        self, connection: AsyncConnection, new: NewRun, *, may_start: bool
+    ) -> Accepted | None:
+        """Stores a run within the transaction of the caller, who commits it; see `accept`.
+
+        Returns:
+            None if another run of the conversation was committed in the same moment: try again in
+            another transaction.
+        """
+        return self._accepted(new, await self._offer(connection, new, may_start=may_start))
+
+    async def _offer(
+        self, connection: AsyncConnection, new: NewRun, *, may_start: bool
+    ) -> Mapping[Any, Any]:
         terms = self._terms
         principal = new.principal
         values = {
@@ -110,21 +155,14 @@ class PostgresRunStore(PostgresChains):
             "approval_id": new.approval_id,
             "parent_run_id": new.parent_run_id or None,
             "owner": terms.owner,
+            "address": terms.address,
             "lease_s": terms.lease_s,
             "run_s": terms.run_s,
             "open_limit": terms.open_limit,
+            "may_start": may_start,
+            "run_at": new.run_at,
         }
-        for _ in range(_ACCEPT_ATTEMPTS):
-            async with self._transaction(principal.project_id) as connection:
-                row = (await connection.execute(sql.ACCEPT, values)).mappings().one()
-            accepted = self._accepted(new, row)
-            if accepted is not None:
-                return accepted
-            if new.on_approval is OnApproval.ANSWER and row["pending_id"] != new.approval_id:
-                raise not_open(await self.approval(principal.project_id, new.approval_id))
-            # Another run of the conversation, or of the request_id, was committed in the
-            # same moment: now it can be seen.
-        raise UnavailableError("The conversation is too busy to take the message.", retry_after=0.1)
+        return (await connection.execute(sql.ACCEPT, values)).mappings().one()
 
     def _accepted(self, new: NewRun, row: Mapping[Any, Any]) -> Accepted | None:
         if row["id"] is None:
@@ -161,6 +199,14 @@ class PostgresRunStore(PostgresChains):
         async with self._transaction(project_id, read_only=True) as connection:
             return await _get(connection, project_id, run_id)
 
+    async def find_request(self, project_id: str, request_id: str) -> Run | None:
+        """See `RunStore.find_request`."""
+        values = {"project_id": project_id, "request_id": request_id}
+        async with self._transaction(project_id, read_only=True) as connection:
+            found = await connection.execute(sql.FIND_REQUEST, values)
+            row = found.mappings().one_or_none()
+        return None if row is None else _run(row)
+
     async def list(
         self, project_id: str, which: RunFilter, *, before: str | None, limit: int
     ) -> Sequence[Run]:
@@ -179,7 +225,13 @@ class PostgresRunStore(PostgresChains):
 
     async def events(self, project_id: str, run_id: str, after: int, limit: int = 200) -> EventPage:
         """See `RunStore.events`."""
-        values = {"project_id": project_id, "run_id": run_id, "after": after, "limit": limit}
+        values = {
+            "project_id": project_id,
+            "run_id": run_id,
+            "after": after,
+            "limit": limit,
+            "max_bytes": PAGE_BYTES,
+        }
         async with self._transaction(project_id, read_only=True) as connection:
             rows = (await connection.execute(sql.EVENTS, values)).mappings().all()
         if not rows:
@@ -189,7 +241,14 @@ class PostgresRunStore(PostgresChains):
             for row in rows
             if row["sequence"] is not None
         ]
-        return EventPage(RunState(rows[0]["state"]), rows[0]["last_sequence"], events)
+        return EventPage(_mark(run_id, rows[0]), events)
+
+    async def marks(self, runs: Sequence[tuple[str, str]]) -> Sequence[tuple[str, RunMark]]:
+        """See `RunStore.marks`."""
+        values = {"project_ids": [run[0] for run in runs], "run_ids": [run[1] for run in runs]}
+        async with self._worker.system_transaction(read_only=True) as connection:
+            found = await connection.execute(sql.MARKS, values)
+            return [(row["project_id"], _mark(row["id"], row)) for row in found.mappings()]
 
     async def load(self, project_id: str, run_id: str) -> Dispatch:
         """See `RunStore.load`."""
@@ -200,9 +259,11 @@ class PostgresRunStore(PostgresChains):
             raise LeaseLostError(run_id)
         return _dispatch(row)
 
-    async def append(self, fence: Fence, events: Sequence[StoredEvent]) -> None:
+    async def append(
+        self, fence: Fence, events: Sequence[StoredEvent], *, progressed: bool = False
+    ) -> None:
         """See `RunStore.append`."""
-        values = {**_fence(fence), **_batch(events)}
+        values = {**_fence(fence), **_batch(events), "progressed": progressed}
         async with self._transaction(fence.project_id) as connection:
             held = (await connection.execute(sql.APPEND, values)).scalar_one()
         if not held:
@@ -245,13 +306,20 @@ class PostgresRunStore(PostgresChains):
             "approval_default": ending.asked is not None and ending.asked.default_approve,
             "reopened_id": ending.reopens or None,
             "take_next": take_next,
+            "address": self._terms.address,
             "lease_s": self._terms.lease_s,
             "run_s": self._terms.run_s,
         }
         async with self._transaction(fence.project_id) as connection:
             row = (await connection.execute(sql.FINISH, values)).mappings().one()
-        if not row["held"]:
-            raise LeaseLostError(fence.run_id)
+            if not row["held"]:
+                raise LeaseLostError(fence.run_id)
+            if ending.tended is not None:
+                ended = fence.run_id, row["ended_agent_id"], row["ended_conversation_id"]
+                await note_turn(connection, fence.project_id, ended, ending.tended)
+            if ending.reads_transcript:
+                failed = (failure.reason, failure.message) if failure else ("", "")
+                await note_end(connection, fence.project_id, fence.run_id, ending.state, failed)
         return _dispatch(row) if row["id"] is not None else None
 
     async def cancel(self, project_id: str, run_id: str, finished: bytes) -> Run:
@@ -260,6 +328,12 @@ class PostgresRunStore(PostgresChains):
         async with self._transaction(project_id) as connection:
             await connection.execute(sql.CANCEL, values)
             return await _get(connection, project_id, run_id)
+
+    async def close_approvals(self, project_id: str, agent_id: str) -> None:
+        """See `ApprovalStore.close_approvals`."""
+        values = {"project_id": project_id, "agent_id": agent_id}
+        async with self._transaction(project_id) as connection:
+            await connection.execute(sql.CLOSE_APPROVALS, values)
 
     async def approval(self, project_id: str, approval_id: str) -> Approval:
         """See `RunStore.approval`."""
@@ -319,7 +393,16 @@ class PostgresRunStore(PostgresChains):
         values = {"project_id": project_id, "start": start, "end": end, "agent_id": agent_id}
         async with self._transaction(project_id, read_only=True) as connection:
             row = (await connection.execute(sql.USAGE, values)).mappings().one()
-        return UsageSum(int(row["run_count"]), int(row["step_count"]), _usage(row))
+        return _usage_sum(row)
+
+    async def usage_of_projects(
+        self, project_ids: Sequence[str], start: datetime, end: datetime
+    ) -> Mapping[str, UsageSum]:
+        """See `RunStore.usage_of_projects`."""
+        values = {"project_ids": list(project_ids), "start": start, "end": end}
+        async with self._worker.system_transaction(read_only=True) as connection:
+            found = await connection.execute(sql.USAGE_OF_PROJECTS, values)
+            return {row["project_id"]: _usage_sum(row) for row in found.mappings()}
 
     async def renew(self, run_ids: Sequence[str]) -> Sequence[Held]:
         """See `RunStore.renew`."""
@@ -336,22 +419,41 @@ class PostgresRunStore(PostgresChains):
                 for row in found.mappings()
             ]
 
-    async def claim(self, limit: int) -> Sequence[tuple[str, str]]:
+    async def claim(
+        self, limit: int, *, held: Mapping[str, int] | None = None, most: int | None = None
+    ) -> Sequence[tuple[str, str]]:
         """See `RunStore.claim`."""
         terms = self._terms
-        values = {
-            "owner": terms.owner,
-            "lease_s": terms.lease_s,
-            "run_s": terms.run_s,
-            "limit": limit,
-        }
-        try:
-            async with self._worker.system_transaction() as connection:
-                found = await connection.execute(sql.CLAIM, values)
-                return [(row["project_id"], row["id"]) for row in found.mappings()]
-        except IntegrityError:
-            # A conversation was taken by a new run in the same moment; the next poll sees it.
-            return []
+        counts = Counter(held or {})
+        claimed: list[tuple[str, str]] = []
+        # Runs of many projects can all wait for something: then the next look goes on from there.
+        for _ in range(_CLAIM_LOOKS):
+            before = self._after
+            values = {
+                "owner": terms.owner,
+                "address": terms.address,
+                "lease_s": terms.lease_s,
+                "run_s": terms.run_s,
+                "limit": limit - len(claimed),
+                "held_projects": list(counts),
+                "held_counts": list(counts.values()),
+                "most": _ANY_NUMBER if most is None else most,
+                "after": before,
+                "projects": _CLAIM_PROJECTS,
+            }
+            try:
+                async with self._worker.system_transaction() as connection:
+                    rows = (await connection.execute(sql.CLAIM, values)).mappings().all()
+            except IntegrityError:
+                # A conversation was taken by a new run in the same moment; the next poll sees it.
+                return claimed
+            taken = [(row["project_id"], row["id"]) for row in rows if row["taken"]]
+            claimed += taken
+            counts.update(project_id for project_id, _ in taken)
+            self._after = _next_turn(rows, before, limit=values["limit"])
+            if len(claimed) >= limit or not (self._after or before):
+                break
+        return claimed
 
     async def release(self) -> int:
         """See `RunStore.release`."""
@@ -369,6 +471,25 @@ class PostgresRunStore(PostgresChains):
         self, project_id: str, *, read_only: bool = False
     ) -> AbstractAsyncContextManager[AsyncConnection]:
         return self._database.transaction(project_id=project_id, read_only=read_only)
+
+
+def _next_turn(rows: Sequence[Mapping[Any, Any]], before: str, *, limit: object) -> str:
+    """Returns the project after which the next claim begins; empty for the first one."""
+    chosen = [row for row in rows if row["id"] is not None]
+    if len(chosen) == limit:
+        queued = [row for row in chosen if row["queued"]]
+        if not queued:
+            return before
+        if queued[-1]["round"] == 1:
+            return str(queued[-1]["project_id"])
+    # Each of these projects that has a run which may start had its turn.
+    seen = rows[0]
+    return str(seen["last_project"]) if seen["projects"] == _CLAIM_PROJECTS else ""
+
+
+def _mark(run_id: str, row: Mapping[Any, Any]) -> RunMark:
+    state = RunState(row["state"])
+    return RunMark(run_id, state, row["last_sequence"], row["owner_address"])
 
 
 async def _get(connection: AsyncConnection, project_id: str, run_id: str) -> Run:
@@ -419,6 +540,7 @@ def _run(row: Mapping[Any, Any]) -> Run:
         finish_time=row["finish_time"],
         taint=tuple(row["taint"]),
         parent_run_id=row["parent_run_id"] or "",
+        run_at=row["run_at"],
     )
 
 
@@ -434,6 +556,10 @@ def _approval(row: Mapping[Any, Any]) -> Approval:
         decided=row["decided"],
         answer_run_id=row["answer_run_id"] or "",
     )
+
+
+def _usage_sum(row: Mapping[Any, Any]) -> UsageSum:
+    return UsageSum(int(row["run_count"]), int(row["step_count"]), _usage(row))
 
 
 def _usage(row: Mapping[Any, Any]) -> Usage:
@@ -460,5 +586,7 @@ def _dispatch(row: Mapping[Any, Any]) -> Dispatch:
         principal=_principal(row),
         payload=bytes(row["payload"]),
         max_steps=row["max_steps"],
-        deadline_time=row["deadline_time"],
+        remaining_s=float(row["remaining_s"]),
+        age_s=float(row["age_s"]),
+        lost_holders=row["lost_holders"],
     )

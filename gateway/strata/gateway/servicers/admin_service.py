@@ -9,22 +9,29 @@ from typing import Any
 from strata.api.gateway.v1 import admin_service_pb2 as pb
 from strata.api.gateway.v1 import admin_service_pb2_grpc as pb_grpc
 from strata.gateway.auth import convert
-from strata.gateway.auth.domain import AdminStore
-from strata.gateway.runs.domain import RunStore
+from strata.gateway.auth.domain import AdminStore, Authority, check_granted
+from strata.gateway.runs.domain import RunStore, Usage, UsageSum
+from strata.gateway.schedules.domain import ScheduleStore
 from strata.shared.clock import Clock
-from strata.shared.context import require_caller
+from strata.shared.context import require_caller, require_scope
 from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.ids import check_id
+from strata.shared.scopes import OrganizationScope
+
+KEY_REVOKED = "KEY_REVOKED"
+"""Why a schedule is paused whose key was revoked."""
 
 _USAGE_RANGE = timedelta(days=30)
+_NO_USAGE = UsageSum(0, 0, Usage())
 
 
 class AdminServicer(pb_grpc.AdminServiceServicer):
-    """Projects, keys and use of the caller's organisation.
+    """Organisations, projects, keys and usage, as far as the caller's key reaches.
 
     Args:
         store: Projects and keys.
-        runs: For the use.
+        runs: For the usage.
+        schedules: Of which some act with a key that is revoked.
         clock: The time.
         version: Release of the server.
         on_revoked: Told the id of a key that was revoked here.
@@ -34,6 +41,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self,
         store: AdminStore,
         runs: RunStore,
+        schedules: ScheduleStore,
         clock: Clock,
         *,
         version: str,
@@ -41,15 +49,73 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     ) -> None:
         self._store = store
         self._runs = runs
+        self._schedules = schedules
         self._clock = clock
         self._version = version
         self._on_revoked = on_revoked
+
+    async def CreateOrganization(
+        self, request: pb.CreateOrganizationRequest, context: Any
+    ) -> pb.CreateOrganizationResponse:
+        """Creates an organisation."""
+        organization = await self._store.create_organization(*convert.new_name(request))
+        return pb.CreateOrganizationResponse(organization=convert.organization_to_pb(organization))
+
+    async def ListOrganizations(
+        self, request: pb.ListOrganizationsRequest, context: Any
+    ) -> pb.ListOrganizationsResponse:
+        """Lists organisations by id."""
+        limit, after = _page("organizations", request)
+        found = await self._store.list_organizations(after=after, limit=limit + 1)
+        page = Page.cut(found, limit, "organizations", lambda organization: (organization.id,))
+        return pb.ListOrganizationsResponse(
+            organizations=map(convert.organization_to_pb, page.rows),
+            next_page_token=page.next_page_token,
+        )
+
+    async def CreateOrganizationKey(
+        self, request: pb.CreateOrganizationKeyRequest, context: Any
+    ) -> pb.CreateOrganizationKeyResponse:
+        """Makes an organisation key and returns its secret, this once."""
+        new = convert.new_organization_key(request, self._clock.now())
+        organization_id = _organization(request.organization_id)
+        check_granted(require_caller(), new.scopes)
+        key, secret = await self._store.create_organization_key(organization_id, new)
+        return pb.CreateOrganizationKeyResponse(
+            organization_key=convert.key_to_pb(key), secret=secret
+        )
+
+    async def ListOrganizationKeys(
+        self, request: pb.ListOrganizationKeysRequest, context: Any
+    ) -> pb.ListOrganizationKeysResponse:
+        """Lists the organisation keys of an organisation by id."""
+        organization_id = _organization(request.organization_id)
+        scope = f"organization_keys|{organization_id}"
+        limit, after = _page(scope, request)
+        found = await self._store.list_organization_keys(
+            organization_id, after=after, limit=limit + 1
+        )
+        page = Page.cut(found, limit, scope, lambda key: (key.id,))
+        return pb.ListOrganizationKeysResponse(
+            organization_keys=map(convert.key_to_pb, page.rows),
+            next_page_token=page.next_page_token,
+        )
+
+    async def RevokeOrganizationKey(
+        self, request: pb.RevokeOrganizationKeyRequest, context: Any
+    ) -> pb.RevokeOrganizationKeyResponse:
+        """Revokes an organisation key: here at once, elsewhere when it is looked up again."""
+        key_id = check_id(request.api_key_id, "key", field="api_key_id")
+        organization_id = _organization(request.organization_id)
+        key = await self._store.revoke_organization_key(organization_id, key_id)
+        self._on_revoked(key_id)
+        return pb.RevokeOrganizationKeyResponse(organization_key=convert.key_to_pb(key))
 
     async def CreateProject(
         self, request: pb.CreateProjectRequest, context: Any
     ) -> pb.CreateProjectResponse:
         """Creates a project."""
-        name, request_id = convert.new_project(request)
+        name, request_id = convert.new_name(request)
         organization = require_caller().organization_id
         project = await self._store.create_project(organization, name, request_id)
         return pb.CreateProjectResponse(project=convert.project_to_pb(project))
@@ -58,12 +124,9 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self, request: pb.ListProjectsRequest, context: Any
     ) -> pb.ListProjectsResponse:
         """Lists projects by id."""
-        limit = page_limit(request.page_size, maximum=500)
-        key = decode_page_token("projects", request.page_token, (str,))
+        limit, after = _page("projects", request)
         found = await self._store.list_projects(
-            require_caller().organization_id,
-            after=str(key[0]) if key else None,
-            limit=limit + 1,
+            require_caller().organization_id, after=after, limit=limit + 1
         )
         page = Page.cut(found, limit, "projects", lambda project: (project.id,))
         return pb.ListProjectsResponse(
@@ -73,16 +136,14 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def CreateApiKey(
         self, request: pb.CreateApiKeyRequest, context: Any
     ) -> pb.CreateApiKeyResponse:
-        """Makes a key and tells its secret, this once."""
+        """Makes a project key and returns its secret, this once."""
         caller = require_caller()
+        project_id = convert.project_of(request.project_id, caller.project_id)
         new = convert.new_key(request, self._clock.now())
-        key, secret = await self._store.create_key(
-            caller.organization_id,
-            new.project_id or caller.project_id,
-            new.name,
-            new.scopes,
-            new.expire_time,
-        )
+        authority = Authority.of(caller)
+        if authority.project_id:
+            check_granted(caller, new.scopes)
+        key, secret = await self._store.create_key(authority, project_id, new)
         return pb.CreateApiKeyResponse(api_key=convert.key_to_pb(key), secret=secret)
 
     async def ListApiKeys(
@@ -90,19 +151,13 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     ) -> pb.ListApiKeysResponse:
         """Lists the keys of a project by id."""
         caller = require_caller()
-        if request.project_id:
-            check_id(request.project_id, "project", field="project_id")
-        project_id = request.project_id or caller.project_id
-        limit = page_limit(request.page_size, maximum=500)
+        project_id = convert.project_of(request.project_id, caller.project_id)
         scope = f"api_keys|{project_id}"
-        key = decode_page_token(scope, request.page_token, (str,))
+        limit, after = _page(scope, request)
         found = await self._store.list_keys(
-            caller.organization_id,
-            project_id,
-            after=str(key[0]) if key else None,
-            limit=limit + 1,
+            Authority.of(caller), project_id, after=after, limit=limit + 1
         )
-        page = Page.cut(found, limit, scope, lambda each: (each.id,))
+        page = Page.cut(found, limit, scope, lambda key: (key.id,))
         return pb.ListApiKeysResponse(
             api_keys=map(convert.key_to_pb, page.rows), next_page_token=page.next_page_token
         )
@@ -112,26 +167,81 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     ) -> pb.RevokeApiKeyResponse:
         """Revokes a key: here at once, on other replicas when they look it up again."""
         key_id = check_id(request.api_key_id, "key", field="api_key_id")
-        key = await self._store.revoke_key(require_caller().organization_id, key_id)
+        key = await self._store.revoke_key(Authority.of(require_caller()), key_id)
         self._on_revoked(key_id)
-        return pb.RevokeApiKeyResponse(api_key=convert.key_to_pb(key))
+        if request.pause_schedules:
+            count = await self._schedules.pause_of_principal(key.project_id, key_id, KEY_REVOKED)
+        else:
+            count = await self._schedules.count_of_principal(key.project_id, key_id)
+        return pb.RevokeApiKeyResponse(api_key=convert.key_to_pb(key), schedule_count=count)
 
     async def WhoAmI(self, request: pb.WhoAmIRequest, context: Any) -> pb.WhoAmIResponse:
-        """Tells who the caller is."""
+        """Returns who the caller is."""
         caller = require_caller()
-        project, key = await self._store.describe(
-            caller.organization_id, caller.project_id, caller.principal
-        )
+        project, key = await self._store.describe(Authority.of(caller), caller.principal)
         return pb.WhoAmIResponse(
             organization_id=caller.organization_id,
-            project=convert.project_to_pb(project),
+            project=convert.project_to_pb(project) if project is not None else None,
             api_key=convert.key_to_pb(key),
             server_version=self._version,
         )
 
     async def GetUsage(self, request: pb.GetUsageRequest, context: Any) -> pb.GetUsageResponse:
-        """Sums the runs of a range of time."""
+        """Sums the runs of a project in a range of time."""
+        caller = require_caller()
+        project_id = convert.project_of(request.project_id, caller.project_id)
+        if request.agent_id:
+            check_id(request.agent_id, "agent", field="agent_id")
         now = self._clock.now()
         start, end = convert.usage_range(request, now - _USAGE_RANGE, now)
-        total = await self._runs.usage(require_caller().project_id, start, end, request.agent_id)
+        if project_id != caller.project_id:
+            await self._store.get_project(Authority.of(caller), project_id)
+        total = await self._runs.usage(project_id, start, end, request.agent_id)
         return convert.usage_sum_to_pb(total)
+
+    async def ListProjectUsage(
+        self, request: pb.ListProjectUsageRequest, context: Any
+    ) -> pb.ListProjectUsageResponse:
+        """Lists the usage of the organisation's projects, by id of the project."""
+        now = self._clock.now()
+        start, end = convert.usage_range(request, now - _USAGE_RANGE, now)
+        limit, after = _page("project_usage", request)
+        found = await self._store.list_projects(
+            require_caller().organization_id, after=after, limit=limit + 1
+        )
+        page = Page.cut(found, limit, "project_usage", lambda project: (project.id,))
+        ids = [project.id for project in page.rows]
+        sums = await self._runs.usage_of_projects(ids, start, end)
+        return pb.ListProjectUsageResponse(
+            projects=[
+                pb.ProjectUsage(
+                    project=convert.project_to_pb(project),
+                    usage=convert.usage_sum_to_pb(sums.get(project.id, _NO_USAGE)),
+                )
+                for project in page.rows
+            ],
+            next_page_token=page.next_page_token,
+        )
+
+
+def _organization(organization_id: str) -> str:
+    """Returns the organisation that a request names, or that of the caller's key.
+
+    Raises:
+        InvalidArgumentError: A malformed id.
+        PermissionDeniedError: It is another than the caller's, and the key lacks the scope of the
+            installation (``SCOPE_MISSING``).
+    """
+    own = require_caller().organization_id
+    if not organization_id or organization_id == own:
+        return own
+    check_id(organization_id, "organization", field="organization_id")
+    require_scope(OrganizationScope.INSTALLATION)
+    return organization_id
+
+
+def _page(scope: str, request: Any) -> tuple[int, str | None]:
+    """Returns how many rows a page has, and the id after which it begins."""
+    limit = page_limit(request.page_size, maximum=500)
+    key = decode_page_token(scope, request.page_token, (str,))
+    return limit, str(key[0]) if key else None

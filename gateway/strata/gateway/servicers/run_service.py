@@ -5,24 +5,45 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
+from strata.api.common.v1 import run_event_pb2
 from strata.api.gateway.v1 import run_service_pb2 as pb
 from strata.api.gateway.v1 import run_service_pb2_grpc as pb_grpc
+from strata.gateway.groups.managers import check_group
 from strata.gateway.runs import convert
 from strata.gateway.runs import convert_approvals as approving
 from strata.gateway.runs.approvals import outdated
 from strata.gateway.runs.chains import check_chain, check_waits
-from strata.gateway.runs.clients import AgentDirectory, GrpcToolVersions
+from strata.gateway.runs.clients import AgentDirectory, GroupDirectory, GrpcToolVersions
+from strata.gateway.runs.convert_explanation import explanation_to_pb, step_to_pb
 from strata.gateway.runs.dispatcher import Dispatcher
-from strata.gateway.runs.domain import Accepted, NewRun, Run, RunKind, RunStore, StopReason, Usage
+from strata.gateway.runs.domain import (
+    Accepted,
+    NewRun,
+    Run,
+    RunFilter,
+    RunKind,
+    RunStore,
+    StopReason,
+    Usage,
+    is_group,
+)
+from strata.gateway.runs.explaining import Explanation
 from strata.gateway.runs.follow import RunFollower
+from strata.gateway.runs.prices import ModelPrice
 from strata.gateway.runs.states import RunState
 from strata.shared.context import current_project, require_caller
 from strata.shared.db import Page, decode_page_token, page_limit
-from strata.shared.errors import FieldViolation, InvalidArgumentError
-from strata.shared.ids import check_id
+from strata.shared.errors import FieldViolation, InvalidArgumentError, StrataError
+from strata.shared.ids import check_id, default_conversation_id
+from strata.shared.logs import get_logger
 
 RUN_ID_HEADER = "x-run-id"
 """Initial metadata of SendMessage: the run can be named before its first event."""
+_CANCEL_BATCH = 100
+
+_log = get_logger(__name__)
 
 
 class RunServicer(pb_grpc.RunServiceServicer):
@@ -33,8 +54,10 @@ class RunServicer(pb_grpc.RunServiceServicer):
         dispatcher: Carries them out.
         follower: Streams their events.
         agents: Knows which agents there are.
+        groups: Knows the groups.
         tools: Knows which versions of tools there are.
         chain_limit: How many runs one after the other agents may start from one message.
+        prices: What tokens cost, by handle of the model.
     """
 
     def __init__(
@@ -43,16 +66,20 @@ class RunServicer(pb_grpc.RunServiceServicer):
         dispatcher: Dispatcher,
         follower: RunFollower,
         agents: AgentDirectory,
+        groups: GroupDirectory,
         tools: GrpcToolVersions,
         *,
         chain_limit: int,
+        prices: Mapping[str, ModelPrice],
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher
         self._follower = follower
         self._agents = agents
+        self._groups = groups
         self._tools = tools
         self._chain_limit = chain_limit
+        self._prices = prices
 
     async def SendMessage(
         self, request: pb.SendMessageRequest, context: Any
@@ -139,9 +166,116 @@ class RunServicer(pb_grpc.RunServiceServicer):
     async def CancelRun(self, request: pb.CancelRunRequest, context: Any) -> pb.CancelRunResponse:
         """Stops a run; success if it is over already."""
         run_id = check_id(request.run_id, "run", field="run_id")
-        return pb.CancelRunResponse(run=convert.run_to_pb(await self._cancel(run_id)))
+        return pb.CancelRunResponse(run=convert.run_to_pb(await self.cancel_run(run_id)))
 
-    async def _cancel(self, run_id: str) -> Run:
+    async def StartMemoryRun(
+        self, request: pb.StartMemoryRunRequest, context: Any
+    ) -> pb.StartMemoryRunResponse:
+        """Queues a run of a memory agent now."""
+        agent_id, conversation_id = check_id(request.agent_id, "agent", field="agent_id"), ""
+        if request.conversation_id:
+            conversation_id = check_id(
+                request.conversation_id, "conversation", field="conversation_id"
+            )
+        conversation_id = conversation_id or default_conversation_id(agent_id)
+        project_id = current_project()
+        await self._agents.check(project_id, agent_id, conversation_id)
+        mark = await self._store.start_memory_run(project_id, agent_id, conversation_id)
+        if mark is None or not mark.run_open:
+            return pb.StartMemoryRunResponse()
+        self._dispatcher.look()
+        run = await self._store.get(project_id, mark.run_id)
+        return pb.StartMemoryRunResponse(run=convert.run_to_pb(run))
+
+    async def GetMemoryStatus(
+        self, request: pb.GetMemoryStatusRequest, context: Any
+    ) -> pb.GetMemoryStatusResponse:
+        """Says how far a memory agent has read."""
+        agent_id = check_id(request.agent_id, "agent", field="agent_id")
+        marks = await self._store.memory_marks(current_project(), agent_id)
+        return pb.GetMemoryStatusResponse(conversations=map(convert.mark_to_pb, marks))
+
+    async def ExplainRun(
+        self, request: pb.ExplainRunRequest, context: Any
+    ) -> pb.ExplainRunResponse:
+        """Says where the time, the tokens and the money of a run went."""
+        run, explanation = await self._explain(request.run_id)
+        return explanation_to_pb(run, explanation, self._prices)
+
+    async def ListSteps(self, request: pb.ListStepsRequest, context: Any) -> pb.ListStepsResponse:
+        """Lists the steps of a run."""
+        scope, limit = f"steps|{request.run_id}", page_limit(request.page_size, maximum=200)
+        check_id(request.run_id, "run", field="run_id")
+        key = decode_page_token(scope, request.page_token, (int,))
+        after = int(str(key[0])) if key else 0
+        run, explanation = await self._explain(request.run_id)
+        steps = [step for step in explanation.steps if step.number > after]
+        page = Page.cut(steps[: limit + 1], limit, scope, lambda step: (step.number,))
+        return pb.ListStepsResponse(
+            steps=(step_to_pb(run, step, self._prices) for step in page.rows),
+            next_page_token=page.next_page_token,
+        )
+
+    async def _explain(self, run_id: str) -> tuple[Run, Explanation]:
+        """Reads the log of a run, a page at a time, as far as it was stored when this begins."""
+        project_id = current_project()
+        run = await self._store.get(project_id, check_id(run_id, "run", field="run_id"))
+        explanation, after = Explanation(run), 0
+        while after < run.last_sequence:
+            page = await self._store.events(project_id, run.id, after)
+            if not page.events:
+                break
+            for stored in page.events:
+                explanation.note(run_event_pb2.RunEvent.FromString(stored.payload))
+            after = page.events[-1].sequence
+        return run, explanation
+
+    async def cancel_runs_of_deleted_group(self, request: bytes) -> None:
+        """Cancels the open runs of a deleted group. Never raises.
+
+        Args:
+            request: The DeleteGroupRequest.
+        """
+        await self._cancel_runs_of(group_pb.DeleteGroupRequest.FromString(request).group_id)
+
+    async def cancel_runs_of_deleted(self, request: bytes) -> None:
+        """Cancels the open runs of a deleted agent and closes its requests for approval.
+
+        Never raises.
+
+        Args:
+            request: The DeleteAgentRequest.
+        """
+        await self._cancel_runs_of(agent_pb.DeleteAgentRequest.FromString(request).agent_id)
+
+    async def _cancel_runs_of(self, agent_id: str) -> None:
+        which = RunFilter(agent_id, states=frozenset({RunState.QUEUED, RunState.RUNNING}))
+        try:
+            before: str | None = None
+            while runs := await self._store.list(
+                current_project(), which, before=before, limit=_CANCEL_BATCH
+            ):
+                # The newest first: no waiting run starts because the one before it ended.
+                for run in runs:
+                    await self.cancel_run(run.id)
+                before = runs[-1].id
+            await self._store.close_approvals(current_project(), agent_id)
+            for run_id in await self._store.forget_memory_agent(current_project(), agent_id):
+                await self.cancel_run(run_id)
+        except StrataError as error:
+            # They end by themselves, as the agent is gone.
+            _log.warning(
+                "runs of a deleted agent or group not cancelled",
+                agent_id=agent_id,
+                error=repr(error),
+            )
+
+    async def cancel_run(self, run_id: str) -> Run:
+        """Stops a run and those that it waits for; success if it is over already.
+
+        Raises:
+            NotFoundError: ``RUN_NOT_FOUND``.
+        """
         project_id = current_project()
         finished = convert.finished_event(run_id, StopReason.CANCELLED, Usage())
         run = await self._store.cancel(project_id, run_id, finished)
@@ -154,16 +288,17 @@ class RunServicer(pb_grpc.RunServiceServicer):
 
     async def _cancel_awaited(self, run_id: str) -> None:
         for awaited in await self._store.awaited(current_project(), run_id):
-            await self._cancel(awaited)
+            await self.cancel_run(awaited)
 
     async def _accept(
         self, request: pb.SendMessageRequest | pb.StartRunRequest, kind: RunKind
     ) -> Accepted:
         caller = require_caller()
+        new_run = convert.new_group_run if request.group_id else convert.new_run
         if caller.run_id is None:
-            return await self._start(convert.new_run(request, caller, kind))
+            return await self._start(new_run(request, caller, kind))
         chain = await self._store.chain(caller.project_id, caller.run_id, self._chain_limit)
-        new = convert.new_run(request, caller, kind, chain)
+        new = new_run(request, caller, kind, chain)
         check_chain(chain, limit=self._chain_limit)
         if kind is RunKind.FOREGROUND:
             waits = await self._store.waits(caller.project_id, new.conversation_id)
@@ -188,13 +323,27 @@ class RunServicer(pb_grpc.RunServiceServicer):
                 raise outdated(approval_id, call_id, name)
 
     async def _start(self, new: NewRun) -> Accepted:
+        if is_group(new.agent_id):
+            group = await self._groups.get(new.agent_id)
+            check_group(group)
+            return await self._dispatch(convert.with_group(new, group))
+        return await self.start_run(new)
+
+    async def start_run(self, new: NewRun) -> Accepted:
+        """Accepts a run of an agent.
+
+        Raises:
+            NotFoundError: ``AGENT_NOT_FOUND`` or ``CONVERSATION_NOT_FOUND``.
+            StrataError: As `RunStore.accept`.
+        """
         await self._agents.check(new.principal.project_id, new.agent_id, new.conversation_id)
-        accepted = await self._store.accept(new)
+        return await self._dispatch(new)
+
+    async def _dispatch(self, new: NewRun) -> Accepted:
+        accepted = await self._dispatcher.accept(new)
         if accepted.interrupted_run_id is not None:
             self._dispatcher.cancel(accepted.interrupted_run_id)
             await self._cancel_awaited(accepted.interrupted_run_id)
-        if accepted.dispatch is not None:
-            self._dispatcher.start(accepted.dispatch)
         return accepted
 
 

@@ -8,21 +8,18 @@ from typing import TypeAlias
 
 from strata.agent_loop.compaction.compactor import Compactor
 from strata.agent_loop.compaction.summarizing import Summarizer
-from strata.agent_loop.domain.agents import Agent, CompactionSettings
-from strata.agent_loop.domain.messages import Message, Window
-from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.domain.agents import CompactionSettings
+from strata.agent_loop.domain.messages import Message
+from strata.agent_loop.inspection import NextRequest
 from strata.agent_loop.loop.gauge import Gauge
-from strata.agent_loop.loop.packaging import return_limit
-from strata.agent_loop.loop.ports import BoundModel, Models, Recall
-from strata.agent_loop.loop.requests import View
+from strata.agent_loop.loop.ports import Models, Recall
+from strata.agent_loop.loop.requests import view_of
 from strata.agent_loop.models.tokens import TokenEstimator, tools_bytes
 from strata.shared.clock import Clock
 from strata.shared.errors import FailedPreconditionError, Reason
 
-Inspect: TypeAlias = Callable[
-    [str, str], Awaitable[tuple[Agent, Window, ToolSet, BoundModel | None]]
-]
-"""Returns what fills a conversation's window: see `AgentLifecycle.inspect`."""
+Inspect: TypeAlias = Callable[[str, str], Awaitable[NextRequest]]
+"""Returns what the next model call would be given: see `AgentLifecycle.inspect`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +80,8 @@ class CompactionByHand:
             FailedPreconditionError: MODEL_NOT_CONFIGURED.
             AbortedError: REVISION_MISMATCH; the conversation went on meanwhile, repeatedly.
         """
-        agent, window, toolset, bound = await self._inspect(agent_id, conversation_id)
+        found = await self._inspect(agent_id, conversation_id)
+        agent, window, toolset, bound = found.agent, found.window, found.tools, found.bound
         if settings is not None:
             agent = replace(agent, compaction=settings.over(agent.compaction))
         if bound is None:
@@ -91,9 +89,9 @@ class CompactionByHand:
                 "There is no model that could write the summary.",
                 reason=Reason.MODEL_NOT_CONFIGURED,
             )
-        view = View(return_limit(bound.settings.context_window), agent.timezone)
+        view = view_of(bound.settings, agent)
         gauge = Gauge(self._tokens, bound.settings, agent.id)
-        gauge.read(window.messages, toolset, view)
+        gauge.read(found.counted, toolset, view)
         fixed = view.size(window.messages[:1]) + tools_bytes(toolset.schemas)
         held = view.size(window.messages[1:])
         before = gauge.estimate(fixed + held)

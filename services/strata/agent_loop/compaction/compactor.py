@@ -7,7 +7,8 @@ window or the new one, and a later dispatch that finds the new one has nothing l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
 from strata.agent_loop.compaction.planning import Plan, plan
@@ -24,13 +25,17 @@ from strata.agent_loop.domain.messages import (
 )
 from strata.agent_loop.domain.taint import Taint, taint_of_messages
 from strata.agent_loop.loop.packaging import pack_summary
+from strata.agent_loop.loop.patience import until_available
 from strata.agent_loop.loop.ports import Compacted, Recall, WindowSwap
 from strata.agent_loop.loop.requests import View
-from strata.agent_loop.models.domain import Usage
 from strata.shared.clock import Clock
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
+
+MIN_SUMMARISED_ROOM = 3_000
+"""Bytes of room for messages from which on a model is asked for the summary. In less room every
+few messages are evicted: each turn would pay for a summary, for which there is hardly any room."""
 
 MAX_SWAPS = 3
 """Tries to swap a window that others (a pin, a manual compaction) change at the same time."""
@@ -64,45 +69,56 @@ class Compactor:
         Args:
             window: As stored.
             view: How its messages are shown.
-            room: Bytes for all messages but the system message.
+            room: Bytes for all messages but the system message; in less than
+                `MIN_SUMMARISED_ROOM` the summary is an extract, unless it is a compaction by hand.
             key: The dispatch that compacts; None for a compaction by hand.
 
         Raises:
             AbortedError: STALE_ATTEMPT; REVISION_MISMATCH if the window was changed by others
                 each time.
-            StrataError: Recall cannot be reached.
+            StrataError: Recall refused the window; or it cannot be reached, in a compaction by
+                hand. A turn waits for it.
         """
         known: tuple[Plan, Summary] | None = None
-        usage = Usage()
         for swap in range(1, MAX_SWAPS + 1):
-            planned = plan(window.messages, view, room, self._agent.compaction)
+            planned = plan(window.messages, view, room, self._agent.compaction, forced=key is None)
             if planned is None:
                 return None
             if known is None or not _stands_for(known[0], planned):
                 limit = min(self._agent.compaction.limit_chars, planned.summary_bytes)
-                made = await self._summarizer.summarise(planned.evicted, planned.earlier, limit)
-                usage += made.usage
+                made = await self._summarizer.summarise(
+                    planned.evicted,
+                    planned.earlier,
+                    limit,
+                    ask_model=key is None or room >= MIN_SUMMARISED_ROOM,
+                )
                 known = (planned, made)
             told = (*_gone(window, planned), *known[0].evicted)
             summary = self._message(window, planned, known[1].text, taint_of_messages(told), key)
+            kept = tuple(message.id for message in planned.kept)
+            change = WindowSwap(window.conversation_id, key, window.revision, summary, kept)
             try:
-                swapped = await self._recall.swap_window(
-                    WindowSwap(
-                        window.conversation_id,
-                        key,
-                        window.revision,
-                        summary,
-                        tuple(message.id for message in planned.kept),
-                    )
+                swapped = await self._ask_recall(
+                    key, functools.partial(self._recall.swap_window, change)
                 )
             except AbortedError as error:
                 if error.reason is not Reason.REVISION_MISMATCH or swap == MAX_SWAPS:
                     raise
-                window = await self._recall.get_window(window.conversation_id)
+                window = await self._ask_recall(
+                    key, functools.partial(self._recall.get_window, window.conversation_id)
+                )
                 continue
             self._tell(planned, known[1])
-            return Compacted(swapped, _stored(swapped, summary), usage)
+            return Compacted(swapped, _stored(swapped, summary))
         raise AssertionError("the last swap succeeds or raises")
+
+    async def _ask_recall(
+        self, key: JournalKey | None, call: Callable[[], Awaitable[Window]]
+    ) -> Window:
+        if key is None:
+            return await call()
+        # The summary is paid for: the next attempt of the run would buy another one.
+        return await until_available(call)
 
     def _message(
         self, window: Window, planned: Plan, text: str, taint: Taint, key: JournalKey | None

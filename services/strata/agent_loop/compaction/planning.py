@@ -35,19 +35,26 @@ class Plan:
 
 
 def plan(
-    messages: Sequence[Message], view: View, room: float, settings: CompactionSettings
+    messages: Sequence[Message],
+    view: View,
+    room: float,
+    settings: CompactionSettings,
+    *,
+    forced: bool = False,
 ) -> Plan | None:
-    """Plans the compaction of a window; None if nothing can leave it.
+    """Plans the compaction of a window; None if nothing can leave it, or if that could not help.
 
     Exchanges that are over leave whole, oldest first: in mode ``sliding_window`` until the share
     that the settings name is free, in mode ``all`` every one of them. If the exchange under way
-    does not fit even then, its older steps go too.
+    does not fit even then, its older steps go too. Nothing goes while pinned messages alone fill
+    the room: each turn would pay for a summary and be too large again.
 
     Args:
         messages: The window, the system message first.
         view: How messages are shown.
         room: Bytes for all messages but the system message.
         settings: The agent's.
+        forced: A person asked for it: pinned messages that fill the room do not prevent it.
     """
     units = units_of(messages[1:])
     sizes = [view.size(unit.messages) for unit in units]
@@ -56,6 +63,8 @@ def plan(
     size = sum(size for i, size in enumerate(sizes) if i not in summaries)
     gone: set[int] = set()
     order = leaving(units)
+    if not forced and order.fixed and sum(sizes[i] for i in order.fixed) > room - reserve:
+        return None
     everything = settings.evicts is CompactionMode.ALL
     share = room * (1.0 - settings.evicted_share) - reserve
     for group in order.exchanges:

@@ -8,9 +8,9 @@ gives anything usable in time, an extract stands in.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strata.agent_loop.compaction import transcript
 from strata.agent_loop.domain.agents import Agent, ModelConfig
@@ -20,7 +20,7 @@ from strata.agent_loop.loop.ports import BoundModel, Models
 from strata.agent_loop.models.domain import ChatMessage, ModelReply, ModelRequest, Usage
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.tokens import TokenEstimator, request_bytes
-from strata.agent_loop.prompts.summary import summary_prompt
+from strata.agent_loop.prompts.summary import SUMMARY_ACKNOWLEDGEMENT, summary_prompt
 from strata.shared.logs import get_logger
 
 CALL_SECONDS = 120.0
@@ -41,12 +41,18 @@ class Summary:
     Attributes:
         text: At most as long as asked for; never empty.
         rung: "summarizer", "agent", "chunks" or "extract".
-        usage: Tokens of all calls that were made for it, failed ones not counted.
     """
 
     text: str
     rung: str
-    usage: Usage
+
+
+Count = Callable[[Usage, str], Awaitable[None]]
+"""Takes the tokens of a reply of the model of a handle in, at the moment when it has arrived."""
+
+
+async def _uncounted(usage: Usage, handle: str) -> None:
+    """Nobody counts."""
 
 
 class TooLongError(Exception):
@@ -60,19 +66,31 @@ class Summarizer:
         models: The configured models.
         tokens: What is known of bytes per token.
         agent: The agent, with its settings.
-        bound: Its model.
+        bound: Its model, or what returns the one that is asked at the moment; None for none.
+        count: Takes the tokens of each reply in; what comes of the summary may get lost.
     """
 
     def __init__(
-        self, models: Models, tokens: TokenEstimator, agent: Agent, bound: BoundModel | None
+        self,
+        models: Models,
+        tokens: TokenEstimator,
+        agent: Agent,
+        bound: BoundModel | Callable[[], BoundModel] | None,
+        count: Count = _uncounted,
     ) -> None:
         self._models = models
         self._tokens = tokens
         self._agent = agent
         self._bound = bound
+        self._count = count
 
     async def summarise(
-        self, messages: Sequence[Message], earlier: Sequence[SummaryPart], limit: int
+        self,
+        messages: Sequence[Message],
+        earlier: Sequence[SummaryPart],
+        limit: int,
+        *,
+        ask_model: bool = True,
     ) -> Summary:
         """Returns a summary of at most `limit` characters, whatever becomes of the models.
 
@@ -80,43 +98,48 @@ class Summarizer:
             messages: What is to be summarised, in order.
             earlier: Summaries of what came before, to be taken in.
             limit: Characters.
+            ask_model: False for an extract, which costs nothing.
         """
         told = transcript.earlier_lines(earlier) + transcript.lines(messages, self._agent.timezone)
-        ladder = _Ladder(self._tokens, self._agent, max(limit, _MIN_LIMIT))
+        ladder = _Ladder(self._tokens, self._agent, max(limit, _MIN_LIMIT), self._count)
         text, rung = "", "extract"
         try:
-            async with asyncio.timeout(LADDER_SECONDS):
-                text, rung = await ladder.climb(await self._candidates(), told)
+            if ask_model:
+                async with asyncio.timeout(LADDER_SECONDS):
+                    text, rung = await ladder.climb(await self._candidates(), told)
         except TimeoutError:
             _log.warning("the summary took too long", agent_id=self._agent.id)
         if not text:
             text = transcript.extract(messages, earlier, self._agent.timezone, limit)
-        return Summary(transcript.clip(text, limit), rung, ladder.usage)
+        return Summary(transcript.clip(text, limit), rung)
 
     async def _candidates(self) -> dict[str, BoundModel]:
         found: dict[str, BoundModel] = {}
-        handle = self._agent.compaction.model
-        if handle:
+        compaction = self._agent.compaction
+        handle = compaction.model or self._agent.model.handle
+        if compaction.model or compaction.model_settings:
+            config = replace(compaction.model_settings or ModelConfig(), handle=handle)
             try:
-                found["summarizer"] = await self._models.bind(
-                    ModelConfig(handle=handle), self._agent.model_keys
-                )
+                found["summarizer"] = await self._models.bind(config, self._agent.model_keys)
             except ModelError as error:
                 _log.warning("the summarizer cannot be used", model=handle, error=str(error))
-        if self._bound is not None:
-            found["agent"] = self._bound
+        bound = self._bound() if callable(self._bound) else self._bound
+        if bound is not None:
+            found["agent"] = bound
         return found
 
 
 class _Ladder:
     """The rungs that ask a model."""
 
-    def __init__(self, tokens: TokenEstimator, agent: Agent, limit: int) -> None:
-        self.usage = Usage()
+    def __init__(self, tokens: TokenEstimator, agent: Agent, limit: int, count: Count) -> None:
+        self._count = count
         self._tokens = tokens
         self._agent = agent
         self._limit = limit
-        self._prompt = summary_prompt(agent.compaction.prompt, limit)
+        self._opening = [ChatMessage.system(summary_prompt(agent.compaction.prompt, limit))]
+        if agent.compaction.prompt_acknowledgement:
+            self._opening.append(ChatMessage.assistant(SUMMARY_ACKNOWLEDGEMENT))
 
     async def climb(
         self, candidates: dict[str, BoundModel], told: Sequence[str]
@@ -161,9 +184,7 @@ class _Ladder:
             ModelError: There is none to be had; INVALID_REPLY if it is blank.
             TimeoutError: It took too long.
         """
-        request = ModelRequest(
-            [ChatMessage.system(self._prompt), ChatMessage.user("\n".join(told))]
-        )
+        request = ModelRequest([*self._opening, ChatMessage.user("\n".join(told))])
         gauge = Gauge(self._tokens, bound.settings, self._agent.id)
         # The answer needs room as well, where the model's settings reserve none.
         if gauge.estimate(request_bytes(request) + self._limit) > gauge.usable_tokens:
@@ -175,7 +196,7 @@ class _Ladder:
             if error.kind is ModelErrorKind.CONTEXT_OVERFLOW:
                 raise TooLongError from error
             raise
-        self.usage += reply.usage
+        await self._count(reply.usage, bound.settings.handle)
         text = reply.text.strip()
         if not text:
             raise ModelError(ModelErrorKind.INVALID_REPLY, "The summary is empty.")

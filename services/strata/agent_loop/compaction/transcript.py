@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from strata.agent_loop.domain.messages import (
-    ImagePart,
     Message,
     MessageRole,
     SummaryPart,
     ToolReturn,
 )
-from strata.agent_loop.models.domain import TextPart, ToolCall
+from strata.agent_loop.models.domain import ImagePart, TextPart, ToolCall
 from strata.agent_loop.prompts.system_message import format_time
+from strata.shared.images import image_text
+from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
+from strata.shared.replies import sent_text
 
 CLIP_MARK = "... [summary truncated to fit]"
 PIECE_CHARS = 4_000
@@ -116,14 +118,14 @@ def _text(message: Message) -> str:
         if isinstance(part, TextPart | SummaryPart):
             texts.append(part.text)
         elif isinstance(part, ImagePart):
-            texts.append(f"[image: {part.media_type or 'unknown type'}]")
+            texts.append(image_text(part.alt_text))
     return "".join(texts).strip()
 
 
 def _short(told: ToolReturn, limit: int) -> str:
     try:
-        body = json.loads(told.content)
-    except ValueError:
+        body = parse_json(told.content, max_depth=PACKED_JSON_DEPTH)
+    except JsonTextError:
         body = told.content
     if isinstance(body, dict) and "message" in body:
         # The envelope says nothing that the order of the lines does not.
@@ -144,7 +146,8 @@ def _middle_out(text: str, limit: int) -> str:
 
 
 def _excerpt(message: Message, chars: int) -> str:
-    text = " ".join(_text(message).split())
+    sent = [sent_text(call.name, call.arguments) or "" for call in message.tool_calls]
+    text = " ".join(" ".join([*sent, _text(message)]).split())
     if not text:
         text = _called(message.tool_calls)
     if not text:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strata.agent_loop.convert import checks
-from strata.agent_loop.domain.agents import CompactionSettings, ModelConfig
+from strata.agent_loop.domain.agents import CompactionSettings, MessagePackaging, ModelConfig
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.shared.errors import FieldViolation
 
@@ -13,9 +13,13 @@ MIN_CONTEXT_WINDOW = 4096
 MIN_CLIP_CHARS, MAX_CLIP_CHARS = 200, 100_000
 """Below, a summary says nothing; above, it is none."""
 
+MAX_FALLBACK_MODELS = 5
+"""Each of them may be waited for: more would keep a run waiting for longer than anybody does."""
+
 _MAX_TOKENS = 10_000_000
 _MAX_HANDLE = 256
 _EFFORTS = ("", "none", "minimal", "low", "medium", "high", "xhigh")
+_MAX_LOCATION = 256
 _MODES = ("", "sliding_window", "all")
 
 
@@ -30,6 +34,9 @@ def model_from_proto(wire: pb.ModelConfig) -> ModelConfig:
         reasoning_effort=wire.reasoning_effort or None,
         max_reasoning_tokens=wire.max_reasoning_tokens,
         structured_tools=wire.structured_tools if wire.HasField("structured_tools") else None,
+        fallback_models=tuple(wire.fallback_models),
+        enable_reasoner=wire.enable_reasoner if wire.HasField("enable_reasoner") else None,
+        put_inner_thoughts_in_kwargs=wire.put_inner_thoughts_in_kwargs,
     )
 
 
@@ -44,31 +51,67 @@ def model_to_proto(model: ModelConfig) -> pb.ModelConfig:
         reasoning_effort=model.reasoning_effort or "",
         max_reasoning_tokens=model.max_reasoning_tokens,
         structured_tools=model.structured_tools,
+        fallback_models=model.fallback_models,
+        enable_reasoner=model.enable_reasoner,
+        put_inner_thoughts_in_kwargs=model.put_inner_thoughts_in_kwargs,
     )
 
 
-def model_violations(wire: pb.ModelConfig) -> list[FieldViolation]:
-    """Says what is wrong with a model configuration."""
-    found = checks.text_violations("model.handle", wire.handle, _MAX_HANDLE)
-    if wire.handle and not all(wire.handle.partition("/")):
-        found.append(FieldViolation("model.handle", 'must look like "provider/model"'))
+def model_violations(wire: pb.ModelConfig, field: str = "model") -> list[FieldViolation]:
+    """Says what is wrong with a model configuration, which the request has in `field`."""
+    found = _handle_violations(f"{field}.handle", wire.handle)
+    if len(wire.fallback_models) > MAX_FALLBACK_MODELS:
+        problem = f"must hold at most {MAX_FALLBACK_MODELS} models"
+        found.append(FieldViolation(f"{field}.fallback_models", problem))
+    earlier = {wire.handle}
+    for index, handle in enumerate(wire.fallback_models[:MAX_FALLBACK_MODELS]):
+        place = f"{field}.fallback_models[{index}]"
+        if not handle:
+            found.append(FieldViolation(place, "must be the handle of a model"))
+        elif handle in earlier:
+            problem = f"must be another model than those before it; {handle} is named twice"
+            found.append(FieldViolation(place, problem))
+        else:
+            found += _handle_violations(place, handle)
+        earlier.add(handle)
     if wire.context_window:
         found += checks.range_violations(
-            "model.context_window", wire.context_window, MIN_CONTEXT_WINDOW, _MAX_TOKENS
+            f"{field}.context_window", wire.context_window, MIN_CONTEXT_WINDOW, _MAX_TOKENS
         )
     for name in ("max_output_tokens", "max_reasoning_tokens"):
-        found += checks.range_violations(f"model.{name}", getattr(wire, name), 0, _MAX_TOKENS)
-    found += checks.range_violations("model.temperature", wire.temperature, 0.0, 2.0)
+        found += checks.range_violations(f"{field}.{name}", getattr(wire, name), 0, _MAX_TOKENS)
+    found += checks.range_violations(f"{field}.temperature", wire.temperature, 0.0, 2.0)
     if wire.reasoning_effort not in _EFFORTS:
         wanted = ", ".join(_EFFORTS[1:])
-        found.append(FieldViolation("model.reasoning_effort", f"must be one of {wanted}"))
+        found.append(FieldViolation(f"{field}.reasoning_effort", f"must be one of {wanted}"))
+    if wire.HasField("enable_reasoner") and not wire.enable_reasoner:
+        reasons = wire.reasoning_effort not in ("", "none") or wire.max_reasoning_tokens > 0
+        if reasons:
+            problem = "must not be false together with a reasoning_effort or max_reasoning_tokens"
+            found.append(FieldViolation(f"{field}.enable_reasoner", problem))
+    return found
+
+
+def _handle_violations(field: str, handle: str) -> list[FieldViolation]:
+    found = checks.text_violations(field, handle, _MAX_HANDLE)
+    if handle and not all(handle.partition("/")):
+        found.append(FieldViolation(field, 'must look like "provider/model"'))
     return found
 
 
 def compaction_from_proto(wire: pb.CompactionSettings) -> CompactionSettings:
     """Returns the domain form of compaction settings."""
+    acknowledges = wire.HasField("prompt_acknowledgement")
     return CompactionSettings(
-        wire.model, wire.prompt, wire.mode, wire.sliding_window_percentage, wire.clip_chars
+        model=wire.model,
+        prompt=wire.prompt,
+        mode=wire.mode,
+        sliding_window_percentage=wire.sliding_window_percentage,
+        clip_chars=wire.clip_chars,
+        model_settings=(
+            model_from_proto(wire.model_settings) if wire.HasField("model_settings") else None
+        ),
+        prompt_acknowledgement=wire.prompt_acknowledgement if acknowledges else None,
     )
 
 
@@ -80,6 +123,10 @@ def compaction_to_proto(settings: CompactionSettings) -> pb.CompactionSettings:
         mode=settings.mode,
         sliding_window_percentage=settings.sliding_window_percentage,
         clip_chars=settings.clip_chars,
+        model_settings=(
+            None if settings.model_settings is None else model_to_proto(settings.model_settings)
+        ),
+        prompt_acknowledgement=settings.prompt_acknowledgement,
     )
 
 
@@ -95,9 +142,7 @@ def compaction_of(request: pb.CompactConversationRequest) -> CompactionSettings:
 
 def compaction_violations(wire: pb.CompactionSettings) -> list[FieldViolation]:
     """Says what is wrong with compaction settings."""
-    found = checks.text_violations("compaction.model", wire.model, _MAX_HANDLE)
-    if wire.model and not all(wire.model.partition("/")):
-        found.append(FieldViolation("compaction.model", 'must look like "provider/model"'))
+    found = _handle_violations("compaction.model", wire.model)
     found += checks.text_violations("compaction.prompt", wire.prompt, checks.MAX_SYSTEM)
     if wire.mode not in _MODES:
         found.append(FieldViolation("compaction.mode", "must be sliding_window or all"))
@@ -108,4 +153,28 @@ def compaction_violations(wire: pb.CompactionSettings) -> list[FieldViolation]:
         found += checks.range_violations(
             "compaction.clip_chars", wire.clip_chars, MIN_CLIP_CHARS, MAX_CLIP_CHARS
         )
+    found += model_violations(wire.model_settings, "compaction.model_settings")
+    if wire.model_settings.handle:
+        problem = "must be empty: compaction.model names the model of the summaries"
+        found.append(FieldViolation("compaction.model_settings.handle", problem))
+    if wire.model_settings.fallback_models:
+        problem = "must be empty: an extract stands in where no model gives a summary"
+        found.append(FieldViolation("compaction.model_settings.fallback_models", problem))
     return found
+
+
+def packaging_from_proto(wire: pb.MessagePackaging) -> MessagePackaging:
+    """Returns the domain form of how messages of the user are shown."""
+    return MessagePackaging(wire.pack_user_messages, wire.location)
+
+
+def packaging_to_proto(packaging: MessagePackaging) -> pb.MessagePackaging:
+    """Returns the contract's form of how messages of the user are shown."""
+    return pb.MessagePackaging(
+        pack_user_messages=packaging.pack_user_messages, location=packaging.location
+    )
+
+
+def packaging_violations(wire: pb.MessagePackaging) -> list[FieldViolation]:
+    """Says what is wrong with how messages of the user should be shown."""
+    return checks.text_violations("packaging.location", wire.location, _MAX_LOCATION)

@@ -14,6 +14,9 @@ from strata.agent_loop.convert.agent_options import (
     model_from_proto,
     model_to_proto,
     model_violations,
+    packaging_from_proto,
+    packaging_to_proto,
+    packaging_violations,
 )
 from strata.agent_loop.convert.runs import input_from_proto
 from strata.agent_loop.convert.tool_rules import (
@@ -21,16 +24,12 @@ from strata.agent_loop.convert.tool_rules import (
     rules_from_proto,
     rules_to_proto,
 )
+from strata.agent_loop.domain.agent_types import AGENT_TYPES, TypeTraits
 from strata.agent_loop.domain.agents import (
-    BUILT_TYPES,
-    DEFAULT_FILE_VIEW_CHARS,
-    DEFAULT_MAX_FILES_OPEN,
     DEFAULT_TIMEZONE,
     Agent,
     AgentPatch,
-    AgentType,
     Conversation,
-    default_tools,
     merge_tools,
 )
 from strata.agent_loop.domain.commands import (
@@ -41,11 +40,20 @@ from strata.agent_loop.domain.commands import (
 )
 from strata.agent_loop.domain.store import Request
 from strata.agent_loop.domain.tool_rules import base_rules
+from strata.agent_loop.memory_agents import (
+    DEFAULT_FREQUENCY,
+    MAX_FREQUENCY,
+    MEMORY_AGENT_TYPES,
+    needs_no_memory_agent,
+)
 from strata.agent_loop.prompts.base import base_prompt
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
 from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.shared.agent_types import AgentType
 from strata.shared.errors import FieldViolation, UnimplementedError
 from strata.shared.ids import check_id, new_id
+from strata.shared.message_inputs import content_violations
 
 MAX_INITIAL_MESSAGES = 64
 _MAX_FILES = 1_000
@@ -64,8 +72,12 @@ _TYPES = {
 _TYPES_BACK = {kind: value for value, kind in _TYPES.items()}
 
 
-def create_from_proto(request: pb.CreateAgentRequest) -> CreateAgent:
+def create_from_proto(request: pb.CreateAgentRequest, prompt: str | None = None) -> CreateAgent:
     """Returns the agent to create, with the defaults of its type.
+
+    Args:
+        request: The request.
+        prompt: The text of the prompt that its ``system_prompt_key`` names; None if it names none.
 
     Raises:
         InvalidArgumentError: Naming every wrong field.
@@ -75,16 +87,16 @@ def create_from_proto(request: pb.CreateAgentRequest) -> CreateAgent:
     _refuse_unbuilt(request)
     agent_type = _TYPES[request.type]
     agent_id = new_id("agent")
-    base = default_tools(agent_type) if _given(request, "include_base_tools", default=True) else ()
-    tools = merge_tools(base, request.tools)
+    traits = AGENT_TYPES[agent_type]
+    tools = merge_tools(_base_tools(request, traits), request.tools)
     rules = rules_from_proto(request.tool_rules)
-    if request.include_base_tool_rules:
+    if _given(request, "include_base_tool_rules", default=traits.base_tool_rules):
         rules = (*rules, *base_rules(tools, rules))
     agent = Agent(
         id=agent_id,
         name=request.name or f"agent-{agent_id[-8:]}",
         type=agent_type,
-        system=request.system if request.HasField("system") else base_prompt(agent_type),
+        system=_system(request, agent_type, prompt),
         description=request.description,
         model=model_from_proto(request.model),
         tools=tools,
@@ -92,20 +104,37 @@ def create_from_proto(request: pb.CreateAgentRequest) -> CreateAgent:
         tags=tuple(sorted(set(request.tags))),
         timezone=request.timezone or DEFAULT_TIMEZONE,
         metadata=dict(request.metadata),
-        max_files_open=request.max_files_open or DEFAULT_MAX_FILES_OPEN,
-        per_file_view_window_char_limit=(
-            request.per_file_view_window_char_limit or DEFAULT_FILE_VIEW_CHARS
-        ),
+        max_files_open=request.max_files_open,
+        per_file_view_window_char_limit=request.per_file_view_window_char_limit,
         compaction=compaction_from_proto(request.compaction),
+        packaging=packaging_from_proto(request.packaging),
+        message_buffer_autoclear=request.message_buffer_autoclear or traits.autoclears,
+        sleeptime_frequency=(
+            (request.sleeptime_agent_frequency or DEFAULT_FREQUENCY)
+            if request.enable_sleeptime
+            else 0
+        ),
     )
-    violations: list[FieldViolation] = []
+    violations = [
+        *content_violations("initial_messages", request.initial_messages),
+        *(
+            FieldViolation(f"initial_messages[{index}]", "must hold text only")
+            for index, wire in enumerate(request.initial_messages)
+            if any(part.HasField("image") for part in wire.parts)
+        ),
+    ]
     initial = [
         input_from_proto(wire, f"initial_messages[{index}]", violations)
         for index, wire in enumerate(request.initial_messages)
     ]
     checks.refuse(violations)
     return CreateAgent(
-        agent, _blocks(request), tuple(request.block_ids), initial, _request(request)
+        agent,
+        _blocks(request, traits),
+        tuple(request.block_ids),
+        initial if initial or request.without_initial_messages else None,
+        request_of(request),
+        request.enable_sleeptime,
     )
 
 
@@ -131,19 +160,31 @@ def update_from_proto(request: pb.UpdateAgentRequest) -> UpdateAgent:
         compaction=(
             compaction_from_proto(request.compaction) if request.HasField("compaction") else None
         ),
-        max_files_open=(
-            (request.max_files_open or DEFAULT_MAX_FILES_OPEN)
-            if request.HasField("max_files_open")
+        packaging=(
+            packaging_from_proto(request.packaging) if request.HasField("packaging") else None
+        ),
+        message_buffer_autoclear=(
+            request.message_buffer_autoclear
+            if request.HasField("message_buffer_autoclear")
             else None
         ),
+        max_files_open=request.max_files_open if request.HasField("max_files_open") else None,
         per_file_view_window_char_limit=(
-            (request.per_file_view_window_char_limit or DEFAULT_FILE_VIEW_CHARS)
+            request.per_file_view_window_char_limit
             if request.HasField("per_file_view_window_char_limit")
+            else None
+        ),
+        enable_sleeptime=(
+            request.enable_sleeptime if request.HasField("enable_sleeptime") else None
+        ),
+        sleeptime_frequency=(
+            request.sleeptime_agent_frequency
+            if request.HasField("sleeptime_agent_frequency")
             else None
         ),
         expected_revision=request.expected_revision,
     )
-    return UpdateAgent(patch, _request(request))
+    return UpdateAgent(patch, request_of(request))
 
 
 def conversation_from_proto(request: pb.CreateConversationRequest) -> CreateConversation:
@@ -159,7 +200,7 @@ def conversation_from_proto(request: pb.CreateConversationRequest) -> CreateConv
             *checks.name_violations("title", request.title),
         ]
     )
-    return CreateConversation(request.agent_id, request.title, _request(request))
+    return CreateConversation(request.agent_id, request.title, request_of(request))
 
 
 def fork_from_proto(request: pb.ForkConversationRequest) -> ForkConversation:
@@ -178,7 +219,7 @@ def fork_from_proto(request: pb.ForkConversationRequest) -> ForkConversation:
         ]
     )
     return ForkConversation(
-        request.conversation_id, request.until_message_id, request.title, _request(request)
+        request.conversation_id, request.until_message_id, request.title, request_of(request)
     )
 
 
@@ -200,6 +241,12 @@ def agent_to_proto(agent: Agent) -> pb.Agent:
         max_files_open=agent.max_files_open,
         per_file_view_window_char_limit=agent.per_file_view_window_char_limit,
         compaction=compaction_to_proto(agent.compaction),
+        packaging=packaging_to_proto(agent.packaging),
+        message_buffer_autoclear=agent.message_buffer_autoclear,
+        enable_sleeptime=bool(agent.memory_agent_id),
+        memory_agent_id=agent.memory_agent_id,
+        sleeptime_agent_frequency=agent.sleeptime_frequency,
+        tends_agent_id=agent.tends_agent_id,
         revision=agent.revision,
     )
     if agent.create_time is not None:
@@ -236,17 +283,38 @@ def _create_violations(request: pb.CreateAgentRequest) -> list[FieldViolation]:
             checks.timezone_violations("timezone", request.timezone or DEFAULT_TIMEZONE),
             checks.pair_violations("metadata", request.metadata),
             compaction_violations(request.compaction),
+            packaging_violations(request.packaging),
             _file_violations(request),
         ]
     )
-    if request.type not in _TYPES:
-        found.append(FieldViolation("type", "is not a known agent type"))
+    if request.system_prompt_key and request.HasField("system"):
+        found.append(FieldViolation("system_prompt_key", "contradicts system: give one of them"))
+    found += _type_violations(request)
     if request.without_blocks and (request.blocks or request.block_ids):
         found.append(FieldViolation("without_blocks", "contradicts blocks and block_ids"))
+    if request.without_initial_messages and request.initial_messages:
+        found.append(FieldViolation("without_initial_messages", "contradicts initial_messages"))
     if len(request.initial_messages) > MAX_INITIAL_MESSAGES:
         text = f"has more than {MAX_INITIAL_MESSAGES} messages"
         found.append(FieldViolation("initial_messages", text))
     return found
+
+
+def _type_violations(request: pb.CreateAgentRequest) -> list[FieldViolation]:
+    if request.type not in _TYPES:
+        split = request.type == pb.AGENT_TYPE_SPLIT_THREAD
+        what = "split_thread_agent is not supported" if split else "is not a known agent type"
+        return [FieldViolation("type", f"{what}; the types are {', '.join(AgentType)}")]
+    agent_type = _TYPES[request.type]
+    if AGENT_TYPES[agent_type].needs_sleeptime and not request.enable_sleeptime:
+        return [FieldViolation("enable_sleeptime", f"must be true for a {agent_type}")]
+    if request.enable_sleeptime and agent_type in MEMORY_AGENT_TYPES:
+        return list(needs_no_memory_agent(agent_type).violations)
+    if request.sleeptime_agent_frequency and not request.enable_sleeptime:
+        return [FieldViolation("sleeptime_agent_frequency", "needs enable_sleeptime")]
+    return checks.range_violations(
+        "sleeptime_agent_frequency", request.sleeptime_agent_frequency, 0, MAX_FREQUENCY
+    )
 
 
 def _update_violations(request: pb.UpdateAgentRequest) -> list[FieldViolation]:
@@ -262,6 +330,7 @@ def _update_violations(request: pb.UpdateAgentRequest) -> list[FieldViolation]:
             checks.tag_violations("tags.names", request.tags.names),
             checks.pair_violations("metadata", request.metadata),
             compaction_violations(request.compaction),
+            packaging_violations(request.packaging),
             _file_violations(request),
         ]
     )
@@ -271,6 +340,14 @@ def _update_violations(request: pb.UpdateAgentRequest) -> list[FieldViolation]:
         found.extend(checks.timezone_violations("timezone", request.timezone))
     if request.tool_rules and not request.set_tool_rules:
         found.append(FieldViolation("set_tool_rules", "must be true to replace the rules"))
+    if request.HasField("sleeptime_agent_frequency"):
+        found.extend(
+            checks.range_violations(
+                "sleeptime_agent_frequency", request.sleeptime_agent_frequency, 1, MAX_FREQUENCY
+            )
+        )
+        if request.HasField("enable_sleeptime") and not request.enable_sleeptime:
+            found.append(FieldViolation("sleeptime_agent_frequency", "needs a memory agent"))
     if request.expected_revision < 0:
         found.append(FieldViolation("expected_revision", "must not be negative"))
     return found
@@ -292,32 +369,43 @@ def _file_violations(
 
 def _refuse_unbuilt(request: pb.CreateAgentRequest) -> None:
     agent_type = _TYPES[request.type]
-    if agent_type not in BUILT_TYPES:
+    if not AGENT_TYPES[agent_type].built:
         raise _unbuilt(f"The loop of {agent_type} agents")
-    if request.enable_sleeptime:
-        raise _unbuilt("enable_sleeptime")
-    if request.message_buffer_autoclear:
-        raise _unbuilt("message_buffer_autoclear")
 
 
 def _unbuilt(what: str) -> UnimplementedError:
     return UnimplementedError(f"{what} is not built in this release.", metadata={"what": what})
 
 
-def _blocks(request: pb.CreateAgentRequest) -> tuple[block_pb.NewBlock, ...]:
-    if request.blocks or request.block_ids or request.without_blocks:
+def _system(request: pb.CreateAgentRequest, agent_type: AgentType, prompt: str | None) -> str:
+    if request.HasField("system"):
+        return request.system
+    return base_prompt(agent_type) if prompt is None else prompt
+
+
+def _base_tools(request: pb.CreateAgentRequest, traits: TypeTraits) -> tuple[str, ...]:
+    if not _given(request, "include_base_tools", default=True):
+        return ()
+    return traits.tools_with_sleeptime if request.enable_sleeptime else traits.tools
+
+
+def _blocks(request: pb.CreateAgentRequest, traits: TypeTraits) -> tuple[block_pb.NewBlock, ...]:
+    if request.blocks or request.block_ids or request.without_blocks or not traits.sees_blocks:
         return tuple(request.blocks)
     return (block_pb.NewBlock(label="human"), block_pb.NewBlock(label="persona"))
 
 
-def _request(
+def request_of(
     request: (
         pb.CreateAgentRequest
         | pb.UpdateAgentRequest
         | pb.CreateConversationRequest
         | pb.ForkConversationRequest
+        | group_pb.CreateGroupRequest
+        | group_pb.UpdateGroupRequest
     ),
 ) -> Request:
+    """Returns what makes a mutation recognisable when it comes again."""
     bare = type(request)()
     bare.CopyFrom(request)  # type: ignore[arg-type]
     bare.ClearField("request_id")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from zoneinfo import ZoneInfo
 
 from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.names import name_problems
 
 MAX_NAME = 128
 MAX_DESCRIPTION = 10_000
@@ -15,7 +16,8 @@ MAX_TOOLS = 128
 MAX_TAGS = 64
 MAX_PAIRS = 64
 MAX_VALUE = 4_000
-_TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]{0,63}")
+# The name of a tool, or that of an MCP server for all its tools: "files__*".
+_TOOL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]{0,63}(?:__\*)?")
 _REQUEST_ID = re.compile(r"[!-~]{0,128}")
 
 
@@ -45,10 +47,7 @@ def text_violations(field: str, text: str, limit: int | None = None) -> list[Fie
 
 def name_violations(field: str, name: str) -> list[FieldViolation]:
     """Says what is wrong with the name of an agent or the title of a conversation."""
-    found = text_violations(field, name, MAX_NAME)
-    if name != name.strip() or any(ord(character) < 32 for character in name):
-        found.append(FieldViolation(field, "must be one line without blanks at its ends"))
-    return found
+    return [FieldViolation(field, problem) for problem in name_problems(name, most=MAX_NAME)]
 
 
 def request_id_violations(request_id: str) -> list[FieldViolation]:

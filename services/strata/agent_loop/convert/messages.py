@@ -12,7 +12,6 @@ from strata.agent_loop.domain.approvals import (
     Decision,
 )
 from strata.agent_loop.domain.messages import (
-    ImagePart,
     Message,
     MessagePart,
     MessageRole,
@@ -25,7 +24,14 @@ from strata.agent_loop.domain.messages import (
     Window,
 )
 from strata.agent_loop.domain.taint import TaintSource
-from strata.agent_loop.models.domain import ReasoningPart, TextPart, ToolCall, Usage
+from strata.agent_loop.models.domain import (
+    ImageDetail,
+    ImagePart,
+    ReasoningPart,
+    TextPart,
+    ToolCall,
+    Usage,
+)
 from strata.api.common.v1 import message_pb2 as pb
 from strata.api.common.v1 import tool_pb2, usage_pb2
 from strata.api.recall.v1 import window_service_pb2 as window_pb
@@ -53,6 +59,14 @@ _PROVENANCE = {
     pb.PROVENANCE_WEB: Provenance.WEB,
     pb.PROVENANCE_MCP: Provenance.MCP,
     pb.PROVENANCE_SYSTEM: Provenance.SYSTEM,
+}
+_DETAILS = {
+    pb.IMAGE_DETAIL_LOW: ImageDetail.LOW,
+    pb.IMAGE_DETAIL_HIGH: ImageDetail.HIGH,
+}
+_DETAILS_BACK = {
+    ImageDetail.AUTO: pb.IMAGE_DETAIL_UNSPECIFIED,
+    **{detail: value for value, detail in _DETAILS.items()},
 }
 _PROVENANCE_BACK = {label: value for value, label in _PROVENANCE.items()}
 
@@ -141,7 +155,7 @@ def part_from_proto(wire: pb.Part) -> MessagePart:
             redacted = wire.reasoning.redacted.decode("utf-8", "replace")
             return ReasoningPart(wire.reasoning.text, wire.reasoning.signature, redacted)
         case "image":
-            return ImagePart(wire.image.media_type, wire.image.url, wire.image.data)
+            return image_from_proto(wire.image)
         case "tool_call":
             return _call_from_proto(wire.tool_call)
         case "tool_return":
@@ -175,12 +189,7 @@ def part_to_proto(part: MessagePart) -> pb.Part:
             )
             return pb.Part(reasoning=reasoning)
         case ImagePart():
-            image = pb.ImagePart(media_type=part.media_type)
-            if part.url:
-                image.url = part.url
-            else:
-                image.data = part.data
-            return pb.Part(image=image)
+            return pb.Part(image=image_to_proto(part))
         case ToolCall():
             return pb.Part(tool_call=_call_to_proto(part))
         case ToolReturn():
@@ -263,6 +272,7 @@ def approval_response_from_proto(wire: pb.ApprovalResponsePart) -> ApprovalRespo
             for each in wire.decisions
         ),
         wire.by_default,
+        wire.answered_by,
     )
 
 
@@ -304,15 +314,56 @@ def _response_to_proto(part: ApprovalResponse) -> pb.ApprovalResponsePart:
             for each in part.decisions
         ],
         by_default=part.by_default,
+        answered_by=part.answered_by,
     )
 
 
 def _call_from_proto(wire: pb.ToolCallPart) -> ToolCall:
-    return ToolCall(wire.tool_call_id, wire.name, wire.arguments)
+    asked = wire.request_heartbeat if wire.HasField("request_heartbeat") else None
+    return ToolCall(wire.tool_call_id, wire.name, wire.arguments, asked)
 
 
 def _call_to_proto(call: ToolCall) -> pb.ToolCallPart:
-    return pb.ToolCallPart(tool_call_id=call.id, name=call.name, arguments=call.arguments)
+    return pb.ToolCallPart(
+        tool_call_id=call.id,
+        name=call.name,
+        arguments=call.arguments,
+        request_heartbeat=call.request_heartbeat,
+    )
+
+
+def image_from_proto(wire: pb.ImagePart) -> ImagePart:
+    """Returns the domain form of an image."""
+    return ImagePart(
+        wire.media_type,
+        wire.image_id,
+        wire.width,
+        wire.height,
+        wire.size_bytes,
+        wire.alt_text,
+        _DETAILS.get(wire.detail, ImageDetail.AUTO),
+        wire.url or wire.source_url,
+        wire.data,
+    )
+
+
+def image_to_proto(image: ImagePart) -> pb.ImagePart:
+    """Returns the contract's form of an image, with its bytes if they are at hand."""
+    wire = pb.ImagePart(
+        media_type=image.media_type,
+        source_url=image.url if image.image_id else "",
+        image_id=image.image_id,
+        width=image.width,
+        height=image.height,
+        size_bytes=image.size_bytes,
+        alt_text=image.alt_text,
+        detail=_DETAILS_BACK[image.detail],
+    )
+    if image.data:
+        wire.data = image.data
+    elif image.url and not image.image_id:
+        wire.url = image.url
+    return wire
 
 
 def tool_return_from_proto(wire: pb.ToolReturnPart) -> ToolReturn:
@@ -336,6 +387,8 @@ def tool_return_from_proto(wire: pb.ToolReturnPart) -> ToolReturn:
             )
             for call in wire.nested_calls
         ),
+        returned_by=wire.returned_by,
+        images=tuple(image_from_proto(image) for image in wire.images),
     )
 
 
@@ -363,6 +416,8 @@ def tool_return_to_proto(part: ToolReturn) -> pb.ToolReturnPart:
             )
             for call in part.nested
         ],
+        returned_by=part.returned_by,
+        images=[image_to_proto(image) for image in part.images],
     )
 
 

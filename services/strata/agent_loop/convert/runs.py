@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
-from strata.agent_loop.convert.checks import refuse, text_violations
+from strata.agent_loop.convert.checks import refuse
 from strata.agent_loop.convert.messages import (
     approval_request_to_proto,
     approval_response_from_proto,
@@ -18,20 +18,29 @@ from strata.agent_loop.convert.messages import (
 from strata.agent_loop.domain.events import (
     ApprovalRequested,
     MessageStored,
+    ModelRequestSent,
     ReasoningPiece,
+    ReplyReceived,
     RunEvent,
     RunFinished,
     RunStarted,
     StepRestarted,
     StepStarted,
+    TendedTurn,
     TextPiece,
     ToolCallPiece,
     ToolFinished,
     ToolStarted,
     WindowCompacted,
 )
-from strata.agent_loop.domain.messages import MessageInput, MessageRole
-from strata.agent_loop.domain.runs import DEFAULT_MAX_STEPS, Outcome, RunRequest, StopReason
+from strata.agent_loop.domain.messages import MessageInput, MessageRole, without_bytes
+from strata.agent_loop.domain.runs import (
+    DEFAULT_MAX_STEPS,
+    Outcome,
+    RunRequest,
+    StopReason,
+    TranscriptRange,
+)
 from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.domain.tools import ToolResult
 from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
@@ -39,6 +48,7 @@ from strata.api.common.v1 import message_pb2
 from strata.api.common.v1 import run_event_pb2 as pb
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
+from strata.shared.message_inputs import content_violations
 
 _INPUT_ROLES = {
     message_pb2.ROLE_UNSPECIFIED: MessageRole.USER,
@@ -53,8 +63,7 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
     """Returns the run to execute.
 
     Raises:
-        InvalidArgumentError: Naming every wrong field. Images are refused here while they are
-            not built.
+        InvalidArgumentError: Naming every wrong field.
     """
     check_id(request.run_id, "run", field="run_id")
     check_id(request.agent_id, "agent", field="agent_id")
@@ -66,6 +75,10 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
     ]
     if request.HasField("approval") and request.messages:
         violations.append(FieldViolation("approval", "must not be sent together with messages"))
+    if request.HasField("transcript") and (request.messages or request.HasField("approval")):
+        violations.append(FieldViolation("transcript", "must be sent alone"))
+    violations.extend(content_violations("messages", request.messages))
+    refuse(violations)
     inputs = [
         input_from_proto(wire, f"messages[{index}]", violations)
         for index, wire in enumerate(request.messages)
@@ -81,9 +94,14 @@ def run_from_proto(request: turn_pb.ExecuteRunRequest) -> RunRequest:
         approval=(
             approval_response_from_proto(request.approval) if request.HasField("approval") else None
         ),
+        transcript=_transcript(request) if request.HasField("transcript") else None,
         max_steps=request.max_steps or DEFAULT_MAX_STEPS,
         stream_tokens=request.stream_tokens,
-        deadline=_deadline(request),
+        cancelled=request.cancel,
+        remaining_s=_remaining_s(request),
+        senders=tuple(request.senders),
+        group_id=request.group_id,
+        record_only=request.record_only,
     )
 
 
@@ -94,17 +112,6 @@ def input_from_proto(
     role = _INPUT_ROLES.get(wire.role)
     if role is None:
         violations.append(FieldViolation(f"{field}.role", "must be USER, SYSTEM or ASSISTANT"))
-    if not wire.parts:
-        violations.append(FieldViolation(f"{field}.parts", "must not be empty"))
-    for number, part in enumerate(wire.parts):
-        place = f"{field}.parts[{number}]"
-        match part.WhichOneof("content"):
-            case "text":
-                violations.extend(text_violations(place, part.text.text))
-            case "image":
-                violations.append(FieldViolation(place, "images are not built in this release"))
-            case _:
-                violations.append(FieldViolation(place, "must be text"))
     labels = labels_from_proto(wire.taint)
     taint = taint_of(labels)
     if len(labels) != len(wire.taint) or not set(labels).issubset(taint):
@@ -116,6 +123,29 @@ def input_from_proto(
         wire.client_message_id,
         taint,
     )
+
+
+def response_to_proto(event: RunEvent, run_id: str, now: datetime) -> turn_pb.ExecuteRunResponse:
+    """Returns what the gateway is sent for an event of the turn."""
+    if isinstance(event, ReplyReceived):
+        reply = turn_pb.ReplyReceived(
+            message_id=event.message_id, usage=usage_to_proto(event.usage), model=event.model
+        )
+        return turn_pb.ExecuteRunResponse(reply=reply)
+    if isinstance(event, ModelRequestSent):
+        sent = turn_pb.ModelRequestSent(
+            message_id=event.message_id,
+            prompt_tokens=event.prompt_tokens,
+            bytes_per_token=event.bytes_per_token,
+            model=event.model,
+        )
+        return turn_pb.ExecuteRunResponse(request=sent)
+    if isinstance(event, TendedTurn):
+        tended = turn_pb.TendedTurn(
+            memory_agent_id=event.memory_agent_id, frequency=event.frequency
+        )
+        return turn_pb.ExecuteRunResponse(tended=tended)
+    return turn_pb.ExecuteRunResponse(event=event_to_proto(event, run_id, now))
 
 
 def event_to_proto(event: RunEvent, run_id: str, now: datetime) -> pb.RunEvent:
@@ -134,16 +164,18 @@ def event_to_proto(event: RunEvent, run_id: str, now: datetime) -> pb.RunEvent:
                     input_message_ids=event.input_message_ids,
                 )
             )
-        case StepStarted(step_id, step, model, taint):
+        case StepStarted(step_id, step, model, taint, message_id):
             wire.step_started.CopyFrom(
                 pb.StepStarted(
-                    step_id=step_id, step=step, model=model, taint=labels_to_proto(taint)
+                    step_id=step_id,
+                    step=step,
+                    model=model,
+                    taint=labels_to_proto(taint),
+                    message_id=message_id,
                 )
             )
-        case StepRestarted(step_id, step, reason):
-            wire.step_restarted.CopyFrom(
-                pb.StepRestarted(step_id=step_id, step=step, reason=reason)
-            )
+        case StepRestarted():
+            wire.step_restarted.CopyFrom(_restarted(event))
         case ToolStarted(call_id, name, arguments):
             wire.tool_started.CopyFrom(
                 pb.ToolStarted(tool_call_id=call_id, name=name, arguments=arguments)
@@ -167,6 +199,19 @@ def event_to_proto(event: RunEvent, run_id: str, now: datetime) -> pb.RunEvent:
     return wire
 
 
+def _restarted(event: StepRestarted) -> pb.StepRestarted:
+    return pb.StepRestarted(
+        step_id=event.step_id,
+        step=event.step,
+        reason=event.reason,
+        message_id=event.message_id,
+        given_up=event.given_up,
+        model=event.model,
+        failed_model=event.failed_model,
+        failed_reason=event.failed_reason.value if event.failed_reason is not None else "",
+    )
+
+
 def _write_piece(event: TextPiece | ReasoningPiece | ToolCallPiece, wire: pb.RunEvent) -> None:
     match event:
         case TextPiece(message_id, text):
@@ -187,7 +232,7 @@ def _write_piece(event: TextPiece | ReasoningPiece | ToolCallPiece, wire: pb.Run
 
 def _finished(result: ToolResult) -> pb.ToolFinished:
     return pb.ToolFinished(
-        tool_return=tool_return_to_proto(result.tool_return),
+        tool_return=tool_return_to_proto(without_bytes(result.tool_return)),
         duration_ms=result.duration_ms,
         memory_edits=[
             pb.MemoryEdit(
@@ -216,7 +261,16 @@ def _outcome(outcome: Outcome) -> pb.RunFinished:
     return wire
 
 
-def _deadline(request: turn_pb.ExecuteRunRequest) -> datetime | None:
-    if not request.HasField("deadline_time"):
+def _transcript(request: turn_pb.ExecuteRunRequest) -> TranscriptRange:
+    wire = request.transcript
+    check_id(wire.agent_id, "agent", field="transcript.agent_id")
+    check_id(wire.conversation_id, "conversation", field="transcript.conversation_id")
+    return TranscriptRange(
+        wire.agent_id, wire.conversation_id, wire.after_sequence, wire.until_sequence
+    )
+
+
+def _remaining_s(request: turn_pb.ExecuteRunRequest) -> float | None:
+    if not request.HasField("remaining_time"):
         return None
-    return request.deadline_time.ToDatetime(tzinfo=UTC)
+    return request.remaining_time.ToTimedelta().total_seconds()

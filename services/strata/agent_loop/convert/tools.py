@@ -18,7 +18,6 @@ from strata.agent_loop.domain.tools import (
     Nesting,
     Tool,
     ToolBatch,
-    ToolEffect,
     ToolEvent,
     ToolResult,
     ToolSet,
@@ -27,6 +26,7 @@ from strata.agent_loop.models.domain import ToolSchema
 from strata.api.common.v1 import tool_pb2
 from strata.api.tool_execution.v1 import execution_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2
+from strata.shared.tool_catalogue import CATALOGUE, ToolEffect
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
 
 _EFFECTS = {
@@ -34,14 +34,8 @@ _EFFECTS = {
     tool_pb2.TOOL_EFFECT_IDEMPOTENT: ToolEffect.IDEMPOTENT,
     tool_pb2.TOOL_EFFECT_SIDE_EFFECT: ToolEffect.SIDE_EFFECT,
 }
-# Run through the tiers' public services with an idempotency key: once, however often asked.
-_KEYED = frozenset(
-    {
-        tool_pb2.TOOL_TYPE_CORE,
-        tool_pb2.TOOL_TYPE_MEMORY,
-        tool_pb2.TOOL_TYPE_SLEEPTIME,
-        tool_pb2.TOOL_TYPE_FILES,
-    }
+_OF_PROJECT = frozenset(
+    {tool_pb2.TOOL_TYPE_CUSTOM, tool_pb2.TOOL_TYPE_CLIENT, tool_pb2.TOOL_TYPE_MCP}
 )
 
 
@@ -54,10 +48,11 @@ def _tool(wire: tool_service_pb2.Tool) -> Tool:
     parameters = json.loads(wire.parameters_json) if wire.parameters_json else {}
     if parameters.get("type") != "object":
         parameters = {"type": "object", "properties": {}, **parameters}
+    builtin = CATALOGUE.get(wire.name) if wire.type not in _OF_PROJECT else None
     return Tool(
         ToolSchema(wire.name, wire.description, parameters, strict=True),
         effect=_EFFECTS.get(wire.effect, ToolEffect.UNDECLARED),
-        keyed=wire.type in _KEYED,
+        keyed=builtin is not None and builtin.keyed,
         requires_approval=wire.default_requires_approval,
         version=wire.version,
         returns_from=next(iter(labels_from_proto([wire.returns_from])), None),
@@ -88,6 +83,8 @@ def batch_to_proto(batch: ToolBatch) -> pb.ExecuteToolsRequest:
         agent_type=batch.agent_type,
         block_revisions=batch.seen.block_revisions,
         max_files_open=batch.seen.max_files_open,
+        per_file_view_window_char_limit=batch.seen.file_view_chars,
+        max_memory_bytes=batch.seen.max_memory_bytes,
         message_id=batch.message_id,
         taint=labels_to_proto(batch.seen.taint),
     )

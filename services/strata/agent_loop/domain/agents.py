@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.shared.agent_types import AgentType
 from strata.shared.errors import AbortedError
+from strata.shared.ids import default_conversation_id
 
-DEFAULT_MAX_FILES_OPEN = 5
-DEFAULT_FILE_VIEW_CHARS = 50_000
 DEFAULT_TIMEZONE = "UTC"
 # As observed (§10); blueprint §16.1 has 0.5, under which an agent forgets more than it must.
 DEFAULT_EVICTED_SHARE = 0.3
 DEFAULT_CLIP_CHARS = 2000
-
-
-class AgentType(StrEnum):
-    """Kinds of agents, by their wire names (blueprint §4.2.1)."""
-
-    LETTA_V1 = "letta_v1_agent"
-    MEMGPT_V2 = "memgpt_v2_agent"
-    MEMGPT = "memgpt_agent"
-    SLEEPTIME = "sleeptime_agent"
-    REACT = "react_agent"
-    WORKFLOW = "workflow_agent"
-    VOICE_CONVO = "voice_convo_agent"
-    VOICE_SLEEPTIME = "voice_sleeptime_agent"
-
-
-# Blueprint §0.3.3: these see numbered lines, and only where the provider is Anthropic.
-LINE_NUMBERED_TYPES = frozenset({AgentType.SLEEPTIME, AgentType.MEMGPT_V2, AgentType.LETTA_V1})
 
 
 class AgentState(StrEnum):
@@ -57,6 +41,10 @@ class ModelConfig:
         reasoning_effort: none, minimal, low, medium, high or xhigh.
         max_reasoning_tokens: Thinking budget; 0 turns thinking off.
         structured_tools: Tools as constrained JSON, for small local models.
+        fallback_models: Handles of the models that answer, in this order, where it cannot.
+        enable_reasoner: False turns reasoning off; otherwise the two settings above decide.
+        put_inner_thoughts_in_kwargs: The model writes its thoughts as an argument of each call;
+            of the V2 loop only.
     """
 
     handle: str = ""
@@ -67,6 +55,9 @@ class ModelConfig:
     reasoning_effort: str | None = None
     max_reasoning_tokens: int = 0
     structured_tools: bool | None = None
+    fallback_models: tuple[str, ...] = ()
+    enable_reasoner: bool | None = None
+    put_inner_thoughts_in_kwargs: bool = False
 
 
 class CompactionMode(StrEnum):
@@ -88,6 +79,10 @@ class CompactionSettings:
         mode: Wire name of a `CompactionMode`; empty for ``sliding_window``.
         sliding_window_percentage: Share of the room for messages that is freed; 0 for the default.
         clip_chars: Most characters of a summary; 0 for the default.
+        model_settings: How the summarizer is called, without a handle; None leaves it to the
+            endpoint, and for the agent's model to the agent.
+        prompt_acknowledgement: The summarizer is shown a reply in which it agrees to answer with
+            the summary alone; None for the default, false.
     """
 
     model: str = ""
@@ -95,12 +90,17 @@ class CompactionSettings:
     mode: str = ""
     sliding_window_percentage: float = 0.0
     clip_chars: int = 0
+    model_settings: ModelConfig | None = None
+    prompt_acknowledgement: bool | None = None
 
     def over(self, others: CompactionSettings) -> CompactionSettings:
         """Returns these settings, and what they leave open as others have it."""
-        names = ("model", "prompt", "mode", "sliding_window_percentage", "clip_chars")
-        given = {name: getattr(self, name) for name in names if getattr(self, name)}
-        return replace(others, **given)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        # An empty text and 0 stand for what is left open; False is a choice.
+        chosen: dict[str, Any] = {
+            name: value for name, value in values.items() if value or value is False
+        }
+        return replace(others, **chosen)
 
     @property
     def evicts(self) -> CompactionMode:
@@ -119,10 +119,32 @@ class CompactionSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MessagePackaging:
+    """How the messages of the user are shown to the model; they are stored as sent.
+
+    Attributes:
+        pack_user_messages: Show the text as a JSON object with type, message and time;
+            otherwise the text itself.
+        location: Where the user is, in such objects; empty leaves it out.
+    """
+
+    pack_user_messages: bool = False
+    location: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Agent:
     """An agent; the fields are those of the contract, but for `model_keys`.
 
     Attributes:
+        max_files_open: Files that may be open at once; 0 derives the number from the context
+            window, see `domain.file_limits`.
+        per_file_view_window_char_limit: Characters of a file that are shown; 0 likewise.
+        message_buffer_autoclear: Each run begins with an empty window.
+        memory_agent_id: The agent that tends its memory; empty for none.
+        sleeptime_frequency: Its memory agent runs after the first turn of a conversation and
+            then after every so many; 0 without a memory agent.
+        tends_agent_id: Of a memory agent: whose memory it tends; empty for any other agent.
         model_keys: Its own keys for models and its project's, sealed, where it was loaded for a
             turn. They are no part of it and are stored elsewhere.
     """
@@ -138,9 +160,14 @@ class Agent:
     tags: tuple[str, ...] = ()
     timezone: str = DEFAULT_TIMEZONE
     metadata: Mapping[str, str] = field(default_factory=dict)
-    max_files_open: int = DEFAULT_MAX_FILES_OPEN
-    per_file_view_window_char_limit: int = DEFAULT_FILE_VIEW_CHARS
+    max_files_open: int = 0
+    per_file_view_window_char_limit: int = 0
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
+    packaging: MessagePackaging = field(default_factory=MessagePackaging)
+    message_buffer_autoclear: bool = False
+    memory_agent_id: str = ""
+    sleeptime_frequency: int = 0
+    tends_agent_id: str = ""
     revision: int = 1
     create_time: datetime | None = None
     update_time: datetime | None = None
@@ -186,6 +213,10 @@ class AgentPatch:
 
     Attributes:
         metadata: Pairs to set; an empty value removes the key.
+        enable_sleeptime: Whether it is to have a memory agent.
+        memory_agent_id: Its new memory agent, whose creation ends with the change; empty to take
+            the one that it has from it. An agent that has one keeps it.
+        sleeptime_frequency: See `Agent`.
         expected_revision: Fail if the agent is not at this revision; 0 means any.
     """
 
@@ -200,8 +231,13 @@ class AgentPatch:
     timezone: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     compaction: CompactionSettings | None = None
+    packaging: MessagePackaging | None = None
+    message_buffer_autoclear: bool | None = None
     max_files_open: int | None = None
     per_file_view_window_char_limit: int | None = None
+    enable_sleeptime: bool | None = None
+    memory_agent_id: str | None = None
+    sleeptime_frequency: int | None = None
     expected_revision: int = 0
 
 
@@ -212,43 +248,15 @@ def check_revision(agent: Agent, expected: int) -> None:
         AbortedError: It has changed since (``REVISION_MISMATCH``).
     """
     if expected not in (0, agent.revision):
-        raise AbortedError(
-            f"The agent is at revision {agent.revision}.",
-            metadata={"expected": expected, "current": agent.revision},
-        )
+        raise revision_mismatch("agent", agent.revision, expected)
 
 
-def default_conversation_id(agent_id: str) -> str:
-    """Returns the id of an agent's default conversation; no lookup is needed to know it."""
-    return "conversation-" + agent_id.removeprefix("agent-")
-
-
-# Blueprint §4.2.1 and observed §5 give the first three. Archival memory was in no default set
-# there, so that an agent could not reach one of its own tiers unless told; ours has it, and a
-# way to what a summary stands for.
-_DEFAULT_TOOLS: Mapping[AgentType, Sequence[str]] = {
-    AgentType.LETTA_V1: (
-        "conversation_search",
-        "memory_insert",
-        "memory_replace",
-        "archival_memory_insert",
-        "archival_memory_search",
-        "expand_summary",
-    ),
-}
-
-BUILT_TYPES = frozenset(_DEFAULT_TOOLS)
-"""The types whose loop this release can run."""
-
-
-def default_tools(agent_type: AgentType) -> tuple[str, ...]:
-    """Returns the tools that an agent of the type starts with, in the order offered.
-
-    For ``letta_v1_agent``: ``conversation_search``, ``memory_insert``, ``memory_replace`` as in
-    the specification, and ``archival_memory_insert``, ``archival_memory_search`` and
-    ``expand_summary``, which are Strata's addition.
-    """
-    return tuple(_DEFAULT_TOOLS.get(agent_type, ()))
+def revision_mismatch(kind: str, current: int, expected: int) -> AbortedError:
+    """Returns the error for a change of an older revision than the present one."""
+    return AbortedError(
+        f"The {kind} is at revision {current}.",
+        metadata={"expected": expected, "current": current},
+    )
 
 
 def merge_tools(base: Sequence[str], extra: Sequence[str]) -> tuple[str, ...]:
@@ -265,8 +273,9 @@ def apply_patch(agent: Agent, patch: AgentPatch) -> Agent:
 
 
 def changes_prompt(patch: AgentPatch) -> bool:
-    """Says whether a change may change how much of a prompt is left for memory."""
-    parts = (patch.system, patch.model, patch.tools, patch.tool_rules)
+    """Says whether a change may change how much of a prompt is left for memory and files."""
+    files = (patch.max_files_open, patch.per_file_view_window_char_limit)
+    parts = (patch.system, patch.model, patch.tools, patch.tool_rules, *files)
     return any(part is not None for part in parts)
 
 
@@ -280,6 +289,10 @@ _PATCHED = (
     "tags",
     "timezone",
     "compaction",
+    "packaging",
+    "message_buffer_autoclear",
     "max_files_open",
     "per_file_view_window_char_limit",
+    "memory_agent_id",
+    "sleeptime_frequency",
 )

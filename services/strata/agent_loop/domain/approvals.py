@@ -108,11 +108,13 @@ class ApprovalResponse:
         approval_id: The request.
         decisions: One per call.
         by_default: Nobody had answered; this is the default decision.
+        answered_by: Id of the API key that answered; empty for the default decision.
     """
 
     approval_id: str
     decisions: tuple[Decision, ...]
     by_default: bool = False
+    answered_by: str = ""
 
     def of(self, tool_call_id: str) -> Decision:
         """Returns the decision about a call; what nobody decided about is denied."""

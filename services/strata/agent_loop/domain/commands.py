@@ -19,15 +19,18 @@ class CreateAgent:
         agent: As it shall be; with the id that it gets if the request is a new one.
         blocks: Blocks to make, in the contract's form: core memory checks them.
         block_ids: Blocks to share.
-        initial_messages: What stands in the window after the system message.
+        initial_messages: What stands in the window after the system message; None for the
+            first messages of the type.
         request: Recognises a repetition.
+        enable_sleeptime: It gets a memory agent.
     """
 
     agent: Agent
     blocks: Sequence[Any]
     block_ids: Sequence[str]
-    initial_messages: Sequence[MessageInput]
+    initial_messages: Sequence[MessageInput] | None
     request: Request
+    enable_sleeptime: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ from strata.agent_loop.domain.messages import Message
 from strata.agent_loop.domain.runs import Outcome
 from strata.agent_loop.domain.taint import Taint
 from strata.agent_loop.domain.tools import ToolResult
+from strata.agent_loop.models.domain import Usage
+from strata.shared.errors import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,26 +25,87 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class TendedTurn:
+    """The agent of the turn has a memory agent. For the gateway alone.
+
+    Attributes:
+        memory_agent_id: The memory agent.
+        frequency: It runs after the first turn of the conversation and then after every so many.
+    """
+
+    memory_agent_id: str
+    frequency: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepStarted:
     """A model call begins, or the step of one is resumed.
 
     Attributes:
         taint: Untrusted labels of its context.
+        message_id: Id that the assistant message will have.
     """
 
     step_id: str
     step: int
     model: str
     taint: Taint = ()
+    message_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRestarted:
-    """The model is asked again; what was streamed of this step is void."""
+    """What was streamed of the step's message is void; the model is asked again, or not any more.
+
+    Attributes:
+        given_up: The model is not asked again.
+        model: Handle of the model that is asked now, if it is another one.
+        failed_model: Handle of the one that could not answer; set with `model`.
+        failed_reason: Why not; set with `model`.
+    """
 
     step_id: str
     step: int
     reason: str
+    message_id: str = ""
+    given_up: bool = False
+    model: str = ""
+    failed_model: str = ""
+    failed_reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequestSent:
+    """A request was sent to the model. For the gateway's sum of tokens alone.
+
+    If this process dies before the reply has ended, the gateway estimates what it cost.
+
+    Attributes:
+        message_id: Id that the message of the reply will have.
+        prompt_tokens: Estimated tokens of the prompt.
+        bytes_per_token: UTF-8 bytes of a token of this model.
+        model: Handle of the model.
+    """
+
+    message_id: str
+    prompt_tokens: int
+    bytes_per_token: float
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyReceived:
+    """What a call of a model cost. For the gateway's sum of tokens alone.
+
+    Attributes:
+        message_id: Id that the message of the reply will have; for a summary one of its own.
+        usage: Its tokens; estimated if the reply broke off.
+        model: Handle of the model.
+    """
+
+    message_id: str
+    usage: Usage
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +190,10 @@ class RunFinished:
 RunEvent: TypeAlias = (
     RunStarted
     | StepStarted
+    | TendedTurn
     | StepRestarted
+    | ModelRequestSent
+    | ReplyReceived
     | TextPiece
     | ReasoningPiece
     | ToolCallPiece

@@ -6,22 +6,28 @@ never run again (architecture §5). The codecs here give the stored form.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from strata.agent_loop.domain.messages import NestedCall, Provenance, ToolReturn, ToolStatus
+from strata.agent_loop.domain.runs import RunRequest
 from strata.agent_loop.domain.tool_rules import ToolRule, rule_from_json, rule_to_json
-from strata.agent_loop.domain.tools import MemoryEdit, Seen, ToolEffect, ToolResult
+from strata.agent_loop.domain.tools import MemoryEdit, Seen, ToolResult
 from strata.agent_loop.models.domain import (
     FinishReason,
+    ImageDetail,
+    ImagePart,
     ModelReply,
     ReasoningPart,
     TextPart,
     ToolCall,
     Usage,
 )
+from strata.shared.tool_catalogue import ToolEffect
 
 
 class CallState(StrEnum):
@@ -53,6 +59,11 @@ class JournalKey:
     agent_id: str
     run_id: str
     attempt: int
+
+
+def key_of(request: RunRequest) -> JournalKey:
+    """Returns whose steps the steps of a dispatch are."""
+    return JournalKey(request.conversation_id, request.agent_id, request.run_id, request.attempt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +155,10 @@ def rules_from_json(value: Mapping[str, Any]) -> tuple[ToolRule, ...] | None:
 
 def result_to_json(result: ToolResult) -> dict[str, Any]:
     """Returns the stored form of a result."""
-    return asdict(result)
+    stored = asdict(result)
+    for image in stored["tool_return"]["images"]:
+        image["data"] = base64.b64encode(image["data"]).decode("ascii")
+    return stored
 
 
 def result_from_json(value: Mapping[str, Any]) -> ToolResult:
@@ -164,6 +178,17 @@ def result_from_json(value: Mapping[str, Any]) -> ToolResult:
                 NestedCall(**{**call, "status": ToolStatus(call["status"])})
                 for call in told.get("nested", ())
             ),
+            returned_by=told.get("returned_by", ""),
+            images=tuple(
+                ImagePart(
+                    **{
+                        **image,
+                        "detail": ImageDetail(image["detail"]),
+                        "data": base64.b64decode(image["data"]),
+                    }
+                )
+                for image in told.get("images", ())
+            ),
         ),
         duration_ms=value["duration_ms"],
         memory_edits=tuple(MemoryEdit(**edit) for edit in value["memory_edits"]),
@@ -172,8 +197,16 @@ def result_from_json(value: Mapping[str, Any]) -> ToolResult:
     )
 
 
+_LONGEST_ID_IN_KEY = 64
+
+
 def idempotency_key(run_id: str, step: int, tool_call_id: str) -> str:
-    """Returns the name of a call for ever: the same on every attempt."""
+    """Returns the name of a call for ever: the same on every attempt.
+
+    Providers choose ids of any length and alphabet; a key is short, since services limit theirs.
+    """
+    if len(tool_call_id) > _LONGEST_ID_IN_KEY or not tool_call_id.isprintable():
+        tool_call_id = hashlib.sha256(tool_call_id.encode("utf-8", "replace")).hexdigest()
     return f"{run_id}/{step}/{tool_call_id}"
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import TypeAlias
 
 from strata.agent_loop.domain.approvals import ApprovalRequest, ApprovalResponse
-from strata.agent_loop.models.domain import ReasoningPart, TextPart, ToolCall, Usage
+from strata.agent_loop.models.domain import ImagePart, ReasoningPart, TextPart, ToolCall, Usage
 
 SYNTHETIC_ID = "message-00000000-0000-0000-0000-000000000000"
 """Id of a message that is shown to the model and never stored."""
@@ -46,15 +46,6 @@ class Provenance(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ImagePart:
-    """An image, by address or inline. Kept, but no model connection shows images yet."""
-
-    media_type: str
-    url: str = ""
-    data: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
 class NestedCall:
     """A call of a tool that code made while it ran.
 
@@ -86,6 +77,8 @@ class ToolReturn:
         provenance: Where the text came from.
         taint: Untrusted labels of the memory that it holds.
         nested: Calls that its code made, in order; the model is not shown them.
+        returned_by: Id of the API key that gave the return in an answer; empty if the tool ran.
+        images: Images that it holds beside the text.
     """
 
     tool_call_id: str
@@ -97,6 +90,15 @@ class ToolReturn:
     provenance: Provenance | None = None
     taint: tuple[Provenance, ...] = ()
     nested: tuple[NestedCall, ...] = ()
+    returned_by: str = ""
+    images: tuple[ImagePart, ...] = ()
+
+
+def without_bytes(told: ToolReturn) -> ToolReturn:
+    """Returns a tool return whose images are described only, as in stored messages."""
+    if not told.images:
+        return told
+    return replace(told, images=tuple(replace(image, data=b"") for image in told.images))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,12 @@ class Message:
     def text(self) -> str:
         """All visible text, joined."""
         return "".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    @property
+    def images(self) -> tuple[ImagePart, ...]:
+        """All images, those of tool returns included."""
+        own = tuple(part for part in self.parts if isinstance(part, ImagePart))
+        return (*own, *(image for told in self.tool_returns for image in told.images))
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:

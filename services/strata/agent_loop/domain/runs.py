@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
 
 from strata.agent_loop.domain.approvals import ApprovalResponse
@@ -30,7 +29,26 @@ class StopReason(StrEnum):
     TOOL_RULE = "tool_rule"
     CANCELLED = "cancelled"
     REQUIRES_APPROVAL = "requires_approval"
+    NO_PROGRESS = "no_progress"
+    """Not of the specification: the run repeated itself."""
     CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT = "context_window_overflow_in_system_prompt"
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptRange:
+    """A part of a conversation that a memory agent reads.
+
+    Attributes:
+        agent_id: Whose conversation.
+        conversation_id: The conversation.
+        after_sequence: Only messages with a sequence above this one; -1 for all.
+        until_sequence: Only messages up to this sequence.
+    """
+
+    agent_id: str
+    conversation_id: str
+    after_sequence: int
+    until_sequence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +62,18 @@ class RunRequest:
         conversation_id: The conversation.
         inputs: What to say to the agent.
         sender_agent_id: The agent that says it; empty if no agent does.
+        senders: The agent that wrote each input, in their order; empty, or missing at the end,
+            for inputs that no agent wrote.
+        group_id: The group that the inputs are exchanged in; empty for none.
+        record_only: Store the inputs without an answer.
         approval: The answer to a request for approval, in place of inputs.
+        transcript: What a memory agent has to read, in place of inputs.
         max_steps: Most model calls.
         stream_tokens: Relay the pieces of the reply as they come.
-        deadline: When the run must be over; None for no limit of its own.
+        remaining_s: Seconds from the arrival of the request until the run must be over; None
+            for no limit of its own.
+        cancelled: Somebody has cancelled the run: what an earlier attempt left is stored, and
+            nothing is begun.
     """
 
     run_id: str
@@ -56,10 +82,15 @@ class RunRequest:
     conversation_id: str
     inputs: Sequence[MessageInput] = ()
     approval: ApprovalResponse | None = None
+    transcript: TranscriptRange | None = None
     max_steps: int = DEFAULT_MAX_STEPS
     stream_tokens: bool = False
     sender_agent_id: str = ""
-    deadline: datetime | None = None
+    remaining_s: float | None = None
+    cancelled: bool = False
+    senders: Sequence[str] = ()
+    group_id: str = ""
+    record_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

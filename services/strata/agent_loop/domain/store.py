@@ -43,8 +43,8 @@ class AgentStore(Protocol):
         """
         ...
 
-    async def activate(self, agent_id: str) -> Agent:
-        """Ends the creation of an agent.
+    async def activate(self, agent_id: str, memory_agent_id: str = "") -> Agent:
+        """Ends the creation of an agent, and of its memory agent in the same transaction.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND.
@@ -65,6 +65,10 @@ class AgentStore(Protocol):
         Raises:
             NotFoundError: AGENT_NOT_FOUND.
         """
+        ...
+
+    async def memory_agent_of(self, agent_id: str) -> StoredAgent | None:
+        """Returns the memory agent of an agent, in any state; None if there is none."""
         ...
 
     async def load(self, agent_id: str, conversation_id: str) -> Agent:
@@ -92,6 +96,9 @@ class AgentStore(Protocol):
     async def update(self, patch: AgentPatch, request: Request) -> Agent:
         """Changes an active agent; a repeated request gets the first one's answer.
 
+        In the same transaction the creation of a new memory agent ends, and a memory agent that
+        is taken away is hidden for good.
+
         Raises:
             NotFoundError: AGENT_NOT_FOUND.
             AbortedError: REVISION_MISMATCH.
@@ -99,16 +106,21 @@ class AgentStore(Protocol):
         """
         ...
 
-    async def begin_deletion(self, agent_id: str) -> None:
-        """Hides an agent for good. Repeating it is harmless.
+    async def begin_deletion(self, agent_id: str) -> Sequence[str]:
+        """Hides an agent and its memory agent for good. Repeating it is harmless.
+
+        An agent whose memory agent is hidden has none any more.
+
+        Returns:
+            The ids of what was hidden.
 
         Raises:
             NotFoundError: AGENT_NOT_FOUND.
         """
         ...
 
-    async def remove(self, agent_id: str) -> None:
-        """Deletes an agent's rows. Nothing to delete is success."""
+    async def remove(self, agent_ids: Sequence[str]) -> None:
+        """Deletes the rows of agents. Nothing to delete is success."""
         ...
 
     async def known_conversation(self, request: Request) -> Conversation | None:

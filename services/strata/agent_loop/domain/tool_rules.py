@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from strata.agent_loop.domain.tools import EXIT_TOOLS
+from strata.shared.tool_catalogue import CATALOGUE, EXIT_TOOLS
 from strata.shared.tool_rules import ToolRuleType, rule_sentence
 
 
@@ -48,24 +48,6 @@ class ToolRule:
         return rule_sentence(self.type, self.tool_name, self.children, self.max_count)
 
 
-# Blueprint §7.4 and §13.1.
-_ENDING = frozenset({"send_message", "send_message_to_agent_async", "memory_finish_edits"})
-_GOING_ON = frozenset(
-    {
-        "conversation_search",
-        "archival_memory_insert",
-        "archival_memory_search",
-        "search_memory",
-        "expand_summary",
-        "core_memory_append",
-        "core_memory_replace",
-        "memory",
-        "memory_apply_patch",
-        "memory_replace",
-        "memory_insert",
-        "memory_rethink",
-    }
-)
 _ENDS = frozenset({ToolRuleType.EXIT_LOOP, ToolRuleType.CONTINUE_LOOP})
 
 
@@ -79,12 +61,11 @@ def base_rules(tools: Sequence[str], own: Sequence[ToolRule]) -> tuple[ToolRule,
         own: The agent's own rules.
     """
     told = _told_how_to_go_on(own)
-    kinds = {
-        **dict.fromkeys(_GOING_ON, ToolRuleType.CONTINUE_LOOP),
-        **dict.fromkeys(_ENDING, ToolRuleType.EXIT_LOOP),
-    }
+    entries = (CATALOGUE[name] for name in tools if name in CATALOGUE and name not in told)
     return tuple(
-        ToolRule(kinds[name], name) for name in tools if name in kinds and name not in told
+        ToolRule(entry.default_rule, entry.name)
+        for entry in entries
+        if entry.default_rule is not None
     )
 
 

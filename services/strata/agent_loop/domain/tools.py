@@ -4,36 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import TypeAlias
 
 from strata.agent_loop.domain.messages import Provenance, ToolReturn
 from strata.agent_loop.models.domain import ToolCall, ToolSchema
+from strata.shared.server_tools import server_of
+from strata.shared.tool_catalogue import CODE_TOOLS, FILE_TOOLS, ToolEffect
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
-
-FILE_TOOLS = ("open_files", "grep_files", "semantic_search_files")
-"""Offered to every agent that has a folder, beside its own tools."""
-
-EXIT_TOOLS = frozenset({"memory_finish_edits"})
-"""Tools that end the turn unless an agent is told otherwise (blueprint §7.4)."""
-
-
-CODE_TOOLS = frozenset({"run_code_with_tools"})
-"""Tools whose code calls the agent's other tools (decision 0086)."""
-
-
-class ToolEffect(StrEnum):
-    """What a tool does to the world."""
-
-    UNDECLARED = "undeclared"
-    READ_ONLY = "read_only"
-    IDEMPOTENT = "idempotent"
-    SIDE_EFFECT = "side_effect"
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether a call with an unknown outcome may be made again without a second effect."""
-        return self in (ToolEffect.READ_ONLY, ToolEffect.IDEMPOTENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +66,14 @@ class ToolSet:
         return self if len(kept) == len(self.tools) else ToolSet(kept)
 
     def offered(self, own: Collection[str], *, folders: bool) -> ToolSet:
-        """What an agent with these tools of its own is offered, with or without folders."""
-        return self.only({*own, *FILE_TOOLS} if folders else own)
+        """What an agent with these tools of its own is offered, with or without folders.
+
+        The tools of a whole MCP server are its own under the name of the server.
+        """
+        if not any(server_of(name) for name in own):
+            return self.only({*own, *FILE_TOOLS} if folders else own)
+        brought = set() if folders else {*FILE_TOOLS} - {*own}
+        return self.only([name for name in self.names if name not in brought])
 
     @property
     def callable(self) -> ToolSet:
@@ -173,13 +156,18 @@ class Seen:
 
     Attributes:
         block_revisions: Revisions of the memory blocks that the model saw, by label.
-        max_files_open: Files that may be open at once.
+        max_files_open: Files that may be open at once; 0 leaves it to core memory.
         taint: Untrusted labels of the context; see `domain.taint`.
+        file_view_chars: Characters of one file that are shown; 0 leaves it to core memory.
+        max_memory_bytes: UTF-8 bytes that blocks and open files may take together in the prompt
+            when files are opened; 0 likewise.
     """
 
     block_revisions: Mapping[str, int] = field(default_factory=dict)
     max_files_open: int = 0
     taint: tuple[Provenance, ...] = ()
+    file_view_chars: int = 0
+    max_memory_bytes: int = 0
 
     def after(self, results: Collection[ToolResult]) -> Seen:
         """Returns what calls see that are run after others of the same reply.

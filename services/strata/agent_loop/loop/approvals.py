@@ -164,7 +164,9 @@ class OpenRequest:
             return own_result(call, ToolStatus.FAILED, text, now, zone)
         decision = self.answer.of(call.id)
         if decision.client_return is not None:
-            return _by_client(call, decision, now, zone, toolset)
+            result = _by_client(call, decision, now, zone, toolset, is_its_own=by_client)
+            told = replace(result.tool_return, returned_by=self.answer.answered_by)
+            return replace(result, tool_return=told)
         if not decision.approve:
             return own_result(call, ToolStatus.FAILED, denied(decision.reason), now, zone)
         if by_client:
@@ -303,7 +305,13 @@ def coming_taint(
 
 
 def _by_client(
-    call: ToolCall, decision: Decision, now: datetime, zone: str, toolset: ToolSet
+    call: ToolCall,
+    decision: Decision,
+    now: datetime,
+    zone: str,
+    toolset: ToolSet,
+    *,
+    is_its_own: bool,
 ) -> ToolResult:
     tool = toolset.find(call.name)
     status = ToolStatus.FAILED if decision.client_failed else ToolStatus.OK
@@ -312,7 +320,9 @@ def _by_client(
         text, _ = clip(text, tool.return_char_limit)
     result = own_result(call, status, text, now, zone)
     # Not the system's own words: what clients return is what a tool said, or what strangers wrote.
-    label = (tool.returns_from if tool is not None else None) or Provenance.TOOL
+    # In place of a tool that runs here it is what a person said.
+    own = Provenance.TOOL if is_its_own else Provenance.USER
+    label = (tool.returns_from if tool is not None else None) or own
     told = replace(result.tool_return, provenance=label, taint=decision.client_taint)
     return replace(result, tool_return=told)
 

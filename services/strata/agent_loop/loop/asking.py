@@ -5,38 +5,53 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
+from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.events import (
+    ModelRequestSent,
     ReasoningPiece,
+    ReplyReceived,
     StepRestarted,
     TextPiece,
     ToolCallPiece,
     WindowCompacted,
 )
 from strata.agent_loop.domain.messages import Window
+from strata.agent_loop.loop.added_arguments import ArgumentsStream
 from strata.agent_loop.loop.failures import (
+    StepFailedError,
+    all_failed,
     cut_before_text,
     empty_reply,
     from_model_error,
     system_prompt_too_large,
 )
-from strata.agent_loop.loop.gauge import Gauge
+from strata.agent_loop.loop.fallbacks import ModelChain, may_fail_over
+from strata.agent_loop.loop.gauge import (
+    MESSAGES_SHARE,
+    Gauge,
+    compaction_helps,
+    files_excess,
+)
 from strata.agent_loop.loop.ports import BoundModel, Compacted, EventSink
 from strata.agent_loop.loop.prompt import WorkingWindow
-from strata.agent_loop.loop.requests import FittedRequest, Offer, View, build_request
+from strata.agent_loop.loop.requests import FittedRequest, Offer, View, build_request, view_of
 from strata.agent_loop.models.domain import (
     FinishReason,
     ModelEvent,
     ModelReply,
+    ModelRequest,
     ReasoningDelta,
     TextDelta,
     ToolCallDelta,
     Usage,
+    UsageEvent,
 )
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind, naming_key
-from strata.agent_loop.models.tokens import tools_bytes
+from strata.agent_loop.models.tokens import TokenEstimator, text_bytes, tools_bytes
+from strata.agent_loop.prompts.parts import system_parts
 from strata.shared.errors import AbortedError, Reason
 from strata.shared.logs import get_logger
 
@@ -48,6 +63,12 @@ _FIRST_DELAY = 0.5
 _MAX_DELAY = 20.0
 # The provider counts more tokens than we do; how many more it seldom says.
 _REFUSED_SHARE = 0.7
+# Text such as emoji has up to so many times the tokens per byte of the text that was counted.
+_MOST_UNDERESTIMATED = 3
+# Some servers refuse images in words that do not name them.
+_ABOUT_IMAGES = frozenset({ModelErrorKind.IMAGES_REFUSED, ModelErrorKind.BAD_REQUEST})
+_IMAGES_REFUSED = "the provider of this model refused it"
+_WITHOUT_IMAGES = "The provider refused the images; the model is asked without them."
 _TOO_LONG = "The prompt was too long; older messages are summarised or left out."
 
 _log = get_logger(__name__)
@@ -70,42 +91,62 @@ class Compact(Protocol):
         ...
 
 
+class CloseFiles(Protocol):
+    """Makes the system message smaller; see `loop.steps.Steps`."""
+
+    async def __call__(self, excess: int) -> bool:
+        """Closes open files until the system message has `excess` bytes less, as far as it can.
+
+        Returns:
+            Whether the system message became smaller.
+        """
+        ...
+
+
 class Asker:
     """Asks one agent's model.
 
     Attributes:
-        usage: Tokens of all replies so far, those of a summarizer included.
+        usage: Tokens of all model calls so far: of replies, of summaries, and, estimated, of
+            replies that broke off or were cancelled.
 
     Args:
-        bound: The model.
-        gauge: How full its windows are.
-        view: How messages are shown.
+        chain: The models that may answer.
+        tokens: What is known of bytes per token.
+        agent: The agent.
         sink: Where the pieces go.
         compact: Makes room in the window.
+        close_files: Makes room in the system message.
+        load: Returns a request with the bytes of its images.
         stream_tokens: Whether the pieces are wanted.
         sleep: Waits between two requests.
     """
 
     def __init__(
         self,
-        bound: BoundModel,
-        gauge: Gauge,
-        view: View,
+        chain: ModelChain,
+        tokens: TokenEstimator,
+        agent: Agent,
         sink: EventSink,
         *,
         compact: Compact,
+        close_files: CloseFiles,
+        load: Callable[[ModelRequest], Awaitable[ModelRequest]],
         stream_tokens: bool,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.usage = Usage()
-        self._bound = bound
-        self._gauge = gauge
-        self._view = view
+        self._chain = chain
+        self._tokens = tokens
+        self._agent = agent
         self._sink = sink
         self._compact = compact
+        self._close_files = close_files
+        self._load = load
         self._stream_tokens = stream_tokens
         self._sleep = sleep
-        self._read = False
+        self._shown = False
+        self._measure()
 
     async def ask(self, name: StepName, window: WorkingWindow, offer: Offer) -> ModelReply:
         """Returns the model's reply to the window, which is compacted first if it is too full.
@@ -113,36 +154,120 @@ class Asker:
         A stream that breaks after its first piece is begun anew, at most `MAX_RESTARTS` times;
         no tool has run by then, so nothing has happened yet. Failures before the first piece
         were repeated by the model connection already. After a context-length refusal the window
-        is compacted, after a second one the request is halved; a third ends the step. An empty
-        reply is asked for again, once.
+        is compacted, after a second one the request is halved; a third ends the step. If the
+        provider refuses a request with images, a text takes the place of each. An empty reply
+        is asked for again, once. If the model cannot answer for a reason that is its provider's,
+        the next model of the chain is asked, with a request that fits its own window; it also
+        answers in the steps that follow. If the step fails after pieces of a reply were relayed,
+        a `StepRestarted` withdraws them: the user has seen only what is stored, or knows better.
 
         Raises:
             StepFailedError: There is no reply to be had.
             StrataError: Recall cannot be reached, or refused the compacted window.
         """
-        fitted = await self._prepare(window, offer)
+        self._shown = False
+        try:
+            return await self._ask_current(name, window, offer)
+        except StepFailedError as failed:
+            if not (self._chain.has_next and self._is_passed_over(failed)):
+                await self._give_up(name, failed)
+                raise
+            first = failed
+        return await self._ask_fallbacks(name, window, offer, first)
+
+    async def use(self, handle: str) -> None:
+        """Asks the fallback model of that name from now on, if the chain has it."""
+        if await self._chain.advance_to(handle):
+            self._measure()
+
+    async def _ask_fallbacks(
+        self, name: StepName, window: WorkingWindow, offer: Offer, first: StepFailedError
+    ) -> ModelReply:
+        others: dict[str, str] = {}
+        failed, failed_handle = first, self._chain.handle
+        while self._chain.has_next:
+            upcoming = self._chain.upcoming
+            try:
+                await self._chain.advance()
+            except ModelError as error:
+                _log.warning("a fallback model cannot be used", model=upcoming, error=str(error))
+                others[upcoming] = error.message
+                continue
+            self._measure()
+            await self._restart(
+                name,
+                f"{failed_handle} could not answer: {failed.failure.message.rstrip('. ')}."
+                f" {upcoming} is asked instead.",
+                model=upcoming,
+                failed_model=failed_handle,
+                failed_reason=failed.failure.reason,
+            )
+            try:
+                return await self._ask_current(name, window, offer)
+            except StepFailedError as error:
+                failed, failed_handle = error, upcoming
+                others[upcoming] = error.failure.message
+        failed = all_failed(first, others)
+        await self._give_up(name, failed)
+        raise failed
+
+    async def _ask_current(self, name: StepName, window: WorkingWindow, offer: Offer) -> ModelReply:
+        return await self._ask(name, window, offer, await self._prepare(window, offer))
+
+    def _is_passed_over(self, failed: StepFailedError) -> bool:
+        """Says whether the next model is asked after this failure of the one that is asked."""
+        error = failed.model_error
+        return self._chain.is_at_fallback or (error is not None and may_fail_over(error))
+
+    async def _give_up(self, name: StepName, failed: StepFailedError) -> None:
+        if self._shown:
+            await self._restart(name, failed.failure.message, given_up=True)
+
+    def _measure(self) -> None:
+        """Begins with what is known of the model that is asked from now on."""
+        settings = self._chain.current.settings
+        self._gauge = Gauge(self._tokens, settings, self._agent.id)
+        self._view = view_of(settings, self._agent)
+        self._read = False
+
+    async def _ask(
+        self, name: StepName, window: WorkingWindow, offer: Offer, fitted: FittedRequest
+    ) -> ModelReply:
         restarts = empties = overflows = 0
         while True:
-            attempt = _Attempt(self, name)
+            attempt = _Attempt(self, name, offer)
+            await self._sink.emit(self._sent(name, fitted))
             try:
                 reply = await attempt.run(fitted)
+            except asyncio.CancelledError:
+                self.usage += attempt.usage(self._gauge, fitted)
+                raise
             except ModelError as error:
+                # A request that was refused costs nothing.
+                broken = attempt.usage(self._gauge, fitted) if attempt.started else Usage()
+                await self.count(broken, name.message_id, self._chain.handle)
                 if error.kind is ModelErrorKind.CONTEXT_OVERFLOW:
                     overflows += 1
                     smaller = await self._smaller(window, offer, fitted, overflows)
                     if smaller is None:
-                        raise from_model_error(error) from error
+                        raise self._too_long(window, offer, fitted, error) from error
                     fitted = smaller
                     await self._restart(name, _TOO_LONG)
                     continue
+                if error.kind in _ABOUT_IMAGES and any(m.images for m in fitted.request.messages):
+                    # An image stays in the window: it must not make every later turn fail.
+                    self._view = replace(self._view, without_images=_IMAGES_REFUSED)
+                    fitted = self._fit(window, offer, self._gauge.max_bytes)
+                    await self._restart(name, f"{_WITHOUT_IMAGES} {error.message}")
+                    continue
                 restarts += 1
                 if not (attempt.started and error.retryable) or restarts > MAX_RESTARTS:
-                    told = naming_key(error, self._bound.settings.key_owner)
+                    told = naming_key(error, self._chain.current.settings.key_owner)
                     raise from_model_error(told) from error
                 await self._restart(name, f"The reply broke off: {error.message}")
                 await self._sleep(_delay(restarts, error))
                 continue
-            self.usage += reply.usage
+            await self.count(reply.usage, name.message_id, self._chain.handle)
             self._gauge.observe(fitted.size, reply.usage)
             if not reply.is_empty:
                 return reply
@@ -153,37 +278,79 @@ class Asker:
                 raise empty_reply()
             await self._restart(name, "The model gave an empty reply.")
 
-    async def relay(self, name: StepName, event: ModelEvent, seen: set[int]) -> None:
-        """Hands a piece of the reply on, if pieces are wanted."""
+    async def count(self, usage: Usage, message_id: str, handle: str) -> None:
+        """Takes in what a call of a model cost.
+
+        Args:
+            usage: Its tokens.
+            message_id: Id that the message of its reply will have; a new one for a summary.
+            handle: Handle of the model.
+        """
+        self.usage += usage
+        await self._sink.emit(ReplyReceived(message_id, usage, handle))
+
+    async def relay(
+        self,
+        name: StepName,
+        event: ModelEvent,
+        offer: Offer,
+        calls: dict[int, ArgumentsStream | None],
+    ) -> None:
+        """Hands a piece of the reply on, if pieces are wanted.
+
+        Args:
+            name: The step.
+            event: The piece.
+            offer: What the model is offered.
+            calls: What the arguments of the calls that have begun pass through, by index.
+        """
         if not self._stream_tokens:
             return
+        self._shown = self._shown or isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta)
         if isinstance(event, TextDelta):
             await self._sink.emit(TextPiece(name.message_id, event.text))
         elif isinstance(event, ReasoningDelta):
             await self._sink.emit(ReasoningPiece(name.message_id, event.text))
         elif isinstance(event, ToolCallDelta):
-            first = event.index not in seen
-            seen.add(event.index)
+            first = event.index not in calls
+            if first:
+                calls[event.index] = offer.stream(event.name) if offer.stream else None
             call_id, tool = (event.id, event.name) if first else ("", "")
+            arguments, passed = event.arguments, calls[event.index]
+            if passed is not None:
+                arguments, thought = passed.feed(arguments)
+                if thought:
+                    await self._sink.emit(ReasoningPiece(name.message_id, thought))
+                if not (first or arguments):
+                    return
             await self._sink.emit(
-                ToolCallPiece(name.message_id, event.index, call_id, tool, event.arguments)
+                ToolCallPiece(name.message_id, event.index, call_id, tool, arguments)
             )
+
+    async def load(self, request: ModelRequest) -> ModelRequest:
+        """Returns a request with the bytes of its images."""
+        return await self._load(request)
 
     @property
     def bound(self) -> BoundModel:
         """The model that is asked."""
-        return self._bound
+        return self._chain.current
+
+    @property
+    def gauge(self) -> Gauge:
+        """How full the windows of the model that is asked are."""
+        return self._gauge
 
     async def _prepare(self, window: WorkingWindow, offer: Offer) -> FittedRequest:
         if not self._read:
-            self._gauge.read(window.messages, offer.tools, self._view)
+            self._gauge.read(window.counted, offer.tools, self._view)
             self._read = True
-        fixed = tools_bytes(offer.tools.schemas) + len(
-            window.messages[0].text.encode("utf-8", "replace")
-        )
-        least, size = self._gauge.least(fixed), self._bound.settings.context_window
-        if least > size:
-            raise system_prompt_too_large(least, size)
+        await self._leave_room(window, offer, self._gauge.max_bytes)
+        fixed = _fixed_bytes(window, offer)
+        if self._gauge.least(fixed) > self._chain.current.settings.context_window:
+            text, size = window.messages[0].text, self._chain.current.settings.context_window
+            parts = system_parts(text, offer.tools.schemas, self._gauge.least)
+            raise system_prompt_too_large(parts, size)
         fitted = self._fit(window, offer, self._gauge.max_bytes)
         if fitted.whole_size <= self._gauge.max_bytes:
             return fitted
@@ -198,14 +365,35 @@ class Asker:
             return None
         max_bytes = refused.size * _REFUSED_SHARE
         if overflows == 1:
+            await self._leave_room(window, offer, max_bytes)
             await self._make_room(window, offer, max_bytes)
         else:
             max_bytes = refused.size / 2
         fitted = self._fit(window, offer, max_bytes)
         return fitted if fitted.size < refused.size else None
 
+    def _too_long(
+        self, window: WorkingWindow, offer: Offer, refused: FittedRequest, error: ModelError
+    ) -> StepFailedError:
+        """Returns how a step ends whose smallest request the provider refused as too long."""
+        fixed, size = _fixed_bytes(window, offer), self._chain.current.settings.context_window
+        most = self._gauge.estimate(fixed) * _MOST_UNDERESTIMATED
+        if fixed < refused.size * (1.0 - MESSAGES_SHARE) or most < size:
+            return from_model_error(error)
+        # The messages are not the reason: memory has more tokens than its bytes let expect.
+        parts = system_parts(window.messages[0].text, offer.tools.schemas, self._gauge.estimate)
+        return system_prompt_too_large(parts, size, refusal=error.message)
+
+    async def _leave_room(self, window: WorkingWindow, offer: Offer, max_bytes: float) -> None:
+        """Closes open files if they leave messages less than their share of a prompt."""
+        excess = files_excess(_fixed_bytes(window, offer), max_bytes)
+        if excess:
+            await self._close_files(excess)
+
     async def _make_room(self, window: WorkingWindow, offer: Offer, max_bytes: float) -> None:
-        fixed = self._view.size(window.messages[:1]) + tools_bytes(offer.tools.schemas)
+        fixed = _fixed_bytes(window, offer)
+        if not compaction_helps(fixed, max_bytes):
+            return
         before = fixed + self._view.size(window.messages[1:])
         try:
             done = await self._compact(window.stored, self._view, max_bytes - fixed)
@@ -217,8 +405,7 @@ class Asker:
             return
         if done is None:
             return
-        self.usage += done.usage
-        await window.compacted(done.window)
+        window.compacted(done.window)
         after = self._view.size(window.messages) + tools_bytes(offer.tools.schemas)
         await self._sink.emit(
             WindowCompacted(done.summary, self._gauge.estimate(before), self._gauge.estimate(after))
@@ -227,27 +414,63 @@ class Asker:
     def _fit(self, window: WorkingWindow, offer: Offer, max_bytes: float) -> FittedRequest:
         return build_request(window.messages, offer, self._view, max_bytes=max_bytes)
 
-    async def _restart(self, name: StepName, reason: str) -> None:
-        await self._sink.emit(StepRestarted(name.step_id, name.step, reason))
+    def _sent(self, name: StepName, fitted: FittedRequest) -> ModelRequestSent:
+        prompt_tokens = self._gauge.estimate(fitted.size)
+        return ModelRequestSent(
+            name.message_id, prompt_tokens, self._gauge.ratio, self._chain.handle
+        )
+
+    async def _restart(self, name: StepName, reason: str, **details: Any) -> None:
+        self._shown = False
+        restarted = StepRestarted(name.step_id, name.step, reason, name.message_id, **details)
+        await self._sink.emit(restarted)
+
+
+def _fixed_bytes(window: WorkingWindow, offer: Offer) -> int:
+    """Returns the bytes of what every request holds: the system message and the tools."""
+    return window.system_bytes + tools_bytes(offer.tools.schemas)
 
 
 class _Attempt:
     """One request. `started` tells whether anything of the reply had come when it failed."""
 
-    def __init__(self, asker: Asker, name: StepName) -> None:
+    def __init__(self, asker: Asker, name: StepName, offer: Offer) -> None:
         self.started = False
         self._asker = asker
         self._name = name
+        self._offer = offer
+        self._received_bytes = 0
+        self._reported = Usage()
+
+    def usage(self, gauge: Gauge, fitted: FittedRequest) -> Usage:
+        """Returns what the request has cost so far: as the provider reports it, or an estimate."""
+        if self._reported != Usage():
+            return self._reported
+        return Usage(
+            prompt_tokens=gauge.estimate(fitted.size),
+            completion_tokens=gauge.estimate(self._received_bytes),
+            estimated=True,
+        )
 
     async def run(self, fitted: FittedRequest) -> ModelReply:
-        seen: set[int] = set()
-        async with aclosing(self._asker.bound.chat.stream(fitted.request)) as events:
+        calls: dict[int, ArgumentsStream | None] = {}
+        request = await self._asker.load(fitted.request)
+        async with aclosing(self._asker.bound.chat.stream(request)) as events:
             async for event in events:
                 if isinstance(event, ModelReply):
                     return event
                 self.started = True
-                await self._asker.relay(self._name, event, seen)
+                self._note(event)
+                await self._asker.relay(self._name, event, self._offer, calls)
         raise ModelError(ModelErrorKind.CUT_OFF, "The reply has no end.")
+
+    def _note(self, event: ModelEvent) -> None:
+        if isinstance(event, UsageEvent):
+            self._reported = event.usage
+        elif isinstance(event, TextDelta | ReasoningDelta):
+            self._received_bytes += text_bytes(event.text)
+        elif isinstance(event, ToolCallDelta):
+            self._received_bytes += text_bytes(event.arguments)
 
 
 def _delay(restarts: int, error: ModelError) -> float:

@@ -14,7 +14,14 @@ from strata.agent_loop.models.domain import (
     TextPart,
     ToolCall,
 )
-from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_AN_OBJECT, NOT_JSON
+from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_AN_OBJECT, NOT_JSON, TOO_DEEP
+from strata.shared.json_text import (
+    MAX_JSON_DEPTH,
+    JsonTextError,
+    JsonTooDeepError,
+    encodable_text,
+    parse_json,
+)
 from strata.shared.tool_arguments import ArgumentsError, fit_arguments
 
 _MAX_SHOWN = 200
@@ -36,16 +43,21 @@ def tidy(reply: ModelReply, used_ids: Iterable[str]) -> ModelReply:
     for call in reply.tool_calls:
         call_id = _unique(storable(call.id) or "call", used)
         used.add(call_id)
-        calls.append(ToolCall(call_id, storable(call.name), storable(call.arguments)))
+        calls.append(
+            replace(
+                call,
+                id=call_id,
+                name=storable(call.name),
+                arguments=storable(call.arguments),
+            )
+        )
     content = tuple(_tidy_part(part) for part in reply.content)
     return replace(reply, content=content, tool_calls=tuple(calls))
 
 
 def storable(text: str) -> str:
     """Returns the text without NUL and unpaired surrogates."""
-    if "\0" in text:
-        text = text.replace("\0", "")
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+    return encodable_text(text.replace("\0", ""))
 
 
 def refusal(call: ToolCall, tools: ToolSet, finish: FinishReason, *, last: bool) -> str | None:
@@ -94,8 +106,13 @@ def _argument_problem(arguments: str) -> str | None:
     if not arguments.strip():
         return None
     try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(arguments)
+    except JsonTooDeepError:
+        return (
+            f"{TOO_DEEP} than {MAX_JSON_DEPTH} levels; the call was not run. Pass a flatter"
+            f" object. You wrote: {_shown(arguments)}"
+        )
+    except JsonTextError as error:
         return f"{NOT_JSON} ({error}); the call was not run. You wrote: {_shown(arguments)}"
     if isinstance(value, dict):
         return None

@@ -44,10 +44,12 @@ class Leaving:
     Attributes:
         exchanges: Exchanges that are over, oldest first; those of a group leave together.
         current: Of the exchange under way: its older steps, then its older inputs.
+        fixed: What never leaves of the exchanges that are over: the pinned units.
     """
 
     exchanges: tuple[tuple[int, ...], ...]
     current: tuple[tuple[int, ...], ...]
+    fixed: tuple[int, ...] = ()
 
 
 def units_of(messages: Sequence[Message]) -> list[Unit]:
@@ -80,7 +82,9 @@ def leaving(units: Sequence[Unit]) -> Leaving:
     inputs = [i for i in current if units[i].kind is UnitKind.INPUT and i not in kept]
     groups = (tuple(i for i in exchange if i not in kept) for exchange in over)
     return Leaving(
-        tuple(group for group in groups if group), tuple((i,) for i in (*steps, *inputs))
+        tuple(group for group in groups if group),
+        tuple((i,) for i in (*steps, *inputs)),
+        tuple(i for exchange in over for i in exchange if i in kept),
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from strata.agent_loop.domain.runs import RunFailure, StopReason
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.shared.errors import (
@@ -24,6 +27,7 @@ _REASONS: dict[ModelErrorKind, tuple[StopReason, Reason]] = {
     ModelErrorKind.CUT_OFF: (_API, Reason.MODEL_UNAVAILABLE),
     ModelErrorKind.CONTEXT_OVERFLOW: (_API, Reason.CONTEXT_WINDOW_EXCEEDED),
     ModelErrorKind.BAD_REQUEST: (_API, Reason.MODEL_REQUEST_REFUSED),
+    ModelErrorKind.IMAGES_REFUSED: (_API, Reason.MODEL_REQUEST_REFUSED),
     ModelErrorKind.REFUSED: (_API, Reason.MODEL_REQUEST_REFUSED),
     ModelErrorKind.INVALID_REPLY: (StopReason.INVALID_LLM_RESPONSE, Reason.MODEL_UNAVAILABLE),
     ModelErrorKind.NOT_CONFIGURED: (_API, Reason.MODEL_NOT_CONFIGURED),
@@ -41,11 +45,24 @@ _NOT_ENDED = (
 )
 
 
+_REMEDIES = {
+    "system prompt": "Shorten the system prompt",
+    "memory blocks": "Shorten or detach memory blocks",
+    "tool rules": "Remove tool rules",
+    "files": "Close files or detach folders",
+    "metadata": "Use fewer or shorter archival tags",
+    "tools": "Take tools from the agent",
+}
+
+
 class StepFailedError(Exception):
     """A step cannot be made; the run ends with this."""
 
-    def __init__(self, stop_reason: StopReason, failure: RunFailure) -> None:
+    def __init__(
+        self, stop_reason: StopReason, failure: RunFailure, model_error: ModelError | None = None
+    ) -> None:
         super().__init__(failure.message)
+        self.model_error = model_error
         self.stop_reason = stop_reason
         self.failure = failure
 
@@ -54,7 +71,21 @@ def from_model_error(error: ModelError) -> StepFailedError:
     """Returns how a failed model call ends the run. The user's message is stored by then."""
     stop_reason, reason = _REASONS[error.kind]
     retryable = error.retryable or error.kind in _WORTH_REPEATING
-    return StepFailedError(stop_reason, RunFailure(reason, error.message, retryable))
+    return StepFailedError(stop_reason, RunFailure(reason, error.message, retryable), error)
+
+
+def all_failed(first: StepFailedError, others: Mapping[str, str]) -> StepFailedError:
+    """Returns how a run ends in which no fallback model could answer either.
+
+    Args:
+        first: How the agent's own model failed.
+        others: Why the fallback models failed, by handle.
+    """
+    listed = "; ".join(f"{handle}: {message.rstrip('. ')}" for handle, message in others.items())
+    message = f"{first.failure.message} The fallback models could not answer either: {listed}."
+    return StepFailedError(
+        first.stop_reason, replace(first.failure, message=message), first.model_error
+    )
 
 
 def ends_run(error: StrataError) -> bool:
@@ -79,6 +110,19 @@ def empty_reply() -> StepFailedError:
     )
 
 
+def no_tool_call() -> StepFailedError:
+    """Returns how a reply without a call ends the run of an agent that must call a tool."""
+    return StepFailedError(
+        StopReason.NO_TOOL_CALL,
+        RunFailure(
+            Reason.MODEL_UNAVAILABLE,
+            "No tool calls found in response, model must make a tool call. What it wrote and your"
+            " message are kept; send another message to go on.",
+            retryable=True,
+        ),
+    )
+
+
 def cut_before_text() -> StepFailedError:
     """Returns how a reply ends the run that was cut before it said anything."""
     return StepFailedError(
@@ -91,14 +135,37 @@ def cut_before_text() -> StepFailedError:
     )
 
 
-def system_prompt_too_large(size: int, window: int) -> StepFailedError:
-    """Returns how a system prompt ends the run that alone exceeds the window."""
+def system_prompt_too_large(
+    parts: Mapping[str, int], window: int, *, refusal: str = ""
+) -> StepFailedError:
+    """Returns how a system prompt ends the run that alone exceeds the window.
+
+    Args:
+        parts: Tokens by part of the prompt, see `prompts.parts`.
+        window: Tokens of the context window.
+        refusal: What the provider answered to a request with little else in it; empty if the
+            model was not asked. The tokens are then an estimate, and those of the provider more.
+    """
+    largest = sorted(parts.items(), key=lambda part: -part[1])
+    listed = ", ".join(f"{name} {tokens}" for name, tokens in largest if tokens)
+    total = sum(parts.values())
+    if refusal:
+        problem = (
+            f"The provider refused the request as too long ({refusal.rstrip('. ')}). Nearly all of"
+            f" it is what every request holds, about {total} tokens for a context window of"
+            f" {window}"
+        )
+    else:
+        problem = (
+            f"What every request holds takes at least {total} tokens, more than the context window"
+            f" of {window}"
+        )
     return StepFailedError(
         StopReason.CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT,
         RunFailure(
             Reason.CONTEXT_WINDOW_EXCEEDED,
-            f"System prompt, memory and tools take about {size} tokens, more than the context"
-            f" window of {window}. Shorten the blocks or choose a larger window.",
+            f"{problem}: {listed}. {_REMEDIES[largest[0][0]]}, or choose a model"
+            " with a larger context window.",
         ),
     )
 

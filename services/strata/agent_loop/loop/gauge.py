@@ -16,6 +16,18 @@ from strata.agent_loop.models.tokens import (
     tools_bytes,
 )
 
+MESSAGES_SHARE = 0.1
+"""Share of the usable prompt that is kept for messages: memory blocks never take it, and open
+files are closed before they do."""
+
+FILES_SHARE = 0.25
+"""Share of the usable prompt that is left for messages when files are opened. It is larger than
+`MESSAGES_SHARE`, so that a file that was just opened is not closed at the next step because a
+block has grown or the estimate of tokens has changed."""
+
+MIN_ROOM_SHARE = 0.05
+"""Share of a prompt that messages need at least for a compaction to be worth its cost."""
+
 # More bytes per token than any text has: what is too large by this measure is too large.
 _GENEROUS_RATIO = 6.0
 # Steps in a row whose prompts were cut are seldom more.
@@ -57,6 +69,10 @@ class Gauge:
         """Bytes that a prompt may have."""
         return self.usable_tokens * self.ratio
 
+    def bytes_beside_messages(self, share: float) -> float:
+        """Bytes that system prompt, memory and tools may take if messages keep a share."""
+        return self.max_bytes * (1.0 - share)
+
     def estimate(self, size: int) -> int:
         """Tokens of a prompt of `size` bytes, rounded up."""
         return -int(-size // self.ratio)
@@ -75,7 +91,13 @@ class Gauge:
 
         A count that is older than the summary in the window is of another window. Of a prompt
         that was cut to fit, the count is of less than the window shows, which looks like more
-        bytes per token than there are: therefore the least of the last few counts holds.
+        bytes per token than there are: therefore the least of the last few counts holds. A count
+        that is larger than a later one was made under a longer system message and is left out.
+
+        Args:
+            messages: The window, with the system message that the last count was made under.
+            tools: What the model is offered.
+            view: How messages are shown.
         """
         summarised = max((m.sequence for m in messages if m.role is MessageRole.SUMMARY), default=0)
         counted = [
@@ -86,10 +108,40 @@ class Gauge:
         ]
         size, start = tools_bytes(tools.schemas), 0
         samples = []
-        for position, usage in counted[-_COUNTS:]:
+        for position, usage in _growing(counted[-_COUNTS:]):
             size += view.size(messages[start:position])
             start = position
             samples.append(sample_ratio(size, usage))
         if samples:
             samples.append(self._tokens.learnt(self._key))
         self._sample = min((sample for sample in samples if sample is not None), default=None)
+
+
+def files_excess(fixed: int, max_bytes: float) -> int:
+    """Returns the bytes of open files to close so that messages have room; 0 if they have it.
+
+    Args:
+        fixed: Bytes of system message and tools.
+        max_bytes: Bytes that the prompt may have.
+    """
+    if fixed <= max_bytes * (1.0 - MESSAGES_SHARE):
+        return 0
+    return int(fixed - max_bytes * (1.0 - FILES_SHARE)) + 1
+
+
+def compaction_helps(fixed: int, max_bytes: float) -> bool:
+    """Says whether messages have room enough for a compaction to be worth its cost.
+
+    Where they have not, the fixed part is the reason: whatever left the window now, the next
+    turn would be too large again and pay for another summary.
+    """
+    return max_bytes - fixed >= max_bytes * MIN_ROOM_SHARE
+
+
+def _growing(counted: Sequence[tuple[int, Usage]]) -> list[tuple[int, Usage]]:
+    """Returns the counts that no later one is smaller than."""
+    kept: list[tuple[int, Usage]] = []
+    for position, usage in reversed(counted):
+        if not kept or usage.prompt_tokens <= kept[-1][1].prompt_tokens:
+            kept.append((position, usage))
+    return kept[::-1]

@@ -7,6 +7,7 @@ of the context; the window holds calls of the model alone (decision 0086).
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
@@ -22,16 +23,18 @@ from strata.agent_loop.domain.tools import (
     CodeCall,
     Seen,
     ToolBatch,
-    ToolEffect,
     ToolResult,
 )
 from strata.agent_loop.loop.calls import runnable, storable
-from strata.agent_loop.loop.failures import ends_run
+from strata.agent_loop.loop.lost_calls import FIRST_PAUSE_S, LONGEST_PAUSE_S, Fate, fate_of
 from strata.agent_loop.loop.packaging import OUTCOME_UNKNOWN, own_result
+from strata.agent_loop.loop.patience import until_available
 from strata.agent_loop.models.domain import ToolCall
 from strata.agent_loop.rules.history import Called, called_by
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_RUN
-from strata.shared.errors import StrataError
+from strata.shared.errors import StrataError, passes
+from strata.shared.json_text import JsonTextError, parse_json
+from strata.shared.tool_catalogue import ToolEffect
 
 if TYPE_CHECKING:
     from strata.agent_loop.domain.journal import StepRecord
@@ -114,26 +117,39 @@ class CodeCalls:
         effect = self._effect(call)
         bench, step = self._bench, self._record.step
         nested = NestedRecord(self._parent.id, call)
-        await bench.journal.nest(bench.key, step, nested, number, effect)
+        await until_available(lambda: bench.journal.nest(bench.key, step, nested, number, effect))
         # So it stays if nobody waits for its end.
         self._made.append(_shown(call, ToolStatus.UNKNOWN))
-        result = await self._run(call)
-        await bench.journal.record(bench.key, step, [result])
+        result = without_images(await self._run(call))
+        await until_available(lambda: bench.journal.record(bench.key, step, [result]))
         self._results.append(result)
         self._made[-1] = _shown(call, result.tool_return.status)
         return _answer(result)
 
     async def _run(self, call: ToolCall) -> ToolResult:
-        batch = self._batch(call)
-        try:
-            async with aclosing(self._bench.tools.execute(batch)) as events:
-                async for event in events:
-                    if isinstance(event, CallFinished):
-                        return event.result
-        except StrataError as error:
-            if ends_run(error):
-                return self._own(call, ToolStatus.FAILED, f"{NOT_RUN} {error.message}")
-        return self._own(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
+        batch, repeatable = self._batch(call), self._effect(call).repeatable
+        defects, pause = 0, FIRST_PAUSE_S
+        started = False
+        while True:
+            try:
+                async with aclosing(self._bench.tools.execute(batch)) as events:
+                    async for event in events:
+                        if isinstance(event, CallFinished):
+                            return event.result
+                        started = True
+                return self._own(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
+            except StrataError as error:
+                match fate_of(error, started=started, repeatable=repeatable, defects=defects):
+                    case Fate.RAISE:
+                        raise
+                    case Fate.UNKNOWN:
+                        return self._own(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
+                    case Fate.REFUSED:
+                        return self._own(call, ToolStatus.FAILED, f"{NOT_RUN} {error.message}")
+                    case Fate.REPEAT:
+                        defects += not passes(error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE_S)
 
     def _batch(self, call: ToolCall) -> ToolBatch:
         bench, record = self._bench, self._record
@@ -208,6 +224,13 @@ def joined(
     )
 
 
+def without_images(result: ToolResult) -> ToolResult:
+    """Returns a result without its images: code gets the text, and the model is not shown them."""
+    if not result.tool_return.images:
+        return result
+    return replace(result, tool_return=replace(result.tool_return, images=()))
+
+
 def labels_in(result: ToolResult) -> list[Provenance]:
     """Returns the labels of what a result holds."""
     told = result.tool_return
@@ -228,8 +251,8 @@ def _value(value: Any) -> Any:
     """A text that stands for an object or an array is given as that; any other one as it is."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
+            return parse_json(value)
+        except JsonTextError:
             return value
     return value
 

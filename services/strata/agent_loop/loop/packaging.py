@@ -1,9 +1,14 @@
-"""Tool returns and summaries as the model reads them (blueprint §16.2, §17.2, observed §4)."""
+"""Messages, tool returns and events as the JSON that the model reads.
+
+Five formats: a message of the user, a tool return, a login, a heartbeat, a system alert. Times are
+in the agent's timezone.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -13,9 +18,14 @@ from strata.agent_loop.models.domain import ToolCall
 from strata.agent_loop.prompts.system_message import format_time
 from strata.agent_loop.prompts.system_message import zone as time_zone
 from strata.agent_loop.rules.refusals import BY_CLIENT, DENIED, NOT_STARTED_WITH
+from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
+from strata.shared.settings import MIB
 from strata.shared.tool_returns import packed
 
 MIN_RETURN_CHARS = 5000
+MAX_STEP_RETURN_BYTES = 2 * MIB
+"""UTF-8 bytes of the returns of one step, which are one message."""
+_CUT_MARGIN = 128
 _WINDOW_SHARE = 0.2
 _CHARS_PER_TOKEN = 4
 
@@ -27,10 +37,18 @@ SUMMARY_NOTE = (
 HIDDEN = "[This is an automated system message hidden from the user] "
 """How a text begins that stands in the user's place."""
 
+FIRST_LOGIN = "Never (first login)"
+"""What a login event says of the login before the first one."""
+
 CANCELLED = (
     "The run was cancelled while this call was running; whether it had its effect is not known."
+    " Find out before you call it again."
 )
-NOT_STARTED = "The run was cancelled before this call was started."
+TIMED_OUT = (
+    "The time of the run was over while this call was running; whether it had its effect is not"
+    " known. Find out before you call it again."
+)
+NOT_STARTED = "The run ended before this call was started."
 OUTCOME_UNKNOWN = (
     "The process that ran this call stopped before it could report. Whether the call had its"
     " effect is unknown; it was not repeated. Find out before you call it again."
@@ -66,9 +84,49 @@ def denied(reason: str) -> str:
     return f"{DENIED} User reason: {reason}" if reason else DENIED
 
 
-def package(status: ToolStatus, message: str | Mapping[str, Any], now: datetime, zone: str) -> str:
+def package(
+    status: ToolStatus, message: str | Mapping[str, Any] | None, now: datetime, zone: str
+) -> str:
     """Returns the JSON text that stands for a tool's return."""
     return packed(status.value, message, now.astimezone(time_zone(zone)))
+
+
+def pack_user_message(
+    text: str, sent: datetime | None, zone: str, *, location: str = "", name: str = ""
+) -> str:
+    """Returns the JSON text that stands for a message of the user (decision 0155).
+
+    Args:
+        text: What the user wrote.
+        sent: When; the time is left out if it is None.
+        zone: The agent's timezone.
+        location: Where the user is; left out if it is empty.
+        name: Who wrote it; left out if it is empty.
+    """
+    body = {"type": "user_message", "message": text, **_time(sent, zone)}
+    if location:
+        body["location"] = location
+    if name:
+        body["name"] = name
+    return json.dumps(body, ensure_ascii=False)
+
+
+def pack_login(now: datetime, zone: str, last_login: str = FIRST_LOGIN) -> str:
+    """Returns the JSON text that says that the user logged in."""
+    body = {"type": "login", "last_login": last_login, **_time(now, zone)}
+    return json.dumps(body, ensure_ascii=False)
+
+
+def pack_alert(text: str, made: datetime | None, zone: str) -> str:
+    """Returns the JSON text that the system says something with.
+
+    Args:
+        text: What it says.
+        made: When it was written; the time is left out if it is None.
+        zone: The agent's timezone.
+    """
+    body = {"type": "system_alert", "message": text, **_time(made, zone)}
+    return json.dumps(body, ensure_ascii=False)
 
 
 def pack_summary(text: str, made: datetime | None, zone: str) -> str:
@@ -76,16 +134,46 @@ def pack_summary(text: str, made: datetime | None, zone: str) -> str:
 
     The time is that of the summary and not the present one, so that the prompt stays the same.
     """
-    body = {"type": "system_alert", "message": SUMMARY_NOTE + text}
-    if made is not None:
-        body["time"] = format_time(made, zone)
-    return json.dumps(body, ensure_ascii=False)
+    return pack_alert(SUMMARY_NOTE + text, made, zone)
 
 
 def pack_heartbeat(reason: str, now: datetime, zone: str) -> str:
     """Returns the JSON text that asks the model to go on (blueprint §17.4, observed §8)."""
-    body = {"type": "heartbeat", "reason": HIDDEN + reason, "time": format_time(now, zone)}
+    body = {"type": "heartbeat", "reason": HIDDEN + reason, **_time(now, zone)}
     return json.dumps(body, ensure_ascii=False, indent=2)
+
+
+def _time(moment: datetime | None, zone: str) -> dict[str, str]:
+    return {} if moment is None else {"time": format_time(moment, zone)}
+
+
+def limit_images(returns: Sequence[ToolReturn], limit: int) -> tuple[ToolReturn, ...]:
+    """Returns the returns of a step with images of at most `limit` bytes in all.
+
+    A return whose images are over the limit says in its text that they were left out.
+    """
+    limited = []
+    for each in returns:
+        size = sum(image.size_bytes for image in each.images)
+        if size <= limit:
+            limit -= size
+            limited.append(each)
+        else:
+            note = f"[{len(each.images)} image(s) omitted: the images of a step are too large.]"
+            limited.append(replace(each, content=_with_note(each.content, note), images=()))
+    return tuple(limited)
+
+
+def _with_note(content: str, note: str) -> str:
+    try:
+        body = json.loads(content)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict) or "message" not in body:
+        return f"{content}\n{note}"
+    message = body["message"]
+    text = message if isinstance(message, str) else json.dumps(message, ensure_ascii=False)
+    return json.dumps({**body, "message": f"{text}\n{note}"}, ensure_ascii=False, indent=2)
 
 
 def own_result(
@@ -101,6 +189,37 @@ def return_limit(context_window: int) -> int:
     return max(MIN_RETURN_CHARS, int(context_window * _WINDOW_SHARE * _CHARS_PER_TOKEN))
 
 
+def bounded_returns(returns: Sequence[ToolReturn]) -> tuple[ToolReturn, ...]:
+    """Returns the returns of a step, the long ones cut if all do not fit into one message."""
+    share, sizes = MAX_STEP_RETURN_BYTES, sorted(_size(part.content) for part in returns)
+    if sum(sizes) <= MAX_STEP_RETURN_BYTES:
+        return tuple(returns)
+    # What the short ones leave of their share belongs to the long ones.
+    left = MAX_STEP_RETURN_BYTES
+    for position, size in enumerate(sizes):
+        share = left // (len(sizes) - position)
+        if size > share:
+            break
+        left -= size
+    return tuple(
+        part if (size := _size(part.content)) <= share else _cut_to(part, share, size)
+        for part in returns
+    )
+
+
+def _cut_to(part: ToolReturn, most: int, size: int) -> ToolReturn:
+    chars = len(part.content)
+    while size > most:
+        chars = min(chars * most // size, chars - 1) - _CUT_MARGIN
+        content = cut_return(part.content, max(chars, 0))
+        size = _size(content) if chars > 0 else 0
+    return replace(part, content=content)
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
+
+
 def cut_return(content: str, limit: int) -> str:
     """Cuts a packaged return to about `limit` characters of message. JSON stays JSON.
 
@@ -110,8 +229,8 @@ def cut_return(content: str, limit: int) -> str:
     if len(content) <= limit:
         return content
     try:
-        body = json.loads(content)
-    except ValueError:
+        body = parse_json(content, max_depth=PACKED_JSON_DEPTH)
+    except JsonTextError:
         return _cut(content, limit)
     if not isinstance(body, dict) or "message" not in body:
         return _cut(content, limit)

@@ -12,17 +12,22 @@ from typing import Protocol
 
 from strata.agent_loop.domain.agents import Agent, ModelConfig
 from strata.agent_loop.domain.events import RunEvent
+from strata.agent_loop.domain.file_limits import FileLimits
 from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecord
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.messages import Message, Window
+from strata.agent_loop.domain.runs import TranscriptRange
 from strata.agent_loop.domain.taint import Taint
-from strata.agent_loop.domain.tools import ToolBatch, ToolEffect, ToolEvent, ToolResult, ToolSet
-from strata.agent_loop.models.domain import ChatModel, ModelSettings, Usage
+from strata.agent_loop.domain.tools import ToolBatch, ToolEvent, ToolResult, ToolSet
+from strata.agent_loop.models.domain import ChatModel, ModelSettings
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.shared.clock import Clock
+from strata.shared.fair_slots import FairSlots, slots_of_short_work
+from strata.shared.tool_catalogue import ToolEffect
 
 DEFAULT_APPROVAL_S = 24 * 3600
+_PARTS_AT_ONCE = 64
 
 
 class Agents(Protocol):
@@ -55,6 +60,29 @@ class MemorySection:
     has_folders: bool = False
     taint: Mapping[str, Taint] = field(default_factory=dict)
 
+    @property
+    def size(self) -> int:
+        """UTF-8 bytes of the text."""
+        return len(self.text.encode("utf-8", "replace"))
+
+    @property
+    def has_open_files(self) -> bool:
+        """True if the text shows an open file; core memory escapes this tag in all contents."""
+        return '\n<file status="open" ' in self.text
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryView:
+    """How core memory is shown to a model.
+
+    Attributes:
+        line_numbers: Values of blocks are shown with line numbers.
+        files: Limits of open files.
+    """
+
+    line_numbers: bool
+    files: FileLimits
+
 
 @dataclass(frozen=True, slots=True)
 class PromptLimit:
@@ -63,17 +91,34 @@ class PromptLimit:
     Attributes:
         bytes: UTF-8 bytes of all its blocks.
         line_numbers: The model sees them with line numbers.
+        files_bytes: UTF-8 bytes of blocks and folders together above which no file is opened.
+        max_files_open: Files that may be open at once.
+        file_view_chars: Characters of one file that are shown.
     """
 
     bytes: int
     line_numbers: bool = False
+    files_bytes: int = 0
+    max_files_open: int = 0
+    file_view_chars: int = 0
 
 
 class Memory(Protocol):
     """Core memory."""
 
-    async def compile(self, agent: Agent, *, line_numbers: bool) -> MemorySection:
+    async def compile(self, agent: Agent, view: MemoryView) -> MemorySection:
         """Renders the agent's memory."""
+        ...
+
+    async def close_files(self, agent: Agent, view: MemoryView, max_bytes: int) -> MemorySection:
+        """Closes open files, least recently used first, until the section fits.
+
+        Args:
+            agent: The agent.
+            view: How its memory is shown.
+            max_bytes: UTF-8 bytes that the section may have; a section that is larger without
+                any open file is returned as it is.
+        """
         ...
 
 
@@ -156,19 +201,25 @@ class Compacted:
     Attributes:
         window: The window now.
         summary: The summary in it, as stored.
-        usage: Tokens of the calls that it took.
     """
 
     window: Window
     summary: Message
-    usage: Usage
 
 
 class Recall(Protocol):
     """Recall memory: the window and the log."""
 
-    async def begin_turn(self, key: JournalKey, inputs: Sequence[Message]) -> BegunTurn:
+    async def begin_turn(
+        self, key: JournalKey, inputs: Sequence[Message], *, clear: bool = False
+    ) -> BegunTurn:
         """Stores the inputs and takes the fence.
+
+        Args:
+            key: The run and its attempt.
+            inputs: What the run was sent.
+            clear: Take everything but the system message and what is pinned out of the window
+                before, once for a run.
 
         Raises:
             AbortedError: STALE_ATTEMPT.
@@ -195,17 +246,50 @@ class Recall(Protocol):
         """Returns a window as it is stored now."""
         ...
 
+    async def transcript(self, read: TranscriptRange) -> Sequence[Message]:
+        """Returns what is left of a range of a conversation, in order.
+
+        Raises:
+            NotFoundError: CONVERSATION_NOT_FOUND.
+        """
+        ...
+
+    async def image(self, image_id: str) -> bytes:
+        """Returns the bytes of an image of a stored message.
+
+        Raises:
+            NotFoundError: IMAGE_NOT_FOUND.
+        """
+        ...
+
+
+class ImageFetcher(Protocol):
+    """Fetches images that a client names by URL."""
+
+    async def fetch(self, url: str) -> bytes:
+        """Returns what is at an https URL, cut behind the size that is accepted.
+
+        Raises:
+            InvalidArgumentError: The URL, or where it redirects to, must not be reached.
+            UnavailableError: The server cannot be reached, or its answer is not usable.
+        """
+        ...
+
 
 class Tools(Protocol):
     """The tools of a project and their executor."""
 
-    async def resolve(self, names: Sequence[str], *, skip_missing: bool = False) -> ToolSet:
+    async def resolve(
+        self, names: Sequence[str], *, skip_missing: bool = False, run_id: str = ""
+    ) -> ToolSet:
         """Returns the definitions of tools.
 
         Args:
-            names: The tools.
+            names: The tools; a name such as "files__*" stands for all tools of an MCP server.
             skip_missing: Leave out those that were deleted since the agent got them: it shall
                 go on without.
+            run_id: The run that is offered them: each of its attempts is offered the same tools
+                of MCP servers. Empty for those of this moment.
 
         Raises:
             NotFoundError: TOOL_NOT_FOUND.
@@ -234,6 +318,22 @@ class Journal(Protocol):
         Raises:
             AbortedError: STALE_ATTEMPT.
         """
+        ...
+
+    async def mark_finishing(self, key: JournalKey, seconds: float) -> None:
+        """Notes that a dispatch without a caller is still finishing its step.
+
+        Args:
+            key: The dispatch.
+            seconds: For how long the next attempt may count on that; 0 when it is done.
+
+        Raises:
+            AbortedError: STALE_ATTEMPT; the next attempt did not wait.
+        """
+        ...
+
+    async def is_finishing(self, key: JournalKey) -> bool:
+        """Says whether an earlier dispatch of the run is still finishing its step."""
         ...
 
     async def close(self, key: JournalKey) -> StepRecord | None:
@@ -292,7 +392,9 @@ class BoundModel:
 class Models(Protocol):
     """The configured chat models."""
 
-    async def bind(self, config: ModelConfig, keys: Sequence[SealedKey] = ()) -> BoundModel:
+    async def bind(
+        self, config: ModelConfig, keys: Sequence[SealedKey] = (), *, as_fallback: bool = False
+    ) -> BoundModel:
         """Chooses the model of an agent, and the key: its own, its project's or the settings'.
 
         Raises:
@@ -310,12 +412,25 @@ class EventSink(Protocol):
         ...
 
 
+def _work_slots() -> FairSlots:
+    return slots_of_short_work(_PARTS_AT_ONCE, "parts of turns")
+
+
+def _background_slots() -> FairSlots:
+    return slots_of_short_work(1, "parts of turns of memory agents")
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """Everything that a turn is wired to.
 
     Attributes:
         approval_s: Seconds until a request for approval counts as denied, by default.
+        images: Fetches images that clients name by URL; None if this server must not.
+        work: Slots of the parts of a turn that this machine works for, in turn by project. They
+            are not held while the turn waits for its model or its tools.
+        background_work: The same for the turns of memory agents, for which nobody waits: one part
+            at a time.
     """
 
     agents: Agents
@@ -328,3 +443,6 @@ class Ports:
     tokens: TokenEstimator
     clock: Clock
     approval_s: int = DEFAULT_APPROVAL_S
+    images: ImageFetcher | None = None
+    work: FairSlots = field(default_factory=_work_slots)
+    background_work: FairSlots = field(default_factory=_background_slots)

@@ -6,27 +6,19 @@ from dataclasses import replace
 
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart, Window
-from strata.agent_loop.loop.ports import Archival, CommittedStep, MemorySection
+from strata.agent_loop.loop.ports import CommittedStep, MemorySection
 from strata.agent_loop.models.domain import TextPart
 from strata.agent_loop.prompts.system_message import (
     ArchivalStats,
     Metadata,
-    archival_stats,
+    archival_lines,
     assemble,
     is_current,
+    shown_archival_lines,
     shows_day,
 )
 from strata.shared.clock import Clock
-from strata.shared.errors import (
-    DataLossError,
-    DeadlineExceededError,
-    ResourceExhaustedError,
-    UnavailableError,
-    UnimplementedError,
-)
-from strata.shared.logs import get_logger
-
-_log = get_logger(__name__)
+from strata.shared.errors import DataLossError
 
 
 class WorkingWindow:
@@ -35,35 +27,47 @@ class WorkingWindow:
     Args:
         agent: Whose window.
         window: As stored, with the inputs in it.
-        archival: Where the counts of archival memory come from.
+        stats: Counts of archival memory at the start of the turn; None if they are not known.
         clock: For the date.
 
     Raises:
         DataLossError: The window does not begin with a system message.
     """
 
-    def __init__(self, agent: Agent, window: Window, archival: Archival, clock: Clock) -> None:
+    def __init__(
+        self, agent: Agent, window: Window, stats: ArchivalStats | None, clock: Clock
+    ) -> None:
         if not window.messages or window.messages[0].role is not MessageRole.SYSTEM:
             raise DataLossError(
                 "The window of the conversation does not begin with a system message.",
                 metadata={"conversation_id": window.conversation_id},
             )
         self._agent = agent
-        self._archival = archival
+        self._stats = stats
         self._clock = clock
         self._messages = list(window.messages)
+        self._read = window.messages[0]
         self._conversation_id = window.conversation_id
         self._revision = window.revision
         self._section = MemorySection("", None)
         self._message_count = window.message_count
         self._stale = window.metadata_stale
-        self._counts_known = True
         self.unsaved_text: str | None = None
 
     @property
     def messages(self) -> list[Message]:
         """The messages, the system message first."""
         return self._messages
+
+    @property
+    def counted(self) -> list[Message]:
+        """The messages under the system message as it was read: the last step was made under it."""
+        return [self._read, *self._messages[1:]]
+
+    @property
+    def system_bytes(self) -> int:
+        """UTF-8 bytes of the system message."""
+        return len(self._messages[0].text.encode("utf-8", "replace"))
 
     @property
     def call_ids(self) -> list[str]:
@@ -81,17 +85,23 @@ class WorkingWindow:
             self._message_count,
         )
 
-    async def refresh(self, section: MemorySection) -> None:
+    def refresh(self, section: MemorySection) -> None:
         """Rebuilds the system message if it shows another memory, old counts or another day.
 
-        The new text is used from now on and stored with the next step. The day is the one part
-        of the metadata that is compared: it changes once a day, and an agent that does not know
-        the date gives wrong answers.
+        The new text is used from now on and stored with the next step. Of the metadata two parts
+        are compared: the day, without which an agent gives wrong answers, and what is said of
+        archival memory, which others may have changed. Its counts are those of the start of the
+        turn, so that neither the agent's own inserts nor an import that goes on meanwhile rebuild
+        the message within a turn.
         """
         self._section = section
         text = self._messages[0].text
         now = self._clock.now()
-        current = is_current(text, self._agent.system, section.text)
+        shown = shown_archival_lines(text, self._agent.system, section.text)
+        known = shown
+        if self._stats is not None:
+            known = archival_lines(self._stats, section.block_revisions)
+        current = is_current(text, self._agent.system, section.text) and known == shown
         if current and not self._stale and shows_day(text, now, self._agent.timezone):
             return
         metadata = Metadata(
@@ -99,7 +109,7 @@ class WorkingWindow:
             timezone=self._agent.timezone,
             last_modified=section.last_modified,
             hidden_messages=self._hidden(),
-            archival=await self._stats(text),
+            archival=known,
         )
         self.unsaved_text = assemble(self._agent.system, section.text, metadata)
         self._messages[0] = replace(self._messages[0], parts=(TextPart(self.unsaved_text),))
@@ -113,7 +123,7 @@ class WorkingWindow:
         """
         if changed:
             return True
-        return None if self.unsaved_text is None else not self._counts_known
+        return None if self.unsaved_text is None else self._stats is None
 
     def committed(self, step: CommittedStep) -> None:
         """Takes in what a step stored."""
@@ -122,7 +132,7 @@ class WorkingWindow:
         self._revision = step.revision
         self.unsaved_text = None
 
-    async def compacted(self, window: Window) -> None:
+    def compacted(self, window: Window) -> None:
         """Takes in the window that a compaction left, and rebuilds the system message.
 
         Its counts are old now, and the provider's prompt cache is lost in any case.
@@ -131,7 +141,7 @@ class WorkingWindow:
         self._message_count = window.message_count
         self._revision = window.revision
         self._stale = True
-        await self.refresh(self._section)
+        self.refresh(self._section)
 
     def _hidden(self) -> int:
         """Messages out of view; summaries that later ones took in are none."""
@@ -143,20 +153,3 @@ class WorkingWindow:
             if isinstance(part, SummaryPart)
         ]
         return min(hidden, sum(told)) if told else hidden
-
-    async def _stats(self, text: str) -> ArchivalStats:
-        try:
-            stats = await self._archival.stats(self._agent.id)
-        except (
-            DeadlineExceededError,
-            ResourceExhaustedError,
-            UnavailableError,
-            UnimplementedError,
-        ) as error:
-            # A count in the prompt is no reason to refuse the turn: the old one stays, and the
-            # window stays marked.
-            _log.warning("archival counts are not to be had", error=repr(error))
-            self._counts_known = False
-            return archival_stats(text)
-        self._counts_known = True
-        return stats

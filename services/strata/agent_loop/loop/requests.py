@@ -9,33 +9,52 @@ always stay together with their returns.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from strata.agent_loop.domain.agent_types import AGENT_TYPES, LoopKind
+from strata.agent_loop.domain.agents import Agent, MessagePackaging
 from strata.agent_loop.domain.messages import (
-    ImagePart,
     Message,
     MessageRole,
     SummaryPart,
     ToolReturn,
 )
 from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.loop.added_arguments import ArgumentsStream, CallForm, is_thought
 from strata.agent_loop.loop.exchanges import Unit, leaving, units_of
-from strata.agent_loop.loop.packaging import cut_return, pack_summary
+from strata.agent_loop.loop.packaging import (
+    cut_return,
+    pack_summary,
+    pack_user_message,
+    return_limit,
+)
 from strata.agent_loop.models.domain import (
+    DEFAULT_ENDPOINT_TYPE,
     ChatMessage,
+    EndpointType,
+    ImagePart,
     ModelRequest,
-    Part,
+    ModelSettings,
+    PromptPart,
     ReasoningPart,
     Role,
+    ShownImage,
     TextPart,
     ToolCall,
     ToolChoice,
 )
+from strata.agent_loop.models.image_tokens import shown
 from strata.agent_loop.models.tokens import messages_bytes, tools_bytes
+from strata.shared.images import MAX_IMAGES, MAX_IMAGES_BYTES
+from strata.shared.one_line import one_line
 
 MIN_PIECE_BYTES = 160
 """What is shown of each text at least, however small the window."""
+
+BLIND_MODEL = "this model is not shown images"
+TOO_MANY_IMAGES = "newer images have taken its place"
+NO_ROOM_FOR_IMAGE = "it does not fit into the context window"
 
 _SHRINK = 0.8
 _MARK = "... [truncated {} chars]"
@@ -54,16 +73,34 @@ class View:
     Attributes:
         return_limit: Characters shown of one tool return.
         timezone: The agent's; times in packed messages are in it.
+        endpoint_type: Whose formula gives the tokens of an image.
+        without_images: Why a text takes the place of each image; empty to show them.
+        packaging: How messages of the user are shown.
+        model: Handle of the model. Reasoning that another model signed is not shown to it: its
+            provider would refuse the signature. Empty shows all reasoning.
+        form: How calls are shown; None as they are stored.
     """
 
     return_limit: int
     timezone: str = "UTC"
+    endpoint_type: EndpointType = DEFAULT_ENDPOINT_TYPE
+    without_images: str = ""
+    packaging: MessagePackaging = field(default_factory=MessagePackaging)
+    model: str = ""
+    form: CallForm | None = None
 
     def chat(self, message: Message) -> list[ChatMessage]:
         """Returns what the model sees of a message; a tool message gives one per return."""
         if message.role is MessageRole.TOOL:
             return [
-                ChatMessage.tool(part.tool_call_id, cut_return(part.content, self.return_limit))
+                ChatMessage(
+                    Role.TOOL,
+                    (
+                        TextPart(cut_return(part.content, self.return_limit)),
+                        *map(self._image, part.images),
+                    ),
+                    tool_call_id=part.tool_call_id,
+                )
                 for part in message.parts
                 if isinstance(part, ToolReturn)
             ]
@@ -71,8 +108,13 @@ class View:
         if role is None:
             return []
         content = self._content(message)
-        shown = content or message.tool_calls
-        return [ChatMessage(role, content, message.tool_calls)] if shown else []
+        # A message of the user keeps its place even if nothing of it can be shown.
+        if not (content or message.tool_calls or role is Role.USER):
+            return []
+        calls = message.tool_calls
+        if self.form is not None:
+            content, calls = self.form.shown(content, calls)
+        return [ChatMessage(role, content, calls)]
 
     def chats(self, messages: Iterable[Message]) -> list[ChatMessage]:
         """Returns what the model sees of messages."""
@@ -82,19 +124,75 @@ class View:
         """Returns the bytes of what the model sees of messages."""
         return messages_bytes(self.chats(messages))
 
-    def _content(self, message: Message) -> tuple[Part, ...]:
-        content: list[Part] = []
+    def _is_thought(self, part: ReasoningPart) -> bool:
+        """Says whether reasoning is shown as an argument of calls, to any model."""
+        return self.form is not None and self.form.thoughts and is_thought(part)
+
+    def _is_of_another(self, message: Message) -> bool:
+        """Says whether another model wrote a message; unknown for messages that name none."""
+        return bool(self.model and message.model) and message.model != self.model
+
+    def _image(self, image: ImagePart) -> PromptPart:
+        if self.without_images:
+            return image_note(image, self.without_images)
+        return shown(self.endpoint_type, image)
+
+    def _packed(self, message: Message) -> tuple[PromptPart, ...]:
+        """Returns a message of the user as one packed text, and its images after it.
+
+        The time is that of the message, so that the same bytes are sent in every request.
+        """
+        text = pack_user_message(
+            message.text,
+            message.create_time,
+            self.timezone,
+            location=self.packaging.location,
+            name=message.name,
+        )
+        images = (part for part in message.parts if isinstance(part, ImagePart))
+        return (TextPart(text), *map(self._image, images))
+
+    def _content(self, message: Message) -> tuple[PromptPart, ...]:
+        # What the system says in the user's place is packed when it is stored.
+        by_user = message.role is MessageRole.USER and not message.hidden
+        if self.packaging.pack_user_messages and by_user and message.text:
+            return self._packed(message)
+        content: list[PromptPart] = []
         for part in message.parts:
-            if isinstance(part, TextPart | ReasoningPart):
+            if isinstance(part, TextPart) or (
+                isinstance(part, ReasoningPart)
+                and (not self._is_of_another(message) or self._is_thought(part))
+            ):
                 content.append(part)
             elif isinstance(part, SummaryPart):
                 packed = pack_summary(part.text, message.create_time, self.timezone)
                 content.append(TextPart(packed))
             elif isinstance(part, ImagePart):
-                content.append(TextPart(f"[image: {part.media_type or 'unknown type'}, not shown]"))
+                content.append(self._image(part))
         if message.role is MessageRole.USER and message.name and content:
-            content.insert(0, TextPart(f"{message.name}: "))
+            content.insert(0, TextPart(f"{one_line(message.name)}: "))
         return tuple(content)
+
+
+def view_of(settings: ModelSettings, agent: Agent) -> View:
+    """Returns how messages of an agent are shown to a model."""
+    v2 = AGENT_TYPES[agent.type].loop is LoopKind.V2
+    return View(
+        return_limit(settings.context_window),
+        agent.timezone,
+        settings.endpoint_type,
+        "" if settings.images else BLIND_MODEL,
+        agent.packaging,
+        settings.handle,
+        CallForm(agent.model.put_inner_thoughts_in_kwargs) if v2 else None,
+    )
+
+
+def image_note(image: ImagePart, reason: str) -> TextPart:
+    """Returns the text that takes the place of an image that is not shown."""
+    size = f", {image.width} x {image.height} pixels" if image.width else ""
+    alt_text = f" Description: {image.alt_text}" if image.alt_text else ""
+    return TextPart(f"[Image omitted ({image.media_type or 'image'}{size}): {reason}.{alt_text}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +203,14 @@ class Offer:
         tools: The tools that it is offered.
         choice: Which calls it may or must make.
         parallel: Whether it may make several at once; None as the agent's settings say.
+        stream: Returns what the arguments of a call of a tool pass through before a client sees
+            them; None if a client sees them as the model writes them.
     """
 
     tools: ToolSet
     choice: ToolChoice = field(default_factory=ToolChoice)
     parallel: bool | None = None
+    stream: Callable[[str], ArgumentsStream] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +247,14 @@ def build_request(
     system = view.chat(messages[0])
     fixed = messages_bytes(system) + tools_bytes(offer.tools.schemas)
     units = units_of(messages[1:])
-    chats = [view.chats(unit.messages) for unit in units]
+    chats = _newest_images([view.chats(unit.messages) for unit in units])
     sizes = [messages_bytes(chat) for chat in chats]
     gone = _too_much(units, sizes, max_bytes - fixed)
     shown = [chat for i, unit in enumerate(chats) if i not in gone for chat in unit]
     size = sum(sizes) - sum(sizes[i] for i in gone)
     if size > max_bytes - fixed:
-        shown = _cut_texts(shown, max_bytes - fixed)
+        packed = {Role.TOOL, Role.USER} if view.packaging.pack_user_messages else {Role.TOOL}
+        shown = _cut_texts(shown, max_bytes - fixed, packed)
         size = messages_bytes(shown)
     return FittedRequest(
         ModelRequest(
@@ -167,6 +269,31 @@ def build_request(
     )
 
 
+def _newest_images(chats: list[list[ChatMessage]]) -> list[list[ChatMessage]]:
+    """Replaces images by a text but for the newest, as many as providers accept in a request."""
+    images = [part.image for unit in chats for chat in unit for part in chat.images]
+    size = sum(image.size_bytes for image in images)
+    if len(images) <= MAX_IMAGES and size <= MAX_IMAGES_BYTES:
+        return chats
+    kept = count = 0
+    for image in reversed(images):
+        kept += image.size_bytes
+        if count == MAX_IMAGES or kept > MAX_IMAGES_BYTES:
+            break
+        count += 1
+    omit = iter([True] * (len(images) - count) + [False] * count)
+
+    def limited(part: PromptPart) -> PromptPart:
+        if isinstance(part, ShownImage) and next(omit):
+            return image_note(part.image, TOO_MANY_IMAGES)
+        return part
+
+    return [
+        [replace(chat, content=tuple(map(limited, chat.content))) for chat in unit]
+        for unit in chats
+    ]
+
+
 def _too_much(units: Sequence[Unit], sizes: Sequence[int], budget: float) -> set[int]:
     gone: set[int] = set()
     size = sum(sizes)
@@ -179,15 +306,39 @@ def _too_much(units: Sequence[Unit], sizes: Sequence[int], budget: float) -> set
     return gone
 
 
-def _cut_texts(chats: Sequence[ChatMessage], budget: float) -> list[ChatMessage]:
-    """Cuts the longest texts until all fit; reasoning goes first, whole, since it is signed."""
-    bare = [_without_reasoning(chat) for chat in chats]
+def _cut_texts(
+    chats: Sequence[ChatMessage], budget: float, packed: Collection[Role]
+) -> list[ChatMessage]:
+    """Cuts the longest texts until all fit.
+
+    Reasoning goes first, whole, since it is signed; then images, the oldest first. Texts of the
+    `packed` roles are JSON and stay JSON.
+    """
+    bare = _without_images([_without_reasoning(chat) for chat in chats], budget)
     cap = float(max((size for chat in bare for size in _piece_sizes(chat)), default=0))
     cut = bare
     while messages_bytes(cut) > budget and cap > MIN_PIECE_BYTES:
         cap = max(cap * _SHRINK, MIN_PIECE_BYTES)
-        cut = [_capped(chat, int(cap)) for chat in bare]
+        cut = [_capped(chat, int(cap), packed) for chat in bare]
     return cut
+
+
+def _without_images(chats: list[ChatMessage], budget: float) -> list[ChatMessage]:
+    """Replaces the oldest images by a text while the chats are larger than the budget."""
+    size = messages_bytes(chats)
+
+    def fitting(part: PromptPart) -> PromptPart:
+        nonlocal size
+        if size <= budget or not isinstance(part, ShownImage):
+            return part
+        note = image_note(part.image, NO_ROOM_FOR_IMAGE)
+        size += len(note.text.encode("utf-8", "replace")) - part.weight
+        return note
+
+    return [
+        replace(chat, content=tuple(map(fitting, chat.content))) if chat.images else chat
+        for chat in chats
+    ]
 
 
 def _without_reasoning(chat: ChatMessage) -> ChatMessage:
@@ -196,24 +347,26 @@ def _without_reasoning(chat: ChatMessage) -> ChatMessage:
 
 
 def _piece_sizes(chat: ChatMessage) -> list[int]:
-    texts = [part.text for part in chat.content]
+    texts = [part.text for part in chat.content if not isinstance(part, ShownImage)]
     return [len(text.encode("utf-8", "replace")) for text in texts] + [
         len(call.arguments.encode("utf-8", "replace")) for call in chat.tool_calls
     ]
 
 
-def _capped(chat: ChatMessage, cap: int) -> ChatMessage:
-    content = tuple(_capped_part(part, cap, chat.role is Role.TOOL) for part in chat.content)
+def _capped(chat: ChatMessage, cap: int, packed: Collection[Role]) -> ChatMessage:
+    content = tuple(_capped_part(part, cap, chat.role in packed) for part in chat.content)
     return replace(
         chat, content=content, tool_calls=tuple(_capped_call(c, cap) for c in chat.tool_calls)
     )
 
 
-def _capped_part(part: Part, cap: int, is_return: bool) -> Part:
+def _capped_part(part: PromptPart, cap: int, is_packed: bool) -> PromptPart:
+    if isinstance(part, ShownImage):
+        return part
     size = len(part.text.encode("utf-8", "replace"))
     if size <= cap or isinstance(part, ReasoningPart):
         return part
-    if is_return:
+    if is_packed:
         # Characters take up to four bytes each.
         return TextPart(cut_return(part.text, max(1, cap * len(part.text) // size - len(_MARK))))
     return TextPart(_cut(part.text, cap))

@@ -11,12 +11,19 @@ from dataclasses import dataclass, field, replace
 
 from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.journal import StepRecord
-from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
+from strata.agent_loop.domain.messages import Message, MessageRole, Provenance
 from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.tool_rules import rules_in_force
-from strata.agent_loop.domain.tools import CODE_TOOLS, ToolSet
+from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.calls import fitted, refusal, runnable
 from strata.agent_loop.loop.requests import Offer
+from strata.agent_loop.loop.strategy import (
+    V3,
+    LoopStrategy,
+    StepEnd,
+    heartbeats_of,
+    strategy_of,
+)
 from strata.agent_loop.models.domain import FinishReason, ModelReply, ToolCall, ToolChoice
 from strata.agent_loop.rules.history import Called, called_by, calls_of
 from strata.agent_loop.rules.prefilled import merged
@@ -26,11 +33,23 @@ from strata.agent_loop.rules.refusals import (
     INVALID_PREFILLED,
     NOT_APPROVED,
 )
-from strata.agent_loop.rules.solver import ToolRulesSolver
+from strata.agent_loop.rules.repetition import (
+    REPETITIONS_ENDED,
+    REPETITIONS_NOTED,
+    StepTrace,
+    repetitions,
+    traces_of,
+)
+from strata.agent_loop.rules.solver import Allowance, ToolRulesSolver
+from strata.shared.tool_catalogue import CODE_TOOLS
 from strata.shared.tool_rules import rule_element
 
 _HINTS = "\n** Hint: Possible rules that were violated:\n"
-_REQUIRED = "ToolRuleViolated: You must call {} at least once to exit the loop."
+_REPEATED = (
+    "You made the same tool calls with the same arguments {} times in a row, and the results were"
+    " the same each time. Another repetition will not change them. Do something else, or answer"
+    " the user with what you know."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +72,7 @@ class TurnRules:
 
     Attributes:
         rules: The rules in force, as they are journalled with a reply.
+        loop: In what the loop of the agent differs from the other one.
 
     Args:
         agent: Whose turn.
@@ -62,19 +82,45 @@ class TurnRules:
 
     def __init__(self, agent: Agent, committed: Iterable[Message]) -> None:
         self.rules = rules_in_force(agent.tools, agent.tool_rules)
+        self.loop = strategy_of(agent)
         self._default = rules_in_force(agent.tools, ())
         self._solver = ToolRulesSolver(self.rules)
+        committed = tuple(committed)
         self._history = calls_of(committed)
+        self._traces = traces_of(committed)
+        self._last = _last_visible(committed)
+        self._heartbeats = heartbeats_of(committed)
         # Observed §4: with rules a reply shall hold one call. More of them are run in turn.
         self._parallel = False if agent.tool_rules else None
 
     def offer(self, toolset: ToolSet) -> Offer:
         """Returns what the model is offered next, of the tools that the agent has now."""
+        return self.loop.offered(self._allowed(toolset), self._solver)
+
+    def shown(self, toolset: ToolSet) -> ToolSet:
+        """Returns tools with the schemas that the model is offered, whatever may be called now."""
+        return self.loop.offered(Offer(toolset), self._solver).tools
+
+    def taken(self, reply: ModelReply, toolset: ToolSet) -> ModelReply:
+        """Returns a reply with the calls as they are run and stored.
+
+        Args:
+            reply: What the model replied to the offer.
+            toolset: The tools that the agent has now.
+        """
+        return self.loop.taken(reply, toolset, self._solver)
+
+    def _allowed(self, toolset: ToolSet) -> Offer:
         allowance = self._solver.allowed(self._history, toolset.names)
         if toolset.tools and not allowance.names:
             # The calls in the window need their definitions. Only text can follow.
             return Offer(toolset, ToolChoice.none(), self._parallel)
         choice = ToolChoice()
+        due = self._due(toolset, allowance)
+        if due:
+            only = due[0] if len(due) == 1 else None
+            choice = ToolChoice.named(only) if only else ToolChoice.required()
+            return Offer(toolset.only(due), choice, self._parallel)
         if allowance.forced:
             only = allowance.names[0] if len(allowance.names) == 1 else None
             choice = ToolChoice.named(only) if only else ToolChoice.required()
@@ -90,7 +136,15 @@ class TurnRules:
         # A release that did not write them down had none but the default ones.
         rules = self._default if record.rules is None else record.rules
         solver, tainted = ToolRulesSolver(rules), bool(record.seen.taint)
-        return StepRules(solver, tuple(self._history), granted or {}, tainted)
+        return StepRules(
+            solver,
+            tuple(self._history),
+            granted or {},
+            tainted,
+            traces=tuple(self._traces),
+            loop=self.loop,
+            heartbeats=self._heartbeats,
+        )
 
     def timeouts(self, names: Collection[str], *, tainted: bool) -> list[int]:
         """Returns the seconds that rules give a person to decide about calls of these tools."""
@@ -102,7 +156,24 @@ class TurnRules:
 
     def take(self, messages: Iterable[Message]) -> None:
         """Takes in what a step stored."""
+        messages = tuple(messages)
         self._history += calls_of(messages)
+        self._traces += traces_of(messages)
+        self._last = _last_visible(messages) or self._last
+        self._heartbeats |= heartbeats_of(messages)
+
+    def _due(self, toolset: ToolSet, allowance: Allowance) -> tuple[str, ...]:
+        """Returns required tools that the model tried to end the turn without.
+
+        They are forced only where a call of them is allowed now.
+        """
+        if self._last is None or not self.loop.wants_to_end(self._end(self._last, toolset)):
+            return ()
+        missing = self._solver.missing(self._history, toolset.names)
+        return tuple(name for name in allowance.names if name in missing)
+
+    def _end(self, message: Message, toolset: ToolSet) -> StepEnd:
+        return StepEnd(message, self._heartbeats, self._history, toolset.names, self._solver)
 
     def finished(self, committed: Sequence[Message], toolset: ToolSet) -> StopReason | None:
         """Says how an earlier dispatch had ended the turn; None if it had not come to that.
@@ -113,18 +184,23 @@ class TurnRules:
         """
         if not committed:
             return None
-        if committed[-1].approval_request is not None:
+        last = committed[-1]
+        if last.approval_request is not None:
             return StopReason.REQUIRES_APPROVAL
-        last, now = committed[-1], StepRules(self._solver, tuple(self._history))
-        if last.role is MessageRole.ASSISTANT and not last.tool_calls:
-            # Where a tool was still to be called, only the last step goes without a heartbeat.
-            missing = now.reminder(now.history, toolset.names) is not None
-            return StopReason.MAX_STEPS if missing else StopReason.END_TURN
-        if last.role is MessageRole.TOOL and now.invalid(last):
+        if last.role not in (MessageRole.ASSISTANT, MessageRole.TOOL):
+            # Such as what asks the model to go on.
+            return None
+        now = StepRules(self._solver, tuple(self._history), traces=tuple(self._traces))
+        if now.invalid(last):
             return StopReason.INVALID_TOOL_CALL
-        if now.ended_by(last) and now.reminder(now.history, toolset.names) is None:
-            return StopReason.TOOL_RULE
-        return None
+        end = self._end(last, toolset)
+        stop, _ = self.loop.outcome(end, None)
+        if stop is not None:
+            return stop
+        if now.repeats() >= REPETITIONS_ENDED:
+            return StopReason.NO_PROGRESS
+        # Only the last step goes without a heartbeat.
+        return StopReason.MAX_STEPS if end.is_text else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +212,18 @@ class StepRules:
         history: The calls of the run before the reply.
         granted: Calls that a person has approved, with the version of the tool asked about.
         tainted: The model had text of strangers before it when it made the reply.
+        traces: The steps of the run before the reply.
+        loop: The loop of the agent.
+        heartbeats: Ids of the run's calls before the reply after which the model asked to go on.
     """
 
     solver: ToolRulesSolver
     history: tuple[Called, ...]
     granted: Mapping[str, str] = field(default_factory=dict)
     tainted: bool = False
+    traces: tuple[StepTrace, ...] = ()
+    loop: LoopStrategy = V3
+    heartbeats: frozenset[str] = frozenset()
 
     def asks(self, reply: ModelReply, toolset: ToolSet) -> list[ToolCall]:
         """Returns the calls of a reply that a person must decide about, as they would be run.
@@ -284,24 +366,45 @@ class StepRules:
             return Verdict(*fitted(tool, runnable(call).arguments))
         return Verdict(call.arguments, problem)
 
-    def reminder(self, calls: Sequence[Called], names: Collection[str]) -> str | None:
-        """Returns what to tell a model that wants to end the turn; None if it may.
-
-        It may, too, if no tool can be called any more: nothing would come of asking it again.
+    def repeats(self, messages: Iterable[Message] = ()) -> int:
+        """Returns how often the last steps were repeated in a row with the same result.
 
         Args:
-            calls: The calls of the run.
+            messages: What the step under way is about to store.
+        """
+        return repetitions((*self.traces, *traces_of(messages)))
+
+    def ending(
+        self, messages: Sequence[Message], names: Collection[str]
+    ) -> tuple[StopReason | None, str | None]:
+        """Returns whether a step ends the turn, and if not, what to tell the model; None for none.
+
+        Args:
+            messages: What the step stores: the reply, and the returns of its calls.
             names: Names of the tools that the agent has.
         """
-        missing = self.solver.missing(calls, names)
-        if not missing or not self.solver.allowed(calls, list(names)).names:
-            return None
-        return _REQUIRED.format(", ".join(missing))
+        last = messages[-1]
+        if self.invalid(last):
+            return StopReason.INVALID_TOOL_CALL, None
+        repeats = self.repeats(messages)
+        end = StepEnd(
+            last,
+            self.heartbeats | heartbeats_of(messages),
+            [*self.history, *calls_of(messages)],
+            list(names),
+            self.solver,
+        )
+        stop, note = self.loop.outcome(end, self.repetition_note(repeats))
+        if stop is None and repeats >= REPETITIONS_ENDED:
+            return StopReason.NO_PROGRESS, None
+        return stop, note
 
-    def ended_by(self, message: Message) -> bool:
-        """Says whether a tool message holds a return that ends the turn."""
-        returns = message.tool_returns
-        return any(r.status is ToolStatus.OK and self.solver.ends(r.name) for r in returns)
+    def repetition_note(self, repeats: int) -> str | None:
+        """Returns what to tell a model whose last step made it so many repetitions, or None."""
+        # A cycle of several steps is complete again with each of its steps.
+        if repeats < REPETITIONS_NOTED or self.repeats() >= REPETITIONS_NOTED:
+            return None
+        return _REPEATED.format(repeats)
 
     @staticmethod
     def invalid(message: Message) -> bool:
@@ -315,6 +418,11 @@ class StepRules:
     def _hints(self, call: ToolCall, before: Sequence[Called]) -> str:
         told = self.solver.hints(call.name, before)
         return _HINTS + "\n".join(f"\t- {rule_element(text)}" for text in told) if told else ""
+
+
+def _last_visible(messages: Sequence[Message]) -> Message | None:
+    """Returns the last message that is no note of the system to the model."""
+    return next((message for message in reversed(messages) if not message.hidden), None)
 
 
 def _whom_it_waits_for(name: str, toolset: ToolSet) -> str:

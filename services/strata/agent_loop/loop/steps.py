@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from strata.agent_loop.compaction.compactor import Compactor
 from strata.agent_loop.compaction.summarizing import Summarizer
-from strata.agent_loop.domain.agents import LINE_NUMBERED_TYPES, Agent
+from strata.agent_loop.domain.agents import Agent
 from strata.agent_loop.domain.events import (
     ApprovalRequested,
     MessageStored,
     StepStarted,
     ToolFinished,
 )
-from strata.agent_loop.domain.journal import JournalKey, StepRecord
+from strata.agent_loop.domain.journal import StepRecord, key_of
 from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
 from strata.agent_loop.domain.runs import RunRequest, StopReason
 from strata.agent_loop.domain.taint import Taint, labels_of, sources_of, taint_of
@@ -35,9 +36,20 @@ from strata.agent_loop.loop.approvals import (
 )
 from strata.agent_loop.loop.asking import Asker, StepName
 from strata.agent_loop.loop.calls import tidy
+from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.failures import nothing_to_answer
-from strata.agent_loop.loop.gauge import Gauge
-from strata.agent_loop.loop.packaging import pack_heartbeat, return_limit
+from strata.agent_loop.loop.fallbacks import ModelChain
+from strata.agent_loop.loop.gauge import FILES_SHARE
+from strata.agent_loop.loop.images import load_images
+from strata.agent_loop.loop.memory_view import memory_view
+from strata.agent_loop.loop.packaging import (
+    CANCELLED,
+    TIMED_OUT,
+    bounded_returns,
+    limit_images,
+    pack_heartbeat,
+)
+from strata.agent_loop.loop.patience import until_available
 from strata.agent_loop.loop.ports import (
     BegunTurn,
     BoundModel,
@@ -47,36 +59,26 @@ from strata.agent_loop.loop.ports import (
     StepCommit,
 )
 from strata.agent_loop.loop.prompt import WorkingWindow
-from strata.agent_loop.loop.requests import View
 from strata.agent_loop.loop.ruling import StepRules, TurnRules
 from strata.agent_loop.loop.tooling import StepCalls, ToolBench, effects
 from strata.agent_loop.loop.uninterrupted import uninterrupted
 from strata.agent_loop.models.domain import (
-    EndpointType,
     FinishReason,
     TextPart,
     ToolCall,
     Usage,
 )
-from strata.agent_loop.rules.history import calls_of
+from strata.agent_loop.models.tokens import tools_bytes
+from strata.agent_loop.prompts.parts import parts_of
+from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.shared.errors import StrataError
 from strata.shared.ids import new_id
+from strata.shared.images import MAX_IMAGES_BYTES
 from strata.shared.logs import get_logger
 
 _CLEANUP_SECONDS = 10.0
 
 _log = get_logger(__name__)
-
-
-def key_of(request: RunRequest) -> JournalKey:
-    """Returns whose steps the steps of a dispatch are."""
-    return JournalKey(request.conversation_id, request.agent_id, request.run_id, request.attempt)
-
-
-def shows_line_numbers(agent: Agent, bound: BoundModel) -> bool:
-    """Says whether the agent's model sees its memory with line numbers (blueprint §0.3.3)."""
-    anthropic = bound.settings.endpoint_type is EndpointType.ANTHROPIC
-    return anthropic and agent.type in LINE_NUMBERED_TYPES
 
 
 class Steps:
@@ -97,10 +99,14 @@ class Steps:
         begun: BegunTurn,
         toolset: ToolSet,
         rules: TurnRules,
+        control: TurnControl,
+        stats: ArchivalStats | None,
     ) -> None:
         self.step = 0
         self.settled = settled_steps(begun.committed_messages)
         self._settling = False
+        self._control = control
+        self._left: StepRecord | None = None
         self._waiting = open_requests(begun.window.messages)
         self._ports = ports
         self._request = request
@@ -111,19 +117,26 @@ class Steps:
         self._known = toolset
         self._toolset = toolset
         self._rules = rules
-        self._seen = Seen()
         self._tainted_blocks: Mapping[str, Taint] = {}
-        self._model = bound.settings.handle
-        self._numbered = shows_line_numbers(agent, bound)
-        self._window = WorkingWindow(agent, begun.window, ports.archival, ports.clock)
-        summarizer = Summarizer(ports.models, ports.tokens, agent, bound)
+        self._memory_view = memory_view(agent, bound)
+        self._section = MemorySection("", None)
+        self._chain = ModelChain(ports.models, agent, bound)
+        # An attempt that takes the run over goes on with the model that answered last in it.
+        written = [m.model for m in begun.committed_messages if m.role is MessageRole.ASSISTANT]
+        self._answered_by = written[-1] if written else ""
+        self._window = WorkingWindow(agent, begun.window, stats, ports.clock)
+        summarizer = Summarizer(
+            ports.models, ports.tokens, agent, lambda: self._chain.current, self._count_summary
+        )
         compactor = Compactor(agent, summarizer, ports.recall, ports.clock)
         self._asker = Asker(
-            bound,
-            Gauge(ports.tokens, bound.settings, agent.id),
-            View(return_limit(bound.settings.context_window), agent.timezone),
+            self._chain,
+            ports.tokens,
+            agent,
             sink,
             compact=functools.partial(compactor.compact, key=self._key),
+            close_files=self._close_files,
+            load=functools.partial(load_images, recall=ports.recall),
             stream_tokens=request.stream_tokens,
         )
 
@@ -138,33 +151,81 @@ class Steps:
         shown = (labels_of(message) for message in self._window.messages)
         return taint_of(*shown, *self._tainted_blocks.values())
 
+    async def _count_summary(self, usage: Usage, handle: str) -> None:
+        await self._asker.count(usage, new_id("message"), handle)
+
     async def run(self, section: MemorySection) -> StopReason:
         """Makes steps until the model is done, or may make no more.
 
         Raises:
             StepFailedError: A step cannot be made.
+            CallerLostError: The caller is gone; no further step is begun.
             StrataError: A room cannot be reached, or refused.
         """
         self._expect_answered()
         self.step = self._committed_steps
-        resumed: StepRecord | None = None
-        if self._key.attempt > 1:
-            resumed = await self._ports.journal.resume(self._key, self.step + 1)
-        await self._see(section)
+        resumed = self._key.attempt == 1
+        try:
+            if not resumed:
+                self._left = await self._ports.journal.resume(self._key, self.step + 1)
+                resumed = True
+            await self._asker.use(self._left.model if self._left else self._answered_by)
+            return await self._make_steps(section)
+        except asyncio.CancelledError:
+            if self._control.over:
+                if not resumed:
+                    await self.settle()
+                elif self._left is not None:
+                    await self._settle_left(self._left)
+            raise
+
+    async def settle(self) -> None:
+        """Stores the step that an earlier attempt has journalled; begins nothing."""
+        self.step = self._committed_steps
+        left = await self._ports.journal.resume(self._key, self.step + 1)
+        if left is not None:
+            await self._settle_left(left)
+
+    async def _settle_left(self, record: StepRecord) -> None:
+        self._left = None
+        self.step = record.step
+        given, grants = None, None
+        if self._waiting:
+            now, zone = self._ports.clock.now(), self._agent.timezone
+            asked = self._waiting[0].up_to(self._key.run_id)
+            given = asked.given(self._key.run_id, now, zone, self._known)
+            grants = asked.granted(self._key.run_id)
+            self._settling = True
+            self.settled += 1
+        rules = self._rules.of(record, grants)
+        calls = StepCalls(self._bench(record, rules), record, resumed=True, given=given)
+        await self._commit_cut(record, calls)
+        self._settling = False
+
+    async def _make_steps(self, section: MemorySection) -> StopReason:
+        resumed = self._left
+        self._see(section)
         for asked in self._waiting:
+            self._control.check_attached()
             self.step += 1
             self.settled += 1
             stop = await self._settle(asked, resumed)
-            if stop is not None:
+            if stop is not None and not self._is_of_an_earlier_run(asked, stop):
                 return stop
             resumed = None
         while self.step < self._last_step:
+            self._control.check_attached()
             self.step += 1
             stop = await self._step(self.step, resumed)
             if stop is not None:
                 return stop
             resumed = None
         return StopReason.MAX_STEPS
+
+    def _is_of_an_earlier_run(self, asked: OpenRequest, stop: StopReason) -> bool:
+        """Says whether only an earlier run ends with a request: this one has messages to answer."""
+        ends = stop in (StopReason.END_TURN, StopReason.TOOL_RULE)
+        return ends and asked.answered_by != self._key.run_id
 
     @property
     def _last_step(self) -> int:
@@ -195,10 +256,7 @@ class Steps:
             effects(asked.reply, self._toolset),
             {},
             # Since it was asked for, nothing was added to what its calls were made from.
-            Seen(
-                max_files_open=self._agent.max_files_open,
-                taint=taint_of(labels_of(asked.message)),
-            ),
+            replace(self._files_seen(), taint=taint_of(labels_of(asked.message))),
             self._rules.rules,
         )
         rules = self._rules.of(record, asked.granted(self._key.run_id))
@@ -211,23 +269,26 @@ class Steps:
         )
         self._settling = False
         if stop is None and any(self._outdates(result) for result in results):
-            section = await self._ports.memory.compile(self._agent, line_numbers=self._numbered)
-            await self._see(section)
+            section = await self._ports.memory.compile(self._agent, self._memory_view)
+            self._see(section)
         return stop
 
     async def _step(self, step: int, resumed: StepRecord | None) -> StopReason | None:
         record = resumed or await self._ask(step)
         if resumed is not None:
-            await self._tell_started(step, resumed.step_id, resumed.seen.taint)
+            taint = resumed.seen.taint
+            await self._tell_started(
+                step, resumed.step_id, resumed.message_id, taint, resumed.model
+            )
             self._asker.usage += resumed.reply.usage
         cut = record.reply.finish_reason is FinishReason.LENGTH
         rules = self._rules.of(record)
         if not record.reply.tool_calls:
-            reminder = None if cut else rules.reminder(rules.history, self._toolset.names)
-            await self._commit(record, self._messages(record, reminder=reminder))
-            if reminder is not None:
-                return None
-            return StopReason.MAX_TOKENS_EXCEEDED if cut else StopReason.END_TURN
+            stop, note = rules.ending(self._messages(record), self._toolset.names)
+            if cut:
+                stop, note = StopReason.MAX_TOKENS_EXCEEDED, None
+            await self._commit(record, self._messages(record, reminder=note))
+            return stop
         if resumed is None:
             gated = rules.asks(record.reply, self._toolset)
             if gated:
@@ -238,16 +299,39 @@ class Steps:
         if cut:
             return StopReason.MAX_TOKENS_EXCEEDED
         if any(self._outdates(result) for result in results):
-            section = await self._ports.memory.compile(self._agent, line_numbers=self._numbered)
-            await self._see(section)
+            section = await self._ports.memory.compile(self._agent, self._memory_view)
+            self._see(section)
         return None
 
-    async def _see(self, section: MemorySection) -> None:
+    def _see(self, section: MemorySection) -> None:
         """Shows the model this memory from now on, and the tools that go with it."""
         self._toolset = self._known.offered(self._agent.tools, folders=section.has_folders)
-        self._seen = Seen(section.block_revisions, self._agent.max_files_open)
+        self._section = section
         self._tainted_blocks = section.taint
-        await self._window.refresh(section)
+        self._window.refresh(section)
+
+    async def _close_files(self, excess: int) -> bool:
+        """Closes open files until the prompt has so many bytes less; False without open files."""
+        section = self._section
+        if not section.has_open_files:
+            return False
+        most = max(0, section.size - excess)
+        closed = await self._ports.memory.close_files(self._agent, self._memory_view, most)
+        self._see(closed)
+        return closed.size < section.size
+
+    def _files_seen(self) -> Seen:
+        """Returns the limits that calls which open files are held to."""
+        rules = len(parts_of(self._section.text)["tool rules"].text.encode("utf-8", "replace"))
+        rest = self._window.system_bytes - self._section.size + rules
+        fixed = rest + tools_bytes(self._rules.shown(self._toolset).schemas)
+        return Seen(
+            max_files_open=self._memory_view.files.max_open,
+            file_view_chars=self._memory_view.files.view_chars,
+            max_memory_bytes=max(
+                1, int(self._asker.gauge.bytes_beside_messages(FILES_SHARE)) - fixed
+            ),
+        )
 
     def _outdates(self, result: ToolResult) -> bool:
         """Says whether memory may read otherwise now than the model was shown.
@@ -264,25 +348,29 @@ class Steps:
 
     async def _ask(self, step: int) -> StepRecord:
         name = StepName(step, new_id("step"), new_id("message"))
-        seen = replace(self._seen, taint=self.taint)
-        await self._tell_started(step, name.step_id, seen.taint)
+        taint = self.taint
+        await self._tell_started(step, name.step_id, name.message_id, taint, self._chain.handle)
         reply = await self._asker.ask(name, self._window, self._rules.offer(self._toolset))
-        reply = tidy(reply, self._window.call_ids)
+        reply = self._rules.taken(tidy(reply, self._window.call_ids), self._toolset)
         found = effects(reply, self._toolset)
+        # Asking may have closed files, after which memory was read again.
+        seen = replace(self._files_seen(), block_revisions=self._section.block_revisions)
         return StepRecord(
             step,
             name.step_id,
             name.message_id,
-            self._model,
+            self._chain.handle,
             reply,
             found,
             {},
-            seen,
+            replace(seen, taint=taint),
             self._rules.rules,
         )
 
-    async def _tell_started(self, step: int, step_id: str, taint: Taint) -> None:
-        await self._sink.emit(StepStarted(step_id, step, self._model, taint))
+    async def _tell_started(
+        self, step: int, step_id: str, message_id: str, taint: Taint, model: str
+    ) -> None:
+        await self._sink.emit(StepStarted(step_id, step, model, taint, message_id))
 
     async def _ask_person(self, record: StepRecord, gated: Sequence[ToolCall]) -> StopReason:
         """Stores the reply as a request for approval; none of its calls is run before an answer."""
@@ -320,14 +408,14 @@ class Steps:
         given: Mapping[str, ToolResult] | None = None,
     ) -> tuple[list[ToolResult], StopReason | None]:
         calls = StepCalls(self._bench(record, rules), record, resumed=resumed, given=given)
-        await calls.journal()
+        self._left = None
         try:
+            await calls.journal()
             await calls.run()
             messages, stop = self._ending(record, rules, calls)
             await self._commit(record, messages, calls.results)
         except asyncio.CancelledError:
-            calls.give_up()
-            await self._commit_cancelled(record, calls)
+            await self._cut(record, calls)
             raise
         return calls.results, stop
 
@@ -336,16 +424,8 @@ class Steps:
     ) -> tuple[list[Message], StopReason | None]:
         """Returns what a step with calls stores, and whether the turn ends with it."""
         messages = self._messages(record, calls)
-        told = messages[-1]
-        if rules.invalid(told):
-            return messages, StopReason.INVALID_TOOL_CALL
-        if not rules.ended_by(told):
-            return messages, None
-        done = [*rules.history, *calls_of(messages)]
-        reminder = rules.reminder(done, self._toolset.names)
-        if reminder is None:
-            return messages, StopReason.TOOL_RULE
-        return self._messages(record, calls, reminder=reminder), None
+        stop, note = rules.ending(messages, self._toolset.names)
+        return (self._messages(record, calls, reminder=note) if note else messages), stop
 
     def _bench(self, record: StepRecord, rules: StepRules) -> ToolBench:
         # What was offered when the reply was made is judged by that, also in a later dispatch.
@@ -363,30 +443,43 @@ class Steps:
             rules,
         )
 
-    async def _commit_cancelled(self, record: StepRecord, calls: StepCalls) -> None:
-        commit = self._commit(record, self._messages(record, calls), calls.results)
+    async def _cut(self, record: StepRecord, calls: StepCalls) -> None:
+        """Keeps what is known of the calls of a step that is cut off."""
+        if self._control.over:
+            await self._commit_cut(record, calls)
+        else:
+            # Another attempt follows: the ledger has what ended, all else is unknown to it.
+            await self._uninterrupted(calls.keep())
+
+    async def _commit_cut(self, record: StepRecord, calls: StepCalls) -> None:
+        for result in calls.give_up(TIMED_OUT if self._control.timed_out else CANCELLED):
+            await self._sink.emit(ToolFinished(result))
+        messages = self._messages(record, calls)
+        await self._uninterrupted(self._commit(record, messages, calls.results))
+
+    async def _uninterrupted(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await uninterrupted(commit, seconds=_CLEANUP_SECONDS)
+            await uninterrupted(work, seconds=_CLEANUP_SECONDS)
         except (StrataError, TimeoutError) as error:
             # A newer attempt has the step in its journal; otherwise nothing of it is stored.
-            _log.warning(
-                "a cancelled step was not stored", run_id=self._key.run_id, error=repr(error)
-            )
+            run_id = self._key.run_id
+            _log.warning("a step cut off was not stored", run_id=run_id, error=repr(error))
 
     async def _commit(
         self, record: StepRecord, messages: list[Message], results: Sequence[ToolResult] = ()
     ) -> None:
         stale = any(result.archival_changed for result in results)
-        committed = await self._ports.recall.commit_step(
-            StepCommit(
-                self._key,
-                record.step,
-                record.step_id,
-                messages,
-                self._window.unsaved_text,
-                self._window.metadata_stale(changed=stale),
-            )
+        commit = StepCommit(
+            self._key,
+            record.step,
+            record.step_id,
+            messages,
+            self._window.unsaved_text,
+            self._window.metadata_stale(changed=stale),
         )
+        # A reply that was paid for: its commit is repeated until recall takes or refuses it.
+        async with self._ports.work.slot():
+            committed = await until_available(lambda: self._ports.recall.commit_step(commit))
         self._window.committed(committed)
         self._rules.take(committed.messages)
         for message in committed.messages:
@@ -421,7 +514,8 @@ class Steps:
         )
 
     def _returns(self, record: StepRecord, results: list[ToolResult]) -> Message:
-        told = tuple(result.tool_return for result in results)
+        bounded = bounded_returns([result.tool_return for result in results])
+        told = limit_images(bounded, MAX_IMAGES_BYTES)
         labels = dict.fromkeys(part.provenance for part in told if part.provenance is not None)
         labels |= dict.fromkeys(label for part in told for label in part.taint)
         return replace(self._blank(MessageRole.TOOL, record), parts=told, provenance=tuple(labels))
@@ -444,4 +538,5 @@ class Steps:
             agent_id=key.agent_id,
             run_id=key.run_id,
             step_id=record.step_id,
+            group_id=self._request.group_id,
         )

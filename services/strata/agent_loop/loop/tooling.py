@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -12,33 +13,35 @@ from strata.agent_loop.domain.journal import JournalKey, StepRecord, idempotency
 from strata.agent_loop.domain.messages import ToolStatus
 from strata.agent_loop.domain.taint import taint_of
 from strata.agent_loop.domain.tools import (
-    CODE_TOOLS,
     CallStarted,
     CodeAnswer,
     CodeCall,
     Nesting,
     ToolBatch,
-    ToolEffect,
     ToolResult,
     ToolSet,
 )
 from strata.agent_loop.loop.calls import runnable
-from strata.agent_loop.loop.failures import ends_run
+from strata.agent_loop.loop.lost_calls import FIRST_PAUSE_S, LONGEST_PAUSE_S, Fate, fate_of
 from strata.agent_loop.loop.nesting import Before, CodeCalls, Known, joined, labels_in, recorded
 from strata.agent_loop.loop.packaging import (
-    CANCELLED,
     NOT_STARTED,
     OUTCOME_UNKNOWN,
     own_result,
     with_calls,
 )
+from strata.agent_loop.loop.patience import until_available
 from strata.agent_loop.loop.ports import EventSink, Journal, Tools
 from strata.agent_loop.loop.ruling import StepRules, Verdict
 from strata.agent_loop.models.domain import ModelReply, ToolCall
 from strata.agent_loop.rules.history import Called, made_by
 from strata.agent_loop.rules.refusals import NOT_RUN
 from strata.shared.clock import Clock
-from strata.shared.errors import StrataError
+from strata.shared.errors import StrataError, passes
+from strata.shared.logs import get_logger
+from strata.shared.tool_catalogue import CODE_TOOLS, ToolEffect
+
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class StepCalls:
         self._given = given or {}
         self._results: dict[str, ToolResult] = {**self._given, **record.results}
         self._unrecorded: list[ToolResult] = []
+        self._sent: set[str] = set()
         self._started: set[str] = set()
         self._code: dict[str, CodeCalls] = {}
         # Calls before the one that is run in turn, and whether there is text of strangers by then.
@@ -118,13 +122,15 @@ class StepCalls:
             for call in calls
         )
         if any(verdict.refusal is None for verdict in verdicts) and not self._resumed:
-            await self._bench.journal.open_step(self._bench.key, self._record)
+            bench, record = self._bench, self._record
+            # A reply that was paid for: it is kept until it can be written down.
+            await until_available(lambda: bench.journal.open_step(bench.key, record))
 
     async def run(self) -> None:
         """Brings every call to a result.
 
         Raises:
-            StrataError: The executor cannot be reached; what had ended is in the ledger.
+            StrataError: Another attempt of the run decides; what had ended is in the ledger.
         """
         if self._in_turn:
             await self._run_in_turn()
@@ -136,11 +142,37 @@ class StepCalls:
                 await self._execute(waiting)
         await self._flush()
 
-    def give_up(self) -> None:
-        """Gives every call without a result one that says so, since the run is cancelled."""
+    def give_up(self, text: str) -> list[ToolResult]:
+        """Gives every call without a result one, since the run ends.
+
+        A call that was sent to an executor may have had its effect, by this dispatch or by an
+        earlier one: its outcome is unknown, which is not the same as failed.
+
+        Args:
+            text: What the model is told of such calls.
+
+        Returns:
+            The results that were given.
+        """
+        given = []
+        maybe_ran = self._resumed
         for call in self._waiting():
-            text = CANCELLED if call.id in self._started else NOT_STARTED
-            self._results[call.id] = self._own(call, ToolStatus.FAILED, text)
+            verdict = self._verdicts.get(call.id)
+            if verdict is not None and verdict.refusal is not None:
+                result = self._own(call, ToolStatus.FAILED, verdict.refusal)
+            elif maybe_ran or call.id in self._sent:
+                result = self._own(call, ToolStatus.UNKNOWN, text)
+                # In turn, an earlier dispatch started none behind one that it did not end.
+                maybe_ran = maybe_ran and not self._in_turn
+            else:
+                result = self._own(call, ToolStatus.FAILED, NOT_STARTED)
+            self._results[call.id] = result
+            given.append(result)
+        return given
+
+    async def keep(self) -> None:
+        """Writes results into the ledger that are not there yet, for the next attempt."""
+        await self._flush()
 
     def _waiting(self) -> list[ToolCall]:
         return self._unanswered(self._record.reply.tool_calls)
@@ -210,31 +242,61 @@ class StepCalls:
         # A refusal comes out the same on every dispatch; only what was lost must be kept.
         if keep or status is ToolStatus.UNKNOWN:
             self._unrecorded.append(result)
-        await self._bench.sink.emit(ToolStarted(call.id, call.name, call.arguments))
+        if call.id not in self._started:
+            await self._bench.sink.emit(ToolStarted(call.id, call.name, call.arguments))
         await self._bench.sink.emit(ToolFinished(result))
 
     async def _execute(self, calls: Sequence[ToolCall]) -> None:
-        try:
-            async with aclosing(self._bench.tools.execute(self._batch(calls))) as events:
-                async for event in events:
-                    if isinstance(event, CallStarted):
-                        self._started.add(event.tool_call_id)
+        """Sends calls to the executor until each has a result, or an outcome that is not known."""
+        defects, pause = 0, FIRST_PAUSE_S
+        while waiting := self._unanswered(calls):
+            self._sent.update(call.id for call in waiting)
+            try:
+                await self._run_batch(waiting)
+            except StrataError as error:
+                await self._give_verdicts(error, self._unanswered(calls), defects)
+                if not self._unanswered(calls):
+                    return
+                run_id = self._bench.key.run_id
+                _log.warning("calls are sent again", run_id=run_id, error=repr(error))
+                defects += not passes(error)
+                await self._flush()
+                await asyncio.sleep(max(pause, min(error.retry_after or 0.0, LONGEST_PAUSE_S)))
+                pause = min(pause * 2, LONGEST_PAUSE_S)
+            else:
+                for call in self._unanswered(calls):
+                    await self._answer(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
+
+    async def _run_batch(self, calls: Sequence[ToolCall]) -> None:
+        async with aclosing(self._bench.tools.execute(self._batch(calls))) as events:
+            async for event in events:
+                if isinstance(event, CallStarted):
+                    again = event.tool_call_id in self._started
+                    self._started.add(event.tool_call_id)
+                    if not again:
                         await self._bench.sink.emit(
                             ToolStarted(event.tool_call_id, event.name, event.arguments)
                         )
-                    else:
-                        await self._finish(event.result)
-        except StrataError as error:
-            if not ends_run(error):
-                await self._flush()
-                raise
-            for call in self._unanswered(calls):
-                if call.id in self._code:
-                    continue
-                text = f"{NOT_RUN} {error.message}"
-                await self._answer(call, ToolStatus.FAILED, text, keep=self._in_turn)
-        for call in self._unanswered(calls):
-            await self._answer(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
+                else:
+                    await self._finish(event.result)
+
+    async def _give_verdicts(
+        self, error: StrataError, calls: Sequence[ToolCall], defects: int
+    ) -> None:
+        for call in calls:
+            started = call.id in self._started or call.id in self._code
+            repeatable = self._effect(call).repeatable
+            match fate_of(error, started=started, repeatable=repeatable, defects=defects):
+                case Fate.RAISE:
+                    await self._flush()
+                    raise error
+                case Fate.UNKNOWN:
+                    await self._answer(call, ToolStatus.UNKNOWN, OUTCOME_UNKNOWN)
+                case Fate.REFUSED:
+                    text = f"{NOT_RUN} {error.message}"
+                    await self._answer(call, ToolStatus.FAILED, text, keep=self._in_turn)
+                case Fate.REPEAT:
+                    pass
 
     async def _finish(self, result: ToolResult) -> None:
         call_id = result.tool_return.tool_call_id
@@ -250,7 +312,8 @@ class StepCalls:
     async def _flush(self) -> None:
         if self._unrecorded:
             results, self._unrecorded = self._unrecorded, []
-            await self._bench.journal.record(self._bench.key, self._record.step, results)
+            bench, step = self._bench, self._record.step
+            await until_available(lambda: bench.journal.record(bench.key, step, results))
 
     def _effect(self, call: ToolCall) -> ToolEffect:
         return self._record.effects.get(call.id, ToolEffect.UNDECLARED)

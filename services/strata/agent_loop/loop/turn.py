@@ -1,12 +1,16 @@
-"""One turn: begin, steps, end (blueprint §0.5, the V3 loop; architecture §4 and §5).
+"""One turn: begin, steps, end (blueprint §0.5; architecture §4 and §5).
 
-The model may answer in text, which ends the turn, or ask for tools, after which it is asked
-again. Each step is stored whole or not at all; a call is stored with its return or not at all.
+Which step ends the turn is decided by the agent's loop (`loop.strategy`). Each step is stored
+whole or not at all; a call is stored with its return or not at all.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import TypeAlias
 
 from strata.agent_loop.domain.agents import Agent, merge_tools
 from strata.agent_loop.domain.events import (
@@ -14,29 +18,55 @@ from strata.agent_loop.domain.events import (
     MessageStored,
     RunFinished,
     RunStarted,
+    TendedTurn,
 )
-from strata.agent_loop.domain.messages import Message, MessageRole, Provenance
-from strata.agent_loop.domain.runs import Outcome, RunRequest, StopReason
-from strata.agent_loop.domain.taint import taint_of_messages
-from strata.agent_loop.domain.tools import FILE_TOOLS, ToolSet
+from strata.agent_loop.domain.journal import key_of
+from strata.agent_loop.domain.messages import Message, MessageInput, MessageRole, Provenance
+from strata.agent_loop.domain.runs import (
+    Outcome,
+    RunFailure,
+    RunRequest,
+    StopReason,
+    TranscriptRange,
+)
+from strata.agent_loop.domain.taint import Taint, taint_of_messages
+from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.approvals import continued_run, settled_steps
+from strata.agent_loop.loop.archival_counts import read_counts
+from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.failures import (
     StepFailedError,
     ends_run,
     from_model_error,
     from_room_error,
+    no_tool_call,
     out_of_time,
 )
+from strata.agent_loop.loop.images import fetch_images
+from strata.agent_loop.loop.memory_view import memory_view
+from strata.agent_loop.loop.patience import until_available
 from strata.agent_loop.loop.ports import BegunTurn, BoundModel, EventSink, MemorySection, Ports
 from strata.agent_loop.loop.ruling import TurnRules
-from strata.agent_loop.loop.steps import Steps, key_of, shows_line_numbers
-from strata.agent_loop.models.domain import Usage
+from strata.agent_loop.loop.steps import Steps
+from strata.agent_loop.loop.transcripts import transcript_input
+from strata.agent_loop.models.domain import ImagePart, Usage
 from strata.agent_loop.models.errors import ModelError
-from strata.shared.errors import StrataError
+from strata.agent_loop.prompts.system_message import ArchivalStats
+from strata.shared.errors import NotFoundError, StrataError
 from strata.shared.ids import new_id
 from strata.shared.logs import get_logger
+from strata.shared.tool_catalogue import FILE_TOOLS
+
+_LOOK_S = 0.1
 
 _log = get_logger(__name__)
+
+_Begun: TypeAlias = tuple[
+    BegunTurn,
+    MemorySection | StrataError,
+    ToolSet | StrataError,
+    ArchivalStats | StrataError | None,
+]
 
 
 class Turn:
@@ -46,33 +76,73 @@ class Turn:
         ports: What it is wired to.
         request: What to do.
         sink: Where its events go.
+        control: What reaches it from outside.
     """
 
-    def __init__(self, ports: Ports, request: RunRequest, sink: EventSink) -> None:
+    def __init__(
+        self,
+        ports: Ports,
+        request: RunRequest,
+        sink: EventSink,
+        control: TurnControl | None = None,
+    ) -> None:
+        if request.transcript is not None:
+            ports = replace(ports, work=ports.background_work)
         self._ports = ports
         self._request = request
         self._sink = sink
+        self._control = control or control_of(request)
         self._key = key_of(request)
+        self._arrived = ports.clock.monotonic()
         self._earlier_usage = Usage()
+        self._begun: BegunTurn | None = None
         self._steps: Steps | None = None
 
     async def run(self) -> None:
         """Runs the turn to its `RunFinished`.
 
-        Cancelling stops the model and the tools. If tools were running, their results, or
-        returns that say "cancelled", are stored with the reply that asked for them.
+        A task that is cancelled after the control says that the run is cancelled stops the model
+        and the tools and ends the run: a step with calls is stored, those cut off as UNKNOWN. Any
+        other cancellation leaves the turn to the next attempt, with what is known in the ledger.
 
         Raises:
+            CallerLostError: The caller is gone, and the step under way is stored.
             StrataError: The turn was not ended: the agent is unknown, a newer attempt has taken
                 over, or a room cannot be reached, so that another dispatch may go on.
         """
-        agent = await self._ports.agents.load(self._key.agent_id, self._key.conversation_id)
-        bound = await self._bind(agent)
-        parts = await self._begin(agent, bound)
-        begun = parts[0]
+        try:
+            if not self._control.cancelled:
+                await self._run()
+                return
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._control.cancelled or task is None:
+                raise
+            while task.cancelling():
+                task.uncancel()
+        if self._steps is None and self._key.attempt > 1:
+            await self._settle()
+        if self._control.late:
+            await self._end(out_of_time().stop_reason, out_of_time().failure)
+        else:
+            await self._end(StopReason.CANCELLED, None)
+
+    async def _run(self) -> None:
+        if self._key.attempt > 1:
+            await self._wait_for_earlier_attempt()
+        async with self._ports.work.slot():
+            agent = await self._load()
+            bound = await self._bind(agent)
+            parts = await self._begin(agent, bound)
+        if self._request.record_only:
+            await self._end(StopReason.END_TURN, None)
+            return
         try:
             async with asyncio.timeout(self._remaining()) as limit:
+                self._control.limit = limit
                 stop, failure = await self._drive(agent, bound, parts), None
+            if stop is StopReason.NO_TOOL_CALL:
+                failure = no_tool_call().failure
         except StepFailedError as failed:
             stop, failure = failed.stop_reason, failed.failure
         except StrataError as error:
@@ -80,19 +150,69 @@ class Turn:
                 raise
             _log.warning("a room refused the turn", run_id=self._key.run_id, error=repr(error))
             stop, failure = StopReason.ERROR, from_room_error(error).failure
+            if isinstance(error, NotFoundError) and await self._agent_is_gone():
+                stop, failure = StopReason.CANCELLED, None
         except TimeoutError:
             if not limit.expired():
                 raise
             stop, failure = out_of_time().stop_reason, out_of_time().failure
-        usage, count = self._earlier_usage, begun.committed_steps
-        count -= settled_steps(begun.committed_messages)
+        await self._end(stop, failure)
+
+    async def _wait_for_earlier_attempt(self) -> None:
+        """Waits while the dispatch before this one finishes its step without a caller.
+
+        It goes on for a bounded time and says so in the journal, where that runs out by itself
+        when its process dies. Whatever it has not stored by then is fenced off by this attempt.
+        """
+        try:
+            async with asyncio.timeout(self._remaining()):
+                while await self._earlier_attempt_finishes():  # noqa: ASYNC110 - another process's
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            return
+
+    async def _earlier_attempt_finishes(self) -> bool:
+        return await until_available(lambda: self._ports.journal.is_finishing(self._key))
+
+    async def _settle(self) -> None:
+        """Stores the step that an earlier attempt of the cancelled run has journalled."""
+        agent = await self._load()
+        bound = await self._bind(agent)
+        begun, _, toolset, _ = await self._begin(agent, bound)
+        if isinstance(bound, ModelError) or not isinstance(toolset, ToolSet):
+            _log.warning("a cancelled step cannot be stored", run_id=self._key.run_id)
+            return
+        rules = self._rules(agent, begun)
+        self._steps = self._make_steps(agent, bound, begun, toolset, rules)
+        await self._steps.settle()
+
+    async def _end(self, stop: StopReason, failure: RunFailure | None) -> None:
+        usage, count = self._earlier_usage, 0
+        taint: Taint = ()
+        if self._begun is not None:
+            begun = self._begun
+            count = begun.committed_steps - settled_steps(begun.committed_messages)
+            taint = taint_of_messages(begun.window.messages)
         if self._steps is not None:
             usage = usage + self._steps.usage
             count = max(count, self._steps.step - self._steps.settled)
-        taint = taint_of_messages(begun.window.messages)
-        if self._steps is not None:
             taint = self._steps.taint
         await self._sink.emit(RunFinished(Outcome(stop, usage, count, failure, taint)))
+
+    async def _agent_is_gone(self) -> bool:
+        """Says whether the agent, or its conversation, was deleted during the turn."""
+        try:
+            await self._ports.agents.load(self._key.agent_id, self._key.conversation_id)
+        except NotFoundError:
+            return True
+        return False
+
+    async def _load(self) -> Agent:
+        agent = await self._ports.agents.load(self._key.agent_id, self._key.conversation_id)
+        if agent.memory_agent_id:
+            tended = TendedTurn(agent.memory_agent_id, agent.sleeptime_frequency)
+            await self._sink.emit(tended)
+        return agent
 
     async def _bind(self, agent: Agent) -> BoundModel | ModelError:
         try:
@@ -101,24 +221,40 @@ class Turn:
             # Told once the user's message is stored.
             return error
 
-    async def _begin(
-        self, agent: Agent, bound: BoundModel | ModelError
-    ) -> tuple[BegunTurn, MemorySection | StrataError, ToolSet | StrataError]:
-        numbered = isinstance(bound, BoundModel) and shows_line_numbers(agent, bound)
-        begun, section, toolset = await asyncio.gather(
-            self._ports.recall.begin_turn(self._key, self._inputs()),
-            self._ports.memory.compile(agent, line_numbers=numbered),
+    async def _begin(self, agent: Agent, bound: BoundModel | ModelError) -> _Begun:
+        inputs = self._inputs()
+        if self._request.transcript is not None:
+            inputs = self._messages([await self._transcript(self._request.transcript)])
+        if any(isinstance(part, ImagePart) for message in inputs for part in message.parts):
+            inputs = await fetch_images(inputs, self._ports.images)
+        # The answer to an approval belongs to the run that asked for it, and each turn in a group
+        # to what the members have said before.
+        continues = self._request.approval is not None or bool(self._request.group_id)
+        clear = agent.message_buffer_autoclear and not continues
+        # A transcript stands for itself: one that is read again after a failure takes the place of
+        # the one before it.
+        clear = clear or self._request.transcript is not None
+        view = memory_view(agent, bound if isinstance(bound, BoundModel) else None)
+        begun, section, toolset, stats = await asyncio.gather(
+            self._ports.recall.begin_turn(self._key, inputs, clear=clear),
+            self._ports.memory.compile(agent, view),
             # With the file tools, which are offered if core memory knows of folders.
-            self._ports.tools.resolve(merge_tools(agent.tools, FILE_TOOLS), skip_missing=True),
+            self._ports.tools.resolve(
+                merge_tools(agent.tools, FILE_TOOLS),
+                skip_missing=True,
+                run_id=self._key.run_id,
+            ),
+            read_counts(self._ports.archival, agent.id),
             return_exceptions=True,
         )
-        for found in (begun, section, toolset):
+        for found in (begun, section, toolset, stats):
             if isinstance(found, BaseException) and not isinstance(found, StrataError):
                 raise found
         if isinstance(begun, BaseException):
             raise begun
+        self._begun = begun
         await self._tell_begun(begun)
-        return begun, section, toolset  # type: ignore[return-value]
+        return begun, section, toolset, stats  # type: ignore[return-value]
 
     async def _tell_begun(self, begun: BegunTurn) -> None:
         ids = tuple(message.id for message in begun.inputs)
@@ -135,19 +271,21 @@ class Turn:
         self,
         agent: Agent,
         bound: BoundModel | ModelError,
-        parts: tuple[BegunTurn, MemorySection | StrataError, ToolSet | StrataError],
+        parts: _Begun,
     ) -> StopReason:
-        begun, section, toolset = parts
-        for found in (section, toolset):
+        begun, section, toolset, stats = parts
+        for found in (section, toolset, stats):
             if isinstance(found, StrataError):
                 raise found
         assert isinstance(section, MemorySection)
         assert isinstance(toolset, ToolSet)
-        earlier = continued_run(begun.window.messages, self._request.approval)
-        before = [m for m in begun.window.messages if earlier and m.run_id == earlier]
-        rules = TurnRules(agent, (*before, *begun.committed_messages))
+        assert not isinstance(stats, StrataError)
+        rules = self._rules(agent, begun)
         offered = toolset.offered(agent.tools, folders=section.has_folders)
-        finished = rules.finished(begun.committed_messages, offered)
+        finished = None
+        # A run that has only brought requests of earlier runs to their end has yet to answer.
+        if self._request.approval is not None or _has_reply(begun.committed_messages):
+            finished = rules.finished(begun.committed_messages, offered)
         if finished is StopReason.REQUIRES_APPROVAL:
             asked = begun.committed_messages[-1].approval_request
             assert asked is not None
@@ -156,15 +294,48 @@ class Turn:
             return finished
         if isinstance(bound, ModelError):
             raise from_model_error(bound)
-        self._steps = Steps(
-            self._ports, self._request, self._sink, agent, bound, begun, toolset, rules
-        )
+        self._steps = self._make_steps(agent, bound, begun, toolset, rules, stats)
         return await self._steps.run(section)
 
+    def _rules(self, agent: Agent, begun: BegunTurn) -> TurnRules:
+        earlier = continued_run(begun.window.messages, self._request.approval)
+        before = [m for m in begun.window.messages if earlier and m.run_id == earlier]
+        return TurnRules(agent, (*before, *begun.committed_messages))
+
+    def _make_steps(
+        self,
+        agent: Agent,
+        bound: BoundModel,
+        begun: BegunTurn,
+        toolset: ToolSet,
+        rules: TurnRules,
+        stats: ArchivalStats | None = None,
+    ) -> Steps:
+        return Steps(
+            self._ports,
+            self._request,
+            self._sink,
+            agent,
+            bound,
+            begun,
+            toolset,
+            rules,
+            self._control,
+            stats,
+        )
+
     def _remaining(self) -> float | None:
-        if self._request.deadline is None:
+        if self._request.remaining_s is None:
             return None
-        return (self._request.deadline - self._ports.clock.now()).total_seconds()
+        return self._request.remaining_s - (self._ports.clock.monotonic() - self._arrived)
+
+    async def _transcript(self, read: TranscriptRange) -> MessageInput:
+        try:
+            messages = await self._ports.recall.transcript(read)
+        except NotFoundError:
+            # The conversation was deleted since the run was queued.
+            messages = ()
+        return transcript_input(messages, read)
 
     def _inputs(self) -> list[Message]:
         answer = [
@@ -180,7 +351,10 @@ class Turn:
             for given in (self._request.approval,)
             if given is not None
         ]
-        return answer + [
+        return answer + self._messages(self._request.inputs)
+
+    def _messages(self, inputs: Sequence[MessageInput]) -> list[Message]:
+        return [
             Message(
                 id=new_id("message"),
                 role=given.role,
@@ -189,16 +363,28 @@ class Turn:
                 agent_id=self._key.agent_id,
                 name=given.name,
                 run_id=self._key.run_id,
-                provenance=(self._speaker(given.role), *given.taint),
+                group_id=self._request.group_id,
+                provenance=(self._speaker(given.role, sender), *given.taint),
                 client_message_id=given.client_message_id,
             )
-            for given in self._request.inputs
+            for given, sender in zip_longest(inputs, self._request.senders[: len(inputs)])
         ]
 
-    def _speaker(self, role: MessageRole) -> Provenance:
-        if self._request.sender_agent_id:
+    def _speaker(self, role: MessageRole, sender_agent_id: str | None) -> Provenance:
+        if self._request.sender_agent_id or sender_agent_id:
             return Provenance.MODEL
         return _SPEAKERS.get(role, Provenance.USER)
+
+
+def _has_reply(committed: Sequence[Message]) -> bool:
+    """Says whether a model wrote one of the messages that a run has stored."""
+    return any(message.usage is not None for message in committed)
+
+
+def control_of(request: RunRequest) -> TurnControl:
+    """Returns the control of a turn that has not begun."""
+    late = request.cancelled and request.remaining_s is not None and request.remaining_s <= 0
+    return TurnControl(cancelled=request.cancelled, late=late)
 
 
 _SPEAKERS = {MessageRole.SYSTEM: Provenance.SYSTEM, MessageRole.ASSISTANT: Provenance.MODEL}

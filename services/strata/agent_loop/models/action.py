@@ -7,7 +7,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from strata.shared.json_text import JsonTextError, is_deeper, parse_json
+
 _HEAD = re.compile(r'\s*(?:```(?:json)?\s*)?\{\s*"tool"\s*:\s*"([^"\\]*)"\s*,\s*"arguments"\s*:\s*')
+_HEAD_CHARS = 10_000
 _MESSAGE = re.compile(r'\{\s*"message"\s*:\s*"')
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", '"': '"', "\\": "\\", "/": "/"}
 _HIGH = range(0xD800, 0xDC00)
@@ -17,15 +20,19 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What the model wants to do. `arguments` is raw JSON text of an object."""
+    """What the model wants to do. `arguments` is raw JSON text, valid or not."""
 
     tool: str
     arguments: str
 
     def message(self) -> str | None:
         """The text of a message to the user; None if the arguments hold none."""
-        value = json.loads(self.arguments).get("message")
-        return value if isinstance(value, str) else None
+        try:
+            value = parse_json(self.arguments)
+        except JsonTextError:
+            return None
+        message = value.get("message") if isinstance(value, dict) else None
+        return message if isinstance(message, str) else None
 
 
 class MessageStream:
@@ -50,12 +57,15 @@ class MessageStream:
         self._buffer += piece
         head = _HEAD.match(self._buffer)
         if head is None:
+            # Far beyond where an action begins, only the finished reply is parsed.
+            self._other = len(self._buffer) > _HEAD_CHARS
             return ""
         if head[1] != self._say:
             self._other = True
             return ""
         start = _MESSAGE.match(self._buffer, head.end())
         if start is None:
+            self._other = len(self._buffer) > _HEAD_CHARS
             return ""
         self._decoder = StringDecoder()
         return self._decoder.feed(self._buffer[start.end() :])
@@ -133,14 +143,24 @@ def parse(text: str) -> Action | None:
     while start != -1:
         try:
             value, end = json.JSONDecoder(strict=False).raw_decode(text, start)
+        except RecursionError:
+            return _too_deep(text, start)
         except ValueError:
             # Looking inside broken JSON could take an argument for an action.
             return None
+        if is_deeper(value):
+            return _too_deep(text, start)
         action = _action(value)
         if action is not None:
             return action
         start = text.find("{", end)
     return None
+
+
+def _too_deep(text: str, start: int) -> Action | None:
+    """Returns the action with its arguments unparsed, for the loop to refuse as too deep."""
+    head = _HEAD.match(text, start)
+    return None if head is None else Action(head[1], text[head.end() :])
 
 
 def _action(value: Any) -> Action | None:

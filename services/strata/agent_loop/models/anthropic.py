@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -16,12 +16,13 @@ from anthropic import (
     APITimeoutError,
     AsyncAnthropic,
     AsyncStream,
+    NotFoundError,
 )
 from anthropic.types import RawContentBlockDelta, RawMessageStreamEvent
 
 from strata.agent_loop.models import anthropic_wire
 from strata.agent_loop.models.domain import (
-    EndpointType,
+    ChatModel,
     FinishReason,
     ModelEvent,
     ModelReply,
@@ -42,9 +43,18 @@ from strata.agent_loop.models.errors import (
     ModelErrorKind,
     classify,
     retry_after_seconds,
+    too_deep_event,
 )
-from strata.agent_loop.models.streaming import RetryPolicy, StreamLimits, retrying
+from strata.agent_loop.models.ids import usable_call_id
+from strata.agent_loop.models.streaming import (
+    ReplySize,
+    RetryPolicy,
+    StreamLimits,
+    redacting,
+    retrying,
+)
 from strata.agent_loop.models.tokens import estimate_usage
+from strata.shared.redaction import Redactor, key_redactor
 
 OFFICIAL_BASE_URL = "https://api.anthropic.com"
 _NO_KEY = "none"
@@ -71,6 +81,21 @@ async def list_models(client: AsyncAnthropic) -> list[tuple[str, int | None]]:
     return [(model.id, model.max_input_tokens) for model in page.data]
 
 
+async def has_model(client: AsyncAnthropic, name: str) -> bool:
+    """Says whether the endpoint answers for a model, which need not be in its list.
+
+    Raises:
+        ModelError: The endpoint did not answer.
+    """
+    try:
+        await client.models.retrieve(name)
+    except NotFoundError:
+        return False
+    except (AnthropicError, httpx2.HTTPError) as error:
+        raise to_model_error(error) from error
+    return True
+
+
 def to_model_error(error: Exception, *, streaming: bool = False) -> ModelError:
     """Translates what the SDK and its HTTP library raise. `streaming`: the reply had begun."""
     cause = error.__cause__ if isinstance(error, APIConnectionError) else error
@@ -80,6 +105,8 @@ def to_model_error(error: Exception, *, streaming: bool = False) -> ModelError:
         return ModelError(ModelErrorKind.TIMEOUT, "The model did not answer in time.")
     if isinstance(error, APIStatusError):
         return _from_status_error(error)
+    if isinstance(error, RecursionError):
+        return too_deep_event()
     if isinstance(error, ValueError):
         return ModelError(ModelErrorKind.CUT_OFF, "The stream broke off inside an event.")
     if streaming:
@@ -88,22 +115,75 @@ def to_model_error(error: Exception, *, streaming: bool = False) -> ModelError:
     return ModelError(ModelErrorKind.UNAVAILABLE, f"The endpoint cannot be reached: {cause}")
 
 
+class AnthropicConnection:
+    """The connections to one server. See `Connection`."""
+
+    def __init__(self, base_url: str) -> None:
+        self._client = open_client(base_url, "")
+
+    def chat_model(self, settings: ModelSettings, retry: RetryPolicy) -> ChatModel:
+        """See `Connection.chat_model`."""
+        return AnthropicChatModel(self._with_key(settings.api_key), settings, retry)
+
+    async def list_models(self, api_key: str) -> list[tuple[str, int | None]]:
+        """See `Connection.list_models`."""
+        return await list_models(self._with_key(api_key))
+
+    async def has_model(self, api_key: str, name: str) -> bool:
+        """See `Connection.has_model`."""
+        return await has_model(self._with_key(api_key), name)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._client.close()
+
+    def _with_key(self, api_key: str) -> AsyncAnthropic:
+        return self._client.with_options(api_key=api_key) if api_key else self._client
+
+
+def connect(base_url: str) -> AnthropicConnection:
+    """See `Adapter.connect`."""
+    return AnthropicConnection(base_url)
+
+
+def _older_key(client: AsyncAnthropic) -> dict[str, str]:
+    """The header that compatible servers know; the SDK sends the newer one."""
+    if urlsplit(str(client.base_url)).hostname == "api.anthropic.com":
+        return {}
+    return {"x-api-key": client.api_key or _NO_KEY}
+
+
 class AnthropicChatModel:
-    """One model of one endpoint."""
+    """One model of one endpoint.
+
+    Args:
+        client: The endpoint.
+        settings: The model and how it is asked.
+        retry: When a failed request is repeated.
+        headers: Headers beyond those of the SDK; by default the key in its older form, for
+            servers that know no other.
+        redactor: Takes keys out of errors; by default that of the client.
+    """
 
     def __init__(
-        self, client: AsyncAnthropic, settings: ModelSettings, retry: RetryPolicy | None = None
+        self,
+        client: AsyncAnthropic,
+        settings: ModelSettings,
+        retry: RetryPolicy | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        redactor: Redactor | None = None,
     ) -> None:
         self._client = client
         self._settings = settings
         self._retry = retry or RetryPolicy()
-        official = urlsplit(str(client.base_url)).hostname == "api.anthropic.com"
-        # Compatible servers know the older header; the SDK sends the newer one.
-        self._headers = {} if official else {"x-api-key": client.api_key or _NO_KEY}
+        self._redactor = redactor or key_redactor(client.api_key or "", str(client.base_url))
+        self._headers = _older_key(client) if headers is None else dict(headers)
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """See `ChatModel.stream`."""
-        return retrying(lambda: self._attempt(request), self._retry)
+        attempts = retrying(lambda: self._attempt(request), self._retry)
+        return redacting(attempts, self._redactor)
 
     async def _attempt(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         limits = StreamLimits(self._settings.timeouts)
@@ -117,6 +197,8 @@ class AnthropicChatModel:
                 limits.mark_started()
                 if (seen := reply.take(event)) is not None:
                     yield seen
+                if reply.size.full:
+                    break
         finally:
             await raw.close()
         final = self._finish(reply, request)
@@ -141,11 +223,16 @@ class AnthropicChatModel:
     def _finish(self, reply: _ReplyBuilder, request: ModelRequest) -> ModelReply:
         reason = reply.finish_reason()
         usage = reply.usage()
+        if usage is None or reply.size.full:
+            estimate = estimate_usage(request, reply.everything(), self._settings.endpoint_type)
+            # Of a reply that was not read to its end the prompt alone was counted.
+            prompt = estimate.prompt_tokens if usage is None else usage.prompt_tokens
+            usage = replace(estimate, prompt_tokens=prompt)
         return ModelReply(
             content=reply.content(),
             tool_calls=reply.tool_calls(),
             finish_reason=reason,
-            usage=usage or estimate_usage(request, reply.everything(), EndpointType.ANTHROPIC),
+            usage=usage,
             model=reply.model or self._settings.model,
         )
 
@@ -157,7 +244,7 @@ async def _next(
         return await limits.wait(raw.__anext__())
     except StopAsyncIteration:
         return None
-    except (AnthropicError, httpx2.HTTPError, ValueError) as error:
+    except (AnthropicError, httpx2.HTTPError, ValueError, RecursionError) as error:
         raise to_model_error(error, streaming=True) from error
 
 
@@ -166,13 +253,23 @@ class _Block:
     """A content block in the making."""
 
     type: str
-    text: str = ""
-    signature: str = ""
+    pieces: list[str] = field(default_factory=list)
+    proof: list[str] = field(default_factory=list)
     redacted: str = ""
     id: str = ""
     name: str = ""
     whole_input: str = ""
     call_index: int = 0
+
+    @property
+    def text(self) -> str:
+        """What the block holds so far."""
+        return "".join(self.pieces)
+
+    @property
+    def signature(self) -> str:
+        """The provider's proof of origin."""
+        return "".join(self.proof)
 
     @property
     def arguments(self) -> str:
@@ -181,10 +278,14 @@ class _Block:
 
 
 class _ReplyBuilder:
-    """Puts the events of a reply together."""
+    """Puts the events of a reply together.
+
+    Pieces are joined at the end only, so that the time is linear in the length of the reply.
+    """
 
     def __init__(self) -> None:
         self.model = ""
+        self.size = ReplySize()
         self._blocks: dict[int, _Block] = {}
         self._counts: dict[str, int] = {}
         self._reasoning_tokens = 0
@@ -212,37 +313,47 @@ class _ReplyBuilder:
 
     def _start(self, index: int, content: Any) -> ModelEvent | None:
         block = self._blocks[index] = _Block(content.type)
-        if content.type == "text" and content.text:
-            block.text = content.text
-            return TextDelta(content.text)
+        if content.type == "text" and (text := self.size.take(content.text)):
+            block.pieces.append(text)
+            return TextDelta(text)
         if content.type == "thinking":
-            block.text, block.signature = content.thinking or "", content.signature or ""
-            return ReasoningDelta(block.text) if block.text else None
+            self._sign(block, content.signature or "")
+            if thinking := self.size.take(content.thinking or ""):
+                block.pieces.append(thinking)
+                return ReasoningDelta(thinking)
         if content.type == "redacted_thinking":
-            block.redacted = content.data
+            # Half of it would be refused.
+            kept = self.size.take(content.data)
+            block.redacted = "" if self.size.full else kept
         if content.type == "tool_use":
-            block.id, block.name = content.id, content.name
+            self.size.take_call()
+            block.id, block.name = usable_call_id(content.id), self.size.take(content.name)
             block.call_index = len(self._calls()) - 1
-            block.whole_input = (
-                json.dumps(content.input, ensure_ascii=False) if content.input else ""
-            )
+            written = _written(content.input) if content.input else ""
+            block.whole_input = self.size.take(written)
             return ToolCallDelta(block.call_index, block.id, block.name, block.whole_input)
         return None
 
     def _extend(self, index: int, delta: RawContentBlockDelta) -> ModelEvent | None:
         block = self._blocks[index]
-        if delta.type == "text_delta":
-            block.text += delta.text
-            return TextDelta(delta.text) if delta.text else None
-        if delta.type == "thinking_delta":
-            block.text += delta.thinking
-            return ReasoningDelta(delta.thinking) if delta.thinking else None
+        if delta.type == "text_delta" and (text := self.size.take(delta.text)):
+            block.pieces.append(text)
+            return TextDelta(text)
+        if delta.type == "thinking_delta" and (thinking := self.size.take(delta.thinking)):
+            block.pieces.append(thinking)
+            return ReasoningDelta(thinking)
         if delta.type == "signature_delta":
-            block.signature += delta.signature
-        if delta.type == "input_json_delta" and delta.partial_json:
-            block.text += delta.partial_json
-            return ToolCallDelta(block.call_index, block.id, block.name, delta.partial_json)
+            self._sign(block, delta.signature)
+        if delta.type == "input_json_delta" and (text := self.size.take(delta.partial_json)):
+            block.pieces.append(text)
+            return ToolCallDelta(block.call_index, block.id, block.name, text)
         return None
+
+    def _sign(self, block: _Block, piece: str) -> None:
+        block.proof.append(self.size.take(piece))
+        if self.size.full:
+            # Half of a signature proves nothing, and the API refuses it.
+            block.proof.clear()
 
     def _count(self, usage: Any) -> None:
         """Takes the latest figure of each count: they are cumulative, and the last may be null."""
@@ -291,6 +402,8 @@ class _ReplyBuilder:
         Raises:
             ModelError: CUT_OFF if the stream has no proper end, REFUSED for a refusal.
         """
+        if self.size.full:
+            return FinishReason.LENGTH
         if not self._stopped or self._stop_reason is None:
             raise ModelError(ModelErrorKind.CUT_OFF, "The stream ended without a stop reason.")
         if self._stop_reason == "refusal":
@@ -315,6 +428,13 @@ class _ReplyBuilder:
             cache_write_tokens=written,
             reasoning_tokens=self._reasoning_tokens,
         )
+
+
+def _written(value: object) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise too_deep_event() from None
 
 
 def _from_status_error(error: APIStatusError) -> ModelError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -12,16 +13,22 @@ from strata.agent_loop.models.domain import (
     ModelSettings,
     ReasoningPart,
     Role,
+    ShownImage,
     ToolChoice,
     ToolChoiceMode,
 )
-from strata.agent_loop.models.wire import argument_object, leading_system, repair
+from strata.agent_loop.models.proofs import is_marked
+from strata.agent_loop.models.wire import (
+    CONTINUE,
+    OPENING,
+    argument_object,
+    leading_system,
+    repair,
+    system_as_user,
+)
 
 DEFAULT_MAX_TOKENS = 8192
 MIN_THINKING_BUDGET = 1024
-# The API wants the user to open and to close; neither text claims that the user said anything.
-OPENING = "[Earlier messages are not shown.]"
-CONTINUE = "[Continue.]"
 
 _CACHED = {"type": "ephemeral"}
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)")
@@ -100,7 +107,7 @@ def _in_loop_without_thinking(messages: Sequence[ChatMessage]) -> bool:
 
 
 def _replayable(part: ReasoningPart) -> bool:
-    return bool(part.signature or part.redacted)
+    return bool(part.signature or part.redacted) and not is_marked(part)
 
 
 def _max_tokens(
@@ -162,10 +169,12 @@ def _turns(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 def _blocks(message: ChatMessage) -> list[dict[str, Any]]:
     if message.role is Role.TOOL:
         result = {"type": "tool_result", "tool_use_id": message.tool_call_id}
+        if message.images:
+            return [{**result, "content": [b for p in message.content if (b := _part(p))]}]
         return [{**result, "content": message.text} if message.text.strip() else result]
     if message.role is Role.SYSTEM:
         # Few models take a system message in mid-conversation; all take a marked user block.
-        return [{"type": "text", "text": f"<system>\n{message.text}\n</system>"}]
+        return [{"type": "text", "text": system_as_user(message).text}]
     blocks = [block for part in message.content if (block := _part(part)) is not None]
     blocks.extend(
         {
@@ -181,11 +190,15 @@ def _blocks(message: ChatMessage) -> list[dict[str, Any]]:
 
 def _part(part: Any) -> dict[str, Any] | None:
     if isinstance(part, ReasoningPart):
+        if not _replayable(part):
+            return None
         if part.redacted:
             return {"type": "redacted_thinking", "data": part.redacted}
-        if part.signature:
-            return {"type": "thinking", "thinking": part.text, "signature": part.signature}
-        return None
+        return {"type": "thinking", "thinking": part.text, "signature": part.signature}
+    if isinstance(part, ShownImage):
+        encoded = base64.b64encode(part.image.data).decode("ascii")
+        source = {"type": "base64", "media_type": part.image.media_type, "data": encoded}
+        return {"type": "image", "source": source}
     return {"type": "text", "text": part.text} if part.text.strip() else None
 
 

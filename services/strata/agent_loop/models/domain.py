@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, Self, TypeAlias
 
+from strata.agent_loop.models.quirks import NO_QUIRKS, Quirks
+
 JsonSchema: TypeAlias = Mapping[str, Any]
 
 DEFAULT_CONTEXT_WINDOW = 32_000
@@ -38,7 +40,8 @@ class ReasoningPart:
 
     Attributes:
         text: What the provider shows of the reasoning; may be empty.
-        signature: The provider's proof of origin. Without one the part is never sent back.
+        signature: The provider's proof of origin; see `models.proofs`. A part with neither this nor
+            `redacted` is never sent back.
         redacted: An opaque payload that stands for reasoning the provider hides.
     """
 
@@ -47,16 +50,74 @@ class ReasoningPart:
     redacted: str = ""
 
 
+class ImageDetail(StrEnum):
+    """How closely a model looks at an image."""
+
+    AUTO = "auto"
+    LOW = "low"
+    HIGH = "high"
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """An image.
+
+    Attributes:
+        media_type: Such as ``image/png``.
+        image_id: SHA-256 of its bytes; empty until the image is fetched.
+        width: Pixels from left to right.
+        height: Pixels from top to bottom.
+        size_bytes: Size of its bytes.
+        alt_text: What it shows, in words; may be empty.
+        detail: How closely the model looks at it.
+        url: Where it was fetched from, or is to be; empty if its bytes were sent.
+        data: Its bytes; empty in stored messages.
+    """
+
+    media_type: str
+    image_id: str = ""
+    width: int = 0
+    height: int = 0
+    size_bytes: int = 0
+    alt_text: str = ""
+    detail: ImageDetail = ImageDetail.AUTO
+    url: str = ""
+    data: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownImage:
+    """An image in a prompt.
+
+    Attributes:
+        image: The image, with its bytes when the request is sent.
+        weight: Bytes of text that take as many tokens.
+    """
+
+    image: ImagePart
+    weight: int
+
+
 Part: TypeAlias = TextPart | ReasoningPart
+PromptPart: TypeAlias = Part | ShownImage
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call that the model asks for. `arguments` is the raw JSON text, valid or not."""
+    """One call that the model asks for.
+
+    Attributes:
+        id: Pairs it with its return.
+        name: The tool.
+        arguments: The raw JSON text, valid or not.
+        request_heartbeat: Whether the model asked to go on after it (V2 loop); None if it was
+            not asked that.
+    """
 
     id: str
     name: str
     arguments: str
+    request_heartbeat: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +126,14 @@ class ChatMessage:
 
     Attributes:
         role: Who speaks.
-        content: Text and reasoning, in the order in which they were produced.
+        content: Text, reasoning and images, in the order in which they were produced. Images are
+            in messages of the user and in tool messages only.
         tool_calls: Calls of an assistant message.
         tool_call_id: For a tool message, the id of the call that it answers.
     """
 
     role: Role
-    content: tuple[Part, ...] = ()
+    content: tuple[PromptPart, ...] = ()
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
 
@@ -79,6 +141,11 @@ class ChatMessage:
     def text(self) -> str:
         """All visible text, joined."""
         return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    @property
+    def images(self) -> tuple[ShownImage, ...]:
+        """All images."""
+        return tuple(part for part in self.content if isinstance(part, ShownImage))
 
     @classmethod
     def system(cls, text: str) -> Self:
@@ -156,11 +223,11 @@ class ToolChoice:
         return self.mode in (ToolChoiceMode.REQUIRED, ToolChoiceMode.NAMED)
 
 
-class EndpointType(StrEnum):
-    """The wire protocol of an endpoint."""
+EndpointType: TypeAlias = str
+"""The name of an endpoint's wire protocol, a key of `dialects.table.DIALECTS`."""
 
-    OPENAI = "openai"
-    ANTHROPIC = "anthropic"
+DEFAULT_ENDPOINT_TYPE: EndpointType = "openai"
+"""The wire protocol where nothing names one: the one that most servers speak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +265,10 @@ class ModelSettings:
         max_reasoning_tokens: Thinking budget in tokens; 0 asks for no thinking.
         structured_tools: Offer tools through the prompt and a JSON schema instead of the API's
             tool calling, for small local models.
+        images: Whether the model is shown images; otherwise a text takes the place of each.
         timeouts: Limits in seconds.
+        quirks: How the server differs from others that speak its protocol.
+        has_fallback: Another model answers if this one cannot: it is asked again less often.
     """
 
     handle: str
@@ -214,7 +284,10 @@ class ModelSettings:
     reasoning_effort: str | None = None
     max_reasoning_tokens: int = 0
     structured_tools: bool = False
+    images: bool = True
     timeouts: Timeouts = field(default_factory=Timeouts)
+    quirks: Quirks = NO_QUIRKS
+    has_fallback: bool = False
 
 
 @dataclass(frozen=True, slots=True)

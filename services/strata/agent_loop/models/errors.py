@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
+from strata.shared.redaction import Redactor
+
 
 class ModelErrorKind(StrEnum):
     """What went wrong, as far as the caller can act on it."""
@@ -28,6 +30,8 @@ class ModelErrorKind(StrEnum):
     """The prompt does not fit into the model's window: compact and ask again."""
     BAD_REQUEST = "bad_request"
     """The provider refuses the request as malformed, or does not know the model."""
+    IMAGES_REFUSED = "images_refused"
+    """The provider refuses an image of the request, or the model cannot see images."""
     REFUSED = "refused"
     """The model or the provider's filter declines to answer."""
     CUT_OFF = "cut_off"
@@ -43,6 +47,7 @@ _RETRYABLE = frozenset(
 )
 # Waiting does not help when the account has nothing left.
 _HOPELESS_CODES = frozenset({"insufficient_quota", "billing_hard_limit_reached"})
+_OUT_OF_CREDIT = _HOPELESS_CODES | {"billing_error"}
 
 
 class ModelError(Exception):
@@ -77,6 +82,21 @@ class ModelError(Exception):
         """Whether the same request may succeed a little later."""
         return self.kind in _RETRYABLE and self.code not in _HOPELESS_CODES
 
+    @property
+    def out_of_credit(self) -> bool:
+        """Whether the account has nothing left, which the key itself is not to blame for."""
+        return self.status == 402 or self.code in _OUT_OF_CREDIT
+
+    def redacted(self, redactor: Redactor) -> ModelError:
+        """Returns the error without the keys that the provider repeated in it."""
+        return ModelError(
+            self.kind,
+            redactor.text(self.message),
+            status=self.status,
+            code=None if self.code is None else redactor.text(self.code),
+            retry_after=self.retry_after,
+        )
+
     def __str__(self) -> str:
         status = f" (HTTP {self.status})" if self.status is not None else ""
         return f"{self.kind}{status}: {self.message}"
@@ -102,6 +122,13 @@ def naming_key(error: ModelError, owner: str) -> ModelError:
     )
 
 
+def too_deep_event() -> ModelError:
+    """Returns the error of a stream whose JSON is nested too deeply to be parsed."""
+    return ModelError(
+        ModelErrorKind.INVALID_REPLY, "An event of the model's reply is nested too deeply."
+    )
+
+
 class UnknownModelError(ModelError):
     """No configured endpoint offers the model.
 
@@ -121,9 +148,19 @@ _OVERFLOW_TEXT = re.compile(
     r"maximum context length|prompt is too long|exceeds? the (available )?context"
     r"|context (window|length|limit|size)[^.]*exceed|exceeds?[^.]*context (window|length|limit)"
     r"|greater than the context length|input length and `?max_tokens`? exceed"
-    r"|longer than the context",
+    r"|longer than the context|input token count[^.]*exceeds",
     re.IGNORECASE,
 )
+
+_IMAGES_TEXT = re.compile(
+    r"\bimages? (input|url|content|exceed|dimension|size|format|part|source|block)"
+    r"|\bimage_url\b|\b(vision|multi-?modal)\b|process (the |this )?image"
+    r"|(invalid|unsupported|damaged|corrupt\w*|decode)[^.]*\bimage",
+    re.IGNORECASE,
+)
+
+# Google answers 400 to a wrong key.
+_KEY_TEXT = re.compile(r"API key (not valid|expired)|API_KEY_INVALID")
 
 _CODE_KINDS: Mapping[str, ModelErrorKind] = {
     "authentication_error": ModelErrorKind.AUTHENTICATION,
@@ -139,6 +176,9 @@ _CODE_KINDS: Mapping[str, ModelErrorKind] = {
     "timeout_error": ModelErrorKind.UNAVAILABLE,
     "content_filter": ModelErrorKind.REFUSED,
     "content_policy_violation": ModelErrorKind.REFUSED,
+    "invalid_prompt": ModelErrorKind.REFUSED,
+    "bio_policy": ModelErrorKind.REFUSED,
+    "misalignment_policy_violation": ModelErrorKind.REFUSED,
     "invalid_request_error": ModelErrorKind.BAD_REQUEST,
     "not_found_error": ModelErrorKind.BAD_REQUEST,
 }
@@ -155,10 +195,21 @@ def classify(status: int | None, codes: Sequence[str | None], message: str) -> M
     refusable = status is None or status < 300 or status in (400, 413, 422, 500)
     if refusable and (_OVERFLOW_CODES.intersection(codes) or _OVERFLOW_TEXT.search(message)):
         return ModelErrorKind.CONTEXT_OVERFLOW
-    for code in codes:
-        if code is not None and code in _CODE_KINDS:
-            return _CODE_KINDS[code]
+    # llama.cpp answers 500 when the model has no eyes, OpenRouter 404.
+    if (refusable or status in (404, 415, 501)) and _IMAGES_TEXT.search(message):
+        return ModelErrorKind.IMAGES_REFUSED
+    if status == 400 and _KEY_TEXT.search(message):
+        return ModelErrorKind.AUTHENTICATION
+    if status not in _PLAIN_STATUSES:
+        for code in codes:
+            if code is not None and code in _CODE_KINDS:
+                return _CODE_KINDS[code]
     return _by_status(status)
+
+
+# They say by themselves what went wrong, whatever the body holds. The codes in the body tell the
+# many meanings of a 400 apart, and those of an error inside a stream.
+_PLAIN_STATUSES = frozenset({401, 402, 408, 409, 429, *range(500, 600)})
 
 
 def _by_status(status: int | None) -> ModelErrorKind:

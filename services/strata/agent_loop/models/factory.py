@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Self
+from types import TracebackType
+from typing import Self
 
+from strata.agent_loop.models.dialects.base import Connection
+from strata.agent_loop.models.dialects.table import dialect_of
 from strata.agent_loop.models.domain import ChatModel, EndpointType, ModelSettings
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind, naming_key
 from strata.agent_loop.models.registry import ModelEndpoint
 from strata.agent_loop.models.streaming import RetryPolicy
 from strata.agent_loop.models.structured import StructuredToolModel
-
-if TYPE_CHECKING:
-    from anthropic import AsyncAnthropic
-    from openai import AsyncOpenAI
+from strata.shared.redaction import key_redactor
 
 LIST_TIMEOUT = 5.0
-_PROVIDERS = {
-    EndpointType.OPENAI: "strata.agent_loop.models.openai",
-    EndpointType.ANTHROPIC: "strata.agent_loop.models.anthropic",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +50,7 @@ class ModelFactory:
 
     def __init__(self, retry: RetryPolicy | None = None) -> None:
         self._retry = retry or RetryPolicy()
-        self._openai: dict[str, AsyncOpenAI] = {}
-        self._anthropic: dict[str, AsyncAnthropic] = {}
+        self._connections: dict[tuple[EndpointType, str], Connection] = {}
         self._models: dict[ModelSettings, ChatModel] = {}
         self._imported: set[EndpointType] = set()
         self._stack = AsyncExitStack()
@@ -76,7 +69,7 @@ class ModelFactory:
     async def preload(self, types: Iterable[EndpointType]) -> None:
         """Imports the SDKs of some wire protocols without holding up the event loop."""
         for kind in set(types) - self._imported:
-            await asyncio.to_thread(_provider, kind)
+            await asyncio.to_thread(dialect_of(kind).load)
             self._imported.add(kind)
 
     def model(self, settings: ModelSettings) -> ChatModel:
@@ -99,31 +92,47 @@ class ModelFactory:
         """
         return list(await asyncio.gather(*(self._list(e, limit) for e in endpoints)))
 
+    async def has_model(
+        self, endpoint: ModelEndpoint, name: str, *, limit: float = LIST_TIMEOUT
+    ) -> bool:
+        """Asks an endpoint for one model, which need not be in its list.
+
+        Args:
+            endpoint: Whom to ask.
+            name: The model's name at the endpoint.
+            limit: Seconds.
+
+        Returns:
+            False only if the endpoint answers that there is no such model.
+        """
+        try:
+            await self.preload([endpoint.type])
+            async with asyncio.timeout(limit):
+                return await self._connection_of(endpoint).has_model(endpoint.api_key, name)
+        except (ModelError, TimeoutError):
+            return True
+
     async def close(self) -> None:
         """Closes all connections."""
         self._models.clear()
         await self._stack.aclose()
-        self._openai.clear()
-        self._anthropic.clear()
+        self._connections.clear()
 
     def _build(self, settings: ModelSettings) -> ChatModel:
-        provider = _provider(settings.endpoint_type)
-        model: ChatModel
-        if settings.endpoint_type is EndpointType.ANTHROPIC:
-            client = self._anthropic_client(settings.base_url, settings.api_key)
-            model = provider.AnthropicChatModel(client, settings, self._retry)
-        else:
-            model = provider.OpenAiChatModel(
-                self._openai_client(settings.base_url, settings.api_key), settings, self._retry
-            )
+        connection = self._connection(settings.endpoint_type, settings.base_url)
+        retry = self._retry.hurried() if settings.has_fallback else self._retry
+        model = connection.chat_model(settings, retry)
         return StructuredToolModel(model) if settings.structured_tools else model
 
     async def _list(self, endpoint: ModelEndpoint, limit: float) -> EndpointModels:
         try:
+            # The import of an SDK takes seconds on a busy machine; the endpoint is not to blame.
+            await self.preload([endpoint.type])
             async with asyncio.timeout(limit):
                 found = await self._ask(endpoint)
         except ModelError as error:
-            return EndpointModels(endpoint.name, (), naming_key(error, endpoint.key_described))
+            known = error.redacted(key_redactor(endpoint.api_key, endpoint.base_url))
+            return EndpointModels(endpoint.name, (), naming_key(known, endpoint.key_described))
         except TimeoutError:
             message = f"The endpoint did not answer within {limit:g} s."
             return EndpointModels(endpoint.name, (), ModelError(ModelErrorKind.TIMEOUT, message))
@@ -137,37 +146,18 @@ class ModelFactory:
         )
 
     async def _ask(self, endpoint: ModelEndpoint) -> list[tuple[str, int | None]]:
-        await self.preload([endpoint.type])
-        client: AsyncAnthropic | AsyncOpenAI
-        if endpoint.type is EndpointType.ANTHROPIC:
-            client = self._anthropic_client(endpoint.base_url, endpoint.api_key)
-        else:
-            client = self._openai_client(endpoint.base_url, endpoint.api_key)
-        listed: list[tuple[str, int | None]]
-        listed = await _provider(endpoint.type).list_models(client)
-        return listed
+        return await self._connection_of(endpoint).list_models(endpoint.api_key)
 
-    def _openai_client(self, base_url: str, api_key: str) -> AsyncOpenAI:
-        client = self._openai.get(base_url)
-        if client is None:
-            client = self._openai[base_url] = _provider(EndpointType.OPENAI).open_client(
-                base_url, ""
-            )
-            self._stack.push_async_callback(client.close)
-        return client.with_options(api_key=api_key) if api_key else client
+    def _connection_of(self, endpoint: ModelEndpoint) -> Connection:
+        return self._connection(endpoint.type, endpoint.base_url)
 
-    def _anthropic_client(self, base_url: str, api_key: str) -> AsyncAnthropic:
-        client = self._anthropic.get(base_url)
-        if client is None:
-            client = self._anthropic[base_url] = _provider(EndpointType.ANTHROPIC).open_client(
-                base_url, ""
-            )
-            self._stack.push_async_callback(client.close)
-        return client.with_options(api_key=api_key) if api_key else client
-
-
-def _provider(kind: EndpointType) -> ModuleType:
-    return importlib.import_module(_PROVIDERS[kind])
+    def _connection(self, kind: EndpointType, base_url: str) -> Connection:
+        connection = self._connections.get((kind, base_url))
+        if connection is None:
+            connection = dialect_of(kind).load().connect(base_url)
+            self._connections[kind, base_url] = connection
+            self._stack.push_async_callback(connection.close)
+        return connection
 
 
 # Agents rarely differ in their settings; a bound is kept so that keys that change do not pile up.

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard, cast
 from urllib.parse import urlsplit
 
 import httpx2
 from openai import (
-    APIConnectionError,
-    APIError,
     APIStatusError,
-    APITimeoutError,
     AsyncOpenAI,
     AsyncStream,
+    NotFoundError,
+    Omit,
     OpenAIError,
 )
 
 from strata.agent_loop.models import openai_wire
 from strata.agent_loop.models.domain import (
-    EndpointType,
+    ChatModel,
     FinishReason,
     ModelEvent,
     ModelReply,
@@ -39,29 +38,55 @@ from strata.agent_loop.models.domain import (
 from strata.agent_loop.models.errors import (
     ModelError,
     ModelErrorKind,
-    classify,
-    retry_after_seconds,
 )
-from strata.agent_loop.models.ids import new_call_id
+from strata.agent_loop.models.ids import new_call_id, usable_call_id
+from strata.agent_loop.models.json_fields import (
+    JsonFields,
+    count_of,
+    object_in,
+    objects_in,
+    text_of,
+)
+from strata.agent_loop.models.openai_errors import to_model_error
+from strata.agent_loop.models.quirks import Quirks
 from strata.agent_loop.models.schema import drop_invented_nulls
-from strata.agent_loop.models.streaming import RetryPolicy, StreamLimits, retrying
+from strata.agent_loop.models.streaming import (
+    ReplySize,
+    RetryPolicy,
+    StreamLimits,
+    redacting,
+    retrying,
+)
 from strata.agent_loop.models.tokens import estimate_usage
+from strata.shared.redaction import key_redactor
 
 OFFICIAL_BASE_URL = "https://api.openai.com/v1"
 _PATH = "/chat/completions"
+OWN_HEADERS = ("OpenAI-Organization", "OpenAI-Project")
 # Servers on one's own machine ask for no key, the SDK insists on one.
-_NO_KEY = "none"
-
-
-# A chunk as it came; what is in it is the server's business, so nothing is taken for granted.
-_Json = Mapping[str, Any]
+NO_KEY = "none"
+# Names of models come from agents; a bound is kept so that they do not pile up.
+_MAX_ADAPTATIONS = 1000
+# How Google marks thoughts in the text; the mark at the end opens the first piece of the answer.
+_THOUGHT, _END_OF_THOUGHT = "<thought>", "</thought>"
 
 
 def open_client(base_url: str, api_key: str) -> AsyncOpenAI:
     """Opens a client with its connection pool. Repetition is ours, so the SDK's is off."""
+    address = base_url or OFFICIAL_BASE_URL
+    # The SDK takes them from OPENAI_ORG_ID and OPENAI_PROJECT_ID and would tell any server.
+    headers = {} if is_official(address) else dict.fromkeys(OWN_HEADERS, Omit())
     return AsyncOpenAI(
-        api_key=api_key or _NO_KEY, base_url=base_url or OFFICIAL_BASE_URL, max_retries=0
+        api_key=api_key or NO_KEY,
+        base_url=address,
+        max_retries=0,
+        default_headers=cast("dict[str, str]", headers),
     )
+
+
+def is_official(address: str) -> bool:
+    """Says whether an address is that of OpenAI itself."""
+    return urlsplit(address).hostname == "api.openai.com"
 
 
 async def list_models(client: AsyncOpenAI) -> list[tuple[str, int | None]]:
@@ -77,53 +102,117 @@ async def list_models(client: AsyncOpenAI) -> list[tuple[str, int | None]]:
     return [(model.id, _window(model.model_extra or {})) for model in page.data]
 
 
-def to_model_error(error: Exception, *, streaming: bool = False) -> ModelError:
-    """Translates what the SDK raises. `streaming` says that the reply had begun."""
-    if isinstance(error, APITimeoutError):
-        if isinstance(error.__cause__, (httpx2.ConnectTimeout, httpx2.PoolTimeout)):
-            return ModelError(ModelErrorKind.UNAVAILABLE, "No connection within the time limit.")
-        return ModelError(ModelErrorKind.TIMEOUT, "The model did not answer in time.")
-    if isinstance(error, APIConnectionError):
-        cause = str(error.__cause__ or error)
-        if streaming:
-            return ModelError(ModelErrorKind.CUT_OFF, f"The stream broke off: {cause}")
-        return ModelError(ModelErrorKind.UNAVAILABLE, f"The endpoint cannot be reached: {cause}")
-    if isinstance(error, APIError):
-        return _from_api_error(error)
-    if isinstance(error, ValueError):
-        return ModelError(ModelErrorKind.CUT_OFF, "The stream broke off inside an event.")
-    return ModelError(ModelErrorKind.UNAVAILABLE, str(error) or type(error).__name__)
+async def has_model(client: AsyncOpenAI, name: str) -> bool:
+    """Says whether the endpoint answers for a model, which need not be in its list.
+
+    Raises:
+        ModelError: The endpoint did not answer.
+    """
+    try:
+        await client.models.retrieve(name)
+    except NotFoundError:
+        return False
+    except (OpenAIError, httpx2.HTTPError) as error:
+        raise to_model_error(error) from error
+    return True
+
+
+class OpenAiConnection:
+    """The connections to one server, with what its models refused so far. See `Connection`."""
+
+    def __init__(self, base_url: str) -> None:
+        self._client = self._open(base_url)
+        self._adaptations: dict[tuple[str, Quirks], openai_wire.Adaptation] = {}
+
+    def chat_model(self, settings: ModelSettings, retry: RetryPolicy) -> ChatModel:
+        """See `Connection.chat_model`."""
+        if len(self._adaptations) >= _MAX_ADAPTATIONS:
+            self._adaptations.clear()
+        model = OpenAiChatModel(
+            self._with_key(settings.api_key),
+            settings,
+            retry,
+            self._adaptations.get((settings.model, settings.quirks)),
+        )
+        self._adaptations[settings.model, settings.quirks] = model.adaptation
+        return model
+
+    async def list_models(self, api_key: str) -> list[tuple[str, int | None]]:
+        """See `Connection.list_models`."""
+        return await list_models(self._with_key(api_key))
+
+    async def has_model(self, api_key: str, name: str) -> bool:
+        """See `Connection.has_model`."""
+        return await has_model(self._with_key(api_key), name)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._client.close()
+
+    def _open(self, base_url: str) -> AsyncOpenAI:
+        """Opens the client; what speaks to a variant of the API opens another."""
+        return open_client(base_url, "")
+
+    def _with_key(self, api_key: str) -> AsyncOpenAI:
+        return self._client.with_options(api_key=api_key) if api_key else self._client
+
+
+def connect(base_url: str) -> OpenAiConnection:
+    """See `Adapter.connect`."""
+    return OpenAiConnection(base_url)
 
 
 class OpenAiChatModel:
     """One model of one endpoint.
 
     Parameters that the model refuses though it could do without (a reasoning model's
-    temperature, say) are left out from then on.
+    temperature, say) are left out from then on, and the limit of the reply is sent under the
+    name that it accepts.
+
+    Args:
+        client: The endpoint.
+        settings: The model and how it is asked.
+        retry: When a failed request is repeated.
+        adaptation: What is known of the model, shared by all who ask it.
     """
 
     def __init__(
-        self, client: AsyncOpenAI, settings: ModelSettings, retry: RetryPolicy | None = None
+        self,
+        client: AsyncOpenAI,
+        settings: ModelSettings,
+        retry: RetryPolicy | None = None,
+        adaptation: openai_wire.Adaptation | None = None,
     ) -> None:
         self._client = client
         self._settings = settings
         self._retry = retry or RetryPolicy()
-        self._official = urlsplit(str(client.base_url)).hostname == "api.openai.com"
-        self._refused: set[str] = set()
+        self._redactor = key_redactor(client.api_key or "", str(client.base_url))
+        self._official = is_official(str(client.base_url))
+        self._adaptation = adaptation or openai_wire.Adaptation.first(
+            settings.model, official=self._official, quirks=settings.quirks
+        )
+
+    @property
+    def adaptation(self) -> openai_wire.Adaptation:
+        """What is known of the model; it grows with its refusals."""
+        return self._adaptation
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """See `ChatModel.stream`."""
-        return retrying(lambda: self._attempt(request), self._retry)
+        attempts = retrying(lambda: self._attempt(request), self._retry)
+        return redacting(attempts, self._redactor)
 
     async def _attempt(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         limits = StreamLimits(self._settings.timeouts)
         raw = await self._open(request, limits)
         reply = _ReplyBuilder()
         try:
-            while (chunk := await _next(raw, limits)) is not None:
+            while (chunk := await next_event(raw, limits)) is not None:
                 limits.mark_started()
                 for event in reply.take(chunk):
                     yield event
+                if reply.size.full:
+                    break
         finally:
             await raw.close()
         final = self._finish(reply, request)
@@ -131,16 +220,30 @@ class OpenAiChatModel:
         yield final
 
     async def _open(self, request: ModelRequest, limits: StreamLimits) -> AsyncStream[object]:
+        adaptation, renamed = self._adaptation, None
+        limited = bool(request.max_tokens or self._settings.max_tokens)
         while True:
+            sent = adaptation.limit_name
             try:
                 return await limits.wait(self._send(request))
             except (OpenAIError, httpx2.HTTPError) as error:
-                if not self._learn(error):
-                    raise to_model_error(error) from error
+                known = to_model_error(error)
+                if refuses_parameter(error, known):
+                    if adaptation.leave_out(error.code, error.param or "", known.message):
+                        continue
+                    if renamed is not None:
+                        # Refused under both names, it is the value that is wrong.
+                        adaptation.limit_name, known, error = renamed
+                    elif limited and adaptation.rename_limit(
+                        sent, error.param or "", known.message
+                    ):
+                        renamed = sent, known, error
+                        continue
+                raise known from error
 
     async def _send(self, request: ModelRequest) -> AsyncStream[object]:
         body = openai_wire.build(
-            request, self._settings, official=self._official, without=self._refused
+            request, self._settings, official=self._official, adaptation=self._adaptation
         )
         timeouts = self._settings.timeouts
         # Not `chat.completions.create`: it walks every value of the request, and every chunk of
@@ -154,18 +257,6 @@ class OpenAiChatModel:
             stream_cls=AsyncStream[object],
         )
 
-    def _learn(self, error: Exception) -> bool:
-        """Notes a refused optional parameter; false if that is not what happened."""
-        if not isinstance(error, APIStatusError) or error.status_code != 400:
-            return False
-        if error.code not in ("unsupported_parameter", "unsupported_value"):
-            return False
-        parameter = (error.param or "").split(".")[0]
-        if parameter not in openai_wire.OPTIONAL_PARAMETERS or parameter in self._refused:
-            return False
-        self._refused.add(parameter)
-        return True
-
     def _finish(self, reply: _ReplyBuilder, request: ModelRequest) -> ModelReply:
         strict = openai_wire.strict_tools(request, official=self._official)
         calls = tuple(
@@ -178,17 +269,34 @@ class OpenAiChatModel:
             content=reply.content(),
             tool_calls=calls,
             finish_reason=reply.finish_reason(),
-            usage=reply.usage() or estimate_usage(request, reply.everything(), EndpointType.OPENAI),
+            usage=reply.usage() or self._estimate(request, reply),
             model=reply.model or self._settings.model,
         )
 
+    def _estimate(self, request: ModelRequest, reply: _ReplyBuilder) -> Usage:
+        return estimate_usage(request, reply.everything(), self._settings.endpoint_type)
 
-async def _next(raw: AsyncStream[object], limits: StreamLimits) -> _Json | None:
+
+def refuses_parameter(error: Exception, known: ModelError) -> TypeGuard[APIStatusError]:
+    """Says whether an error may be about a parameter that the request can do without."""
+    return (
+        isinstance(error, APIStatusError)
+        and error.status_code in (400, 422)
+        and known.kind is ModelErrorKind.BAD_REQUEST
+    )
+
+
+async def next_event(raw: AsyncStream[object], limits: StreamLimits) -> JsonFields | None:
+    """Returns the next event of a stream as it came; None at its end.
+
+    Raises:
+        ModelError: The stream broke off, had an error in it, or took too long.
+    """
     try:
-        return _object(await limits.wait(raw.__anext__()))
+        return object_in(await limits.wait(raw.__anext__()))
     except StopAsyncIteration:
         return None
-    except (OpenAIError, httpx2.HTTPError, ValueError) as error:
+    except (OpenAIError, httpx2.HTTPError, ValueError, RecursionError) as error:
         raise to_model_error(error, streaming=True) from error
 
 
@@ -199,61 +307,87 @@ class _Slot:
     wire_index: int | None
     wire_id: str
     id: str
+    index: int = 0
     name: str = ""
-    arguments: str = ""
+    pieces: list[str] = field(default_factory=list)
+    signature: str = ""
+
+    @property
+    def arguments(self) -> str:
+        """The arguments so far."""
+        return "".join(self.pieces)
 
 
 class _ReplyBuilder:
-    """Puts the chunks of a reply together, tolerant of what compatible servers get wrong."""
+    """Puts the chunks of a reply together, tolerant of what compatible servers get wrong.
+
+    Pieces are joined at the end only, so that the time is linear in the length of the reply.
+    """
 
     def __init__(self) -> None:
         self.model = ""
+        self.size = ReplySize()
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
         self._slots: list[_Slot] = []
         self._finish: str | None = None
-        self._usage: _Json = {}
+        self._thinking = False
+        self._usage: JsonFields = {}
 
-    def take(self, chunk: _Json) -> list[ModelEvent]:
+    def take(self, chunk: JsonFields) -> list[ModelEvent]:
         """Adds a chunk and returns what it means to the caller."""
-        self.model = _text(chunk, "model") or self.model
-        self._usage = _object(chunk.get("usage")) or self._usage
-        choices = _objects(chunk.get("choices"))
+        self.model = text_of(chunk, "model") or self.model
+        self._usage = object_in(chunk.get("usage")) or self._usage
+        choices = objects_in(chunk.get("choices"))
         if not choices:
             return []
-        self._finish = _text(choices[0], "finish_reason") or self._finish
+        self._finish = text_of(choices[0], "finish_reason") or self._finish
         # A few servers end with a choice that has no delta at all.
-        return self._take_delta(_object(choices[0].get("delta")))
+        return self._take_delta(object_in(choices[0].get("delta")))
 
-    def _take_delta(self, delta: _Json) -> list[ModelEvent]:
+    def _take_delta(self, delta: JsonFields) -> list[ModelEvent]:
         events: list[ModelEvent] = []
         # The two fields in which compatible servers show reasoning; OpenAI itself shows none.
-        if reasoning := _text(delta, "reasoning_content") or _text(delta, "reasoning"):
+        shown = text_of(delta, "reasoning_content") or text_of(delta, "reasoning")
+        if reasoning := self.size.take(shown):
             self._reasoning.append(reasoning)
             events.append(ReasoningDelta(reasoning))
-        if text := _text(delta, "content"):
+        content = text_of(delta, "content")
+        if _google(delta).get("thought") is True:
+            self._thinking = True
+            shown, content = content.removeprefix(_THOUGHT).removesuffix(_END_OF_THOUGHT), ""
+            if thought := self.size.take(shown):
+                self._reasoning.append(thought)
+                events.append(ReasoningDelta(thought))
+        elif self._thinking and content:
+            self._thinking, content = False, content.removeprefix(_END_OF_THOUGHT)
+        if text := self.size.take(content):
             self._text.append(text)
             events.append(TextDelta(text))
-        if refusal := _text(delta, "refusal"):
+        if refusal := self.size.take(text_of(delta, "refusal")):
             self._refusal.append(refusal)
-        events.extend(self._take_call(call) for call in _objects(delta.get("tool_calls")))
+        events.extend(self._take_call(call) for call in objects_in(delta.get("tool_calls")))
         return events
 
-    def _take_call(self, delta: _Json) -> ToolCallDelta:
-        function = _object(delta.get("function"))
-        name, arguments = _text(function, "name"), _text(function, "arguments")
+    def _take_call(self, delta: JsonFields) -> ToolCallDelta:
+        function = object_in(delta.get("function"))
+        name = self.size.take(text_of(function, "name"))
+        arguments = self.size.take(text_of(function, "arguments"))
         slot = self._slot(delta, name)
         # A few servers repeat the whole name in every piece.
         if name and name != slot.name:
             slot.name += name
-        slot.arguments += arguments
-        return ToolCallDelta(self._slots.index(slot), slot.id, slot.name, arguments)
+        slot.pieces.append(arguments)
+        # Half of a signature would be refused.
+        signature = self.size.take(text_of(_google(delta), "thought_signature"))
+        slot.signature = "" if self.size.full else signature or slot.signature
+        return ToolCallDelta(slot.index, slot.id, slot.name, arguments)
 
-    def _slot(self, delta: _Json, name: str) -> _Slot:
+    def _slot(self, delta: JsonFields, name: str) -> _Slot:
         """The call that a piece belongs to: by index, unless the server does not count."""
         index = cast("int | None", delta.get("index"))
-        wire_id = _text(delta, "id")
+        wire_id = text_of(delta, "id")
         for slot in reversed(self._slots):
             if index is None and not (wire_id or name):
                 return slot
@@ -262,9 +396,9 @@ class _ReplyBuilder:
                     break
                 return slot
         taken = {slot.id for slot in self._slots}
-        call_id = wire_id if wire_id and wire_id not in taken else new_call_id()
-        # By identity: two slots may look the same.
-        self._slots.append(_Slot(index, wire_id, call_id))
+        call_id = new_call_id() if wire_id in taken else usable_call_id(wire_id)
+        self.size.take_call()
+        self._slots.append(_Slot(index, wire_id, call_id, len(self._slots)))
         return self._slots[-1]
 
     def content(self) -> tuple[Part, ...]:
@@ -272,6 +406,11 @@ class _ReplyBuilder:
         parts: list[Part] = []
         if self._reasoning:
             parts.append(ReasoningPart("".join(self._reasoning)))
+        parts.extend(
+            openai_wire.call_signature(slot.index, slot.signature)
+            for slot in self._slots
+            if slot.signature
+        )
         if self._text:
             parts.append(TextPart("".join(self._text)))
         return tuple(parts)
@@ -295,6 +434,8 @@ class _ReplyBuilder:
         if self._refusal or self._finish == "content_filter":
             message = "".join(self._refusal) or "The provider's content filter stopped the reply."
             raise ModelError(ModelErrorKind.REFUSED, message)
+        if self.size.full:
+            return FinishReason.LENGTH
         if self._finish is None:
             # The SDK takes the end of the connection for the end of the reply.
             raise ModelError(ModelErrorKind.CUT_OFF, "The stream ended without a finish reason.")
@@ -306,56 +447,20 @@ class _ReplyBuilder:
         """What the server reported; None if nothing."""
         if not self._usage:
             return None
-        prompt = _object(self._usage.get("prompt_tokens_details"))
-        completion = _object(self._usage.get("completion_tokens_details"))
+        prompt = object_in(self._usage.get("prompt_tokens_details"))
+        completion = object_in(self._usage.get("completion_tokens_details"))
         return Usage(
-            prompt_tokens=_count(self._usage, "prompt_tokens"),
-            completion_tokens=_count(self._usage, "completion_tokens"),
-            cached_input_tokens=_count(prompt, "cached_tokens"),
-            cache_write_tokens=_count(prompt, "cache_write_tokens"),
-            reasoning_tokens=_count(completion, "reasoning_tokens"),
+            prompt_tokens=count_of(self._usage, "prompt_tokens"),
+            completion_tokens=count_of(self._usage, "completion_tokens"),
+            cached_input_tokens=count_of(prompt, "cached_tokens"),
+            cache_write_tokens=count_of(prompt, "cache_write_tokens"),
+            reasoning_tokens=count_of(completion, "reasoning_tokens"),
         )
 
 
-def _object(value: object) -> _Json:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _objects(value: object) -> list[_Json]:
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
-
-
-def _text(holder: _Json, name: str) -> str:
-    value = holder.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def _count(holder: _Json, name: str) -> int:
-    value = holder.get(name)
-    return value if isinstance(value, int) else 0
-
-
-def _from_api_error(error: APIError) -> ModelError:
-    status = error.status_code if isinstance(error, APIStatusError) else None
-    # Routers report the status of the provider behind them as the code of an event.
-    if status is None and error.code is not None and error.code.isdecimal():
-        status = int(error.code)
-    message = _message(error)
-    headers = error.response.headers if isinstance(error, APIStatusError) else {}
-    return ModelError(
-        classify(status, (error.code, error.type), message),
-        message,
-        status=status,
-        code=error.code or error.type,
-        retry_after=retry_after_seconds(headers),
-    )
-
-
-def _message(error: APIError) -> str:
-    body = error.body
-    if isinstance(body, dict) and isinstance(body.get("message"), str):
-        return cast("str", body["message"])
-    return error.message
+def _google(delta: JsonFields) -> JsonFields:
+    """Returns what Google adds to a delta of a message or of a call."""
+    return object_in(object_in(delta.get("extra_content")).get("google"))
 
 
 def _window(extra: dict[str, Any]) -> int | None:

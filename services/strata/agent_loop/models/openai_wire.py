@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import base64
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from strata.agent_loop.models.domain import (
     ChatMessage,
+    ImageDetail,
+    JsonSchema,
     ModelRequest,
     ModelSettings,
+    ReasoningPart,
     Role,
+    ShownImage,
+    TextPart,
     ToolChoice,
     ToolChoiceMode,
     ToolSchema,
 )
+from strata.agent_loop.models.plain_schema import to_plain
+from strata.agent_loop.models.proofs import mark, note_for
+from strata.agent_loop.models.quirks import NO_QUIRKS, Quirks
 from strata.agent_loop.models.schema import to_strict
-from strata.agent_loop.models.wire import legal_arguments, repair
+from strata.agent_loop.models.wire import (
+    CONTINUE,
+    OPENING,
+    leading_system,
+    legal_arguments,
+    repair,
+    system_as_user,
+)
+from strata.shared.blank_text import is_blank
+from strata.shared.json_text import encodable_text
 
 # Parameters that a model may refuse without being unusable: they are left out on refusal.
 OPTIONAL_PARAMETERS = frozenset(
@@ -23,12 +44,95 @@ OPTIONAL_PARAMETERS = frozenset(
 )
 
 
+OLD_LIMIT, NEW_LIMIT = "max_tokens", "max_completion_tokens"
+"""The two names of the limit of the reply. No server is known to accept both for all models."""
+# OpenAI's reasoning models, also behind a gateway that adds a prefix to their names.
+_NEW_LIMIT_MODELS = re.compile(r"(?:^|[/:.])(?:o\d|gpt-[5-9])(?!\d)")
+
+
+# How servers without codes say it: xAI, Mistral, vLLM.
+_UNSUPPORTED = re.compile(r"not support|unsupported|extra_forbidden|not permitted", re.IGNORECASE)
+SIGNED_CALL = "google"
+"""Whose signatures of calls they are; see `models.proofs`."""
+
+REPLY_AFTER_TOOL = "OK."
+"""The model's words between a return and a message of the user, where some have to be."""
+_SCHEMA = "Answer with JSON that satisfies this schema, and with nothing else: {}"
+
+
+@dataclass(slots=True)
+class Adaptation:
+    """What was learnt about one model of one endpoint from the parameters that it refused.
+
+    Attributes:
+        without: Optional parameters that are left out.
+        limit_name: Name of the limit of the reply.
+    """
+
+    without: set[str]
+    limit_name: str
+
+    @classmethod
+    def first(cls, model: str, *, official: bool, quirks: Quirks = NO_QUIRKS) -> Adaptation:
+        """Returns what is assumed before the first request."""
+        new = official or _NEW_LIMIT_MODELS.search(model) is not None
+        return cls(set(quirks.without), quirks.limit_name or (NEW_LIMIT if new else OLD_LIMIT))
+
+    def leave_out(self, code: str | None, parameter: str, message: str = "") -> bool:
+        """Leaves out a refused parameter from now on; False if it is needed or left out already.
+
+        Args:
+            code: The provider's code of the error.
+            parameter: The parameter that the error is about; empty if it does not say.
+            message: Text of the error, which tells the parameter where no field does.
+        """
+        name = parameter.split(".", maxsplit=1)[0] or _optional_parameter_in(message)
+        unsupported = code in ("unsupported_parameter", "unsupported_value")
+        unsupported = unsupported or (not parameter and says_unsupported(message))
+        if not unsupported or name not in OPTIONAL_PARAMETERS or name in self.without:
+            return False
+        self.without.add(name)
+        return True
+
+    def rename_limit(self, sent: str, parameter: str, message: str) -> bool:
+        """Sends the limit under its other name from now on, if the error is about this name.
+
+        Args:
+            sent: The name that the refused request used.
+            parameter: The parameter that the error is about; empty if it does not say.
+            message: Text of the error.
+        """
+        if parameter != sent and not _names_limit(message):
+            return False
+        self.limit_name = OLD_LIMIT if sent == NEW_LIMIT else NEW_LIMIT
+        return True
+
+
+def _optional_parameter_in(message: str) -> str:
+    """Returns the first optional parameter that a text names, in snake or in camel case."""
+    for name in sorted(OPTIONAL_PARAMETERS):
+        first, *others = name.split("_")
+        camel = first + "".join(map(str.capitalize, others))
+        if re.search(rf"\b(?:{name}|{camel})\b", message):
+            return name
+    return ""
+
+
+def says_unsupported(message: str) -> bool:
+    """Says whether an error without a usable code is about something that is not supported."""
+    return _UNSUPPORTED.search(message) is not None
+
+
+def _names_limit(message: str) -> bool:
+    return re.search(rf"\b(?:{OLD_LIMIT}|{NEW_LIMIT})\b", message) is not None
+
+
 def build(
     request: ModelRequest,
     settings: ModelSettings,
     *,
     official: bool,
-    without: Collection[str] = (),
+    adaptation: Adaptation | None = None,
 ) -> dict[str, Any]:
     """The request body.
 
@@ -36,31 +140,37 @@ def build(
         request: What to ask.
         settings: Of whom.
         official: Whether the endpoint is OpenAI's own. Only that one is known to honour strict
-            schemas and to want `max_completion_tokens`; compatible servers get the older form.
-        without: Names of optional parameters that this model has refused before.
+            schemas.
+        adaptation: What is known of the model.
     """
+    quirks = settings.quirks
+    adaptation = adaptation or Adaptation.first(settings.model, official=official, quirks=quirks)
     body: dict[str, Any] = {
         "model": settings.model,
-        "messages": [_message(message) for message in repair(request.messages)],
+        "messages": _conversation(request, quirks),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
     limit = request.max_tokens or settings.max_tokens
     if limit:
-        body["max_completion_tokens" if official else "max_tokens"] = limit
+        body[adaptation.limit_name] = limit
     if settings.temperature is not None:
         body["temperature"] = settings.temperature
-    if settings.reasoning_effort is not None:
-        body["reasoning_effort"] = settings.reasoning_effort
+    body.update(_reasoning(request, settings))
     if request.response_schema is not None:
-        named = {"name": "reply", "schema": request.response_schema}
-        body["response_format"] = {"type": "json_schema", "json_schema": named}
+        body["response_format"] = _response_format(request.response_schema, quirks)
     if request.tools:
         parallel = request.parallel_tool_calls
-        body["tools"] = [_tool(tool, official) for tool in request.tools]
-        body["tool_choice"] = _tool_choice(request.tool_choice)
+        tools, choice = request.tools, request.tool_choice
+        if choice.mode is ToolChoiceMode.NAMED and not quirks.names_tools:
+            tools = [tool for tool in tools if tool.name == choice.name]
+            choice = ToolChoice.required()
+        body["tools"] = [
+            _plain_tool(tool) if quirks.plain_schemas else _tool(tool, official) for tool in tools
+        ]
+        body["tool_choice"] = _tool_choice(choice)
         body["parallel_tool_calls"] = settings.parallel_tool_calls if parallel is None else parallel
-    return {name: value for name, value in body.items() if name not in without}
+    return {name: value for name, value in body.items() if name not in adaptation.without}
 
 
 def strict_tools(request: ModelRequest, *, official: bool) -> dict[str, ToolSchema]:
@@ -72,9 +182,161 @@ def strict_tools(request: ModelRequest, *, official: bool) -> dict[str, ToolSche
     }
 
 
+def _reasoning(request: ModelRequest, settings: ModelSettings) -> dict[str, Any]:
+    """The parameters that say how much the model thinks."""
+    effort, budget = settings.reasoning_effort, settings.max_reasoning_tokens
+    effort = dict(settings.quirks.efforts).get(effort or "", effort)
+    if settings.quirks.thinking_config and effort is None and budget > 0:
+        config = {"include_thoughts": True, "thinking_budget": budget}
+        return {"extra_body": {"google": {"thinking_config": config}}}
+    if settings.quirks.thinking_toggle:
+        forced = bool(request.tools) and request.tool_choice.forces_a_call
+        if forced or effort == "none":
+            return {"thinking": {"type": "disabled"}}
+    if settings.quirks.reasoning_object:
+        if effort is None and budget > 0:
+            return {"reasoning": {"max_tokens": budget}}
+        return {"reasoning": {"effort": effort}} if effort is not None else {}
+    return {"reasoning_effort": effort} if effort is not None else {}
+
+
+def _response_format(schema: JsonSchema, quirks: Quirks) -> dict[str, Any]:
+    if not quirks.json_schema:
+        return {"type": "json_object"}
+    shown = to_plain(schema) if quirks.plain_schemas else schema
+    return {"type": "json_schema", "json_schema": {"name": "reply", "schema": shown}}
+
+
+def _conversation(request: ModelRequest, quirks: Quirks) -> list[dict[str, Any]]:
+    """Returns the messages as this server takes them."""
+    messages = repair(request.messages, quirks.call_id_length)
+    if request.response_schema is not None and not quirks.json_schema:
+        schema = json.dumps(request.response_schema, ensure_ascii=False)
+        messages.insert(0, ChatMessage.system(_SCHEMA.format(schema)))
+    if quirks.system_first:
+        system, others = leading_system(messages)
+        later = [system_as_user(m) if m.role is Role.SYSTEM else m for m in others]
+        messages = [*([ChatMessage.system(system)] if system else []), *later]
+    return _ordered(_messages(messages, quirks, bool(request.tools)), quirks)
+
+
+def _ordered(wires: list[dict[str, Any]], quirks: Quirks) -> list[dict[str, Any]]:
+    """Returns the messages in an order of roles that the server takes."""
+    ordered: list[dict[str, Any]] = []
+    for wire in wires:
+        if quirks.calls_follow_user and wire.get("tool_calls"):
+            ordered.append(_after_user(ordered, wire))
+            continue
+        if quirks.user_before_calls and wire.get("tool_calls") and not _has_user(ordered):
+            ordered.append({"role": "user", "content": OPENING})
+        before = ordered[-1]["role"] if ordered else ""
+        if quirks.joined_users and wire["role"] == before == "user":
+            ordered[-1] = {**wire, "content": _joined(ordered[-1]["content"], wire["content"])}
+            continue
+        if quirks.reply_after_tool and before == "tool" and wire["role"] == "user":
+            ordered.append({"role": "assistant", "content": REPLY_AFTER_TOOL})
+        ordered.append(wire)
+    if quirks.user_last and ordered and ordered[-1]["role"] not in ("user", "tool"):
+        ordered.append({"role": "user", "content": CONTINUE})
+    return ordered
+
+
+def _has_user(wires: list[dict[str, Any]]) -> bool:
+    return any(wire["role"] == "user" for wire in wires)
+
+
+def _after_user(ordered: list[dict[str, Any]], calls: dict[str, Any]) -> dict[str, Any]:
+    """Returns a message with calls, joined with the words of the model that it followed.
+
+    Args:
+        ordered: The messages before it; in the end the last one is of the user or a return.
+        calls: The message.
+    """
+    texts = [calls["content"]]
+    while ordered and ordered[-1]["role"] == "assistant":
+        texts.insert(0, ordered.pop()["content"])
+    if not ordered or ordered[-1]["role"] not in ("user", "tool"):
+        ordered.append({"role": "user", "content": OPENING})
+    return {**calls, "content": "\n\n".join(filter(None, texts)) or None}
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """Returns the contents of two messages as one."""
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    return [*_as_parts(first), *_as_parts(second)]
+
+
+def _as_parts(content: Any) -> list[Any]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _messages(
+    messages: Sequence[ChatMessage], quirks: Quirks, with_tools: bool
+) -> list[dict[str, Any]]:
+    """Returns the messages; images of returns come after them in a message of the user.
+
+    The API takes images in messages of the user only, and returns directly after their calls.
+
+    Args:
+        messages: The conversation, repaired.
+        quirks: How the server differs.
+        with_tools: Whether tools are offered.
+    """
+    reasoning_field = quirks.reasoning_field if with_tools else ""
+    wires: list[dict[str, Any]] = []
+    returned: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role is not Role.TOOL and returned:
+            wires.append({"role": "user", "content": returned})
+            returned = []
+        wires.append(_message(message))
+        if reasoning_field and message.role is Role.ASSISTANT:
+            wires[-1][reasoning_field] = _reasoning_of(message)
+        if quirks.call_signatures and message.tool_calls:
+            _sign(wires[-1]["tool_calls"], message, quirks.unsigned_call)
+        if message.role is Role.TOOL:
+            for image in message.images:
+                note = f"[Returned by the tool call {message.tool_call_id}:]"
+                returned += [{"type": "text", "text": note}, _image(image)]
+    if returned:
+        wires.append({"role": "user", "content": returned})
+    return wires
+
+
+def call_signature(call_index: int, signature: str) -> ReasoningPart:
+    """Returns the signature of a call as it is kept.
+
+    Args:
+        call_index: Position of the call in its reply.
+        signature: What the provider signed it with.
+    """
+    return ReasoningPart("", mark(SIGNED_CALL, str(call_index)), signature)
+
+
+def _sign(calls: list[dict[str, Any]], message: ChatMessage, unsigned: str) -> None:
+    """Gives calls the signatures that they came with."""
+    parts = [part for part in message.content if isinstance(part, ReasoningPart)]
+    signatures = {
+        note: part.redacted for part in parts if (note := note_for(SIGNED_CALL, part)) is not None
+    }
+    for index, call in enumerate(calls):
+        # One signature is enough for the calls of a reply: that of the first.
+        signature = signatures.get(str(index), "" if index or signatures else unsigned)
+        if signature:
+            call["extra_content"] = {"google": {"thought_signature": signature}}
+
+
+def _reasoning_of(message: ChatMessage) -> str:
+    parts = [part.text for part in message.content if isinstance(part, ReasoningPart)]
+    return encodable_text("".join(parts))
+
+
 def _message(message: ChatMessage) -> dict[str, Any]:
     if message.role is Role.TOOL:
         return {"role": "tool", "tool_call_id": message.tool_call_id, "content": message.text}
+    if message.images:
+        return {"role": message.role.value, "content": list(_parts(message))}
     wire: dict[str, Any] = {"role": message.role.value, "content": message.text}
     if message.tool_calls:
         # Some servers take an empty text for an answer and stop looking at the calls.
@@ -90,12 +352,38 @@ def _message(message: ChatMessage) -> dict[str, Any]:
     return wire
 
 
+def _parts(message: ChatMessage) -> Iterator[dict[str, Any]]:
+    for part in message.content:
+        if isinstance(part, ShownImage):
+            yield _image(part)
+        elif isinstance(part, TextPart) and not is_blank(part.text):
+            yield {"type": "text", "text": part.text}
+
+
+def _image(part: ShownImage) -> dict[str, Any]:
+    image = part.image
+    encoded = base64.b64encode(image.data).decode("ascii")
+    address: dict[str, Any] = {"url": f"data:{image.media_type};base64,{encoded}"}
+    if image.detail is not ImageDetail.AUTO:
+        address["detail"] = image.detail.value
+    return {"type": "image_url", "image_url": address}
+
+
 def _tool(tool: ToolSchema, official: bool) -> dict[str, Any]:
     function: dict[str, Any] = {"name": tool.name, "description": tool.description}
     strict = to_strict(tool.parameters) if official and tool.strict else None
     function["parameters"] = strict or dict(tool.parameters)
     if strict:
         function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def _plain_tool(tool: ToolSchema) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name, "description": tool.description}
+    parameters = to_plain(tool.parameters)
+    # An object without properties is refused; a tool without parameters is not.
+    if parameters.get("properties"):
+        function["parameters"] = parameters
     return {"type": "function", "function": function}
 
 

@@ -14,6 +14,8 @@ from strata.agent_loop.models.domain import (
     Timeouts,
 )
 from strata.agent_loop.models.errors import UnknownModelError
+from strata.agent_loop.models.known_models import KnownModel, known_model
+from strata.agent_loop.models.presets.table import quirks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,12 @@ class ModelEndpoint:
         api_key: Empty for a server that asks for none.
         key_owner: Whose key it is, where it is not that of the settings.
         models: Names that may be used; empty to leave that to the endpoint.
-        context_window: Tokens, for models about which nothing else is known.
+        context_window: Tokens of its models, as the operator says; None if he does not.
         temperature: Default of its models; None leaves it out.
         structured_tools: Whether its models need the structured tool mode.
+        images: Whether its models are shown images.
         timeouts: Limits in seconds.
+        preset: Name of the known service that it is; empty for none.
     """
 
     name: str
@@ -46,11 +50,13 @@ class ModelEndpoint:
     base_url: str = ""
     api_key: str = field(default="", repr=False)
     models: tuple[str, ...] = ()
-    context_window: int = DEFAULT_CONTEXT_WINDOW
+    context_window: int | None = None
     temperature: float | None = DEFAULT_TEMPERATURE
     structured_tools: bool = False
+    images: bool = True
     timeouts: Timeouts = field(default_factory=Timeouts)
     key_owner: str = ""
+    preset: str = ""
 
     @property
     def key_described(self) -> str:
@@ -60,6 +66,15 @@ class ModelEndpoint:
         if not self.api_key:
             return f'no key: none is stored or configured for "{self.name}"'
         return f'the key for "{self.name}" in the settings of the server'
+
+    def known(self, model: str) -> KnownModel | None:
+        """Returns the documented limits of one of its models; None if none are known."""
+        return known_model(self.preset, model)
+
+    def window_of(self, model: str) -> int | None:
+        """Returns the context window of one of its models; None if it is unknown."""
+        known = self.known(model)
+        return self.context_window or (known.context_window if known else None)
 
     def handle(self, model: str) -> str:
         """The handle of one of its models."""
@@ -117,6 +132,10 @@ class ModelRegistry:
         """Says whether there is an endpoint of the name."""
         return name in self._endpoints
 
+    def endpoint_of(self, handle: str) -> ModelEndpoint | None:
+        """Returns the endpoint that a handle names; None if there is none."""
+        return self._endpoints.get(handle.partition("/")[0])
+
     def known(self) -> list[str]:
         """Every listed handle, and "endpoint/*" where the endpoint decides."""
         return [
@@ -152,10 +171,12 @@ class ModelRegistry:
             base_url=endpoint.base_url,
             api_key=endpoint.api_key,
             key_owner=endpoint.key_described,
-            context_window=endpoint.context_window,
+            context_window=endpoint.window_of(model) or DEFAULT_CONTEXT_WINDOW,
             temperature=endpoint.temperature,
             structured_tools=endpoint.structured_tools,
+            images=endpoint.images,
             timeouts=endpoint.timeouts,
+            quirks=quirks_of(endpoint.preset, model),
         )
         given = {name: value for name, value in overrides.items() if value is not None}
         return replace(settings, **given)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from strata.agent_loop.models.domain import JsonSchema
+from strata.shared.json_text import JsonTextError, parse_json
 
 # What OpenAI's strict mode takes; a schema with anything else is sent as it is, not strict.
 _KEYWORDS = frozenset(
@@ -122,8 +123,8 @@ def drop_invented_nulls(arguments: str, schema: JsonSchema) -> str:
     Arguments that are no JSON object, or hold no such null, come back unchanged.
     """
     try:
-        value = json.loads(arguments)
-    except ValueError:
+        value = parse_json(arguments)
+    except JsonTextError:
         return arguments
     if not isinstance(value, dict):
         return arguments

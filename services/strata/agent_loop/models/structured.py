@@ -100,7 +100,7 @@ class _Turn:
     def __init__(self, say: str) -> None:
         self._say = say
         self._message = MessageStream(say)
-        self._shown = ""
+        self._pieces: list[str] = []
         self._reply: ModelReply | None = None
 
     @property
@@ -109,6 +109,10 @@ class _Turn:
         if self._reply is None:
             raise ModelError(ModelErrorKind.CUT_OFF, "The stream ended without a reply.")
         return self._reply
+
+    @property
+    def _shown(self) -> str:
+        return "".join(self._pieces)
 
     def reasoning(self) -> list[ReasoningPart]:
         """What the model thought aloud."""
@@ -122,7 +126,7 @@ class _Turn:
             return event
         elif isinstance(event, TextDelta):
             text = self._message.feed(event.text)
-            self._shown += text
+            self._pieces.append(text)
             return TextDelta(text) if text else None
         return None
 
@@ -146,7 +150,7 @@ class _Turn:
     def rest(self, final: ModelReply) -> list[ModelEvent]:
         """The deltas that have not been shown yet."""
         events: list[ModelEvent] = []
-        if final.text and not self._shown:
+        if final.text and not any(self._pieces):
             events.append(TextDelta(final.text))
         events.extend(
             ToolCallDelta(index, call.id, call.name, call.arguments)

@@ -16,11 +16,15 @@ from strata.agent_loop.models.domain import (
     ChatMessage,
     JsonSchema,
     Role,
+    ShownImage,
+    TextPart,
     ToolChoice,
     ToolChoiceMode,
     ToolSchema,
 )
 from strata.agent_loop.models.wire import leading_system, legal_arguments, repair
+from strata.shared.escaping import escape
+from strata.shared.one_line import one_line
 
 SAY = "say"
 _MEMORY_MARK = "<memory_blocks>"
@@ -137,18 +141,17 @@ def render(messages: Sequence[ChatMessage], tools: Sequence[ToolSchema]) -> list
     say = say_name(tools)
     system, rest = leading_system(repair(messages))
     static, memory = _split(system)
-    sections = [static, _instructions(tools), memory]
+    shown = [label for label, _ in _BLOCK.findall(memory)]
+    sections = [static, _instructions(tools, shown), memory]
     rendered = [ChatMessage.system("\n\n".join(part for part in sections if part))]
-    for role, text in _conversation(rest, say):
+    for role, text, images in _conversation(rest, say):
         if rendered[-1].role is role and role is Role.USER:
-            rendered[-1] = ChatMessage.user(f"{rendered[-1].text}\n\n{text}")
+            earlier = rendered[-1]
+            joined = TextPart(f"{earlier.text}\n\n{text}")
+            rendered[-1] = ChatMessage(role, (joined, *earlier.images, *images))
         else:
-            rendered.append(ChatMessage.user(text) if role is Role.USER else _assistant(text))
+            rendered.append(ChatMessage(role, (TextPart(text), *images)))
     return rendered
-
-
-def _assistant(text: str) -> ChatMessage:
-    return ChatMessage.assistant(text)
 
 
 def _split(system: str) -> tuple[str, str]:
@@ -158,29 +161,32 @@ def _split(system: str) -> tuple[str, str]:
     return system[:at].strip(), system[at:].strip()
 
 
-def _conversation(messages: Sequence[ChatMessage], say: str) -> Iterator[tuple[Role, str]]:
+def _conversation(
+    messages: Sequence[ChatMessage], say: str
+) -> Iterator[tuple[Role, str, tuple[ShownImage, ...]]]:
     names: dict[str, str] = {}
     at = 0
     while at < len(messages):
         message = messages[at]
         at += 1
         if message.role is Role.USER:
-            yield Role.USER, message.text
+            yield Role.USER, message.text, message.images
         elif message.role is Role.SYSTEM:
-            yield Role.USER, f"[system] {message.text}"
+            yield Role.USER, f"[system] {message.text}", ()
         elif message.role is Role.TOOL:
             name = names.get(message.tool_call_id or "", "tool")
-            yield Role.USER, f"[result of {name}] {message.text}"
+            yield Role.USER, f"[result of {name}] {message.text}", message.images
         else:
             if message.text.strip():
-                yield Role.ASSISTANT, _dump(say, json.dumps({"message": message.text}))
+                yield Role.ASSISTANT, _dump(say, json.dumps({"message": message.text})), ()
             # One action per reply: calls made together are shown one after the other.
             for call in message.tool_calls:
                 names[call.id] = call.name
                 if message.text.strip() or call is not message.tool_calls[0]:
-                    yield Role.USER, "[go on]"
-                yield Role.ASSISTANT, _dump(call.name, legal_arguments(call.arguments))
-                yield Role.USER, f"[result of {call.name}] {messages[at].text}"
+                    yield Role.USER, "[go on]", ()
+                yield Role.ASSISTANT, _dump(call.name, legal_arguments(call.arguments)), ()
+                answer = messages[at]
+                yield Role.USER, f"[result of {call.name}] {answer.text}", answer.images
                 at += 1
 
 
@@ -193,14 +199,15 @@ def _say_tool(tools: Sequence[ToolSchema]) -> ToolSchema:
     return ToolSchema(say_name(tools), _SAY_TOOL.description, _SAY_TOOL.parameters)
 
 
-def _instructions(tools: Sequence[ToolSchema]) -> str:
+def _instructions(tools: Sequence[ToolSchema], shown: Sequence[str]) -> str:
     say = _say_tool(tools)
     lines = [
         "# Actions",
         'Reply with ONE JSON object {"tool": name, "arguments": {...}} and nothing else.',
         "A line that starts with [result of ...] tells what your last action did.",
         f"The user did not say it. When the work is done, use {say.name}.",
-        *(_describe(tool) for tool in [say, *tools]),
+        # Tools of MCP servers are described by others, and this stands in the system message.
+        *(one_line(escape(_describe(tool), shown)) for tool in [say, *tools]),
         *_examples(tools, say.name),
     ]
     return "\n".join(lines)

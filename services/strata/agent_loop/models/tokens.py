@@ -12,18 +12,18 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from strata.agent_loop.models.dialects.table import dialect_of
 from strata.agent_loop.models.domain import (
     ChatMessage,
     EndpointType,
     ModelRequest,
+    PromptPart,
     ReasoningPart,
+    ShownImage,
     ToolSchema,
     Usage,
 )
 
-# Bytes per token before anything is known: mixed text, tool schemas and JSON. The newest
-# Anthropic tokenizer makes far more tokens than the usual four bytes each would suggest.
-FIRST_CALL_RATIO = {EndpointType.OPENAI: 3.2, EndpointType.ANTHROPIC: 1.8}
 DEFAULT_HEADROOM = 0.10
 
 # Prompts below this many bytes say more about a template's overhead than about the text.
@@ -55,7 +55,7 @@ class TokenEstimator:
             if known in self._ratios:
                 self._ratios.move_to_end(known)
                 return self._ratios[known]
-        return FIRST_CALL_RATIO[key.endpoint_type]
+        return dialect_of(key.endpoint_type).bytes_per_token
 
     def learnt(self, key: TokenKey) -> float | None:
         """Bytes per token as exact counts of this very key have told; None before there is one."""
@@ -101,41 +101,49 @@ def request_bytes(request: ModelRequest) -> int:
 
 
 def messages_bytes(messages: Iterable[ChatMessage]) -> int:
-    """UTF-8 bytes of texts, replayed reasoning and calls."""
+    """UTF-8 bytes of texts, replayed reasoning and calls, and the weights of images."""
     return sum(_message_bytes(message) for message in messages)
 
 
 def tools_bytes(tools: Sequence[ToolSchema]) -> int:
     """UTF-8 bytes of the tools as they are sent."""
     return sum(
-        _size(tool.name) + _size(tool.description) + _size(_compact(dict(tool.parameters)))
+        text_bytes(tool.name)
+        + text_bytes(tool.description)
+        + text_bytes(_compact(dict(tool.parameters)))
         for tool in tools
     )
 
 
 def estimate_usage(request: ModelRequest, reply_text: str, endpoint_type: EndpointType) -> Usage:
     """Stands in for the usage that a server did not report."""
-    ratio = FIRST_CALL_RATIO[endpoint_type]
+    ratio = dialect_of(endpoint_type).bytes_per_token
     return Usage(
         prompt_tokens=round(request_bytes(request) / ratio),
-        completion_tokens=round(_size(reply_text) / ratio),
+        completion_tokens=round(text_bytes(reply_text) / ratio),
         estimated=True,
     )
 
 
 def _message_bytes(message: ChatMessage) -> int:
-    parts = sum(
-        _size(part.text) + _size(part.redacted)
-        if isinstance(part, ReasoningPart)
-        else _size(part.text)
-        for part in message.content
+    parts = sum(map(_part_bytes, message.content))
+    return parts + sum(
+        text_bytes(call.name) + text_bytes(call.arguments) for call in message.tool_calls
     )
-    return parts + sum(_size(call.name) + _size(call.arguments) for call in message.tool_calls)
+
+
+def _part_bytes(part: PromptPart) -> int:
+    if isinstance(part, ShownImage):
+        return part.weight
+    if isinstance(part, ReasoningPart):
+        return text_bytes(part.text) + text_bytes(part.redacted)
+    return text_bytes(part.text)
 
 
 def _compact(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _size(text: str) -> int:
+def text_bytes(text: str) -> int:
+    """UTF-8 bytes of a text; lone surrogates have three."""
     return len(text.encode("utf-8", "surrogatepass"))

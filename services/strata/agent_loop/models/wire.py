@@ -7,39 +7,60 @@ the last line of defence, and the place where ids take their form on the wire.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import string
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from strata.agent_loop.models.domain import ChatMessage, Part, Role, TextPart, ToolCall
+from strata.agent_loop.models.domain import ChatMessage, PromptPart, Role, TextPart, ToolCall
+from strata.shared.blank_text import is_blank
+from strata.shared.json_text import JsonTextError, encodable, encodable_text, parse_json
 
 # Observed of the old server: ids are stored whole and cut on the wire (observed.md §2).
 CALL_ID_LIMIT = 29
 MISSING_RETURN = "No result of this call was recorded."
+BLANK_MESSAGE = "[This message is blank.]"
+"""Takes the place of a user message that shows nothing; providers refuse blank text."""
+
+OPENING = "[Earlier messages are not shown.]"
+"""Message of the user that opens a request where the model's own words must not."""
+
+CONTINUE = "[Continue.]"
+"""Message of the user that ends a request where the model's own words must not."""
 
 _ILLEGAL_IN_ID = re.compile(r"[^a-zA-Z0-9_-]")
+_ALPHANUMERIC = string.digits + string.ascii_letters
 
 
-def repair(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+def repair(messages: Sequence[ChatMessage], call_id_length: int = 0) -> list[ChatMessage]:
     """Returns the messages as a sequence that every provider accepts.
 
     Each assistant message with calls is followed at once by exactly one return per call, in call
     order. A call without a return gets `MISSING_RETURN`; a return without a call is left out, and
-    so are messages that say nothing. Call ids are unique, at most `CALL_ID_LIMIT` characters of
-    [a-zA-Z0-9_-], and stay the same while the conversation only grows at its end.
+    so are blank messages. A blank message of the user becomes `BLANK_MESSAGE`: without it the
+    request could end with the model's own words, which some providers refuse and others continue.
+    Call ids are unique, at most `CALL_ID_LIMIT` characters of [a-zA-Z0-9_-], and stay the same
+    while the conversation only grows at its end.
+
+    Args:
+        messages: The conversation.
+        call_id_length: Characters of each call id, letters and digits only; 0 for the form above.
     """
     returns = _match_returns(messages)
-    ids = _WireIds()
+    ids = _WireIds(call_id_length)
     repaired: list[ChatMessage] = []
     for position, message in enumerate(messages):
         if message.role is Role.TOOL:
             continue
         if not message.tool_calls:
-            if message.text.strip():
+            if message.images or not is_blank(message.text):
                 repaired.append(replace(message, content=_clean_parts(message.content)))
+            elif message.role is Role.USER:
+                repaired.append(ChatMessage.user(BLANK_MESSAGE))
             continue
         wire_ids = [ids.assign(call.id) for call in message.tool_calls]
         calls = zip(message.tool_calls, wire_ids, strict=True)
@@ -48,31 +69,30 @@ def repair(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
                 message,
                 content=_clean_parts(message.content),
                 tool_calls=tuple(
-                    ToolCall(wire_id, call.name, clean(call.arguments)) for call, wire_id in calls
+                    ToolCall(wire_id, call.name, encodable_text(call.arguments))
+                    for call, wire_id in calls
                 ),
             )
         )
         for index, wire_id in enumerate(wire_ids):
             answer = returns.get((position, index))
-            text = clean(answer.text) if answer is not None else MISSING_RETURN
-            repaired.append(ChatMessage.tool(wire_id, text))
+            text = encodable_text(answer.text) if answer is not None else MISSING_RETURN
+            images = answer.images if answer is not None else ()
+            repaired.append(ChatMessage(Role.TOOL, (TextPart(text), *images), (), wire_id))
     return repaired
 
 
-def clean(text: str) -> str:
-    """Replaces what UTF-8 cannot carry: unpaired surrogates."""
-    if text.isascii():
-        return text
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
 def argument_object(arguments: str) -> dict[str, Any] | None:
-    """The arguments as an object; None if they are anything else."""
+    """The arguments as an object that can be sent; None if they are anything else.
+
+    Never raises: a stored call whose arguments no parser takes must not make the conversation
+    unusable. Escapes of half a surrogate pair are replaced.
+    """
     try:
-        value = json.loads(arguments)
-    except ValueError:
+        value = parse_json(arguments)
+    except JsonTextError:
         return None
-    return value if isinstance(value, dict) else None
+    return encodable(value) if isinstance(value, dict) else None
 
 
 def legal_arguments(arguments: str) -> str:
@@ -81,11 +101,19 @@ def legal_arguments(arguments: str) -> str:
     Local servers render earlier calls through a template that parses them and answer 500 to the
     whole conversation when one does not parse.
     """
-    if argument_object(arguments) is not None:
-        return arguments
+    value = argument_object(arguments)
+    if value is not None:
+        # Parsers differ about escapes of surrogates; everything else is sent as it was written.
+        halves = "\\ud" in arguments.lower()
+        return json.dumps(value, ensure_ascii=False) if halves else arguments
     if not arguments.strip():
         return "{}"
     return json.dumps({"invalid_arguments": arguments}, ensure_ascii=False)
+
+
+def system_as_user(message: ChatMessage) -> ChatMessage:
+    """Returns a system message as a marked one of the user, for models that take none here."""
+    return ChatMessage.user(f"<system>\n{message.text}\n</system>")
 
 
 def leading_system(messages: Sequence[ChatMessage]) -> tuple[str, Sequence[ChatMessage]]:
@@ -116,18 +144,21 @@ def _match_returns(
     return matched
 
 
-def _clean_parts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+def _clean_parts(parts: tuple[PromptPart, ...]) -> tuple[PromptPart, ...]:
     # Reasoning is signed: it goes back byte for byte or not at all.
-    return tuple(TextPart(clean(p.text)) if isinstance(p, TextPart) else p for p in parts)
+    return tuple(TextPart(encodable_text(p.text)) if isinstance(p, TextPart) else p for p in parts)
 
 
 class _WireIds:
     """Gives every call of a request an id of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, length: int = 0) -> None:
         self._used: set[str] = set()
+        self._length = length
 
     def assign(self, call_id: str) -> str:
+        if self._length:
+            return self._assign_exact(call_id)
         base = _ILLEGAL_IN_ID.sub("_", call_id)[:CALL_ID_LIMIT] or "call"
         candidate, number = base, 1
         while candidate in self._used:
@@ -136,3 +167,22 @@ class _WireIds:
             candidate = base[: CALL_ID_LIMIT - len(suffix)] + suffix
         self._used.add(candidate)
         return candidate
+
+    def _assign_exact(self, call_id: str) -> str:
+        fits = len(call_id) == self._length and call_id.isascii() and call_id.isalnum()
+        candidate, number = call_id if fits else _digest(call_id, self._length), 1
+        while candidate in self._used:
+            number += 1
+            candidate = _digest(f"{call_id}#{number}", self._length)
+        self._used.add(candidate)
+        return candidate
+
+
+def _digest(text: str, length: int) -> str:
+    """Returns letters and digits that depend on the text alone."""
+    number = int.from_bytes(hashlib.sha256(encodable_text(text).encode()).digest())
+    letters = []
+    for _ in range(length):
+        number, rest = divmod(number, len(_ALPHANUMERIC))
+        letters.append(_ALPHANUMERIC[rest])
+    return "".join(letters)

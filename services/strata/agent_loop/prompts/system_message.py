@@ -8,21 +8,31 @@ cache.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
+from strata.shared.escaping import escape
+from strata.shared.one_line import one_line
 from strata.shared.tool_returns import TIME_FORMAT
 
 PLACEHOLDER = "{CORE_MEMORY}"
 _SEPARATOR = "\n\n"
 _OPEN, _CLOSE = "<memory_metadata>", "</memory_metadata>"
 
-_ARCHIVAL_COUNT = re.compile(
-    r"^- (\d+) total memories you created are stored in archival", re.MULTILINE
+TAGS_BYTES = 1_000
+"""UTF-8 bytes that the list of archival tags may have in the prompt; the rest is counted."""
+MAX_TAG_CHARS = 128
+"""Characters of a tag that is shown; archival memory refuses longer ones."""
+MOST_TAGS_COUNTED = 1_000
+"""Archival memory counts tags that are not shown up to this number."""
+
+_ARCHIVAL_LINES = re.compile(
+    r"^- (?:\d+ total memories you created are stored in archival|Available archival memory"
+    r" tags: ).*$",
+    re.MULTILINE,
 )
-_ARCHIVAL_TAGS = re.compile(r"^- Available archival memory tags: (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +41,13 @@ class ArchivalStats:
 
     Attributes:
         passage_count: Passages in all archives of the agent.
-        tags: Tags in use, sorted.
+        tags: The tags that are used most, most used first.
+        more_tags: How many others there are; from `MOST_TAGS_COUNTED` on at least so many.
     """
 
     passage_count: int = 0
     tags: Sequence[str] = ()
+    more_tags: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +59,14 @@ class Metadata:
         timezone: The agent's, an IANA name.
         last_modified: When a memory block was last changed; None if there is none.
         hidden_messages: Messages of the conversation that are not in the window.
-        archival: Counts of archival memory.
+        archival: What is said of archival memory, see `archival_lines`.
     """
 
     now: datetime
     timezone: str
     last_modified: datetime | None
     hidden_messages: int
-    archival: ArchivalStats = ArchivalStats()
+    archival: Sequence[str] = ()
 
 
 def zone(name: str) -> tzinfo:
@@ -81,14 +93,41 @@ def render_metadata(metadata: Metadata) -> str:
         f"- {hidden} previous messages between you and the user are stored in recall memory"
         " (use tools to access them)"
     )
-    if metadata.archival.passage_count > 0:
+    return "\n".join([*lines, *metadata.archival, _CLOSE])
+
+
+def archival_lines(stats: ArchivalStats, labels: Iterable[str]) -> list[str]:
+    """Returns the lines of ``<memory_metadata>`` that describe archival memory.
+
+    Tags may hold any text, also tags of the prompt: they are shown in one line, escaped, and as
+    many as fit into `TAGS_BYTES`.
+
+    Args:
+        stats: Counts of archival memory.
+        labels: Labels of the agent's blocks, which are tags of the prompt too.
+    """
+    lines = []
+    if stats.passage_count > 0:
         lines.append(
-            f"- {metadata.archival.passage_count} total memories you created are stored in"
-            " archival memory (use tools to access them)"
+            f"- {stats.passage_count} total memories you created are stored in archival memory"
+            " (use tools to access them)"
         )
-    if metadata.archival.tags:
-        lines.append(f"- Available archival memory tags: {', '.join(metadata.archival.tags)}")
-    return "\n".join([*lines, _CLOSE])
+    names, more, left = frozenset(labels), stats.more_tags, TAGS_BYTES
+    shown: list[str] = []
+    for tag in stats.tags:
+        text = escape(one_line(tag), names)
+        size = len(text.encode("utf-8", "replace")) + 2
+        if len(tag) > MAX_TAG_CHARS or size > left:
+            more += 1
+        else:
+            shown.append(text)
+            left -= size
+    if more:
+        known = more < MOST_TAGS_COUNTED
+        shown.append(f"and {more} more" if known else f"and more than {MOST_TAGS_COUNTED} more")
+    if shown:
+        lines.append(f"- Available archival memory tags: {', '.join(shown)}")
+    return lines
 
 
 def assemble(base: str, section: str, metadata: Metadata) -> str:
@@ -105,13 +144,7 @@ def assemble(base: str, section: str, metadata: Metadata) -> str:
 
 def is_current(text: str, base: str, section: str) -> bool:
     """Says whether a system message shows this base prompt and memory, whatever its metadata."""
-    before, after = _around_metadata(base, section)
-    start, end = before + _OPEN, _CLOSE + after
-    if len(text) < len(start) + len(end) or not (text.startswith(start) and text.endswith(end)):
-        return False
-    # A prompt that speaks of the element itself must not be mistaken for where it stands.
-    told = text[len(start) : len(text) - len(end)]
-    return _OPEN not in told and _CLOSE not in told
+    return _metadata_of(text, base, section) is not None
 
 
 def shows_day(text: str, now: datetime, timezone: str) -> bool:
@@ -119,18 +152,34 @@ def shows_day(text: str, now: datetime, timezone: str) -> bool:
     return f"{_OPEN}\n{_date_line(now, timezone)}\n" in text
 
 
+def shown_archival_lines(text: str, base: str, section: str) -> list[str]:
+    """Returns the lines of a system message that describe archival memory.
+
+    Args:
+        text: The system message.
+        base: The base prompt as it is now.
+        section: The rendered memory as it is now; either may be another one in the message.
+    """
+    metadata = _metadata_of(text, base, section)
+    if metadata is None:
+        metadata = text[text.rfind(_OPEN) :].partition(_CLOSE)[0] if _OPEN in text else ""
+    return [match[0] for match in _ARCHIVAL_LINES.finditer(metadata)]
+
+
 def _date_line(now: datetime, timezone: str) -> str:
     day = now.astimezone(zone(timezone)).strftime("%B %d, %Y")
     return f"- The current system date is: {day}"
 
 
-def archival_stats(text: str) -> ArchivalStats:
-    """Reads the archival counts back out of a system message."""
-    told = text[text.rfind(_OPEN) :] if _OPEN in text else ""
-    count, tags = _ARCHIVAL_COUNT.search(told), _ARCHIVAL_TAGS.search(told)
-    return ArchivalStats(
-        int(count.group(1)) if count else 0, tuple(tags.group(1).split(", ")) if tags else ()
-    )
+def _metadata_of(text: str, base: str, section: str) -> str | None:
+    """Returns what stands in the metadata element; None if the rest of the message is another."""
+    before, after = _around_metadata(base, section)
+    start, end = before + _OPEN, _CLOSE + after
+    if len(text) < len(start) + len(end) or not (text.startswith(start) and text.endswith(end)):
+        return None
+    # A prompt that speaks of the element itself must not be mistaken for where it stands.
+    metadata = text[len(start) : len(text) - len(end)]
+    return None if _OPEN in metadata or _CLOSE in metadata else metadata
 
 
 def _around_metadata(base: str, section: str) -> tuple[str, str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from strata.agent_loop.domain.messages import Message, Provenance, ToolReturn, ToolStatus
 from strata.agent_loop.rules.refusals import is_refusal
+from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ def called_by(told: ToolReturn) -> Called:
     The model is shown a return packed as JSON (blueprint §17.2); a rule looks at the value in it.
     """
     try:
-        body = json.loads(told.content)
-    except (ValueError, RecursionError):
+        body = parse_json(told.content, max_depth=PACKED_JSON_DEPTH)
+    except JsonTextError:
         return Called(told.name, told.content)
     packed = isinstance(body, dict) and "status" in body and "message" in body
     return Called(told.name, body["message"] if packed else body)

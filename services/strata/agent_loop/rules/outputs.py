@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from strata.shared.json_text import JsonTextError, parse_json
 
 _PYTHON = {"True": True, "False": False, "None": None}
 _MAX_READ = 100_000
@@ -37,8 +38,8 @@ def _readings(value: Any) -> Iterator[Any]:
         yield _PYTHON[text]
     elif len(text) <= _MAX_READ:
         try:
-            yield json.loads(text)
-        except (ValueError, RecursionError):
+            yield parse_json(text)
+        except JsonTextError:
             return
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from strata.agent_loop.rules.refusals import INVALID_PREFILLED
 from strata.agent_loop.rules.solver import Prefilled
+from strata.shared.json_text import JsonTextError, parse_json
 
 
 def merged(
@@ -22,12 +23,12 @@ def merged(
     """
     if not prefilled:
         return arguments, None
-    told: dict[str, Any] = json.loads(arguments) if arguments.strip() else {}
+    told: dict[str, Any] = parse_json(arguments) if arguments.strip() else {}
     for given in prefilled:
         problems = problems_of(given.arguments, parameters)
         if problems:
             return arguments, f"{INVALID_PREFILLED} (source={given.source}): {'; '.join(problems)}"
-        told.update(json.loads(given.arguments))
+        told.update(parse_json(given.arguments))
     return json.dumps(told, ensure_ascii=False), None
 
 
@@ -39,9 +40,9 @@ def problems_of(arguments: str, parameters: Mapping[str, Any]) -> list[str]:
         parameters: JSON schema of the tool's arguments.
     """
     try:
-        given = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return ["they are not valid JSON"]
+        given = parse_json(arguments)
+    except JsonTextError as error:
+        return [f"they are not valid JSON ({error})"]
     if not isinstance(given, dict):
         return ["they are no JSON object"]
     known = parameters.get("properties", {})

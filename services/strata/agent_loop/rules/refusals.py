@@ -6,6 +6,7 @@ from strata.shared.tool_arguments import INVALID
 
 CONSTRAINT = "[ToolConstraintError]"
 NOT_JSON = "The arguments are not valid JSON"
+TOO_DEEP = "The arguments are nested deeper"
 NOT_AN_OBJECT = "The arguments must be a JSON object"
 INVALID_PREFILLED = "Invalid prefilled tool arguments from tool rules"
 """For arguments that a rule has wrong (observed §8)."""
@@ -21,6 +22,7 @@ NOT_STARTED_WITH = "The call was not started:"
 _ALL = (
     CONSTRAINT,
     NOT_JSON,
+    TOO_DEEP,
     NOT_AN_OBJECT,
     INVALID_PREFILLED,
     NOT_RUN,

@@ -102,6 +102,18 @@ class ToolRulesSolver:
         """Says whether a call of the tool ends the run (``exit_loop``)."""
         return any(rule.tool_name == name for rule in self._of(ToolRuleType.EXIT_LOOP))
 
+    def continues(self, name: str) -> bool:
+        """Says whether the run goes on after a call of the tool (``continue_loop``)."""
+        return any(rule.tool_name == name for rule in self._of(ToolRuleType.CONTINUE_LOOP))
+
+    def restricts_next(self, history: Sequence[Called]) -> bool:
+        """Says whether the last call names the tools of which one must follow.
+
+        That is a ``constrain_child_tools`` rule about it, or a ``conditional`` one for its output.
+        """
+        kinds = (ToolRuleType.CONSTRAIN_CHILD_TOOLS, ToolRuleType.CONDITIONAL)
+        return any(rule.type in kinds and _forces(rule, history) for rule in self._rules)
+
     def branches(self, name: str) -> bool:
         """Says whether what the tool returns decides what may follow (``conditional``)."""
         return any(rule.tool_name == name for rule in self._of(ToolRuleType.CONDITIONAL))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from strata.agent_loop.compaction.by_hand import CompactionByHand
@@ -14,16 +15,16 @@ from strata.agent_loop.convert.agents import (
     fork_from_proto,
     update_from_proto,
 )
-from strata.agent_loop.convert.windows import freed_to_proto, window_to_proto
-from strata.agent_loop.domain.agents import default_conversation_id
+from strata.agent_loop.convert.windows import freed_to_proto, gauge_of, window_to_proto
 from strata.agent_loop.domain.store import AgentStore
 from strata.agent_loop.lifecycle import AgentLifecycle
 from strata.agent_loop.models.tokens import TokenEstimator
+from strata.agent_loop.prompts.library import PromptLibrary
 from strata.api.agent_loop.v1 import agent_service_pb2 as pb
 from strata.api.agent_loop.v1 import agent_service_pb2_grpc as pb_grpc
 from strata.shared.db import Page, decode_page_token, page_limit
 from strata.shared.errors import FieldViolation, InvalidArgumentError
-from strata.shared.ids import check_id
+from strata.shared.ids import check_id, default_conversation_id
 
 Context = Any
 MAX_PAGE_SIZE = 500
@@ -38,9 +39,11 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
         store: AgentStore,
         tokens: TokenEstimator,
         compaction: CompactionByHand,
+        prompts: PromptLibrary,
     ) -> None:
         self._lifecycle = lifecycle
         self._compaction = compaction
+        self._prompts = prompts
         self._store = store
         self._tokens = tokens
 
@@ -53,7 +56,13 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
         and, as Strata's addition, ``archival_memory_insert``, ``archival_memory_search`` and
         ``expand_summary``.
         """
-        agent, blocks = await self._lifecycle.create(create_from_proto(request))
+        prompt = None
+        if request.system_prompt_key and not request.HasField("system"):
+            prompt = await asyncio.to_thread(
+                self._prompts.get, request.system_prompt_key, field="system_prompt_key"
+            )
+        command = create_from_proto(request, None if prompt is None else prompt.text)
+        agent, blocks = await self._lifecycle.create(command)
         return pb.CreateAgentResponse(agent=agent_to_proto(agent), blocks=blocks)
 
     async def GetAgent(self, request: pb.GetAgentRequest, context: Context) -> pb.GetAgentResponse:
@@ -139,8 +148,10 @@ class AgentServicer(pb_grpc.AgentServiceServicer):
         check_id(request.agent_id, "agent", field="agent_id")
         conversation_id = request.conversation_id or default_conversation_id(request.agent_id)
         check_id(conversation_id, "conversation", field="conversation_id")
-        found = await self._lifecycle.inspect(request.agent_id, conversation_id)
-        return window_to_proto(*found, self._tokens)
+        next_request = await self._lifecycle.inspect(request.agent_id, conversation_id)
+        gauge = gauge_of(next_request, self._tokens)
+        steps = await self._lifecycle.next_steps(next_request, gauge)
+        return window_to_proto(next_request, gauge, steps)
 
     async def CompactConversation(
         self, request: pb.CompactConversationRequest, context: Context

@@ -8,6 +8,7 @@ from strata.agent_loop.convert.model_keys import check_model_key
 from strata.agent_loop.domain.keys import ModelKeyStore
 from strata.agent_loop.keys import Keyring
 from strata.agent_loop.models.factory import EndpointModels
+from strata.agent_loop.models.known_models import AS_OF
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.agent_loop.providers import HOW_TO_CONFIGURE, ModelProvider
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
@@ -48,6 +49,27 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
             models=[models[handle] for handle in sorted(models)],
             endpoints=[_endpoint(answer, endpoints[answer.endpoint]) for answer in listed],
             notice="" if default else HOW_TO_CONFIGURE,
+            known_models_date=AS_OF,
+        )
+
+    async def ProbeModel(
+        self, request: pb.ProbeModelRequest, context: Context
+    ) -> pb.ProbeModelResponse:
+        """Asks a model and its server what can be known of it."""
+        keys = await self._keys.of_project()
+        found, problems = await self._provider.probe(
+            request.handle, keys, ask=not request.skip_requests
+        )
+        windows = [each.tokens for each in found if each.name == "context window"]
+        return pb.ProbeModelResponse(
+            findings=[
+                pb.ModelFinding(
+                    name=each.name, value=each.value, source=each.source, tokens=each.tokens
+                )
+                for each in found
+            ],
+            problems=problems,
+            context_window=min(windows, default=0),
         )
 
     async def PutModelKey(
@@ -80,23 +102,34 @@ def _models(answer: EndpointModels, endpoint: ModelEndpoint, default: str) -> li
     names = dict.fromkeys((*endpoint.models, *windows))
     if default.startswith(f"{endpoint.name}/"):
         names.setdefault(default.partition("/")[2])
-    return [
-        pb.Model(
-            handle=endpoint.handle(name),
-            provider=endpoint.name,
-            name=name,
-            endpoint_type=endpoint.type.value,
-            context_window=windows.get(name) or endpoint.context_window,
-            is_default=endpoint.handle(name) == default,
-        )
-        for name in names
-    ]
+    return [_model(endpoint, name, windows.get(name), default) for name in names]
+
+
+def _model(endpoint: ModelEndpoint, name: str, listed: int | None, default: str) -> pb.Model:
+    known = endpoint.known(name)
+    sources = {
+        "server": listed,
+        "settings": endpoint.context_window,
+        "table": known.context_window if known else None,
+    }
+    source, window = next(((who, tokens) for who, tokens in sources.items() if tokens), ("", 0))
+    return pb.Model(
+        handle=endpoint.handle(name),
+        provider=endpoint.name,
+        name=name,
+        endpoint_type=endpoint.type,
+        context_window=window or 0,
+        context_window_source=source,
+        max_output_tokens=known.max_output_tokens if known else 0,
+        is_default=endpoint.handle(name) == default,
+        images=endpoint.images,
+    )
 
 
 def _endpoint(answer: EndpointModels, endpoint: ModelEndpoint) -> pb.ModelEndpoint:
     return pb.ModelEndpoint(
         name=endpoint.name,
-        endpoint_type=endpoint.type.value,
+        endpoint_type=endpoint.type,
         base_url=endpoint.base_url,
         reachable=answer.error is None,
         error=answer.error.message if answer.error is not None else "",

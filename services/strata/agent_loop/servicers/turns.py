@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 from typing import Any
 
-from strata.agent_loop.convert.runs import event_to_proto, run_from_proto
+from strata.agent_loop.convert.runs import response_to_proto, run_from_proto
 from strata.agent_loop.domain.events import RunEvent
-from strata.agent_loop.loop.ports import Ports
-from strata.agent_loop.loop.turn import Turn
+from strata.agent_loop.domain.journal import JournalKey, key_of
+from strata.agent_loop.loop.control import TurnControl
+from strata.agent_loop.loop.ports import Journal, Ports
+from strata.agent_loop.loop.turn import Turn, control_of
 from strata.api.agent_loop.v1 import turn_service_pb2 as pb
 from strata.api.agent_loop.v1 import turn_service_pb2_grpc as pb_grpc
+from strata.shared import context
+from strata.shared.errors import AbortedError, InvalidArgumentError, StrataError
+from strata.shared.logs import get_logger
 
 Context = Any
 
 _EVENTS_AHEAD = 256
+
+_log = get_logger(__name__)
 
 
 class EventQueue:
@@ -53,30 +61,126 @@ class EventQueue:
         return await self._queue.get()
 
 
-class TurnServicer(pb_grpc.TurnServiceServicer):
-    """Runs turns."""
+@dataclass(frozen=True, slots=True)
+class DetachTerms:
+    """How turns without a caller are finished; times in seconds.
 
-    def __init__(self, ports: Ports) -> None:
+    Attributes:
+        finish_s: Longest time for the step under way.
+        mark_s: For how long a mark in the journal makes the next attempt wait.
+    """
+
+    finish_s: float = 60.0
+    mark_s: float = 6.0
+
+
+class DetachedTurns:
+    """Turns whose stream to the gateway broke.
+
+    The gateway may have died; that is no reason to lose a reply that is paid for, or the outcome
+    of a tool that runs. So the step under way is finished, and a mark in the journal makes the
+    next attempt wait for it. The mark is renewed and runs out by itself.
+
+    Args:
+        journal: Where the marks are.
+        terms: Times.
+    """
+
+    def __init__(self, journal: Journal, terms: DetachTerms) -> None:
+        self._journal = journal
+        self._terms = terms
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    def adopt(self, turn: asyncio.Task[None], key: JournalKey) -> None:
+        """Takes over a turn that is under way."""
+        task = asyncio.create_task(self._finish(turn, key), name=f"detached {key.run_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Cuts all of them off; what is known of their calls goes into the ledger."""
+        self._closing = True
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _finish(self, turn: asyncio.Task[None], key: JournalKey) -> None:
+        until = asyncio.get_running_loop().time() + self._terms.finish_s
+        # The deadline is that of a call that is over.
+        with context.use(replace(context.current(), deadline=None)):
+            try:
+                while not turn.done() and asyncio.get_running_loop().time() < until:
+                    await self._mark(turn, key, self._terms.mark_s)
+                    await asyncio.wait({turn}, timeout=self._terms.mark_s / 3)
+            finally:
+                if not turn.done():
+                    turn.cancel()
+                    await asyncio.wait({turn})
+            await self._mark(turn, key, 0.0)
+        if not turn.cancelled() and (error := turn.exception()) is not None:
+            _log.info("turn without a caller ended", run_id=key.run_id, error=repr(error))
+
+    async def _mark(self, turn: asyncio.Task[None], key: JournalKey, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(self._terms.mark_s / 2):
+                await self._journal.mark_finishing(key, seconds)
+        except AbortedError:
+            # The next attempt did not wait: nothing that this one finishes can be stored.
+            turn.cancel()
+        except (StrataError, TimeoutError) as error:
+            _log.warning("turn without a caller not marked", run_id=key.run_id, error=repr(error))
+
+
+class TurnServicer(pb_grpc.TurnServiceServicer):
+    """Runs turns.
+
+    Args:
+        ports: What turns are wired to.
+        terms: How turns are finished whose caller is gone.
+    """
+
+    def __init__(self, ports: Ports, terms: DetachTerms | None = None) -> None:
         self._ports = ports
+        self._detached = DetachedTurns(ports.journal, terms or DetachTerms())
+
+    async def close(self) -> None:
+        """Cuts off the turns that go on without a caller."""
+        await self._detached.close()
 
     async def ExecuteRun(
-        self, request: pb.ExecuteRunRequest, context: Context
+        self, request_iterator: AsyncIterator[pb.ExecuteRunRequest], _context: Context
     ) -> AsyncIterator[pb.ExecuteRunResponse]:
-        """Runs one turn. When the stream is cancelled, the turn is, and ends what it must."""
-        run = run_from_proto(request)
-        events = EventQueue()
-        turn = asyncio.create_task(Turn(self._ports, run, events).run(), name=run.run_id)
+        """Runs one turn. Only a request to cancel cancels it; a broken stream detaches it."""
+        requests = aiter(request_iterator)
+        try:
+            run = run_from_proto(await anext(requests))
+        except StopAsyncIteration:
+            raise InvalidArgumentError("The stream ended before it named a run.") from None
+        events, control = EventQueue(), control_of(run)
+        turn = asyncio.create_task(Turn(self._ports, run, events, control).run(), name=run.run_id)
         turn.add_done_callback(lambda _: events.end())
+        listening = asyncio.create_task(_cancel_on_request(requests, control, turn))
         try:
             while (event := await events.next(turn)) is not None:
-                now = self._ports.clock.now()
-                yield pb.ExecuteRunResponse(event=event_to_proto(event, run.run_id, now))
+                yield response_to_proto(event, run.run_id, self._ports.clock.now())
             await turn
         finally:
-            if not turn.done():
+            listening.cancel()
+            if turn.done():
+                if not turn.cancelled():
+                    # Read, so that the loop does not complain of an error that nobody took.
+                    turn.exception()
+            else:
+                control.detached = True
                 events.abandon()
-                turn.cancel()
-                await asyncio.wait({turn})
-            if not turn.cancelled():
-                # Read, so that the loop does not complain of an error that nobody took.
-                turn.exception()
+                self._detached.adopt(turn, key_of(run))
+
+
+async def _cancel_on_request(
+    requests: AsyncIterator[pb.ExecuteRunRequest], control: TurnControl, turn: asyncio.Task[None]
+) -> None:
+    async for request in requests:
+        if request.cancel and not control.cancelled:
+            control.cancelled = True
+            turn.cancel()

@@ -41,8 +41,10 @@ _VALUES = """name = :name, description = :description, system = :system,
     model = CAST(:model AS jsonb), tools = CAST(:tools AS text[]),
     tool_rules = CAST(:tool_rules AS jsonb), tags = CAST(:tags AS text[]),
     timezone = :timezone, metadata = CAST(:metadata AS jsonb),
-    compaction = CAST(:compaction AS jsonb), max_files_open = :max_files_open,
-    per_file_view_window_char_limit = :per_file_view_window_char_limit"""
+    compaction = CAST(:compaction AS jsonb), packaging = CAST(:packaging AS jsonb),
+    message_buffer_autoclear = :message_buffer_autoclear, max_files_open = :max_files_open,
+    per_file_view_window_char_limit = :per_file_view_window_char_limit,
+    memory_agent_id = :memory_agent_id, sleeptime_frequency = :sleeptime_frequency"""
 
 _INSERT = text(
     f"""
@@ -52,13 +54,17 @@ _INSERT = text(
     ), made AS (
         INSERT INTO agent_loop.agents (
             project_id, id, name, state, request_id, payload_hash, type, description, system,
-            model, tools, tool_rules, tags, timezone, metadata, compaction, max_files_open,
-            per_file_view_window_char_limit)
+            model, tools, tool_rules, tags, timezone, metadata, compaction, packaging,
+            message_buffer_autoclear, max_files_open, per_file_view_window_char_limit,
+            memory_agent_id, sleeptime_frequency, tends_agent_id)
         SELECT :project, :id, :name, 'creating', :request, :payload_hash, :type, :description,
                :system, CAST(:model AS jsonb), CAST(:tools AS text[]),
                CAST(:tool_rules AS jsonb), CAST(:tags AS text[]),
                :timezone, CAST(:metadata AS jsonb), CAST(:compaction AS jsonb),
-               CAST(:max_files_open AS integer), CAST(:per_file_view_window_char_limit AS integer)
+               CAST(:packaging AS jsonb), CAST(:message_buffer_autoclear AS boolean),
+               CAST(:max_files_open AS integer), CAST(:per_file_view_window_char_limit AS integer),
+               CAST(:memory_agent_id AS text), CAST(:sleeptime_frequency AS integer),
+               CAST(:tends_agent_id AS text)
         WHERE NOT EXISTS (SELECT FROM known)
         RETURNING {STORED_COLUMNS}
     ), conversation AS (
@@ -69,12 +75,20 @@ _INSERT = text(
     """
 )
 _ACTIVATE = text(
+    f"UPDATE agent_loop.agents SET state = 'active', memory_agent_id = CAST(:memory AS text)"
+    f" WHERE {_MINE} AND state <> 'deleting' RETURNING {AGENT_COLUMNS}"
+)
+_ACTIVATE_MEMORY_AGENT = text(
     f"UPDATE agent_loop.agents SET state = 'active' WHERE {_MINE} AND state <> 'deleting'"
-    f" RETURNING {AGENT_COLUMNS}"
+    " RETURNING id"
 )
 _GET = text(f"SELECT {STORED_COLUMNS} FROM agent_loop.agents WHERE {_MINE}")
 _BY_NAME = text(
     f"SELECT {STORED_COLUMNS} FROM agent_loop.agents WHERE project_id = :project AND name = :name"
+)
+_TENDING = text(
+    f"SELECT {STORED_COLUMNS} FROM agent_loop.agents"
+    " WHERE project_id = :project AND tends_agent_id = :id AND tends_agent_id <> ''"
 )
 _LOAD = text(
     f"""
@@ -117,8 +131,26 @@ _UPDATE = text(
     f"UPDATE agent_loop.agents SET {_VALUES}, revision = :revision, update_time = now()"
     f" WHERE {_MINE} RETURNING {AGENT_COLUMNS}"
 )
-_HIDE = text(f"UPDATE agent_loop.agents SET state = 'deleting' WHERE {_MINE} RETURNING id")
-_REMOVE = text(f"DELETE FROM agent_loop.agents WHERE {_MINE}")
+# A memory agent ends with the agent that it tends, and first: a deletion that stops in between
+# is repeated by the id of the agent.
+_HIDE = text(
+    """
+    UPDATE agent_loop.agents SET state = 'deleting'
+    WHERE project_id = :project AND (id = :id OR tends_agent_id = :id)
+    RETURNING id, tends_agent_id
+    """
+)
+_LEAVE_WITHOUT_MEMORY_AGENT = text(
+    """
+    UPDATE agent_loop.agents
+    SET memory_agent_id = '', sleeptime_frequency = 0, revision = revision + 1,
+        update_time = now()
+    WHERE project_id = :project AND id = :tended AND memory_agent_id = :id
+    """
+)
+_REMOVE = text(
+    "DELETE FROM agent_loop.agents WHERE project_id = :project AND id = ANY(CAST(:ids AS text[]))"
+)
 _INSERT_CONVERSATION = text(
     f"""
     INSERT INTO agent_loop.conversations (project_id, id, agent_id, title, forked_from_id)
@@ -149,7 +181,7 @@ _CONVERSATIONS = text(
 )
 
 
-class _LostRaceError(Exception):
+class LostRaceError(Exception):
     """Another transaction with the same request id was first."""
 
 
@@ -163,13 +195,15 @@ class PostgresAgentStore:
         """Notes that an agent is being created."""
         try:
             return await self._insert(agent, request)
-        except _LostRaceError:
+        except LostRaceError:
             return await self._insert(agent, request)
 
-    async def activate(self, agent_id: str) -> Agent:
-        """Ends the creation of an agent."""
+    async def activate(self, agent_id: str, memory_agent_id: str = "") -> Agent:
+        """Ends the creation of an agent, and of its memory agent."""
         async with self._database.transaction() as connection:
-            row = await _one(connection, _ACTIVATE, id=agent_id)
+            if memory_agent_id:
+                await _activate_memory_agent(connection, memory_agent_id)
+            row = await _one(connection, _ACTIVATE, id=agent_id, memory=memory_agent_id)
         if row is None:
             raise agent_not_found(agent_id)
         return to_agent(row)
@@ -189,6 +223,12 @@ class PostgresAgentStore:
         if row is None:
             raise agent_not_found(name, key="name")
         return to_stored(row)
+
+    async def memory_agent_of(self, agent_id: str) -> StoredAgent | None:
+        """Returns the memory agent of an agent, in any state."""
+        async with self._database.transaction(read_only=True) as connection:
+            row = await _one(connection, _TENDING, id=agent_id)
+        return None if row is None else to_stored(row)
 
     async def load(self, agent_id: str, conversation_id: str) -> Agent:
         """Returns the active agent of a conversation, with the model keys that are for it."""
@@ -222,35 +262,46 @@ class PostgresAgentStore:
         if not request.id:
             return None
         async with self._database.transaction(read_only=True) as connection:
-            seen = await _seen(connection, request)
-        return to_agent(seen) if seen is not None else None
+            answered = await seen(connection, request)
+        return to_agent(answered) if answered is not None else None
 
     async def update(self, patch: AgentPatch, request: Request) -> Agent:
         """Changes an active agent."""
         try:
             return await self._update(patch, request)
-        except _LostRaceError:
+        except LostRaceError:
             return await self._update(patch, request)
 
-    async def begin_deletion(self, agent_id: str) -> None:
-        """Hides an agent for good."""
+    async def begin_deletion(self, agent_id: str) -> Sequence[str]:
+        """Hides an agent for good, and its memory agent."""
         async with self._database.transaction() as connection:
-            row = await _one(connection, _HIDE, id=agent_id)
-        if row is None:
+            rows = await _all(connection, _HIDE, id=agent_id)
+            for row in rows:
+                if row["id"] == agent_id and row["tends_agent_id"]:
+                    await _run(
+                        connection,
+                        _LEAVE_WITHOUT_MEMORY_AGENT,
+                        id=agent_id,
+                        tended=row["tends_agent_id"],
+                    )
+        if not any(row["id"] == agent_id for row in rows):
             raise agent_not_found(agent_id)
+        return [row["id"] for row in rows]
 
-    async def remove(self, agent_id: str) -> None:
-        """Deletes an agent's rows."""
+    async def remove(self, agent_ids: Sequence[str]) -> None:
+        """Deletes the rows of agents."""
         async with self._database.transaction() as connection:
-            await connection.execute(_REMOVE, {"project": current_project(), "id": agent_id})
+            await connection.execute(
+                _REMOVE, {"project": current_project(), "ids": list(agent_ids)}
+            )
 
     async def known_conversation(self, request: Request) -> Conversation | None:
         """Returns the conversation that an earlier request made."""
         if not request.id:
             return None
         async with self._database.transaction(read_only=True) as connection:
-            seen = await _seen(connection, request)
-        return to_conversation(seen) if seen is not None else None
+            answered = await seen(connection, request)
+        return to_conversation(answered) if answered is not None else None
 
     async def insert_conversation(
         self, conversation: Conversation, request: Request
@@ -258,7 +309,7 @@ class PostgresAgentStore:
         """Stores a conversation."""
         try:
             return await self._insert_conversation(conversation, request)
-        except _LostRaceError:
+        except LostRaceError:
             return await self._insert_conversation(conversation, request)
 
     async def conversation(self, conversation_id: str) -> Conversation:
@@ -292,23 +343,24 @@ class PostgresAgentStore:
             )
         # Without a row, the request that this one repeats was committed a moment ago.
         if row is None:
-            raise _LostRaceError
+            raise LostRaceError
         stored = to_stored(row)
         if stored.payload_hash != request.payload_hash:
-            raise _reused(request)
+            raise request_reused(request)
         return stored
 
     async def _update(self, patch: AgentPatch, request: Request) -> Agent:
         async with self._database.transaction() as connection:
             # Locked first: of two copies of a request the second then sees the first one's answer.
             row = await _one(connection, _LOCK, id=patch.agent_id)
-            if request.id and (seen := await _seen(connection, request)) is not None:
-                return to_agent(seen)
+            if request.id and (answered := await seen(connection, request)) is not None:
+                return to_agent(answered)
             if row is None:
                 raise agent_not_found(patch.agent_id)
             agent = to_agent(row)
             check_revision(agent, patch.expected_revision)
             changed = apply_patch(agent, patch)
+            changed = await _settle_memory_agent(connection, agent, changed)
             row = await _one(
                 connection,
                 _UPDATE,
@@ -318,15 +370,15 @@ class PostgresAgentStore:
             )
             assert row is not None
             if request.id:
-                await _note(connection, request, row)
+                await note(connection, request, row)
             return to_agent(row)
 
     async def _insert_conversation(
         self, conversation: Conversation, request: Request
     ) -> Conversation:
         async with self._database.transaction() as connection:
-            if request.id and (seen := await _seen(connection, request)) is not None:
-                return to_conversation(seen)
+            if request.id and (answered := await seen(connection, request)) is not None:
+                return to_conversation(answered)
             row = await _one(
                 connection,
                 _INSERT_CONVERSATION,
@@ -338,8 +390,27 @@ class PostgresAgentStore:
             if row is None:
                 raise agent_not_found(conversation.agent_id)
             if request.id:
-                await _note(connection, request, row)
+                await note(connection, request, row)
             return to_conversation(row)
+
+
+async def _activate_memory_agent(connection: AsyncConnection, agent_id: str) -> None:
+    if await _one(connection, _ACTIVATE_MEMORY_AGENT, id=agent_id) is None:
+        raise agent_not_found(agent_id)
+
+
+async def _settle_memory_agent(connection: AsyncConnection, before: Agent, changed: Agent) -> Agent:
+    """Returns the changed agent with the memory agent that it has from now on."""
+    had, wanted = before.memory_agent_id, changed.memory_agent_id
+    if wanted == had:
+        return changed
+    if not wanted:
+        await _all(connection, _HIDE, id=had)
+        return changed
+    if had:
+        return replace(changed, memory_agent_id=had)
+    await _activate_memory_agent(connection, wanted)
+    return changed
 
 
 async def _one(
@@ -363,21 +434,31 @@ async def _all(
                     f"There is an agent of the name {taken!r}.", metadata={"name": taken}
                 ) from error
             case "agents_request" | "requests_once":
-                raise _LostRaceError from error
+                raise LostRaceError from error
         raise
     return [dict(row) for row in found.mappings()]
 
 
-async def _seen(connection: AsyncConnection, request: Request) -> Mapping[str, Any] | None:
+async def seen(connection: AsyncConnection, request: Request) -> Mapping[str, Any] | None:
+    """Returns the answer that an earlier request with this id got; None if there is none.
+
+    Raises:
+        AlreadyExistsError: It asked for something else (``REQUEST_ID_REUSED``).
+    """
     row = await _one(connection, _SEEN, request=request.id)
     if row is None:
         return None
     if row["payload_hash"] != request.payload_hash:
-        raise _reused(request)
+        raise request_reused(request)
     return read_answer(row["answer"])
 
 
-async def _note(connection: AsyncConnection, request: Request, row: Mapping[str, Any]) -> None:
+async def note(connection: AsyncConnection, request: Request, row: Mapping[str, Any]) -> None:
+    """Keeps the answer to a request.
+
+    Raises:
+        LostRaceError: Another transaction with this request id was first.
+    """
     await _run(
         connection,
         _NOTE,
@@ -392,7 +473,7 @@ async def _run(connection: AsyncConnection, statement: TextClause, **parameters:
         await connection.execute(statement, {"project": current_project(), **parameters})
     except IntegrityError as error:
         if getattr(driver_error(error), "constraint_name", None) == "requests_once":
-            raise _LostRaceError from error
+            raise LostRaceError from error
         raise
 
 
@@ -409,7 +490,8 @@ def agent_not_found(wanted: str, *, key: str = "id") -> NotFoundError:
     )
 
 
-def _reused(request: Request) -> AlreadyExistsError:
+def request_reused(request: Request) -> AlreadyExistsError:
+    """Returns the error for a request id that stands for something else."""
     return AlreadyExistsError(
         f"The request_id {request.id!r} was used before for something else.",
         reason=Reason.REQUEST_ID_REUSED,

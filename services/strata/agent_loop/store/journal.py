@@ -8,11 +8,13 @@ lock, so of a dispatch that was given up and its successor exactly one goes on.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 
 from strata.agent_loop.domain.journal import (
     CallState,
@@ -27,11 +29,14 @@ from strata.agent_loop.domain.journal import (
     seen_from_json,
     state_of,
 )
-from strata.agent_loop.domain.tools import ToolEffect, ToolResult
+from strata.agent_loop.domain.tools import ToolResult
 from strata.agent_loop.models.domain import ToolCall
+from strata.agent_loop.store.agents import agent_not_found
 from strata.shared.context import current_project
 from strata.shared.db import Database
+from strata.shared.db.errors import driver_error
 from strata.shared.errors import AbortedError, Reason
+from strata.shared.tool_catalogue import ToolEffect
 
 _OPEN = text(
     """
@@ -55,6 +60,8 @@ _OPEN = text(
                c.id, c.position, c.name, c.effect, :pending
         FROM fence, json_to_recordset(CAST(:calls AS json))
              AS c(id text, position integer, name text, effect text)
+        -- The answer to the same statement may have been lost.
+        ON CONFLICT (project_id, run_id, step, attempt, tool_call_id) DO NOTHING
     )
     SELECT count(*) FROM fence
     """
@@ -64,9 +71,28 @@ _TAKE_OVER = text(
     INSERT INTO agent_loop.journal AS j (project_id, run_id, agent_id, conversation_id, attempt)
     VALUES (:project, :run, :agent, :conversation, CAST(:attempt AS integer))
     ON CONFLICT (project_id, run_id) DO UPDATE SET
-        attempt = excluded.attempt, update_time = now()
+        attempt = excluded.attempt, update_time = now(), finishing_until = NULL
     WHERE j.attempt <= excluded.attempt
     RETURNING step, step_id, message_id, model, reply, reply_attempt
+    """
+)
+_FINISHING = text(
+    """
+    INSERT INTO agent_loop.journal AS j (
+        project_id, run_id, agent_id, conversation_id, attempt, finishing_until)
+    VALUES (:project, :run, :agent, :conversation, CAST(:attempt AS integer),
+            now() + make_interval(secs => :seconds))
+    ON CONFLICT (project_id, run_id) DO UPDATE SET
+        attempt = excluded.attempt, update_time = now(),
+        finishing_until = excluded.finishing_until
+    WHERE j.attempt <= excluded.attempt
+    RETURNING run_id
+    """
+)
+_IS_FINISHING = text(
+    """
+    SELECT finishing_until > now() FROM agent_loop.journal
+    WHERE project_id = :project AND run_id = :run AND attempt < :attempt
     """
 )
 # A statement of its own, after the fence is taken: it sees everything that was written before.
@@ -108,6 +134,7 @@ _NEST = text(
         SELECT :project, fence.run_id, CAST(:step AS integer), fence.reply_attempt, :id,
                CAST(:position AS integer), :name, :effect, :pending, :parent, :arguments
         FROM fence
+        ON CONFLICT (project_id, run_id, step, attempt, tool_call_id) DO NOTHING
     )
     SELECT count(*) FROM fence
     """
@@ -127,13 +154,28 @@ class PostgresJournal:
         """Takes the fence for a repeated dispatch; returns the step if it is journalled."""
         return await self._take_over(key, step)
 
+    async def mark_finishing(self, key: JournalKey, seconds: float) -> None:
+        """Notes that a dispatch without a caller is still finishing its step."""
+        async with self._database.transaction() as connection:
+            marked = await connection.execute(_FINISHING, {**_fence(key), "seconds": seconds})
+            if marked.one_or_none() is None:
+                raise _stale(key)
+
+    async def is_finishing(self, key: JournalKey) -> bool:
+        """Says whether an earlier dispatch of the run is still finishing its step."""
+        values = {"project": current_project(), "run": key.run_id, "attempt": key.attempt}
+        async with self._database.transaction(read_only=True) as connection:
+            found = await connection.execute(_IS_FINISHING, values)
+            return bool(found.scalar_one_or_none())
+
     async def close(self, key: JournalKey) -> StepRecord | None:
         """Takes the fence of a run that is over, for good; returns its last step if journalled."""
         return await self._take_over(replace(key, attempt=_FOR_GOOD), None)
 
     async def _take_over(self, key: JournalKey, step: int | None) -> StepRecord | None:
         async with self._database.transaction() as connection:
-            row = (await connection.execute(_TAKE_OVER, _fence(key))).one_or_none()
+            with _existing_agent(key):
+                row = (await connection.execute(_TAKE_OVER, _fence(key))).one_or_none()
             if row is None:
                 raise _stale(key)
             step = row.step if step is None else step
@@ -199,7 +241,8 @@ class PostgresJournal:
             "pending": CallState.PENDING.value,
         }
         async with self._database.transaction() as connection:
-            passed = (await connection.execute(_OPEN, parameters)).scalar_one()
+            with _existing_agent(key):
+                passed = (await connection.execute(_OPEN, parameters)).scalar_one()
         if not passed:
             raise _stale(key)
 
@@ -241,6 +284,17 @@ class PostgresJournal:
             passed = (await connection.execute(_RECORD, parameters)).scalar_one()
         if not passed:
             raise _stale(key)
+
+
+@contextmanager
+def _existing_agent(key: JournalKey) -> Iterator[None]:
+    """Raises AGENT_NOT_FOUND where a row cannot be written because the agent was deleted."""
+    try:
+        yield
+    except IntegrityError as error:
+        if getattr(driver_error(error), "constraint_name", None) == "journal_agent":
+            raise agent_not_found(key.agent_id) from error
+        raise
 
 
 def _fence(key: JournalKey) -> dict[str, Any]:

@@ -11,19 +11,21 @@ from typing import Any
 from strata.agent_loop.domain.agents import (
     Agent,
     AgentState,
-    AgentType,
     CompactionSettings,
     Conversation,
+    MessagePackaging,
     ModelConfig,
     StoredAgent,
 )
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.tool_rules import rule_from_json, rule_to_json
+from strata.shared.agent_types import AgentType
 
 AGENT_COLUMNS = (
     "id, name, type, description, system, model, tools, tool_rules, tags, timezone, metadata,"
-    " compaction, max_files_open, per_file_view_window_char_limit, revision, create_time,"
-    " update_time"
+    " compaction, packaging, message_buffer_autoclear, max_files_open,"
+    " per_file_view_window_char_limit, memory_agent_id, sleeptime_frequency, tends_agent_id,"
+    " revision, create_time, update_time"
 )
 STORED_COLUMNS = f"{AGENT_COLUMNS}, state, request_id, payload_hash"
 CONVERSATION_COLUMNS = "id, agent_id, title, forked_from_id, create_time"
@@ -44,8 +46,13 @@ def agent_parameters(agent: Agent) -> dict[str, Any]:
         "timezone": agent.timezone,
         "metadata": json.dumps(dict(agent.metadata)),
         "compaction": json.dumps(asdict(agent.compaction)),
+        "packaging": json.dumps(asdict(agent.packaging)),
+        "message_buffer_autoclear": agent.message_buffer_autoclear,
         "max_files_open": agent.max_files_open,
         "per_file_view_window_char_limit": agent.per_file_view_window_char_limit,
+        "memory_agent_id": agent.memory_agent_id,
+        "sleeptime_frequency": agent.sleeptime_frequency,
+        "tends_agent_id": agent.tends_agent_id,
     }
 
 
@@ -57,7 +64,7 @@ def to_agent(row: Mapping[str, Any]) -> Agent:
         type=AgentType(row["type"]),
         system=row["system"],
         description=row["description"],
-        model=ModelConfig(**_object(row["model"])),
+        model=_model(row["model"]),
         tools=tuple(row["tools"]),
         tool_rules=tuple(rule_from_json(rule) for rule in _array(row.get("tool_rules", []))),
         tags=tuple(row["tags"]),
@@ -65,7 +72,13 @@ def to_agent(row: Mapping[str, Any]) -> Agent:
         metadata=_object(row["metadata"]),
         max_files_open=row["max_files_open"],
         per_file_view_window_char_limit=row["per_file_view_window_char_limit"],
-        compaction=CompactionSettings(**_object(row["compaction"])),
+        compaction=_compaction(row["compaction"]),
+        # Answers that were kept before agents had these lack them.
+        packaging=MessagePackaging(**_object(row.get("packaging", {}))),
+        message_buffer_autoclear=row.get("message_buffer_autoclear", False),
+        memory_agent_id=row.get("memory_agent_id", ""),
+        sleeptime_frequency=row.get("sleeptime_frequency", 0),
+        tends_agent_id=row.get("tends_agent_id", ""),
         revision=row["revision"],
         create_time=_moment(row["create_time"]),
         update_time=_moment(row["update_time"]),
@@ -108,6 +121,19 @@ def answer(row: Mapping[str, Any]) -> str:
 def read_answer(value: Any) -> dict[str, Any]:
     """Returns what `answer` made."""
     return _object(value)
+
+
+def _compaction(value: Any) -> CompactionSettings:
+    stored = _object(value)
+    if stored.get("model_settings") is not None:
+        stored["model_settings"] = _model(stored["model_settings"])
+    return CompactionSettings(**stored)
+
+
+def _model(value: Any) -> ModelConfig:
+    stored = _object(value)
+    stored["fallback_models"] = tuple(stored.get("fallback_models", ()))
+    return ModelConfig(**stored)
 
 
 def _object(value: Any) -> dict[str, Any]:

@@ -44,6 +44,20 @@ class FoundChunk:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundChunks:
+    """The best chunks, best first.
+
+    Attributes:
+        hits: The chunks.
+        below_floor: How many of the nearest chunks are left out because they are not related to
+            the query; 0 unless asked for.
+    """
+
+    hits: tuple[FoundChunk, ...] = ()
+    below_floor: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class FileProgress:
     """How far a file is indexed."""
 
@@ -121,7 +135,7 @@ class FileChunkStore(Protocol):
         ...
 
     def look(
-        self, words: str, folder_ids: Sequence[str], limit: int
+        self, words: str, folder_ids: Sequence[str], limit: int, *, all_words: bool = False
     ) -> AbstractAsyncContextManager[Look[StoredChunk]]:
         """Looks at the folders' chunks as they are when the context is entered; named by key.
 
@@ -129,6 +143,7 @@ class FileChunkStore(Protocol):
             words: What those that wait for the index are searched for.
             folder_ids: The folders.
             limit: Most of these.
+            all_words: Search all chunks by words, also those that the index has.
         """
         ...
 

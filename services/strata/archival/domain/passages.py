@@ -237,12 +237,23 @@ class Filter:
     show_deleted: bool = False
 
 
+MOST_TAGS = 50
+MOST_TAGS_COUNTED = 1_000
+
+
 @dataclass(frozen=True, slots=True)
 class AgentStats:
-    """What an agent's archival memory holds."""
+    """What an agent's archival memory holds.
+
+    Attributes:
+        passage_count: Passages in all its archives.
+        tags: The tags that are used most, most used first, at most `MOST_TAGS`.
+        more_tags: How many others there are, counted up to `MOST_TAGS_COUNTED`.
+    """
 
     passage_count: int
     tags: tuple[str, ...]
+    more_tags: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from datetime import datetime
 from strata.archival.domain.passages import Filter, Passage, TagMatch
 from strata.shared.reranking import Report
 from strata.shared.timewords import TimeRange
+from strata.shared.vectors.merging import BELOW_FLOOR, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +98,11 @@ class Answer:
     reranking: Report | None = None
 
 
-def exclusions(search: Search, passages: Iterable[Passage]) -> tuple[Exclusion, ...]:
-    """Returns what the conditions of a search leave out of some passages, best first."""
+def exclusions(search: Search, matches: Iterable[tuple[Passage, Place]]) -> tuple[Exclusion, ...]:
+    """Returns what the conditions of a search, and the floor, leave out of matches, best first."""
     found: dict[str, Exclusion] = {}
-    for passage in passages:
-        for name in search.left_out_by(passage):
+    for passage, place in matches:
+        for name in (*search.left_out_by(passage), *((BELOW_FLOOR,) if place.weak else ())):
             known = found.get(name, Exclusion(name, 0, passage.id))
             found[name] = replace(known, count=known.count + 1)
     return tuple(found.values())

@@ -233,7 +233,7 @@ class PassageStore(Protocol):
         ...
 
     def look(
-        self, words: str, within: Filter, limit: int
+        self, words: str, within: Filter, limit: int, *, all_words: bool = False
     ) -> AbstractAsyncContextManager[Look[Passage]]:
         """Looks at the conditions' passages as they are when the context is entered.
 
@@ -241,6 +241,7 @@ class PassageStore(Protocol):
             words: What those that wait for the index are searched for.
             within: The conditions.
             limit: Most of these.
+            all_words: Search all passages by words, also those that the index has.
         """
         ...
 

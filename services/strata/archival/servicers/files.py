@@ -83,8 +83,11 @@ class FileIndexServicer(pb_grpc.FileIndexServiceServicer):
     ) -> pb.SearchFileChunksResponse:
         """Searches chunks by meaning and words."""
         folders, query, limit = convert.to_search(request)
-        found = await self._search.search(folders, query, limit)
-        return pb.SearchFileChunksResponse(hits=[convert.hit_to_proto(item) for item in found])
+        result = await self._search.search(folders, query, limit, explain=request.explain)
+        return pb.SearchFileChunksResponse(
+            hits=[convert.hit_to_proto(item) for item in result.hits],
+            below_floor=result.below_floor,
+        )
 
 
 class _FileUpload:
@@ -134,7 +137,7 @@ class _FileUpload:
             convert.to_chunks,
             message.chunks,
             self._count,
-            self._embedder.count_tokens,
+            self._embedder.limit_tokens,
             self._token_limit,
         )
         self._count += len(chunks)

@@ -60,7 +60,7 @@ class PassageServicer(pb_grpc.PassageServiceServicer):
         self._search = search
         self._embedder = embedder
         self._clock = clock
-        self._reader = PassageReader(embedder.count_tokens, token_limit)
+        self._reader = PassageReader(embedder.limit_tokens, token_limit)
         self._wake = wake
 
     async def InsertPassage(

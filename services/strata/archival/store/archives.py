@@ -11,6 +11,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.archival.domain.passages import (
+    MOST_TAGS,
+    MOST_TAGS_COUNTED,
     AgentStats,
     Archive,
     ArchiveChange,
@@ -27,7 +29,7 @@ from strata.archival.store.rows import (
     to_archive,
 )
 from strata.shared.context import current_project
-from strata.shared.db import Database
+from strata.shared.db import Database, rows_that_fit
 from strata.shared.db.errors import driver_error
 from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason
 
@@ -132,20 +134,30 @@ _DELETE = text(
              WHERE a.project_id = :project AND a.id = gone.id) AS passages
     """
 )
+# Tags are read from an index, most used first and only so many: there may be any number.
 _STATS = text(
     f"""
     WITH {_EXPIRED.format(which=_MINE)}, mine AS (
         SELECT archive_id FROM archival.agent_archives
         WHERE project_id = :project AND agent_id = :agent
+    ), most AS (
+        SELECT n.tag, n.count FROM mine CROSS JOIN LATERAL (
+            SELECT tag, count FROM archival.archive_tags t
+            WHERE t.project_id = :project AND t.archive_id = mine.archive_id AND t.count > 0
+            ORDER BY t.count DESC, t.tag LIMIT :most) n
     )
     SELECT (SELECT coalesce(sum(a.passage_count), 0) FROM archival.archives a, mine
              WHERE a.project_id = :project AND a.id = mine.archive_id)
            - (SELECT count(*) FROM expired) AS passages,
            ARRAY(SELECT tag FROM (
-               SELECT t.tag, t.count FROM archival.archive_tags t, mine
-               WHERE t.project_id = :project AND t.archive_id = mine.archive_id
+               SELECT tag, count FROM most
                UNION ALL SELECT tag, -1 FROM expired, unnest(expired.tags) AS tag) used
-             GROUP BY tag HAVING sum(count) > 0 ORDER BY tag) AS tags
+             GROUP BY tag HAVING sum(count) > 0 ORDER BY sum(count) DESC, tag LIMIT :most)
+               AS tags,
+           (SELECT count(DISTINCT n.tag) FROM mine CROSS JOIN LATERAL (
+               SELECT tag FROM archival.archive_tags t
+               WHERE t.project_id = :project AND t.archive_id = mine.archive_id AND t.count > 0
+               ORDER BY t.count DESC, t.tag LIMIT :counted) n) AS tag_count
     """
 )
 _TAGS = text(
@@ -212,7 +224,8 @@ class PostgresArchiveStore:
                 await connection.execute(text(f"{statement} ORDER BY a.id LIMIT :limit"), values)
             ).all()
         archives = [to_archive(row) for row in rows[:limit]]
-        more = len(rows) > limit
+        archives = archives[: rows_that_fit(archives)]
+        more = len(rows) > len(archives)
         return ArchivePage(archives, (archives[-1].id,) if more else None)
 
     async def update(
@@ -274,10 +287,17 @@ class PostgresArchiveStore:
         """Returns counts from counters; no passage is read."""
         async with self._database.transaction(read_only=True) as connection:
             found = await connection.execute(
-                _STATS, {"project": current_project(), "agent": agent_id}
+                _STATS,
+                {
+                    "project": current_project(),
+                    "agent": agent_id,
+                    "most": MOST_TAGS,
+                    "counted": MOST_TAGS + MOST_TAGS_COUNTED,
+                },
             )
             row = found.one()
-        return AgentStats(int(row.passages), tuple(row.tags))
+        more = max(0, int(row.tag_count) - len(row.tags))
+        return AgentStats(int(row.passages), tuple(row.tags), min(more, MOST_TAGS_COUNTED))
 
     async def tags(self, archive_id: str, agent_id: str) -> Mapping[str, int]:
         """Returns tags with counts."""

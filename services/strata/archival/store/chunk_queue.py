@@ -10,18 +10,27 @@ from sqlalchemy import text
 
 from strata.archival.domain.chunks import ChunkBatch, FileChunk, QueuedSet, SetState
 from strata.shared.db import Database
+from strata.shared.turns import Turns, projects_in_turn
 from strata.shared.vectors.indexing import MOST_COUNTED, Lag
 
-# The longest waiting first. Whoever has a set holds its lock until his transaction ends, with
-# his process at the latest; others pass on to the next set. The list is made before the first
-# lock is tried, so that no more than one is taken.
+# Of each project the longest waiting first. Whoever has a set holds its lock until his transaction
+# ends, with his process at the latest; others pass on to the next set. The list is made before the
+# first lock is tried, so that no more than one is taken.
+_WAITING = (
+    "(state <> 'serving' OR indexed_count < chunk_count)"
+    " AND (state <> 'staged' OR queue_time < now() - CAST(:abandoned AS interval))"
+)
 _CLAIM = text(
-    """
-    WITH waiting AS MATERIALIZED (
-        SELECT project_id, id, state FROM archival.chunk_sets
-        WHERE (state <> 'serving' OR indexed_count < chunk_count)
-          AND (state <> 'staged' OR queue_time < now() - CAST(:abandoned AS interval))
-        ORDER BY queue_time LIMIT :tries
+    f"""
+    WITH RECURSIVE {projects_in_turn("archival.chunk_sets", _WAITING)},
+    waiting AS MATERIALIZED (
+        SELECT in_turn.project_id, oldest.id, oldest.state
+        FROM in_turn CROSS JOIN LATERAL (
+            SELECT id, state, row_number() OVER (ORDER BY queue_time) AS place
+            FROM archival.chunk_sets
+            WHERE project_id = in_turn.project_id AND {_WAITING}
+            ORDER BY queue_time LIMIT :tries) oldest
+        ORDER BY oldest.place, in_turn.turn LIMIT :tries
     )
     SELECT * FROM waiting WHERE pg_try_advisory_xact_lock(hashtextextended(id, 1)) LIMIT 1
     """
@@ -54,13 +63,18 @@ _FORGET = text(
     "DELETE FROM archival.chunk_sets"
     " WHERE project_id = :project AND id = :set AND state = 'dropped'"
 )
+_UNINDEXED = "state = 'serving' AND indexed_count < chunk_count"
 _LAG = text(
-    """
-    SELECT coalesce(sum(chunk_count - indexed_count), 0)::bigint AS waiting,
-           coalesce(extract(epoch FROM now() - min(queue_time)), 0) AS seconds
-    FROM (SELECT chunk_count, indexed_count, queue_time FROM archival.chunk_sets
-          WHERE state = 'serving' AND indexed_count < chunk_count
-          ORDER BY queue_time LIMIT :most) waiting
+    f"""
+    WITH RECURSIVE {projects_in_turn("archival.chunk_sets", _UNINDEXED)}
+    SELECT (SELECT coalesce(sum(chunk_count - indexed_count), 0)::bigint FROM (
+                SELECT chunk_count, indexed_count FROM archival.chunk_sets
+                WHERE {_UNINDEXED} LIMIT :most) counted) AS waiting,
+           coalesce(extract(epoch FROM now() - min(oldest.queue_time)), 0) AS seconds
+    FROM in_turn CROSS JOIN LATERAL (
+        SELECT queue_time FROM archival.chunk_sets
+        WHERE project_id = in_turn.project_id AND {_UNINDEXED}
+        ORDER BY queue_time LIMIT 1) oldest
     """
 )
 _ALL_AGAIN = text("UPDATE archival.chunk_sets SET indexed_count = 0 WHERE indexed_count > 0")
@@ -85,16 +99,29 @@ class ChunkQueue:
         self._database = database
         self._worker = worker
         self._abandoned = abandoned_after
+        self._turns = Turns()
 
     @asynccontextmanager
     async def claim(self) -> AsyncIterator[QueuedSet | None]:
-        """Gives the set that waits longest; no one else gets it while the block runs."""
+        """Gives the longest waiting set of the project whose turn it is.
+
+        No one else gets it while the block runs.
+        """
         async with self._worker.system_transaction(read_only=True) as connection:
-            found = await connection.execute(
-                _CLAIM, {"abandoned": self._abandoned, "tries": _TRIES}
-            )
-            row = found.one_or_none()
-            yield None if row is None else QueuedSet(row.project_id, row.id, SetState(row.state))
+
+            async def look(after: str) -> tuple[QueuedSet | None, str]:
+                bound = {
+                    "abandoned": self._abandoned,
+                    "tries": _TRIES,
+                    "after": after,
+                    "projects": _TRIES,
+                }
+                row = (await connection.execute(_CLAIM, bound)).one_or_none()
+                if row is None:
+                    return None, ""
+                return QueuedSet(row.project_id, row.id, SetState(row.state)), row.project_id
+
+            yield await self._turns.take(look)
 
     async def next(self, queued: QueuedSet, limit: int) -> ChunkBatch | None:
         """Returns the next chunks to index; None if there are none any more."""
@@ -137,8 +164,9 @@ class ChunkQueue:
 
     async def lag(self) -> Lag:
         """Returns how far the index is behind: chunks, and seconds since a file last got on."""
+        bound = {"after": "", "projects": MOST_COUNTED, "most": MOST_COUNTED}
         async with self._worker.system_transaction(read_only=True) as connection:
-            row = (await connection.execute(_LAG, {"most": MOST_COUNTED})).one()
+            row = (await connection.execute(_LAG, bound)).one()
         return Lag(min(row.waiting, MOST_COUNTED), max(0.0, float(row.seconds)))
 
     async def index_all_again(self) -> int:

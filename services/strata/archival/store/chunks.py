@@ -208,11 +208,12 @@ class PostgresFileChunkStore:
 
     @asynccontextmanager
     async def look(
-        self, words: str, folder_ids: Sequence[str], limit: int
+        self, words: str, folder_ids: Sequence[str], limit: int, *, all_words: bool = False
     ) -> AsyncIterator[Look[StoredChunk]]:
         """Looks at the folders' chunks at one moment."""
         async with self._database.transaction(snapshot=True, generic_plan=True) as connection:
-            yield _Look(connection, words, folder_ids, limit)
+            statement = _BY_ALL_WORDS if all_words else _BY_WAITING_WORDS
+            yield _Look(connection, statement, words, folder_ids, limit)
 
     async def by_words(
         self, words: str, folder_ids: Sequence[str], limit: int
@@ -232,15 +233,14 @@ class _Look:
     """Implements `Look`."""
 
     connection: AsyncConnection
+    statement: TextClause
     words: str
     folder_ids: Sequence[str]
     limit: int
 
     async def waiting(self) -> list[tuple[StoredChunk, float]]:
-        """Returns what waits for the index."""
-        return await _find(
-            self.connection, _BY_WAITING_WORDS, self.words, self.folder_ids, self.limit
-        )
+        """Returns what waits for the index, or all if the index cannot read the words."""
+        return await _find(self.connection, self.statement, self.words, self.folder_ids, self.limit)
 
     async def by_ids(self, ids: Sequence[str]) -> dict[str, StoredChunk]:
         """Returns chunks by key."""

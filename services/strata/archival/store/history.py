@@ -47,7 +47,7 @@ from strata.archival.store.rows import (
     to_records,
 )
 from strata.shared.context import current_project
-from strata.shared.db import Database
+from strata.shared.db import Database, rows_that_fit
 from strata.shared.errors import AbortedError, AlreadyExistsError, NotFoundError, Reason
 
 _LOCK = text(
@@ -223,7 +223,8 @@ class PostgresPassageHistory:
                 raise missing_passage(passage_id)
             rows = (await connection.execute(_VERSIONS, values)).all()
         versions = [_to_version(passage_id, row) for row in rows[:limit]]
-        more = len(rows) > limit
+        versions = versions[: rows_that_fit(versions)]
+        more = len(rows) > len(versions)
         return VersionPage(versions, (versions[-1].revision,) if more else None)
 
 

@@ -43,9 +43,10 @@ from strata.archival.store.words import (
     wanted_sql,
 )
 from strata.shared.context import current_project
-from strata.shared.db import Database
+from strata.shared.db import Database, rows_that_fit
 from strata.shared.errors import NotFoundError, Reason, UnavailableError
 from strata.shared.vectors.merging import Look
+from strata.shared.vectors.stop_words import without_stop_words
 
 _GET = text(
     f"SELECT {PASSAGE_COLUMNS} FROM {PASSAGES}"
@@ -177,7 +178,8 @@ class PostgresPassageStore:
             rows = (await connection.execute(statement, values)).all()
         # A page of five hundred would hold up the event loop.
         passages = await asyncio.to_thread(lambda: [to_passage(row) for row in rows[:limit]])
-        if len(rows) <= limit:
+        passages = passages[: rows_that_fit(passages)]
+        if len(passages) == len(rows):
             return Page(passages)
         return Page(passages, (passages[-1].create_time, passages[-1].id))
 
@@ -190,10 +192,12 @@ class PostgresPassageStore:
             return [row.archive_id for row in rows]
 
     @asynccontextmanager
-    async def look(self, words: str, within: Filter, limit: int) -> AsyncIterator[Look[Passage]]:
+    async def look(
+        self, words: str, within: Filter, limit: int, *, all_words: bool = False
+    ) -> AsyncIterator[Look[Passage]]:
         """Looks at the conditions' passages at one moment."""
         async with self._database.transaction(snapshot=True, generic_plan=True) as connection:
-            yield _Look(connection, words, within, limit)
+            yield _Look(connection, words, within, limit, () if all_words else (_WAITING,))
 
     async def by_words(self, words: str, within: Filter, limit: int) -> list[tuple[Passage, float]]:
         """Returns passages by words, all under the conditions."""
@@ -209,10 +213,11 @@ class _Look:
     words: str
     within: Filter
     limit: int
+    searched: tuple[str, ...]
 
     async def waiting(self) -> list[tuple[Passage, float]]:
-        """Returns what waits for the index."""
-        return await _find(self.connection, self.words, self.within, self.limit, _WAITING)
+        """Returns what waits for the index, or all if the index cannot read the words."""
+        return await _find(self.connection, self.words, self.within, self.limit, *self.searched)
 
     async def by_ids(self, ids: Sequence[str]) -> dict[str, Passage]:
         """Returns passages by id."""
@@ -227,7 +232,8 @@ async def _find(
 ) -> list[tuple[Passage, float]]:
     values = {
         **_filter_values(within),
-        "words": storable(words),
+        # The configuration "simple" has no stop words: every text with "the" would match.
+        "words": without_stop_words(storable(words)),
         "pairs": pairs_of(words),
         "limit": limit,
     }

@@ -11,19 +11,9 @@ from sqlalchemy import Row, text
 from strata.archival.domain.passages import GivenVector, Passage
 from strata.archival.store.rows import PASSAGE_COLUMNS, to_passage
 from strata.shared.db import Database
-from strata.shared.vectors.indexing import MOST_COUNTED, Lag, from_both_ends
+from strata.shared.turns import PendingInTurn
+from strata.shared.vectors.indexing import MOST_COUNTED, Lag
 
-# From both ends: who stores one passage does not wait for somebody else's hundred thousand, and
-# these do not wait for ever.
-_PENDING = text(
-    """
-    (SELECT project_id, id FROM archival.passages WHERE indexed_revision < revision
-     ORDER BY update_time LIMIT :oldest)
-    UNION
-    (SELECT project_id, id FROM archival.passages WHERE indexed_revision < revision
-     ORDER BY update_time DESC LIMIT :newest)
-    """
-)
 _LOAD = text(
     f"""
     SELECT {PASSAGE_COLUMNS}, v.model, v.vector FROM archival.passages p
@@ -45,14 +35,6 @@ _DONE = text(
       AND p.indexed_revision < done.revision
     """
 )
-_LAG = text(
-    """
-    SELECT count(*) AS waiting,
-           coalesce(extract(epoch FROM now() - min(update_time)), 0) AS seconds
-    FROM (SELECT update_time FROM archival.passages WHERE indexed_revision < revision
-          ORDER BY update_time LIMIT :most) waiting
-    """
-)
 _ALL_AGAIN = text("UPDATE archival.passages SET indexed_revision = 0 WHERE indexed_revision > 0")
 
 
@@ -67,15 +49,13 @@ class PendingPassages:
     def __init__(self, database: Database, worker: Database) -> None:
         self._database = database
         self._worker = worker
+        self._in_turn = PendingInTurn(
+            worker, "archival.passages", "indexed_revision < revision", "update_time"
+        )
 
     async def find(self, limit: int) -> Mapping[str, Sequence[str]]:
-        """Returns passages that wait, the oldest and the newest, by project."""
-        async with self._worker.system_transaction(read_only=True) as connection:
-            rows = await connection.execute(_PENDING, from_both_ends(limit))
-            found: dict[str, list[str]] = {}
-            for row in rows:
-                found.setdefault(row.project_id, []).append(row.id)
-        return found
+        """Returns passages that wait, by project; the projects take turns."""
+        return await self._in_turn.find(limit)
 
     async def load(self, project_id: str, ids: Sequence[str]) -> list[Passage]:
         """Returns passages of a project, deleted ones too, with the vectors they came with."""
@@ -97,9 +77,7 @@ class PendingPassages:
 
     async def lag(self) -> Lag:
         """Returns how far the index is behind."""
-        async with self._worker.system_transaction(read_only=True) as connection:
-            row = (await connection.execute(_LAG, {"most": MOST_COUNTED})).one()
-        return Lag(row.waiting, max(0.0, float(row.seconds)))
+        return Lag(*await self._in_turn.lag(MOST_COUNTED))
 
     async def index_all_again(self) -> int:
         """Marks every passage of every project as not indexed, and returns how many."""

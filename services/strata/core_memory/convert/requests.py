@@ -38,9 +38,16 @@ from strata.core_memory.domain.commands import (
     ListBlocks,
     PrepareAgent,
     ReleaseAgent,
+    ShareBlocks,
     UpdateBlock,
 )
-from strata.core_memory.domain.compilation import DEFAULT_LIMITS, CompileQuery, FileLimits
+from strata.core_memory.domain.compilation import (
+    DEFAULT_LIMITS,
+    MAX_FILES_OPEN,
+    MAX_VIEW_CHARS,
+    CompileQuery,
+    FileLimits,
+)
 from strata.core_memory.domain.ports import Request
 from strata.core_memory.domain.prompt_limits import NO_LIMIT, PromptLimit
 from strata.core_memory.domain.rendering import Form
@@ -56,8 +63,6 @@ MAX_METADATA_KEY_CHARS = 128
 MAX_METADATA_VALUE_CHARS = 2_000
 MAX_BLOCKS_OF_AGENT = 100
 MAX_TOOL_RULES = 1_000
-MAX_FILES_OPEN = 1_000
-MAX_VIEW_CHARS = 10_000_000
 
 Mutation: TypeAlias = (
     pb.CreateBlockRequest
@@ -169,6 +174,17 @@ def to_attachment(message: pb.AttachBlockRequest | pb.DetachBlockRequest) -> Att
     return Attachment(message.agent_id, message.block_id)
 
 
+def to_share(message: context_pb.ShareBlocksRequest) -> ShareBlocks:
+    """Returns the command of a ShareBlocks request."""
+    checks = Checks()
+    for index, agent_id in enumerate(message.agent_ids):
+        checks.id(agent_id, "agent", f"agent_ids[{index}]")
+    for index, block_id in enumerate(message.block_ids):
+        checks.id(block_id, "block", f"block_ids[{index}]")
+    checks.done()
+    return ShareBlocks(tuple(message.agent_ids), tuple(message.block_ids))
+
+
 def to_edit_block(message: pb.EditBlockRequest) -> EditBlock:
     """Returns the command of an EditBlock request."""
     checks = Checks()
@@ -242,25 +258,42 @@ def to_compile(message: context_pb.CompileRequest) -> CompileQuery:
     return CompileQuery(message.agent_id, form, tuple(rules), message.if_revision, limits, as_of)
 
 
+def to_fit(message: context_pb.CloseFilesToFitRequest) -> tuple[CompileQuery, int, bool]:
+    """Returns the query and the bytes of a CloseFilesToFit request, and if nothing is changed."""
+    checks = Checks()
+    if message.compile.if_revision or message.compile.HasField("as_of_time"):
+        checks.fail("compile", "must set neither if_revision nor as_of_time")
+    most = checks.number(message.max_bytes, "max_bytes", least=0, most=2**62)
+    checks.done()
+    return to_compile(message.compile), most, message.preview
+
+
 def to_prepare(message: context_pb.PrepareAgentRequest) -> PrepareAgent:
     """Returns the command of a PrepareAgent request."""
     checks = Checks()
     checks.id(message.agent_id, "agent", "agent_id")
-    if len(message.new_blocks) + len(message.block_ids) > MAX_BLOCKS_OF_AGENT:
-        checks.fail("new_blocks", f"an agent begins with at most {MAX_BLOCKS_OF_AGENT} blocks")
+    if len(message.blocks) + len(message.block_ids) > MAX_BLOCKS_OF_AGENT:
+        checks.fail("blocks", f"an agent begins with at most {MAX_BLOCKS_OF_AGENT} blocks")
     if len(set(message.block_ids)) < len(message.block_ids):
         checks.fail("block_ids", "must not name a block twice")
     blocks = [
-        _new_block(checks, block, f"new_blocks[{index}]")
-        for index, block in enumerate(message.new_blocks)
+        _new_block(checks, block, f"blocks[{index}]") for index, block in enumerate(message.blocks)
     ]
     for index, block_id in enumerate(message.block_ids):
         checks.id(block_id, "block", f"block_ids[{index}]")
+    if message.follows_agent_id:
+        checks.id(message.follows_agent_id, "agent", "follows_agent_id")
     limit = _prompt_limit(checks, message, "prompt_limit")
     revision = checks.number(message.agent_revision, "agent_revision", least=0, most=2**62)
     checks.done()
     return PrepareAgent(
-        actor(), message.agent_id, tuple(blocks), tuple(message.block_ids), limit, revision
+        actor(),
+        message.agent_id,
+        tuple(blocks),
+        tuple(message.block_ids),
+        limit,
+        revision,
+        message.follows_agent_id,
     )
 
 
@@ -291,7 +324,15 @@ def _prompt_limit(
         return NO_LIMIT
     limit = message.prompt_limit
     checks.number(limit.bytes, f"{field}.bytes", least=0, most=2**62)
-    return PromptLimit(limit.bytes, limit.line_numbers)
+    checks.number(limit.files_bytes, f"{field}.files_bytes", least=0, most=2**62)
+    checks.number(limit.max_files_open, f"{field}.max_files_open", least=0, most=MAX_FILES_OPEN)
+    view_chars = limit.per_file_view_window_char_limit
+    checks.number(
+        view_chars, f"{field}.per_file_view_window_char_limit", least=0, most=MAX_VIEW_CHARS
+    )
+    return PromptLimit(
+        limit.bytes, limit.line_numbers, limit.files_bytes, limit.max_files_open, view_chars
+    )
 
 
 def _new_block(checks: Checks, message: pb.NewBlock, field: str) -> NewBlock:

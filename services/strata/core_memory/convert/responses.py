@@ -88,6 +88,9 @@ def limited_to_proto(before: PromptLimit) -> context_pb.LimitPromptResponse:
     if before.bytes is not None:
         response.previous_limit.bytes = before.bytes
         response.previous_limit.line_numbers = before.line_numbers
+        response.previous_limit.files_bytes = before.files_bytes
+        response.previous_limit.max_files_open = before.max_open
+        response.previous_limit.per_file_view_window_char_limit = before.view_chars
     return response
 
 

@@ -108,12 +108,21 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareBlocks:
+    """Shows each of the blocks to each of the agents."""
+
+    agent_ids: tuple[str, ...]
+    block_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PrepareAgent:
     """Makes and attaches the first blocks of an agent.
 
     Attributes:
         limit: How large its memory may become.
         agent_revision: Of the agent for which the limit is.
+        follows_agent_id: An agent whose blocks it shares from now on; empty for none.
     """
 
     actor: Actor
@@ -122,6 +131,7 @@ class PrepareAgent:
     block_ids: tuple[str, ...] = ()
     limit: PromptLimit = NO_LIMIT
     agent_revision: int = 0
+    follows_agent_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,12 @@ class FileLimits:
     """
 
     max_open: int = 5
-    view_chars: int = 50_000
+    view_chars: int = 15_000
 
 
 DEFAULT_LIMITS = FileLimits()
+MAX_FILES_OPEN = 1_000
+MAX_VIEW_CHARS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,11 @@ class Compiled:
     sizes: Mapping[str, int] = field(default_factory=dict)
     has_folders: bool = False
     shown: bool = True
+
+    @property
+    def size(self) -> int:
+        """UTF-8 bytes of the section; 0 if the caller has it."""
+        return len((self.section or "").encode("utf-8", "replace"))
 
     @property
     def last_modified(self) -> datetime | None:

@@ -35,6 +35,7 @@ from strata.core_memory.domain.commands import (
     ReleaseAgent,
     Released,
     RevertBlock,
+    ShareBlocks,
     UpdateBlock,
     Updated,
 )
@@ -203,6 +204,28 @@ class CoreMemory:
 
         return await self._store.mutate(receipt.request, work)
 
+    async def share(self, command: ShareBlocks) -> None:
+        """Shows each of the blocks to each of the agents, or none to any.
+
+        Raises:
+            NotFoundError: One of the blocks or agents is not there.
+            AlreadyExistsError: An agent has another block of one of the labels.
+            FailedPreconditionError: The memory of an agent would be too large for its prompt.
+        """
+
+        async def work(unit: Unit) -> None:
+            now = self._clock.now()
+            # In the order of the ids: two calls that share blocks do not wait for each other.
+            blocks = [await self._locked(unit, block_id) for block_id in sorted(command.block_ids)]
+            for agent_id in sorted(command.agent_ids):
+                if not await unit.knows_agent(agent_id):
+                    raise agent_not_found(agent_id)
+                missing = [block for block in blocks if agent_id not in block.agent_ids]
+                if missing:
+                    await unit.attach(agent_id, {block.id: block.label for block in missing}, now)
+
+        await self._store.mutate(Request(id="", digest=b""), work)
+
     async def detach(self, command: Attachment, receipt: Receipt[None]) -> None:
         """Hides a block from an agent; nothing happens if it does not have it.
 
@@ -254,7 +277,7 @@ class CoreMemory:
             All blocks of the agent, in order of attachment.
 
         Raises:
-            NotFoundError: One of the existing blocks is not there.
+            NotFoundError: One of the existing blocks is not there, or the agent that it follows.
             AlreadyExistsError: Two blocks have the same label.
             FailedPreconditionError: A text is longer than its limit, or all of them together
                 are larger than the limit of the prompt.
@@ -272,6 +295,9 @@ class CoreMemory:
                 await unit.insert_all(blocks, authorship, made_for=command.agent_id)
             if labels:
                 await unit.attach(command.agent_id, labels, now)
+            followed = command.follows_agent_id
+            if followed and not await unit.follow(command.agent_id, followed, now):
+                raise agent_not_found(followed)
             return await unit.attached(command.agent_id)
 
         return await self._store.mutate(Request(id="", digest=b""), work)

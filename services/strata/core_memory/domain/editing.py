@@ -24,7 +24,6 @@ from strata.core_memory.domain.edits import (
     StringReplace,
     TextEdit,
 )
-from strata.core_memory.domain.escaping import escape, unescape
 from strata.core_memory.domain.merging import lines_of, merge3_text
 from strata.shared.errors import (
     AbortedError,
@@ -33,6 +32,7 @@ from strata.shared.errors import (
     NotFoundError,
     Reason,
 )
+from strata.shared.escaping import escape, unescape
 
 REVIEW = (
     "Review the changes and make sure they are as expected (correct indentation, no duplicate "

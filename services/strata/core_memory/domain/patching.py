@@ -19,9 +19,9 @@ from strata.core_memory.domain.editing import (
     shortened,
     text_missing,
 )
-from strata.core_memory.domain.escaping import unescape
 from strata.core_memory.domain.merging import Hunk, apply_hunks, lines_of
 from strata.shared.errors import FailedPreconditionError
+from strata.shared.escaping import unescape
 
 MAX_HUNKS = 500
 """Most hunks of one patch."""

@@ -186,6 +186,16 @@ class Unit(Protocol):
         """
         ...
 
+    async def follow(self, agent_id: str, followed_id: str, time: datetime) -> bool:
+        """Lets an agent share the blocks of another, present and future.
+
+        A block whose label it has already is not shared.
+
+        Returns:
+            False if there is no such other agent.
+        """
+        ...
+
     async def lock_prompt(self, agent_id: str) -> PromptLimit | None:
         """Returns how large the memory of an agent may become; None if there is no such agent.
 

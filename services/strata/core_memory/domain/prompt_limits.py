@@ -7,7 +7,7 @@ a block or an agent's set of blocks larger; what makes them smaller always passe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strata.shared.errors import FailedPreconditionError, Reason
 
@@ -19,16 +19,23 @@ class PromptLimit:
     Attributes:
         bytes: UTF-8 bytes of all its blocks as they are rendered; None for any size.
         line_numbers: Its values are rendered with line numbers, which take room too.
+        files_bytes: UTF-8 bytes of blocks and folders together above which no file is opened;
+            0 if that is not known.
+        max_open: Files that may be open at once; 0 if that is not known.
+        view_chars: Characters of one file that are shown; 0 if that is not known.
     """
 
     bytes: int | None = None
     line_numbers: bool = False
+    files_bytes: int = 0
+    max_open: int = 0
+    view_chars: int = 0
 
     def raised_to(self, other: PromptLimit) -> PromptLimit:
         """Returns this limit, as large as the other one if that is larger."""
         if self.bytes is None or other.bytes is None:
-            return PromptLimit(None, self.line_numbers)
-        return PromptLimit(max(self.bytes, other.bytes), self.line_numbers)
+            return replace(self, bytes=None)
+        return replace(self, bytes=max(self.bytes, other.bytes))
 
 
 NO_LIMIT = PromptLimit()

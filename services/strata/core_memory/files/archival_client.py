@@ -10,7 +10,7 @@ import grpc
 
 from strata.api.archival.v1 import file_index_service_pb2 as pb
 from strata.api.archival.v1 import file_index_service_pb2_grpc as pb_grpc
-from strata.core_memory.files.domain.ports import Chunk, ChunkHit, Progress
+from strata.core_memory.files.domain.ports import Chunk, ChunkFindings, ChunkHit, Progress
 from strata.shared.auth import TokenSigner
 from strata.shared.context import Caller, RequestContext, use
 from strata.shared.errors import UnavailableError
@@ -81,11 +81,16 @@ class ArchivalFileIndex:
             for folders in _portions(folder_ids):
                 await self._stub.DropFiles(pb.DropFilesRequest(folder_ids=folders))
 
-    async def search(self, folder_ids: Sequence[str], query: str, limit: int) -> list[ChunkHit]:
+    async def search(
+        self, folder_ids: Sequence[str], query: str, limit: int, *, explain: bool = False
+    ) -> ChunkFindings:
         """Finds pieces by meaning and words, as the caller of the call being served."""
-        request = pb.SearchFileChunksRequest(folder_ids=folder_ids, query=query, limit=limit)
+        request = pb.SearchFileChunksRequest(
+            folder_ids=folder_ids, query=query, limit=limit, explain=explain
+        )
         response = await self._stub.SearchFileChunks(request)
-        return [ChunkHit(hit.file_id, _from_proto(hit.chunk), hit.score) for hit in response.hits]
+        hits = [ChunkHit(hit.file_id, _from_proto(hit.chunk), hit.score) for hit in response.hits]
+        return ChunkFindings(hits, response.below_floor)
 
     @contextmanager
     def _signed(self, project_id: str) -> Iterator[None]:

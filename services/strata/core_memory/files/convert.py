@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import unicodedata
 from datetime import datetime
 
 from google.protobuf.message import Message
@@ -21,14 +20,13 @@ from strata.core_memory.files.domain.files import (
     OpenFile,
 )
 from strata.core_memory.files.uploads import Header
+from strata.shared.names import name_problems
 
 MAX_REQUEST_ID_CHARS = 200
 MAX_DESCRIPTION_CHARS = 5_000
 MAX_MEDIA_TYPE_CHARS = 200
 MAX_OPEN_COUNT = 100
 
-# Control characters, halves of surrogates, and what ends a line or a paragraph.
-_UNPRINTABLE = frozenset(("Cc", "Cs", "Zl", "Zp"))
 _STATES = {state: pb.FileState.Value(f"FILE_STATE_{state.name}") for state in FileState}
 
 
@@ -160,13 +158,10 @@ def _id(value: str, prefix: str, *, optional: bool = False) -> str:
 
 
 def _check_name(checks: Checks, name: str, field: str) -> None:
-    checks.text(name, field, most=MAX_NAME_CHARS, required=True)
-    if "/" in name:
-        checks.fail(field, "must not hold '/', which stands between folder and file")
-    if any(unicodedata.category(each) in _UNPRINTABLE for each in name if each != "\0"):
-        checks.fail(field, "must not hold control characters or ends of lines")
-    elif name != name.strip():
-        checks.fail(field, "must not begin or end with a space")
+    if not name:
+        checks.fail(field, "is required")
+    for problem in name_problems(name, most=MAX_NAME_CHARS):
+        checks.fail(field, problem)
 
 
 def _stamp(time: datetime) -> Timestamp:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from strata.api.core_memory.v1 import file_service_pb2 as pb
 from strata.core_memory.checks import Checks
+from strata.core_memory.domain.compilation import (
+    MAX_FILES_OPEN,
+    MAX_VIEW_CHARS,
+)
 from strata.core_memory.files.convert import open_file_to_proto
 from strata.core_memory.files.domain.grep import GrepPage, GrepQuery
 from strata.core_memory.files.domain.search import FileFindings, FileQuery
 from strata.core_memory.files.domain.windows import (
-    DEFAULT_MAX_OPEN,
     Opened,
     OpenWindows,
     WindowRequest,
 )
+from strata.shared.blank_text import BLANK, is_blank
 
-MAX_FILES_OPEN = 1_000
 # More than folder and file name together may have, so that a wrong name is only unknown.
 _MAX_FULL_NAME_CHARS = 1_000
 _MAX_NAMES = 1_000
@@ -31,6 +34,9 @@ def to_open(message: pb.OpenFilesRequest) -> OpenWindows:
     checks = Checks()
     checks.id(message.agent_id, "agent", "agent_id")
     checks.number(message.max_files_open, "max_files_open", least=0, most=MAX_FILES_OPEN)
+    chars = message.per_file_view_window_char_limit
+    checks.number(chars, "per_file_view_window_char_limit", least=0, most=MAX_VIEW_CHARS)
+    checks.number(message.max_memory_bytes, "max_memory_bytes", least=0, most=2**62)
     for index, window in enumerate(message.windows):
         field = f"windows[{index}].file_name"
         checks.text(window.file_name, field, most=_MAX_FULL_NAME_CHARS)
@@ -46,7 +52,9 @@ def to_open(message: pb.OpenFilesRequest) -> OpenWindows:
             for window in message.windows
         ),
         close_all_others=message.close_all_others,
-        max_open=message.max_files_open or DEFAULT_MAX_OPEN,
+        max_open=message.max_files_open,
+        view_chars=message.per_file_view_window_char_limit,
+        max_bytes=message.max_memory_bytes,
     )
 
 
@@ -66,6 +74,8 @@ def to_grep(message: pb.GrepFilesRequest) -> GrepQuery:
     """Returns the query of a GrepFiles request."""
     checks = Checks()
     checks.id(message.agent_id, "agent", "agent_id")
+    if is_blank(message.pattern):
+        checks.fail("pattern", BLANK)
     checks.text(message.pattern, "pattern", most=_ANY_LENGTH)
     checks.text(message.include, "include", most=_ANY_LENGTH)
     checks.done()
@@ -83,9 +93,11 @@ def to_search(message: pb.SearchFilesRequest) -> FileQuery:
     """Returns the query of a SearchFiles request."""
     checks = Checks()
     checks.id(message.agent_id, "agent", "agent_id")
+    if is_blank(message.query):
+        checks.fail("query", BLANK)
     checks.text(message.query, "query", most=_ANY_LENGTH)
     checks.done()
-    return FileQuery(message.agent_id, message.query, message.limit)
+    return FileQuery(message.agent_id, message.query, message.limit, message.explain)
 
 
 def opened_to_proto(opened: Opened) -> pb.OpenFilesResponse:
@@ -124,4 +136,5 @@ def search_to_proto(found: FileFindings) -> pb.SearchFilesResponse:
         ],
         message=found.message,
         unindexed_files=found.unindexed_files,
+        below_floor=found.below_floor,
     )

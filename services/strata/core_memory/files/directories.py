@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from strata.core_memory.domain.compilation import FileLimits
-from strata.core_memory.files.domain.directories import FolderView, render_directories
+from strata.core_memory.files.domain.directories import (
+    FolderView,
+    render_directories,
+    window_view,
+)
 from strata.core_memory.files.domain.windows import Window
+from strata.shared.escaping import escape
 
 
 class Views(Protocol):
     """Where folders and texts are read. Every method is one statement."""
 
-    async def folders(self, agent_id: str) -> Sequence[FolderView]:
-        """Returns the agent's folders in order of attachment."""
+    async def folders(self, agent_id: str) -> tuple[Sequence[FolderView], Sequence[str]]:
+        """Returns the agent's folders in order of attachment, and what was closed to fit.
+
+        The latter are the names of files that were closed because the prompt had no room.
+        """
         ...
 
     async def texts(self, windows: Sequence[Window], chars: int) -> Mapping[str, str]:
@@ -27,10 +36,23 @@ class Views(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The folders of an agent as its model sees them.
+
+    Attributes:
+        text: The ``<directories>`` element; empty if no folder is attached.
+        file_bytes: UTF-8 bytes that are shown of each open file, by id of file.
+    """
+
+    text: str
+    file_bytes: Mapping[str, int]
+
+
 async def show_directories(
     views: Views, agent_id: str, labels: Sequence[str], limits: FileLimits
-) -> str:
-    """Returns the ``<directories>`` element; empty if no folder is attached.
+) -> Shown:
+    """Renders the folders of an agent.
 
     Args:
         views: Reads folders and texts of one moment.
@@ -38,7 +60,16 @@ async def show_directories(
         labels: Labels of its blocks, which are tags of the prompt too.
         limits: How much is shown.
     """
-    folders = await views.folders(agent_id)
+    folders, closed = await views.folders(agent_id)
     seen = [window for folder in folders for window in folder.windows if window.has_text]
     texts = await views.texts(seen, limits.view_chars) if seen else {}
-    return render_directories(folders, texts, labels, limits)
+    shown = {
+        window.file.id: len(
+            escape(
+                window_view(window, texts.get(window.file.id, ""), limits.view_chars), labels
+            ).encode("utf-8", "replace")
+        )
+        for folder in folders
+        for window in folder.windows
+    }
+    return Shown(render_directories(folders, texts, labels, limits, closed), shown)

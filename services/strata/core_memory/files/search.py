@@ -43,11 +43,13 @@ class FileSearch:
         if not scope.folder_ids:
             return FileFindings((), "No files are currently attached to search", 0)
         wanted = min(limit + _SPARE, MAX_LIMIT)
-        found = await self._index.search(scope.folder_ids, query.query, wanted)
-        hits = await self._named(query.agent_id, found, limit)
-        return FileFindings(
-            hits, message_of(query, hits, scope.unindexed_files), scope.unindexed_files
+        result = await self._index.search(
+            scope.folder_ids, query.query, wanted, explain=query.explain
         )
+        hits = await self._named(query.agent_id, result.hits, limit)
+        message = message_of(query, hits, scope.unindexed_files)
+        below_floor = min(result.below_floor, limit)
+        return FileFindings(hits, message, scope.unindexed_files, below_floor)
 
     async def _named(
         self, agent_id: str, found: Sequence[ChunkHit], limit: int

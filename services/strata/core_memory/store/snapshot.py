@@ -39,4 +39,4 @@ class PostgresSnapshot:
 
     async def directories(self, agent_id: str, labels: Sequence[str], limits: FileLimits) -> str:
         """Returns the ``<directories>`` element; empty if no folder is attached."""
-        return await show_directories(self._views, agent_id, labels, limits)
+        return (await show_directories(self._views, agent_id, labels, limits)).text

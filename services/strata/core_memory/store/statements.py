@@ -139,13 +139,34 @@ DETACH = text(
 BEGIN_AGENT = text(
     """
     INSERT INTO core_memory.prepared_agents
-        (project_id, agent_id, prompt_limit_bytes, prompt_line_numbers, prompt_revision)
-    VALUES (:project, :agent, :limit, :line_numbers, :revision)
+        (project_id, agent_id, prompt_limit_bytes, prompt_line_numbers, prompt_files_bytes,
+         max_files_open, file_view_chars, prompt_revision)
+    VALUES (:project, :agent, :limit, :line_numbers, :files_bytes, :max_open, :view_chars,
+            :revision)
+    ON CONFLICT DO NOTHING
+    """
+)
+# Locked first: whatever is attached to the followed agent before is seen by the next statement,
+# and whatever is attached later waits and is then attached to both.
+LOCK_FOLLOWED = text(
+    "SELECT agent_id FROM core_memory.prepared_agents"
+    " WHERE project_id = :project AND agent_id = :followed FOR UPDATE"
+)
+FOLLOW = text(
+    """
+    WITH following AS (
+        UPDATE core_memory.prepared_agents SET follows_agent_id = :followed
+        WHERE project_id = :project AND agent_id = :agent)
+    INSERT INTO core_memory.attachments (project_id, agent_id, block_id, label, create_time)
+    SELECT project_id, :agent, block_id, label, :time FROM core_memory.attachments
+    WHERE project_id = :project AND agent_id = :followed
+    ORDER BY position
     ON CONFLICT DO NOTHING
     """
 )
 LOCK_PROMPT = text(
-    "SELECT prompt_limit_bytes, prompt_line_numbers FROM core_memory.prepared_agents"
+    "SELECT prompt_limit_bytes, prompt_line_numbers, prompt_files_bytes, max_files_open,"
+    " file_view_chars FROM core_memory.prepared_agents"
     " WHERE project_id = :project AND agent_id = :agent FOR NO KEY UPDATE"
 )
 PROMPT_SIZE = text(
@@ -162,7 +183,8 @@ SET_PROMPT = text(
     """
     UPDATE core_memory.prepared_agents SET
         prompt_limit_bytes = CAST(:limit AS bigint), prompt_line_numbers = :line_numbers,
-        prompt_revision = :revision
+        prompt_files_bytes = :files_bytes, max_files_open = :max_open,
+        file_view_chars = :view_chars, prompt_revision = :revision
     WHERE project_id = :project AND agent_id = :agent AND prompt_revision <= :revision
     """
 )

@@ -29,12 +29,14 @@ from strata.core_memory.store.statements import (
     BEGIN_AGENT,
     DETACH,
     DETACH_ALL,
+    FOLLOW,
     INSERT,
     INSERT_ALL,
     KNOWN_AGENT,
     LABELS,
     LOCK_BLOCK,
     LOCK_BLOCKS,
+    LOCK_FOLLOWED,
     LOCK_LABELLED,
     LOCK_MADE_FOR,
     LOCK_PROMPT,
@@ -194,12 +196,31 @@ class PostgresUnit:
         result = await self._run(BEGIN_AGENT, **_prompt(agent_id, limit, revision))
         return result.rowcount > 0
 
+    async def follow(self, agent_id: str, followed_id: str, time: datetime) -> bool:
+        """Lets an agent share the blocks of another, present and future.
+
+        A block whose label it has already is not shared.
+
+        Returns:
+            False if there is no such other agent.
+        """
+        if (await self._run(LOCK_FOLLOWED, followed=followed_id)).first() is None:
+            return False
+        await self._run(FOLLOW, agent=agent_id, followed=followed_id, time=time)
+        return True
+
     async def lock_prompt(self, agent_id: str) -> PromptLimit | None:
         """Returns how large the memory of an agent may become, and keeps others from growing it."""
         row = (await self._run(LOCK_PROMPT, agent=agent_id)).first()
         if row is None:
             return None
-        return PromptLimit(row.prompt_limit_bytes, row.prompt_line_numbers)
+        return PromptLimit(
+            row.prompt_limit_bytes,
+            row.prompt_line_numbers,
+            row.prompt_files_bytes,
+            row.max_files_open,
+            row.file_view_chars,
+        )
 
     async def prompt_size(self, agent_id: str) -> PromptSize:
         """Returns how large the memory of an agent is in its prompt."""
@@ -291,5 +312,8 @@ def _prompt(agent_id: str, limit: PromptLimit, revision: int) -> dict[str, Any]:
         "agent": agent_id,
         "limit": limit.bytes,
         "line_numbers": limit.line_numbers,
+        "files_bytes": limit.files_bytes,
+        "max_open": limit.max_open,
+        "view_chars": limit.view_chars,
         "revision": revision,
     }

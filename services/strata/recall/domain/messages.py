@@ -5,11 +5,12 @@ and looks into few of them:
 
 =====================  ====================================================================
 ``text``               ``text``
-``image``              ``media_type``, ``url`` or ``data`` (base64)
+``image``              ``media_type``, ``image_id``, ``width``, ``height``, ``size_bytes``,
+                       ``url`` (empty if a client sent the bytes), ``alt_text``, ``detail``
 ``reasoning``          ``text``, ``signature``, ``redacted`` (base64)
 ``tool_call``          ``tool_call_id``, ``name``, ``arguments``
 ``tool_return``        ``tool_call_id``, ``name``, ``status``, ``content``, ``stdout``,
-                       ``stderr``, ``provenance``
+                       ``stderr``, ``provenance``, ``images`` (each as above)
 ``approval_request``   ``approval_id``, ``tool_calls``, ``waiting_calls``, ``bindings``,
                        ``expire_time``
 ``approval_response``  ``approval_id``, ``decisions``
@@ -42,6 +43,15 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """The bytes of an image. The id is their SHA-256, so that equal images are stored once."""
+
+    id: str
+    media_type: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """One row of the log of a conversation.
 
@@ -56,6 +66,7 @@ class Message:
         usage: Token counts of the model call, by name.
         create_time: When it was said, UTC.
         copied_from_id: The message that it is a copy of, in a fork; empty for what was said here.
+        images: Bytes to be stored with a new message; messages that are read carry none.
     """
 
     id: str
@@ -76,14 +87,28 @@ class Message:
     pinned: bool = False
     client_message_id: str = ""
     copied_from_id: str = ""
+    images: tuple[Image, ...] = ()
 
     def placed(self, conversation_id: str, agent_id: str, sequence: int) -> Self:
         """Returns the message as stored at a position of a conversation."""
-        return replace(self, conversation_id=conversation_id, agent_id=agent_id, sequence=sequence)
+        return replace(
+            self,
+            conversation_id=conversation_id,
+            agent_id=agent_id,
+            sequence=sequence,
+            images=(),
+        )
 
     def tool_call_ids(self) -> tuple[str, ...]:
         """Returns the ids of the calls that the message asks for."""
         return tuple(p["tool_call_id"] for p in self.parts if p["type"] == "tool_call")
+
+    def image_ids(self) -> tuple[str, ...]:
+        """Returns the ids of the images that the message shows, each once."""
+        shown = [p for p in self.parts if p["type"] == "image"]
+        shown += [image for p in self.parts for image in p.get("images", ())]
+        ids = (image.get("image_id", "") for image in shown)
+        return tuple(dict.fromkeys(each for each in ids if each))
 
     def tool_return_ids(self) -> tuple[str, ...]:
         """Returns the ids of the calls that the message answers."""

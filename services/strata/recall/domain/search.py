@@ -12,7 +12,7 @@ from typing import Protocol
 from strata.recall.domain.messages import Message, Role
 from strata.shared.reranking import Report
 from strata.shared.timewords import TimeRange
-from strata.shared.vectors.merging import Look
+from strata.shared.vectors.merging import BELOW_FLOOR, Look, Place
 
 DEFAULT_ROLES = (Role.USER, Role.ASSISTANT, Role.SUMMARY)
 
@@ -118,11 +118,13 @@ class Answer:
     reranking: Report | None = None
 
 
-def exclusions(query: SearchQuery, messages: Iterable[Message]) -> tuple[Exclusion, ...]:
-    """Returns what the conditions of a query leave out of some messages, best first."""
+def exclusions(
+    query: SearchQuery, matches: Iterable[tuple[Message, Place]]
+) -> tuple[Exclusion, ...]:
+    """Returns what the conditions of a query, and the floor, leave out of matches, best first."""
     found: dict[str, Exclusion] = {}
-    for message in messages:
-        for name in query.left_out_by(message):
+    for message, place in matches:
+        for name in (*query.left_out_by(message), *((BELOW_FLOOR,) if place.weak else ())):
             known = found.get(name, Exclusion(name, 0, message.id))
             found[name] = replace(known, count=known.count + 1)
     return tuple(found.values())
@@ -132,7 +134,7 @@ class SearchStore(Protocol):
     """What searching needs of the log; all methods work in the current project."""
 
     def look(
-        self, query: SearchQuery, spoken: Sequence[TimeRange]
+        self, query: SearchQuery, spoken: Sequence[TimeRange], *, all_words: bool = False
     ) -> AbstractAsyncContextManager[Look[Message]]:
         """Looks at the messages that meet the query's conditions and hold its phrases.
 
@@ -141,6 +143,7 @@ class SearchStore(Protocol):
         Args:
             query: The question.
             spoken: Times that it speaks of; what was said then comes first.
+            all_words: Search all messages by words, also those that the index has.
         """
         ...
 

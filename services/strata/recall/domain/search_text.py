@@ -7,11 +7,13 @@ wherever it stands in such a run.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 
 from strata.recall.domain.messages import Message, Role
+from strata.shared.images import image_text
+from strata.shared.json_text import JsonTextError, encodable_text, parse_json
+from strata.shared.tool_catalogue import HISTORY_TOOLS
 
 # A tsvector may not exceed 1 MB; what lies beyond this many characters is not searchable.
 MAX_SEARCH_CHARS = 100_000
@@ -21,7 +23,6 @@ _UNSPACED = re.compile(
     "[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
     "\U00020000-\U0003ffff]+"
 )
-_SEARCH_TOOLS = frozenset({"conversation_search", "conversation_search_date", "expand_summary"})
 _INDEXED_ROLES = frozenset({Role.USER, Role.ASSISTANT, Role.SUMMARY})
 _SEARCHABLE_ROLES = _INDEXED_ROLES | {Role.TOOL}
 
@@ -47,24 +48,28 @@ def split_text(text: str) -> SearchText:
 def searchable_text(message: Message) -> str:
     """Returns the text that a search may find the message by; empty if none.
 
-    It begins with the name of the person who speaks, if there is one. Left out: system and
+    It begins with the name of the person who speaks, if there is one. An image is found by its
+    description and by the word "image". Left out: system and
     approval messages, reasoning, arguments of tool calls (but for what ``send_message``
-    said), and whole assistant messages that call ``conversation_search`` or ``expand_summary``,
+    said), and calls and returns of the tools that show messages of recall (`HISTORY_TOOLS`),
     since a search that finds searches feeds on itself (blueprint §6.2).
     """
     if message.role not in _SEARCHABLE_ROLES:
         return ""
     calls = [part for part in message.parts if part["type"] == "tool_call"]
-    if any(call["name"] in _SEARCH_TOOLS for call in calls):
+    if any(call["name"] in HISTORY_TOOLS for call in calls):
         return ""
     pieces = [str(part["text"]) for part in message.parts if part["type"] in {"text", "summary"}]
+    pieces += [
+        image_text(part.get("alt_text", "")) for part in message.parts if part["type"] == "image"
+    ]
     if message.role is Role.USER and message.name:
         pieces.insert(0, f"{message.name}:")
     pieces += [_sent_text(call["arguments"]) for call in calls if call["name"] == "send_message"]
     pieces += [
         str(part["content"])
         for part in message.parts
-        if part["type"] == "tool_return" and part["name"] not in _SEARCH_TOOLS
+        if part["type"] == "tool_return" and part["name"] not in HISTORY_TOOLS
     ]
     return "\n".join(piece for piece in pieces if piece)
 
@@ -79,11 +84,12 @@ def is_indexed(message: Message) -> bool:
 
 def _sent_text(arguments: str) -> str:
     try:
-        value = json.loads(arguments)
-    except ValueError:
+        value = parse_json(arguments)
+    except JsonTextError:
         return ""
     message = value.get("message", "") if isinstance(value, dict) else ""
-    return message if isinstance(message, str) else ""
+    # Escapes in the arguments can stand for what the database cannot store.
+    return encodable_text(message.replace("\0", "")) if isinstance(message, str) else ""
 
 
 def _pairs(run: str) -> list[str]:

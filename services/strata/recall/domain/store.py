@@ -10,6 +10,7 @@ from strata.recall.domain.messages import (
     CommittedStep,
     Compaction,
     Cursor,
+    Image,
     Message,
     MessageFilter,
     MessagePage,
@@ -43,8 +44,13 @@ class WindowStore(Protocol):
         run_id: str,
         attempt: int,
         inputs: Sequence[Message],
+        *,
+        clear: bool = False,
     ) -> TurnStart:
         """Stores the inputs of a run once and takes the fence for the attempt.
+
+        With `clear` the first attempt takes everything but the system message and what is pinned
+        out of the window before.
 
         Raises:
             NotFoundError: ``WINDOW_NOT_FOUND``.
@@ -89,6 +95,18 @@ class ForkStore(Protocol):
 
         Raises:
             NotFoundError: ``WINDOW_NOT_FOUND``, ``MESSAGE_NOT_FOUND``.
+        """
+        ...
+
+
+class ImageStore(Protocol):
+    """Images of messages."""
+
+    async def get(self, image_id: str) -> Image:
+        """Returns an image of the current project.
+
+        Raises:
+            NotFoundError: ``IMAGE_NOT_FOUND``.
         """
         ...
 

@@ -1,6 +1,7 @@
 """Windows and messages in PostgreSQL."""
 
 from strata.recall.store.forks import PostgresForkStore
+from strata.recall.store.images import PostgresImageStore
 from strata.recall.store.messages import PostgresMessageStore
 from strata.recall.store.pending import PendingMessages
 from strata.recall.store.pins import PostgresPinStore
@@ -16,6 +17,7 @@ __all__ = [
     "ForgottenMessages",
     "PendingMessages",
     "PostgresForkStore",
+    "PostgresImageStore",
     "PostgresMessageStore",
     "PostgresOldMessages",
     "PostgresPinStore",

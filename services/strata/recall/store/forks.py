@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from strata.recall.domain.forks import completed, in_view, unanswered
 from strata.recall.domain.messages import Message, Role
+from strata.recall.store.images import copy_images
 from strata.recall.store.log import POSITION, log_sql
 from strata.recall.store.messages import missing
 from strata.recall.store.rows import BY_ID, to_message
@@ -268,6 +269,7 @@ async def _write(source: _Source, fork: str, messages: Sequence[Message]) -> Non
             "copies": copies,
         },
     )
+    await copy_images(source.connection, source.project, messages, copies)
     for summary in messages:
         if summary.role is Role.SUMMARY:
             before = [m.sequence for m in messages if 0 < m.sequence < summary.sequence]

@@ -18,7 +18,7 @@ from strata.recall.domain.messages import (
 from strata.recall.store.log import POSITION, log_sql
 from strata.recall.store.rows import COLUMNS, to_message
 from strata.shared.context import current_project
-from strata.shared.db import Database
+from strata.shared.db import PAGE_BYTES, Database, rows_that_fit
 from strata.shared.errors import NotFoundError, Reason
 
 _GET = text(f"SELECT {COLUMNS} FROM recall.messages WHERE project_id = :project AND id = :id")
@@ -59,9 +59,11 @@ class PostgresMessageStore:
             else:
                 statement, values = _of_agent(wanted, cursor)
             values |= {"project": current_project(), "limit": limit + 1}
-            rows = (await connection.execute(text(statement), values)).all()
+            values["page_bytes"] = PAGE_BYTES
+            rows = (await connection.execute(text(_within_page(statement, wanted)), values)).all()
         messages = [to_message(row) for row in rows[:limit]]
-        if len(rows) <= limit:
+        messages = messages[: rows_that_fit(messages)]
+        if not rows or len(messages) == rows[0].found_count:
             return MessagePage(messages)
         last = messages[-1]
         return MessagePage(
@@ -118,6 +120,28 @@ class PostgresMessageStore:
                 if ends[name] is None:
                     raise missing(message_id)
         return replace(wanted, **ends)  # type: ignore[arg-type]
+
+
+def _within_page(statement: str, wanted: MessageFilter) -> str:
+    """Returns a query for the first messages of another one that fill a page.
+
+    A message may have a mebibyte: of 500 of them two are returned to a client, so no more than
+    three may be sent here. `found_count` is how many the other query found.
+    """
+    direction = "DESC" if wanted.newest_first else "ASC"
+    keys = ("sequence",) if wanted.conversation_id else ("create_time", "id")
+    order = ", ".join(f"{key} {direction}" for key in keys)
+    return f"""
+        WITH found AS MATERIALIZED ({statement}), measured AS (
+            SELECT found.*, count(*) OVER () AS found_count,
+                   sum(octet_length(parts::text)) OVER (
+                       ORDER BY {order} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+                   ) AS bytes_before
+            FROM found
+        )
+        SELECT {COLUMNS}, found_count FROM measured
+        WHERE coalesce(bytes_before, 0) <= :page_bytes ORDER BY {order}
+    """
 
 
 def _of_conversation(wanted: MessageFilter, cursor: Cursor | None) -> tuple[str, dict[str, Any]]:

@@ -11,19 +11,9 @@ from sqlalchemy import text
 from strata.recall.domain.messages import Message
 from strata.recall.store.rows import BY_ID, to_message
 from strata.shared.db import Database
-from strata.shared.vectors.indexing import MOST_COUNTED, Lag, from_both_ends
+from strata.shared.turns import PendingInTurn
+from strata.shared.vectors.indexing import MOST_COUNTED, Lag
 
-# From both ends: what is said now does not wait for a year of somebody else's, and that does not
-# wait for ever.
-_PENDING = text(
-    """
-    (SELECT project_id, id FROM recall.messages WHERE index_state = 'pending'
-     ORDER BY create_time LIMIT :oldest)
-    UNION
-    (SELECT project_id, id FROM recall.messages WHERE index_state = 'pending'
-     ORDER BY create_time DESC LIMIT :newest)
-    """
-)
 _DONE = text(
     "UPDATE recall.messages SET index_state = 'indexed'"
     " FROM unnest(CAST(:ids AS text[])) AS asked (asked_id)"
@@ -31,14 +21,6 @@ _DONE = text(
 )
 _ALL_AGAIN = text(
     "UPDATE recall.messages SET index_state = 'pending' WHERE index_state = 'indexed'"
-)
-_LAG = text(
-    """
-    SELECT count(*) AS waiting,
-           coalesce(extract(epoch FROM now() - min(create_time)), 0) AS seconds
-    FROM (SELECT create_time FROM recall.messages WHERE index_state = 'pending'
-          ORDER BY create_time LIMIT :most) waiting
-    """
 )
 # Another replica can be writing what it read before the agent was deleted: the agent is
 # forgotten again when no such write can be under way any more.
@@ -86,15 +68,14 @@ class PendingMessages:
     ) -> None:
         self._database = database
         self._worker = worker
+        self._in_turn = PendingInTurn(
+            worker, "recall.messages", "index_state = 'pending'", "create_time"
+        )
         self._settled = settled_after
 
     async def find(self, limit: int) -> Mapping[str, Sequence[str]]:
-        """Returns messages that wait, the oldest and the newest, by project."""
-        async with self._worker.system_transaction(read_only=True) as connection:
-            found: dict[str, list[str]] = {}
-            for row in await connection.execute(_PENDING, from_both_ends(limit)):
-                found.setdefault(row.project_id, []).append(row.id)
-        return found
+        """Returns messages that wait, by project; the projects take turns."""
+        return await self._in_turn.find(limit)
 
     async def load(self, project_id: str, ids: Sequence[str]) -> list[Message]:
         """Returns messages of a project."""
@@ -116,9 +97,7 @@ class PendingMessages:
 
     async def lag(self) -> Lag:
         """Returns how far the index is behind; counts 100,000 messages at most."""
-        async with self._worker.system_transaction(read_only=True) as connection:
-            row = (await connection.execute(_LAG, {"most": MOST_COUNTED})).one()
-        return Lag(row.waiting, max(0.0, float(row.seconds)))
+        return Lag(*await self._in_turn.lag(MOST_COUNTED))
 
     async def forgotten(self) -> list[ForgottenAgent]:
         """Returns deleted agents that the index has to forget."""

@@ -10,6 +10,7 @@ from sqlalchemy import Row, text
 
 from strata.recall.domain.messages import Cursor
 from strata.recall.domain.retention import Retention, Swept
+from strata.recall.store.images import delete_unused_images
 from strata.shared.context import current_project
 from strata.shared.db import Database
 
@@ -77,6 +78,10 @@ _SWEEP = text(
         WHERE project_id = :project
           AND id IN (SELECT m.id FROM member m JOIN free USING (of_id))
         RETURNING id, conversation_id, sequence, role, index_state
+    ), shown AS (
+        DELETE FROM recall.message_images mi USING gone
+        WHERE mi.project_id = :project AND mi.message_id = gone.id
+        RETURNING mi.image_id
     ), unnoted AS (
         DELETE FROM recall.compactions c USING gone
         WHERE c.project_id = :project AND c.conversation_id = gone.conversation_id
@@ -86,7 +91,9 @@ _SWEEP = text(
         SELECT :project, id FROM gone WHERE index_state <> 'none'
         ON CONFLICT (project_id, message_id) DO NOTHING
     )
-    SELECT (SELECT count(*) FROM gone) AS gone, count(*) OVER () AS seen, create_time, id FROM old
+    SELECT (SELECT count(*) FROM gone) AS gone, count(*) OVER () AS seen, create_time, id,
+           (SELECT array_agg(DISTINCT image_id) FROM shown) AS images
+    FROM old
     ORDER BY create_time DESC, id DESC LIMIT 1
     """
 )
@@ -202,6 +209,8 @@ class PostgresOldMessages:
         async with self._database.transaction(project_id=project_id) as connection:
             locked = [row.conversation_id for row in await connection.execute(_LOCK, values)]
             row = (await connection.execute(_SWEEP, {**values, "locked": locked})).one_or_none()
+            if row is not None:
+                await delete_unused_images(connection, project_id, row.images)
         return _swept(row, limit)
 
     async def sweep_turns(

@@ -57,12 +57,12 @@ class PostgresSearchStore:
 
     @asynccontextmanager
     async def look(
-        self, query: SearchQuery, spoken: Sequence[TimeRange]
+        self, query: SearchQuery, spoken: Sequence[TimeRange], *, all_words: bool = False
     ) -> AsyncIterator[Look[Message]]:
         """Looks at the query's messages at one moment."""
         # A phrase may stand in a message that the index would not think of, so then all are
         # searched, and the best way depends on the words.
-        alone = not _strict(query)
+        alone = not (all_words or _strict(query))
         async with self._database.transaction(snapshot=True, generic_plan=alone) as connection:
             yield _Look(connection, query, spoken, (_WAITING,) if alone else ())
 

@@ -25,6 +25,7 @@ from strata.recall.domain.messages import (
     TurnStart,
     Window,
 )
+from strata.recall.store.images import delete_unused_images, store_images
 from strata.recall.store.rows import (
     BY_ID,
     BY_RUN,
@@ -69,14 +70,48 @@ _OPEN = text(
     """
 )
 
-_BEGIN = text(
-    f"""
+# The first run of a window is shown what the window was opened with. An approval message without
+# a return of a tool behind it belongs to a request that the run brings to an end.
+_CLEARS = """
+    CASE WHEN active_run_id = '' THEN false ELSE NOT EXISTS (
+        SELECT 1 FROM recall.messages a
+        WHERE a.project_id = :project AND a.id = ANY(message_ids) AND a.role = 'approval'
+          AND NOT EXISTS (
+              SELECT 1 FROM recall.messages t
+              WHERE t.project_id = :project AND t.id = ANY(message_ids) AND t.role = 'tool'
+                AND t.sequence > a.sequence)) END
+"""
+# A step in which a message is pinned stays whole, and so does the boot call: a call has its
+# return. Approval messages do not stay without the step that answers them; no model is shown one.
+_KEPT = f"""
+    SELECT id FROM (
+        SELECT m.id, m.sequence,
+               m.role <> 'approval' AND (m.pinned OR (
+                   (m.step > 0 OR (m.run_id = '' AND m.role IN ('assistant', 'tool')))
+                   AND bool_or(m.pinned AND m.role <> 'user')
+                       OVER (PARTITION BY m.run_id, m.step)))
+                   AS kept
+        FROM {named_sql("message_ids[2:]")}
+    ) AS shown WHERE kept ORDER BY sequence
+"""
+
+
+def _begin_sql(message_ids: str, *, changes: str, stale: str) -> str:
+    """Returns the statement that begins a turn.
+
+    Args:
+        message_ids: What of the window stays before the inputs.
+        changes: Whether it is less than before.
+        stale: Whether the counts in the system message are old.
+    """
+    return f"""
     WITH moved AS (
         UPDATE recall.windows SET
             active_run_id = :run, attempt = :attempt, committed_steps = 0,
-            message_ids = message_ids || CAST(:ids AS text[]),
+            message_ids = {message_ids} || CAST(:ids AS text[]),
             message_count = message_count + CAST(:count AS integer),
-            revision = revision + CAST(CAST(:count AS integer) > 0 AS integer)
+            revision = revision + CAST(CAST(:count AS integer) > 0 OR {changes} AS integer),
+            metadata_stale = {stale}
         WHERE project_id = :project AND conversation_id = :conversation AND agent_id = :agent
           AND NOT EXISTS (
               SELECT 1 FROM recall.turns WHERE project_id = :project AND run_id = :run)
@@ -87,6 +122,15 @@ _BEGIN = text(
     )
     SELECT * FROM moved
     """
+
+
+_BEGIN = text(_begin_sql("message_ids", changes="false", stale="metadata_stale"))
+_BEGIN_CLEARED = text(
+    _begin_sql(
+        f"CASE WHEN {_CLEARS} THEN message_ids[1:1] || ARRAY({_KEPT}) ELSE message_ids END",
+        changes=f"({_CLEARS})",
+        stale=f"metadata_stale OR (cardinality(message_ids) > 1 AND {_CLEARS})",
+    )
 )
 
 _TAKE_OVER = text(
@@ -164,10 +208,14 @@ _DELETE = text(
     ), forgotten AS (
         INSERT INTO recall.forgotten_agents (project_id, agent_id) VALUES (:project, :agent)
         ON CONFLICT (project_id, agent_id) DO UPDATE SET delete_time = now(), swept = false
+    ), shown AS (
+        DELETE FROM recall.message_images WHERE project_id = :project AND agent_id = :agent
+        RETURNING image_id
     ), messages AS (
         DELETE FROM recall.messages WHERE project_id = :project AND agent_id = :agent RETURNING 1
     )
-    SELECT count(*) FROM messages
+    SELECT (SELECT count(*) FROM messages) AS gone,
+           (SELECT array_agg(DISTINCT image_id) FROM shown) AS images
     """
 )
 
@@ -184,7 +232,7 @@ class PostgresWindowStore:
         """Creates a window, or returns the one that is there."""
         project = current_project()
         async with self._database.transaction() as connection:
-            await connection.execute(
+            opened = await connection.execute(
                 _OPEN,
                 {
                     "project": project,
@@ -194,6 +242,8 @@ class PostgresWindowStore:
                     **_new_rows(messages),
                 },
             )
+            if opened.one_or_none() is not None:
+                await store_images(connection, project, agent_id, messages)
             return await self._read(connection, project, conversation_id)
 
     async def get(self, conversation_id: str) -> Window:
@@ -208,6 +258,8 @@ class PostgresWindowStore:
         run_id: str,
         attempt: int,
         inputs: Sequence[Message],
+        *,
+        clear: bool = False,
     ) -> TurnStart:
         """Stores the inputs of a run once and takes the fence."""
         project = current_project()
@@ -219,10 +271,12 @@ class PostgresWindowStore:
             "attempt": attempt,
         }
         async with self._database.transaction() as connection:
-            begun = await connection.execute(_BEGIN, {**fence, **_new_rows(inputs)})
+            statement = _BEGIN_CLEARED if clear else _BEGIN
+            begun = await connection.execute(statement, {**fence, **_new_rows(inputs)})
             row = begun.one_or_none()
             if row is None:
                 return await self._resume(connection, fence)
+            await store_images(connection, project, agent_id, inputs)
             first = row.message_count - len(inputs)
             stored = _placed(inputs, conversation_id, agent_id, first)
             known = await self._by_id(connection, project, row.message_ids[: -len(inputs) or None])
@@ -253,6 +307,7 @@ class PostgresWindowStore:
             row = done.one_or_none()
             if row is None:
                 return await self._repeated_step(connection, project, step)
+            await store_images(connection, project, step.agent_id, step.messages)
             stored = _placed(step.messages, step.conversation_id, step.agent_id, row.first_sequence)
             return CommittedStep(stored, row.revision, row.message_count)
 
@@ -280,11 +335,12 @@ class PostgresWindowStore:
 
     async def delete_agent(self, agent_id: str) -> int:
         """Deletes everything of an agent."""
+        project = current_project()
         async with self._database.transaction() as connection:
-            deleted = await connection.execute(
-                _DELETE, {"project": current_project(), "agent": agent_id}
-            )
-            return int(deleted.scalar_one())
+            deleted = await connection.execute(_DELETE, {"project": project, "agent": agent_id})
+            row = deleted.one()
+            await delete_unused_images(connection, project, row.images)
+            return int(row.gone)
 
     async def _resume(self, connection: AsyncConnection, fence: dict[str, Any]) -> TurnStart:
         taken = await connection.execute(_TAKE_OVER, fence)

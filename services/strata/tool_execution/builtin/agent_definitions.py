@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from strata.tool_execution.builtin.schemas import parameters, text
-from strata.tool_execution.domain.tools import Effect, Tool, ToolType
+from strata.tool_execution.builtin.schemas import builtin, parameters, text
+from strata.tool_execution.domain.tools import ToolType
 
 MAX_TAGS = 10
 
@@ -20,29 +20,24 @@ def _tags(description: str) -> dict[str, object]:
     }
 
 
-SEND_AND_WAIT = Tool(
+SEND_AND_WAIT = builtin(
     name="send_message_to_agent_and_wait_for_reply",
     description=(
         "Ask another agent of this server a question, or to do a task, and wait until it answers."
         " It is told who you are. Returns its reply, or says why there is none yet; a message that"
         " the agent still works on need not be sent again."
     ),
-    type=ToolType.MULTI_AGENT,
-    # The key of a call names the run that it starts.
-    effect=Effect.IDEMPOTENT,
-    parallel=True,
+    kind=ToolType.MULTI_AGENT,
     parameters=parameters(["message", "other_agent_id"], message=_MESSAGE, other_agent_id=_OTHER),
 )
 
-SEND_TO_TAGGED = Tool(
+SEND_TO_TAGGED = builtin(
     name="send_message_to_agents_matching_tags",
     description=(
         "Ask every other agent that has certain tags the same, and wait for their answers. They"
         " are told who you are. Returns one reply per agent."
     ),
-    type=ToolType.MULTI_AGENT,
-    effect=Effect.IDEMPOTENT,
-    parallel=True,
+    kind=ToolType.MULTI_AGENT,
     parameters=parameters(
         ["message", "match_all", "match_some"],
         message=_MESSAGE,
@@ -51,15 +46,13 @@ SEND_TO_TAGGED = Tool(
     ),
 )
 
-SEND_ASYNC = Tool(
+SEND_ASYNC = builtin(
     name="send_message_to_agent_async",
     description=(
         "Tell another agent something without waiting for an answer. It is told who you are and"
         " works on it by itself; should it answer, its answer reaches you as a message later."
     ),
-    type=ToolType.MULTI_AGENT,
-    effect=Effect.IDEMPOTENT,
-    parallel=True,
+    kind=ToolType.MULTI_AGENT,
     parameters=parameters(["message", "other_agent_id"], message=_MESSAGE, other_agent_id=_OTHER),
 )
 

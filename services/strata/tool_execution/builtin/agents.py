@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +18,11 @@ from strata.api.common.v1 import message_pb2 as common
 from strata.api.common.v1 import run_event_pb2 as events
 from strata.api.gateway.v1 import run_service_pb2 as run_pb
 from strata.api.gateway.v1 import run_service_pb2_grpc as run_grpc
+from strata.shared.blank_text import is_blank
+from strata.shared.endings import let_end
 from strata.shared.errors import StrataError, UnavailableError
 from strata.shared.ids import check_id
+from strata.shared.replies import words_of
 from strata.tool_execution.builtin.agent_definitions import (
     SEND_AND_WAIT,
     SEND_ASYNC,
@@ -27,16 +30,18 @@ from strata.tool_execution.builtin.agent_definitions import (
 )
 from strata.tool_execution.domain.tools import Call, Caller, Output, ToolError
 from strata.tool_execution.labels import labels_to_domain, labels_to_proto
+from strata.tool_execution.peers import LostAnswerError, backoff
 
 Arguments = Mapping[str, Any]
 
 MAX_RECIPIENTS = 50
 
-_PAUSES_S = (0.2, 0.5, 1.0, 2.0, 4.0)
 _UNANSWERED = {
     events.STOP_REASON_REQUIRES_APPROVAL: "It wants to do something that a person has to approve,"
     " and goes on when that is done.",
     events.STOP_REASON_CANCELLED: "It was stopped before it answered.",
+    events.STOP_REASON_NO_PROGRESS: "It was stopped because it repeated the same step without"
+    " progress.",
 }
 _ANSWERED = frozenset(
     {
@@ -55,11 +60,13 @@ class _Answer:
         said: Its words so far.
         labels: Where they come from.
         end: How its run ended; None while it goes on.
+        began: Whether an event of its run has come.
     """
 
     said: list[str] = field(default_factory=list)
     labels: set[common.Provenance.ValueType] = field(default_factory=set)
     end: events.RunFinished | None = None
+    began: bool = False
 
     @property
     def taint(self) -> tuple[str, ...]:
@@ -122,8 +129,8 @@ class AgentTools:
             ToolError: No agent answered, or there is nobody to send it to.
             StrataError: The gateway refused.
         """
-        if not arguments["message"].strip():
-            raise ToolError("The message is empty.")
+        if is_blank(arguments["message"]):
+            raise ToolError("message must hold text that is not blank. Nothing was sent.")
         if call.name == SEND_TO_TAGGED.name:
             return await self._to_tagged(call, arguments, caller)
         other = check_id(arguments["other_agent_id"], "agent", field="other_agent_id")
@@ -175,13 +182,14 @@ class AgentTools:
             for task in asked:
                 task.cancel()
         told = [
-            {"agent_id": agent_id, "agent_name": name, "status": "failed", "note": answer.message}
+            _unanswered(agent_id, name, answer)
             if isinstance(answer, StrataError)
             else answer.told(agent_id, name)
             for (agent_id, name), answer in zip(found.items(), answers, strict=True)
         ]
-        if all(each["status"] == "failed" for each in told):
-            raise ToolError("No agent could answer.", told)
+        ends = {each["status"] for each in told}
+        if ends <= {"failed", "unknown"}:
+            raise ToolError("No agent could answer.", told, unknown="unknown" in ends)
         labels = {label for each in answers if isinstance(each, _Answer) for label in each.taint}
         return Output(told, taint=tuple(sorted(labels)))
 
@@ -194,31 +202,36 @@ class AgentTools:
             stream_tokens=False,
         )
         answer = _Answer()
-        pauses = iter(_PAUSES_S)
+        arrived = away = False
+        pauses = backoff(self._wait_s)
         try:
             async with asyncio.timeout(self._wait_s):
                 while True:
-                    answer = _Answer()
+                    answer, away = _Answer(), False
                     try:
                         await self._follow(request, answer)
-                    except UnavailableError:
-                        pause = next(pauses, None)
-                        if pause is None:
-                            raise
-                        await asyncio.sleep(pause)
+                    except UnavailableError as error:
+                        arrived, away = arrived or answer.began, True
+                        if not await pauses.wait(error):
+                            break
                     else:
                         return answer
         except TimeoutError:
-            return answer
+            pass
+        if away and not arrived:
+            # It was sent, perhaps more than once, and no event of its run has come.
+            raise LostAnswerError("The gateway service gave no answer.")
+        return answer
 
     async def _follow(self, request: run_pb.SendMessageRequest, answer: _Answer) -> None:
         stream = self._runs.SendMessage(request)
         try:
             async for response in stream:
                 event = response.event
+                answer.began = True
                 if event.HasField("message_stored"):
                     message = event.message_stored.message
-                    words = _words(message)
+                    words = words_of(message)
                     answer.said += words
                     answer.labels.update(message.provenance if words else ())
                 elif event.HasField("run_finished"):
@@ -226,7 +239,10 @@ class AgentTools:
                     answer.labels.update(answer.end.taint)
                     return
         finally:
-            stream.cancel()
+            if answer.end is not None:
+                let_end(stream)
+            else:
+                stream.cancel()
         raise UnavailableError("The stream of a run ended before the run.")
 
     async def _tagged(
@@ -262,14 +278,15 @@ class AgentTools:
         )
 
 
+def _unanswered(agent_id: str, name: str, error: StrataError) -> dict[str, Any]:
+    shown = {"agent_id": agent_id, "agent_name": name}
+    if isinstance(error, LostAnswerError):
+        note = f"{error.message} Whether your message has reached it is unknown."
+        return {**shown, "status": "unknown", "note": note}
+    return {**shown, "status": "failed", "note": error.message}
+
+
 def _request_id(call: Call, agent_id: str) -> str:
     """Names the run for ever; short, as keys and the ids of calls may be long."""
     named = hashlib.sha256(f"{call.key} {agent_id}".encode())
     return f"agents-{named.hexdigest()}"
-
-
-def _words(message: common.Message) -> Sequence[str]:
-    if message.role != common.ROLE_ASSISTANT:
-        return []
-    text = "".join(part.text.text for part in message.parts)
-    return [text] if text.strip() else []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from strata.tool_execution.builtin.schemas import parameters, text
-from strata.tool_execution.domain.tools import Effect, Tool, ToolType
+from strata.tool_execution.builtin.schemas import builtin, parameters, text
+from strata.tool_execution.domain.tools import ToolType
 
-RUN_CODE = Tool(
+RUN_CODE = builtin(
     name="run_code",
     description=(
         "Run Python or JavaScript. Use it for arithmetic, dates, counting, sorting, parsing and"
@@ -15,10 +15,7 @@ RUN_CODE = Tool(
         " of the language, a scratch folder (the working directory), no network and no other"
         " packages; a call may take 30 seconds."
     ),
-    type=ToolType.BUILTIN,
-    # Nothing of it outlives the call, so that it can be made again.
-    effect=Effect.READ_ONLY,
-    parallel=True,
+    kind=ToolType.BUILTIN,
     parameters=parameters(
         ["code"],
         code=text("A whole script. In Python `await` may stand outside of functions."),
@@ -31,7 +28,7 @@ RUN_CODE = Tool(
     ),
 )
 
-RUN_CODE_WITH_TOOLS = Tool(
+RUN_CODE_WITH_TOOLS = builtin(
     name="run_code_with_tools",
     description=(
         "Run Python code that calls your other tools: use it where many calls, or calls that"
@@ -47,9 +44,7 @@ RUN_CODE_WITH_TOOLS = Tool(
         " need. What the calls have done stays done if the code fails later. Otherwise it is as in"
         " run_code: the standard library, no network, nothing left of it afterwards."
     ),
-    type=ToolType.BUILTIN,
-    # Whatever the tools that it calls do.
-    effect=Effect.SIDE_EFFECT,
+    kind=ToolType.BUILTIN,
     parameters=parameters(
         ["code"],
         code=text("A whole Python script. `await` may stand outside of functions."),

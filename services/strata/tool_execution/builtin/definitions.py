@@ -1,17 +1,22 @@
-"""Every built-in tool by name."""
+"""Every built-in tool by name, and a check that each has an executor."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Protocol
 
 from strata.tool_execution.builtin.agent_definitions import AGENT_TOOLS
 from strata.tool_execution.builtin.code_definitions import CODE_TOOLS
 from strata.tool_execution.builtin.file_definitions import FILE_TOOLS
 from strata.tool_execution.builtin.memory_definitions import MEMORY_TOOLS
 from strata.tool_execution.builtin.search_definitions import SEARCH_TOOLS
+from strata.tool_execution.builtin.talk_definitions import TALK_TOOLS
 from strata.tool_execution.builtin.web_definitions import WEB_TOOLS
 
 BUILTIN_TOOLS = {
     tool.name: tool
     for tool in (
+        *TALK_TOOLS,
         *SEARCH_TOOLS,
         *MEMORY_TOOLS,
         *FILE_TOOLS,
@@ -20,3 +25,25 @@ BUILTIN_TOOLS = {
         *AGENT_TOOLS,
     )
 }
+
+
+class NamesTools(Protocol):
+    """What runs some of the tools."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """The tools that it runs."""
+        ...
+
+
+def check_executors(executors: Iterable[NamesTools]) -> None:
+    """Checks that executors run all built-in tools and no others.
+
+    Raises:
+        ValueError: It names the tools that have no executor, or no definition.
+    """
+    run = {name for executor in executors for name in executor.names}
+    if missing := sorted(BUILTIN_TOOLS.keys() - run):
+        raise ValueError(f"Built-in tools have no executor: {', '.join(missing)}.")
+    if undefined := sorted(run - BUILTIN_TOOLS.keys()):
+        raise ValueError(f"Executors run tools that are not defined: {', '.join(undefined)}.")

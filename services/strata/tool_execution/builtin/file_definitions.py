@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from strata.tool_execution.builtin.schemas import integer, parameters, text
-from strata.tool_execution.domain.tools import Effect, Tool, ToolType
+from strata.tool_execution.builtin.schemas import builtin, integer, parameters, text
+from strata.tool_execution.domain.tools import ToolType
 
-OPEN_FILES = Tool(
+OPEN_FILES = builtin(
     name="open_files",
     description=(
         "Open files of your folders, whole or a range of lines, so that you see their text in"
@@ -13,8 +13,7 @@ OPEN_FILES = Tool(
         " so many files can be open at once: beyond that the ones you used least recently are"
         " closed. Open what the task needs, and as little of a long file as will do."
     ),
-    type=ToolType.FILES,
-    effect=Effect.IDEMPOTENT,
+    kind=ToolType.FILES,
     parameters=parameters(
         ["file_requests"],
         file_requests={
@@ -37,16 +36,14 @@ OPEN_FILES = Tool(
     ),
 )
 
-GREP_FILES = Tool(
+GREP_FILES = builtin(
     name="grep_files",
     description=(
         "Search the text of all files of your folders by a regular expression, line by line,"
         " upper and lower case alike. Returns 20 matches at a time with their lines. Use it for"
         " exact words, names and numbers; for questions use semantic_search_files."
     ),
-    type=ToolType.FILES,
-    effect=Effect.READ_ONLY,
-    parallel=True,
+    kind=ToolType.FILES,
     parameters=parameters(
         ["pattern"],
         pattern=text("Regular expression (RE2: no backreferences, no lookaround)."),
@@ -56,15 +53,13 @@ GREP_FILES = Tool(
     ),
 )
 
-SEMANTIC_SEARCH_FILES = Tool(
+SEMANTIC_SEARCH_FILES = builtin(
     name="semantic_search_files",
     description=(
         "Search all files of your folders by meaning. Returns the passages that answer a question"
         " best, each with its file and lines. Use it when you do not know the exact words."
     ),
-    type=ToolType.FILES,
-    effect=Effect.READ_ONLY,
-    parallel=True,
+    kind=ToolType.FILES,
     parameters=parameters(
         ["query"],
         query=text("A question, or what the passage is about."),

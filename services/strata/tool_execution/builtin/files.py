@@ -48,6 +48,8 @@ class FileTools:
                 ],
                 close_all_others=arguments.get("close_all_others", False),
                 max_files_open=caller.max_files_open,
+                per_file_view_window_char_limit=caller.file_view_chars,
+                max_memory_bytes=caller.max_memory_bytes,
             )
         )
         return Output(response.message, files_changed=True)

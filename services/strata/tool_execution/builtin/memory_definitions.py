@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from strata.tool_execution.builtin.schemas import integer, parameters, text
+from strata.tool_execution.builtin.schemas import builtin, integer, parameters, text
 from strata.tool_execution.domain.memory_command import COMMANDS, problem_of
-from strata.tool_execution.domain.tools import Effect, Tool, ToolType
+from strata.tool_execution.domain.tools import ToolType
 
 _LABEL = text("Label of the memory block.")
 _LINE = "After which line: 0 for the beginning, -1 (the default) for the end."
 
-CORE_MEMORY_APPEND = Tool(
+CORE_MEMORY_APPEND = builtin(
     name="core_memory_append",
     description="Add a line of text at the end of a memory block.",
-    type=ToolType.MEMORY,
-    effect=Effect.IDEMPOTENT,
+    kind=ToolType.MEMORY,
     parameters=parameters(["label", "content"], label=_LABEL, content=text("The text to add.")),
 )
 
-CORE_MEMORY_REPLACE = Tool(
+CORE_MEMORY_REPLACE = builtin(
     name="core_memory_replace",
     description=(
         "Replace a text in a memory block, wherever it stands there. To delete it, put an empty"
         " string in its place."
     ),
-    type=ToolType.MEMORY,
-    effect=Effect.IDEMPOTENT,
+    kind=ToolType.MEMORY,
     parameters=parameters(
         ["label", "old_content", "new_content"],
         label=_LABEL,
@@ -33,7 +31,7 @@ CORE_MEMORY_REPLACE = Tool(
     ),
 )
 
-MEMORY = Tool(
+MEMORY = builtin(
     name="memory",
     description=(
         "Look after your memory blocks. The command says what is done:\n"
@@ -46,8 +44,7 @@ MEMORY = Tool(
         " description.\n"
         "Never write line numbers into a text."
     ),
-    type=ToolType.MEMORY,
-    effect=Effect.IDEMPOTENT,
+    kind=ToolType.MEMORY,
     parameters=parameters(
         ["command"],
         command={
@@ -68,7 +65,7 @@ MEMORY = Tool(
     explain=problem_of,
 )
 
-MEMORY_APPLY_PATCH = Tool(
+MEMORY_APPLY_PATCH = builtin(
     name="memory_apply_patch",
     description=(
         "Change several places of memory at once by a patch: lines that begin with '-' go, lines"
@@ -79,8 +76,7 @@ MEMORY_APPLY_PATCH = Tool(
         " '*** Delete Block: LABEL' and, under an update, '*** Move to: LABEL' make, remove and"
         " rename blocks. All of it is done, or nothing. Never write line numbers."
     ),
-    type=ToolType.MEMORY,
-    effect=Effect.IDEMPOTENT,
+    kind=ToolType.MEMORY,
     parameters=parameters(
         ["patch"],
         label=text("Label of the memory block; leave it out if the patch has block headers."),
@@ -88,25 +84,23 @@ MEMORY_APPLY_PATCH = Tool(
     ),
 )
 
-MEMORY_FINISH_EDITS = Tool(
+MEMORY_FINISH_EDITS = builtin(
     name="memory_finish_edits",
     description=(
         "Say that you are done with memory for now. Call it last, when every block reads as it"
         " should: it ends your turn."
     ),
-    type=ToolType.SLEEPTIME,
-    effect=Effect.READ_ONLY,
+    kind=ToolType.SLEEPTIME,
     parameters=parameters([]),
 )
 
-MEMORY_INSERT = Tool(
+MEMORY_INSERT = builtin(
     name="memory_insert",
     description=(
         "Insert text into a memory block after a given line, or at its end. Use it to note"
         " something new without touching what is there. Never write line numbers."
     ),
-    type=ToolType.MEMORY,
-    effect=Effect.IDEMPOTENT,
+    kind=ToolType.MEMORY,
     parameters=parameters(
         ["label", "new_str"],
         label=_LABEL,
@@ -115,14 +109,13 @@ MEMORY_INSERT = Tool(
     ),
 )
 
-MEMORY_REPLACE = Tool(
+MEMORY_REPLACE = builtin(
     name="memory_replace",
     description=(
         "Replace one passage of a memory block. The old text must stand in the block exactly"
         " once; take in more of its surroundings if it does not. Never write line numbers."
     ),
-    type=ToolType.MEMORY,
-    effect=Effect.IDEMPOTENT,
+    kind=ToolType.MEMORY,
     parameters=parameters(
         ["label", "old_str", "new_str"],
         label=_LABEL,
@@ -131,14 +124,13 @@ MEMORY_REPLACE = Tool(
     ),
 )
 
-MEMORY_RETHINK = Tool(
+MEMORY_RETHINK = builtin(
     name="memory_rethink",
     description=(
         "Rewrite a whole memory block, to bring together, reorganise or shorten what it holds."
         " For small changes use memory_replace or memory_insert."
     ),
-    type=ToolType.MEMORY,
-    effect=Effect.IDEMPOTENT,
+    kind=ToolType.MEMORY,
     parameters=parameters(
         ["label", "new_memory"],
         label=_LABEL,

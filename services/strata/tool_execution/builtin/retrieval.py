@@ -13,6 +13,7 @@ from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
 from strata.shared.clock import Clock
+from strata.shared.images import image_text
 from strata.tool_execution.domain.dates import end_of, start_of, time_ago, zone
 from strata.tool_execution.domain.tools import Call, Caller, Output
 from strata.tool_execution.labels import labels_to_domain, labels_to_proto, taint_of_messages
@@ -164,6 +165,7 @@ def message_result(hit: message_pb.MessageHit, now: Any, timezone: Any) -> dict[
     if thinking:
         result["thinking"] = thinking
     pieces = [part.text.text or part.summary.text for part in message.parts]
+    pieces += [image_text(part.image.alt_text) for part in message.parts if part.HasField("image")]
     pieces += [part.tool_return.content for part in message.parts]
     result["content"] = "\n".join(piece for piece in pieces if piece)
     return result | _untrusted(taint_of_messages([message]))

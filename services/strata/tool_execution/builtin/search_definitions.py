@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from strata.tool_execution.builtin.schemas import integer, parameters, text, texts
-from strata.tool_execution.domain.tools import Effect, Tool, ToolType
+from strata.tool_execution.builtin.schemas import builtin, date, integer, parameters, text, texts
+from strata.tool_execution.domain.tools import ToolType
 
-CONVERSATION_SEARCH = Tool(
+CONVERSATION_SEARCH = builtin(
     name="conversation_search",
     description=(
         "Search everything that was said in earlier conversations with this user, also what is"
         " no longer in view. Use it when the user refers to something you cannot see. Returns"
         " the best matching messages with their time and speaker."
     ),
-    type=ToolType.CORE,
-    effect=Effect.READ_ONLY,
-    parallel=True,
+    kind=ToolType.CORE,
     parameters=parameters(
         ["query"],
         query=text('What to look for. Words in "quotes" must stand together.'),
@@ -24,12 +22,12 @@ CONVERSATION_SEARCH = Tool(
             "description": "Only messages of these speakers.",
         },
         limit=integer("How many results to return (default 5).", minimum=1, maximum=100),
-        start_date=text("Only from this date on: YYYY-MM-DD or YYYY-MM-DDTHH:MM."),
-        end_date=text("Only up to this date, a whole day included: the same forms."),
+        start_date=date("Only from this date on: YYYY-MM-DD or YYYY-MM-DDTHH:MM."),
+        end_date=date("Only up to this date, a whole day included: the same forms."),
     ),
 )
 
-ARCHIVAL_MEMORY_INSERT = Tool(
+ARCHIVAL_MEMORY_INSERT = builtin(
     name="archival_memory_insert",
     description=(
         "Put a fact away in archival memory, which has no size limit and is searched by meaning."
@@ -37,8 +35,7 @@ ARCHIVAL_MEMORY_INSERT = Tool(
         " details that need not be in view all the time. Says so if the same, or nearly the same,"
         " is there already."
     ),
-    type=ToolType.CORE,
-    effect=Effect.IDEMPOTENT,
+    kind=ToolType.CORE,
     parameters=parameters(
         ["content"],
         content=text("The fact to keep."),
@@ -46,15 +43,13 @@ ARCHIVAL_MEMORY_INSERT = Tool(
     ),
 )
 
-ARCHIVAL_MEMORY_SEARCH = Tool(
+ARCHIVAL_MEMORY_SEARCH = builtin(
     name="archival_memory_search",
     description=(
         "Search archival memory by meaning and by words. Use it when memory blocks and the"
         " messages in view do not hold what you need."
     ),
-    type=ToolType.CORE,
-    effect=Effect.READ_ONLY,
-    parallel=True,
+    kind=ToolType.CORE,
     parameters=parameters(
         ["query"],
         query=text("A question or words."),
@@ -65,12 +60,12 @@ ARCHIVAL_MEMORY_SEARCH = Tool(
             "description": "Whether one tag is enough (any, the default) or all must match.",
         },
         top_k=integer("How many results to return (default 5).", minimum=1, maximum=100),
-        start_datetime=text("Only facts stored from this time on: YYYY-MM-DD or YYYY-MM-DDTHH:MM."),
-        end_datetime=text("Only facts stored up to this time, a whole day included."),
+        start_datetime=date("Only facts stored from this time on: YYYY-MM-DD or YYYY-MM-DDTHH:MM."),
+        end_datetime=date("Only facts stored up to this time, a whole day included."),
     ),
 )
 
-EXPAND_SUMMARY = Tool(
+EXPAND_SUMMARY = builtin(
     name="expand_summary",
     description=(
         "Read the messages that the summary at the top of this conversation stands for, word for"
@@ -78,13 +73,11 @@ EXPAND_SUMMARY = Tool(
         " you need; to find one thing among many, use conversation_search. Messages are numbered;"
         " the return names the number to go on from."
     ),
-    type=ToolType.CORE,
-    effect=Effect.READ_ONLY,
-    parallel=True,
+    kind=ToolType.CORE,
     parameters=parameters(
         [],
         first_number=integer("Start with the message of this number.", minimum=0),
-        start_date=text("Start with what was said from then on: YYYY-MM-DD or YYYY-MM-DDTHH:MM."),
+        start_date=date("Start with what was said from then on: YYYY-MM-DD or YYYY-MM-DDTHH:MM."),
         limit=integer("How many messages to return at most (default 20).", minimum=1, maximum=100),
     ),
 )
@@ -92,16 +85,14 @@ EXPAND_SUMMARY = Tool(
 # Blueprint §18.7; ten years of minutes are enough, and no time is before the first.
 _MINUTES = {"minimum": 0, "maximum": 5_256_000}
 
-SEARCH_MEMORY = Tool(
+SEARCH_MEMORY = builtin(
     name="search_memory",
     description=(
         "Search earlier conversation and archival memory, only when the user refers to something"
         " that is neither in view nor in your memory blocks. What the user said last is the query"
         " by itself. Leave the arguments out unless they make the search clearly better."
     ),
-    type=ToolType.CORE,
-    effect=Effect.READ_ONLY,
-    parallel=True,
+    kind=ToolType.CORE,
     parameters=parameters(
         [],
         convo_keyword_queries={

@@ -10,6 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.shared.images import image_text
 from strata.tool_execution.domain.dates import start_of, zone
 from strata.tool_execution.domain.tools import Call, Caller, Output
 from strata.tool_execution.labels import taint_of_messages
@@ -91,6 +92,7 @@ def _result(message: common.Message, timezone: Any, limit: int) -> dict[str, Any
         "role": message.name or _ROLES.get(message.role, "system"),
     }
     pieces = [part.text.text or part.tool_return.content for part in message.parts]
+    pieces += [image_text(part.image.alt_text) for part in message.parts if part.HasField("image")]
     pieces += [
         f"{part.tool_call.name}({part.tool_call.arguments})"
         for part in message.parts

@@ -14,6 +14,7 @@ from strata.api.archival.v1 import passage_service_pb2_grpc as passage_grpc
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.recall.v1 import message_service_pb2 as message_pb
 from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+from strata.shared.blank_text import is_blank
 from strata.shared.clock import Clock
 from strata.tool_execution.builtin.retrieval import message_result, passage_result
 from strata.tool_execution.domain.dates import zone
@@ -58,7 +59,7 @@ class SearchMemory:
         """
         frame = self._frame(arguments)
         keywords = [word.strip() for word in arguments.get("convo_keyword_queries", [])]
-        keywords = list(dict.fromkeys(word for word in keywords if word))
+        keywords = list(dict.fromkeys(word for word in keywords if not is_blank(word)))
         said = await self._said(caller)
         if not said and not keywords:
             raise ToolError("The user said nothing in words; give convo_keyword_queries.")
@@ -113,7 +114,7 @@ class SearchMemory:
             )
             for message in (await self._messages.ListMessages(request)).messages:
                 text = " ".join(part.text.text for part in message.parts if part.text.text)
-                if text.strip():
+                if not is_blank(text):
                     return text.strip()[:_QUERY_CHARS]
         return ""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import sys
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from charset_normalizer import from_bytes
 
 import strata
+from strata.shared.json_text import JsonTextError, parse_json
 from strata.shared.logs import get_logger
 from strata.shared.web.fetching import Fetched
 from strata.tool_execution.builtin.web_texts import (
@@ -133,8 +133,8 @@ class PageReader:
         finally:
             await asyncio.shield(_end(process))
         try:
-            answer = json.loads(said)
-        except ValueError:
+            answer = parse_json(said)
+        except JsonTextError:
             _log.warning("the child process of a page broke off", code=process.returncode)
             raise ToolError("The page is made in a way that cannot be read.") from None
         return {key: str(value) for key, value in answer.items()}

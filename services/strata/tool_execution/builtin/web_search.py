@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
+from strata.shared.json_text import JsonTextError, parse_json
+from strata.shared.redaction import key_redactor
 from strata.shared.web.errors import FetchError
 from strata.shared.web.fetching import Fetched, Fetcher
 from strata.tool_execution.builtin.web_texts import tidy
@@ -63,6 +65,11 @@ class _Engine:
         self._root = root
         self._key = key
         self._fetcher = fetcher
+        self._redactor = key_redactor(key, root)
+
+    def _results(self, fetched: Fetched) -> Any:
+        """Returns the results of an answer, without the key if the engine repeats it."""
+        return self._redactor.value(_results_of(fetched))
 
     async def _post(self, credentials: Mapping[str, str], body: Mapping[str, Any]) -> Any:
         fetched = await self._fetcher.fetch(
@@ -71,7 +78,7 @@ class _Engine:
             credentials=credentials,
             content=json.dumps(body).encode(),
         )
-        return _results_of(fetched)
+        return self._results(fetched)
 
 
 class Tavily(_Engine):
@@ -118,7 +125,7 @@ class SearXNG(_Engine):
                 "The search engine refuses to answer in JSON: its settings must list json"
                 " under search.formats."
             )
-        return _hits(_results_of(fetched), "content", "publishedDate")[:limit]
+        return _hits(self._results(fetched), "content", "publishedDate")[:limit]
 
 
 def _results_of(fetched: Fetched) -> Any:
@@ -131,8 +138,8 @@ def _results_of(fetched: Fetched) -> Any:
     if fetched.truncated:
         raise FetchError("The search engine's answer is too large.")
     try:
-        answer = json.loads(fetched.body)
-    except (ValueError, RecursionError):
+        answer = parse_json(fetched.body)
+    except JsonTextError:
         answer = None
     if not isinstance(answer, dict) or not isinstance(answer.get("results"), list):
         raise FetchError("The search engine answered something that is not understood.")

@@ -12,6 +12,7 @@ from strata.api.core_memory.v1 import block_service_pb2_grpc as pb_grpc
 from strata.shared.errors import AlreadyExistsError, Reason, StrataError
 from strata.tool_execution.domain.tools import Call, Caller, MemoryEdit, ToolError
 from strata.tool_execution.labels import labels_to_domain, labels_to_proto
+from strata.tool_execution.peers import LostAnswerError
 
 _PAGE = 500
 _MOST_BLOCKS = 1_000
@@ -163,6 +164,13 @@ class AgentMemory:
                         rethink=pb.RethinkEdit(new_memory=text),
                     ),
                 )
+            except LostAnswerError as error:
+                raise ToolError(
+                    f"{call.name} was run, but whether its change of the memory block '{label}' was"
+                    f" stored is unknown: {error.message} Read the block before you call it again.",
+                    memory_edits=edits,
+                    unknown=True,
+                ) from error
             except StrataError as error:
                 stored = ", ".join(f"'{edit.label}'" for edit in edits)
                 also = f" Its changes of {stored} were stored." if stored else ""

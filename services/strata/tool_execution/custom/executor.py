@@ -10,6 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Protocol
 
+from strata.shared.context import current
 from strata.shared.errors import (
     DataLossError,
     FailedPreconditionError,
@@ -17,8 +18,9 @@ from strata.shared.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
+from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
+from strata.shared.redaction import Redactor
 from strata.tool_execution.custom.agent_memory import AgentBlocks, AgentMemory
-from strata.tool_execution.custom.redaction import Redactor
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.hosts import NetworkPolicy
 from strata.tool_execution.domain.packages import Packages, PackagesError
@@ -48,6 +50,13 @@ _GIVEN = "_strata_given"
 _MAX_MESSAGE = 2_000
 # Time that a call waits for packages, which are seldom built only then.
 _PACKAGES_S = 40.0
+# What of the time of a call is kept for the answer.
+_ANSWER_S = 0.5
+# The code ran, and was stopped before its end.
+_STOPPED = frozenset({
+    RunStatus.TIMEOUT, RunStatus.CPU, RunStatus.MEMORY, RunStatus.PROCESSES, RunStatus.OUTPUT,
+    RunStatus.KILLED,
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +64,12 @@ class Ran:
     """What a run gave, and what kept it from the machine.
 
     Attributes:
+        isolation: None for a tool that runs in an MCP server.
         blocks: New texts of memory blocks by label, of a tool that takes ``agent_state``.
     """
 
     output: Output
-    isolation: Isolation
+    isolation: Isolation | None = None
     blocks: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -166,7 +176,7 @@ class SandboxRunner:
             )
         )
         redactor = Redactor(environment)
-        output = _output(tool.name, result, redactor)
+        output = _output(tool, result, redactor)
         if state is None:
             return Ran(output, result.isolation)
         # Whatever a tool makes of its process, this is all that is taken from it.
@@ -213,8 +223,10 @@ class SandboxRunner:
                 f"{tool.name} cannot be run: it needs packages, and they are switched off on this"
                 " server."
             )
+        left = current().remaining()
+        seconds = _PACKAGES_S if left is None else max(0.0, min(_PACKAGES_S, left - _ANSWER_S))
         try:
-            async with asyncio.timeout(_PACKAGES_S):
+            async with asyncio.timeout(seconds):
                 return await self._packages.folder(requirements)
         except TimeoutError:
             said = "they are still being fetched. Try again later."
@@ -246,6 +258,10 @@ class McpRunner(Protocol):
         Raises:
             ToolError: It failed or may not be run, in words for the model.
         """
+        ...
+
+    def look_after(self, server_ids: Collection[str], away: Collection[str]) -> None:
+        """Opens sessions with servers in the background and reads their tools."""
         ...
 
 
@@ -327,20 +343,32 @@ def _with_fitting(source: str, function: str, stateful: bool) -> str:
     )
 
 
-def _output(name: str, result: RunResult, redactor: Redactor) -> Output:
+def _output(tool: Tool, result: RunResult, redactor: Redactor) -> Output:
+    failed = f"Error executing function {tool.name}:"
     if result.status is RunStatus.OK:
         try:
-            value = json.loads(result.value_json or "null")
-        except (ValueError, RecursionError):
-            raise ToolError(f"Error executing function {name}: it gave no JSON.") from None
+            value = parse_json(result.value_json or "null", max_depth=PACKED_JSON_DEPTH)
+        except JsonTextError:
+            raise ToolError(f"{failed} it gave no JSON.", end=RunStatus.BAD_RESULT) from None
         return Output(redactor.value(value))
     failure = result.failure
     if result.status is RunStatus.TOOL_ERROR and failure is not None:
         # The words are the tool's own, and no longer than the model can use.
-        said = redactor.text(f"{failure.type}: {failure.message}")[:_MAX_MESSAGE]
-        raise ToolError(f"Error executing function {name}: {said}")
-    detail = redactor.text(result.detail) or _ENDS.get(result.status, "it did not end well.")
-    raise ToolError(f"Error executing function {name}: {detail[:_MAX_MESSAGE]}")
+        words = redactor.text(f"{failure.type}: {failure.message}")
+    else:
+        words = redactor.text(result.detail) or _ENDS.get(result.status, "it did not end well.")
+    text = f"{failed} {words[:_MAX_MESSAGE]}"
+    if result.status not in _STOPPED:
+        raise ToolError(text, end=result.status)
+    # Without a network there is nothing outside of its sandbox that it could change.
+    acts = tool.own is not None and tool.own.allowed_hosts and tool.effect is not Effect.READ_ONLY
+    also = (
+        "It ran until then and can reach the network: whether it had its effect is unknown. Find"
+        " out before you call it again."
+        if acts
+        else "It ran until then, and changed nothing outside of its sandbox."
+    )
+    raise ToolError(f"{text} {also}", unknown=bool(acts), end=result.status)
 
 
 _ENDS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from strata.tool_execution.domain.tools import ToolError
@@ -11,6 +11,7 @@ from strata.tool_execution.domain.tools import ToolError
 _DATE_ONLY = re.compile(r"\d{4}-\d{2}-\d{2}")
 # Times as prompts and tool returns show them, which models copy.
 _SHOWN = re.compile(r"(\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2} [AP]M) \S*?([+-]\d{4})")
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 
 
@@ -28,7 +29,7 @@ def start_of(text: str | None, field: str, timezone: ZoneInfo) -> datetime | Non
     Raises:
         ToolError: It is not ISO 8601.
     """
-    return None if text is None else _parse(text, field, timezone)
+    return None if text is None else _in_range(_parse(text, field, timezone), timedelta(0))
 
 
 def end_of(text: str | None, field: str, timezone: ZoneInfo) -> datetime | None:
@@ -40,9 +41,8 @@ def end_of(text: str | None, field: str, timezone: ZoneInfo) -> datetime | None:
     if text is None:
         return None
     moment = _parse(text, field, timezone)
-    if _DATE_ONLY.fullmatch(text.strip()):
-        return moment + timedelta(days=1)
-    return moment + timedelta(microseconds=1)
+    whole_day = _DATE_ONLY.fullmatch(text.strip())
+    return _in_range(moment, timedelta(days=1) if whole_day else timedelta(microseconds=1))
 
 
 def time_ago(moment: datetime, now: datetime) -> str:
@@ -55,6 +55,17 @@ def time_ago(moment: datetime, now: datetime) -> str:
     if seconds < _DAY:
         return f"{seconds // _HOUR}h ago"
     return f"{seconds // _DAY}d ago"
+
+
+def _in_range(moment: datetime, more: timedelta) -> datetime:
+    """Returns a moment and some time in UTC, or the first or last moment that there is.
+
+    Models write 0001-01-01 and 9999-12-31 for "from the beginning" and "without an end".
+    """
+    try:
+        return (moment + more).astimezone(UTC)
+    except OverflowError:
+        return _FIRST if moment.year == _FIRST.year else _LAST
 
 
 def _parse(text: str, field: str, timezone: ZoneInfo) -> datetime:

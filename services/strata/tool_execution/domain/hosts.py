@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from strata.shared.web.metadata import reaches_metadata
+
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _MAX_NAME = 253
@@ -29,6 +31,8 @@ def problem_of(host: str) -> str:
         return "must be a name, not an address"
     if len(labels) == 1:
         return "must have a dot in it: whole top-level domains and names without one are refused"
+    if reaches_metadata(host):
+        return "must not stand for a metadata service of a cloud or cluster"
     return ""
 
 

@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlsplit
 
 from strata.shared.errors import FailedPreconditionError, NotFoundError, Reason
+from strata.shared.redaction import MIN_KEY_CHARS
 from strata.tool_execution.domain.registry import Request
 from strata.tool_execution.domain.tools import Tool
 
 MAX_SERVERS = 100
 # A server that makes up new names with every listing must not fill the table.
 MAX_KNOWN_TOOLS = 1_000
+TOO_MANY_TOOLS = f"more than {MAX_KNOWN_TOOLS} tools were seen of it"
 DEFAULT_TIMEOUT_S = 30
 DEFAULT_CALLS = 4
 MAX_ERROR = 1_000
+# Names of headers, variables, options and query parameters that hold a credential, such as
+# X-Api-Key or GITHUB_TOKEN.
+_CREDENTIAL = re.compile(
+    r"(?:auth|authorization|credentials?|cookie|key|pass|passphrase|passw(?:or)?d|pwd|secret"
+    r"|signature|token)$",
+    re.IGNORECASE,
+)
+# A password in an address, such as that of a database.
+_PASSWORD = re.compile(r"://[^/?#\s@:]*:([^/?#\s@]+)@")
+_OPTION = re.compile(r"-{0,2}([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
 
 
 class Transport(StrEnum):
@@ -142,6 +156,41 @@ class McpServer:
         if self.oauth is not None:
             names.add(self.oauth.client_secret)
         return frozenset((names | {self.bearer_secret}) - {""})
+
+    @property
+    def plain_credentials(self) -> dict[str, str]:
+        """Values by name of what is configured in the clear, but named like a credential.
+
+        These are headers, variables, options of the command and parameters of the URL, and
+        passwords in addresses. What is sent must not come back to a model or into a log. The
+        credential of a header such as ``Authorization: Bearer …`` is there with its scheme and
+        without it.
+        """
+        found = {}
+        for name, value in self._named_values():
+            if _CREDENTIAL.search(name) and len(value) >= MIN_KEY_CHARS:
+                found[name] = value
+                _, _, credential = value.partition(" ")
+                if len(credential) >= MIN_KEY_CHARS:
+                    found[f"of {name}"] = credential
+            for number, password in enumerate(_PASSWORD.findall(value)):
+                if len(password) >= MIN_KEY_CHARS:
+                    found[f"password {number + 1} in {name}"] = password
+        return found
+
+    def _named_values(self) -> Iterator[tuple[str, str]]:
+        yield from self.environment.items()
+        yield from self.headers.items()
+        yield from parse_qsl(urlsplit(self.url).query, keep_blank_values=True)
+        name = self.command[0] if self.command else ""
+        for argument in self.command[1:]:
+            option = _OPTION.fullmatch(argument)
+            if option is not None:
+                yield option[1], option[2]
+            else:
+                # The value of the option before it, or nobody's.
+                yield name, argument
+            name = argument
 
     @property
     def healthy(self) -> bool:

@@ -6,7 +6,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from strata.shared.errors import AlreadyExistsError, NotFoundError, Reason, UnimplementedError
+from strata.shared.context import Caller
+from strata.shared.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    PermissionDeniedError,
+    Reason,
+    UnimplementedError,
+)
+from strata.shared.scopes import Scope
 from strata.tool_execution.domain.tools import Tool, ToolType
 
 MAX_NAME = 48
@@ -50,6 +58,25 @@ class StoredVector:
     vector: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class ServerTools:
+    """The tools of an MCP server that an agent has as a whole.
+
+    Attributes:
+        server_id: Id of the server.
+        names: Names of its tools that can be used, in order; none while it is away.
+        problem: Why there are none, or empty.
+        away: It could not be reached at the last contact.
+        enabled: It may be reached.
+    """
+
+    server_id: str
+    names: tuple[str, ...] = ()
+    problem: str = ""
+    away: bool = False
+    enabled: bool = True
+
+
 class ToolStore(Protocol):
     """The own tools of the calling project."""
 
@@ -58,6 +85,8 @@ class ToolStore(Protocol):
 
         Raises:
             AlreadyExistsError: NAME_TAKEN by a tool of another type, or REQUEST_ID_REUSED.
+            PermissionDeniedError: SCOPE_MISSING; see `check_secrets`, for the tool that would be
+                changed.
         """
         ...
 
@@ -69,8 +98,21 @@ class ToolStore(Protocol):
         """Returns tools by name, those after a name, without blocked ones; no types mean all."""
         ...
 
-    async def named(self, names: Collection[str]) -> Mapping[str, Tool]:
-        """Returns the tools of these names that there are and that are not blocked."""
+    async def named(self, names: Collection[str], kept: Collection[str] = ()) -> Mapping[str, Tool]:
+        """Returns the tools of these names that there are.
+
+        Args:
+            names: The names.
+            kept: Those among them that are returned also while they are blocked.
+        """
+        ...
+
+    async def of_servers(self, servers: Collection[str]) -> Mapping[str, ServerTools]:
+        """Returns the tools of MCP servers by name of the server; of those that there are."""
+        ...
+
+    async def keep_choice(self, run_id: str, names: Sequence[str]) -> Sequence[str]:
+        """Keeps the names of tools that a run is offered; returns those that were kept first."""
         ...
 
     async def runnable(self, names: Collection[str]) -> Runnable:
@@ -78,7 +120,11 @@ class ToolStore(Protocol):
         ...
 
     async def delete(self, tool_id: str) -> bool:
-        """Deletes a tool that is no MCP server's; says whether there was one."""
+        """Deletes a tool that is no MCP server's; says whether there was one.
+
+        Raises:
+            PermissionDeniedError: SCOPE_MISSING; see `check_secrets`.
+        """
         ...
 
     async def searchable(self, limit: int) -> Sequence[tuple[Tool, StoredVector | None]]:
@@ -114,6 +160,30 @@ def name_taken(name: str, by: str) -> AlreadyExistsError:
     return AlreadyExistsError(
         f"The name {name} is taken by {by}.", reason=Reason.NAME_TAKEN, metadata={"name": name}
     )
+
+
+def check_secrets(tool: Tool, caller: Caller) -> None:
+    """Refuses a caller who may not decide what is done with the secrets that a tool names.
+
+    Whoever writes the code of a tool, or names its hosts and packages, can read all that the tool
+    is given: what a tool returns is searched for its secrets, but code can disguise them.
+
+    Args:
+        tool: As it is to be stored, or as it is stored and would be changed.
+        caller: Who asks.
+
+    Raises:
+        PermissionDeniedError: SCOPE_MISSING.
+    """
+    names = tool.own.secret_names if tool.own is not None else ()
+    if names and Scope.SECRETS not in caller.scopes:
+        raise PermissionDeniedError(
+            f"The tool {tool.name} names secrets ({', '.join(names)}). To define, change or delete"
+            f" such a tool the key needs the scope {Scope.SECRETS} or {Scope.ADMIN}: who writes"
+            " the code of a tool can read what it is given. Use such a key, or another name for"
+            " a tool without secrets.",
+            metadata={"scope": Scope.SECRETS},
+        )
 
 
 def not_built(what: str, message: str) -> UnimplementedError:

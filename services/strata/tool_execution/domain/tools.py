@@ -12,7 +12,10 @@ from functools import cached_property
 from typing import Any
 from uuid import UUID, uuid5
 
+from strata.shared.images import ImageHeader
+from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_returns import FUNCTION_RETURN_CHAR_LIMIT
+from strata.tool_execution.domain.sandbox import RunStatus
 
 _ID_NAMESPACE = UUID("6f1c1d4e-2f7b-5d63-9d0a-5f3f0f5b7a10")
 
@@ -31,13 +34,8 @@ class ToolType(StrEnum):
     MCP = "mcp"
 
 
-class Effect(StrEnum):
-    """What a tool does to the world; see ``ToolEffect`` in the protos."""
-
-    UNDECLARED = "undeclared"
-    READ_ONLY = "read_only"
-    IDEMPOTENT = "idempotent"
-    SIDE_EFFECT = "side_effect"
+Effect = ToolEffect
+"""What a tool does to the world, as this service calls it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +194,9 @@ class Caller:
         agent_type: Type of the agent by its wire name.
         block_revisions: Revisions of the memory blocks that the model saw, by label.
         max_files_open: Files that may be open at once; 0 leaves it to the file service.
+        file_view_chars: Characters of one file that are shown; 0 likewise.
+        max_memory_bytes: UTF-8 bytes that blocks and open files may take together in the prompt
+            when files are opened; 0 likewise.
         message_id: The assistant message that asks for the calls; empty if it is not known.
         taint: Text of strangers that the model had read: "web", "mcp". What a tool writes to
             memory is to be marked with it.
@@ -210,6 +211,8 @@ class Caller:
     agent_type: str = "letta_v1_agent"
     block_revisions: Mapping[str, int] = field(default_factory=dict)
     max_files_open: int = 0
+    file_view_chars: int = 0
+    max_memory_bytes: int = 0
     message_id: str = ""
     taint: tuple[str, ...] = ()
 
@@ -227,11 +230,20 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """An image that a tool returned."""
+
+    header: ImageHeader
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """What a tool gave: text, None or a JSON value, and what it changed.
 
     Attributes:
         taint: Text of strangers in the memory that it read, or that it was written under.
+        images: Images beside the value; the model is shown them after it.
     """
 
     value: Any
@@ -239,6 +251,19 @@ class Output:
     archival_changed: bool = False
     files_changed: bool = False
     taint: tuple[str, ...] = ()
+    images: tuple[Image, ...] = ()
+
+
+class ReturnStatus(StrEnum):
+    """How a call ended, by the name that the model knows.
+
+    FAILED promises that the call had no effect beyond what its text names. UNKNOWN: it was sent or
+    begun, and there is no answer that says whether it had its effect.
+    """
+
+    OK = "OK"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
 
 
 class ToolError(Exception):
@@ -248,14 +273,24 @@ class ToolError(Exception):
         message: What is wrong.
         value: What the model is shown instead, if words alone do not do: a JSON value.
         memory_edits: What was changed before it failed.
+        unknown: True if the call may have had an effect that nothing tells of.
+        end: How the sandbox ended the code, if it was run there.
     """
 
     def __init__(
-        self, message: str, value: Any = None, memory_edits: Iterable[MemoryEdit] = ()
+        self,
+        message: str,
+        value: Any = None,
+        memory_edits: Iterable[MemoryEdit] = (),
+        *,
+        unknown: bool = False,
+        end: RunStatus | None = None,
     ) -> None:
         super().__init__(message)
         self.value: Any = message if value is None else value
         self.memory_edits = tuple(memory_edits)
+        self.status = ReturnStatus.UNKNOWN if unknown else ReturnStatus.FAILED
+        self.end = end
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,14 +298,20 @@ class Outcome:
     """A finished call, ready for the model.
 
     Attributes:
+        status: How it ended.
         content: The packed return that the model is shown.
         duration: Seconds.
         truncated: True if the text was cut at the tool's limit.
     """
 
     call: Call
-    ok: bool
+    status: ReturnStatus
     content: str
     duration: float
     truncated: bool = False
     output: Output = field(default_factory=lambda: Output(None))
+
+    @property
+    def ok(self) -> bool:
+        """Whether the tool returned."""
+        return self.status is ReturnStatus.OK

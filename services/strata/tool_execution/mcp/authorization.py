@@ -9,7 +9,6 @@ transport that is given. Imported with the SDK.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from mcp.client.auth.utils import (
 from mcp.shared.auth import OAuthClientMetadata, OAuthMetadata, ProtectedResourceMetadata
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
 
+from strata.shared.json_text import JsonTextError, parse_json
 from strata.tool_execution.domain.mcp import OAuthClient
 from strata.tool_execution.domain.mcp_sign_in import Begun, Client, Tokens
 from strata.tool_execution.mcp.oauth import reason_of
@@ -307,8 +307,8 @@ async def _asked(
         said = f"The authorization server answered {status_text(response.status_code)}{told}."
         raise AuthorizationError(said, revoked=reason == "invalid_grant")
     try:
-        answer = json.loads(response.content)
-    except ValueError:
+        answer = parse_json(response.content)
+    except JsonTextError:
         answer = None
     if not isinstance(answer, dict) or not _is_token(answer):
         raise AuthorizationError("The authorization server gave no token that can be used.")

@@ -28,6 +28,13 @@ from strata.tool_execution.mcp.streams import Opener, status_text
 MOST_TOOLS = 500
 _MOST_PAGES = 50
 _CLOSE_S = 8.0
+# How the SDK answers in the place of a server whose own answer is none. Only a status that refuses
+# the request (4xx) tells that it was not carried out.
+_NO_ANSWER = (
+    "Server returned an error response",
+    "Failed to parse",
+    "Unexpected content type",
+)
 
 
 class Connection:
@@ -55,6 +62,8 @@ class Connection:
         self._ended = asyncio.Event()
         self._requests: set[asyncio.Task[dict[str, Any]]] = set()
         self._error = ""
+        self._status: Callable[[], int] = int
+        self._server_ended: Callable[[], bool] = bool
         self._unconnected = False
         self._has_tools = True
         self.in_flight = 0
@@ -88,7 +97,7 @@ class Connection:
     @property
     def ended(self) -> bool:
         """Whether nothing can be asked any more."""
-        return self._ended.is_set() or self._task.done()
+        return self._ended.is_set() or self._task.done() or self._server_ended()
 
     @property
     def _is_ready(self) -> bool:
@@ -195,6 +204,10 @@ class Connection:
             self._ending.set()
             return ConnectError("the server has forgotten the session")
         if error.code != types.CONNECTION_CLOSED:
+            status = self._status()
+            if error.message.startswith(_NO_ANSWER) and not 400 <= status < 500:
+                answered = f"it answered {status_text(status)}" if status >= 500 else error.message
+                return LostError(answered[:MAX_ERROR])
             return RefusedError(error.message[:MAX_ERROR])
         # Why is known when the task has ended.
         alone = self.in_flight == 1
@@ -209,7 +222,8 @@ class Connection:
         try:
             async with AsyncExitStack() as stack:
                 streams = await stack.enter_async_context(self._opener())
-                told = streams.told
+                told, self._status = streams.told, streams.status
+                self._server_ended = streams.ended
                 incoming = await stack.enter_async_context(self._watched(streams.incoming))
                 dispatcher: JSONRPCDispatcher[Any] = JSONRPCDispatcher(incoming, streams.outgoing)
                 session = ClientSession(

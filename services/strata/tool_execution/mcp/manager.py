@@ -11,14 +11,17 @@ import hashlib
 import importlib
 import json
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from strata.shared.context import Caller, RequestContext, current_project, use
+from strata.shared.context import Caller, RequestContext, current, current_project, use
 from strata.shared.errors import DataLossError, FailedPreconditionError, StrataError
+from strata.shared.fair_slots import share_of
 from strata.shared.logs import get_logger
-from strata.tool_execution.custom.redaction import Redactor
+from strata.shared.redaction import Redactor
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.mcp import (
     CHANGED_REASON,
@@ -27,6 +30,7 @@ from strata.tool_execution.domain.mcp import (
     McpStore,
     Synced,
 )
+from strata.tool_execution.domain.sandbox import RunStatus
 from strata.tool_execution.domain.tools import McpOrigin, Output, Tool, ToolError
 from strata.tool_execution.mcp.errors import ConnectError, LostError, RefusedError
 from strata.tool_execution.mcp.gate import judge
@@ -37,6 +41,8 @@ if TYPE_CHECKING:
     from strata.tool_execution.mcp.connection import Connection
 
 _CONNECTION = "strata.tool_execution.mcp.connection"
+# What of a caller's time is kept for the answer.
+_ANSWER_S = 0.25
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 _PING_S = 3.0
@@ -54,7 +60,7 @@ class ManagerLimits:
         connect_s: Seconds to reach a server and read its tools.
         call_s: Seconds that a call may take, whatever the server's own limit.
         idle_s: Seconds without a call after which a server is left.
-        connections: Sessions at the same time.
+        connections: Sessions at the same time; one project has three quarters of them at most.
     """
 
     connect_s: float = 15.0
@@ -97,6 +103,7 @@ class McpManager:
         self._limits = limits
         self._entries: dict[Key, _Entry] = {}
         self._resyncs: dict[Key, asyncio.Task[None]] = {}
+        self._contacts: dict[Key, asyncio.Task[None]] = {}
         # What servers do wrong is told in our words, not as stack traces of the SDK.
         logging.getLogger("mcp").setLevel(logging.CRITICAL)
 
@@ -119,22 +126,30 @@ class McpManager:
         tokens = self._entry(found).tokens
         seconds = min(float(found.server.call_timeout), self._limits.call_s)
         deadline = asyncio.get_running_loop().time() + seconds
+        caller_waits = current().deadline
+        if caller_waits is not None:
+            deadline = min(deadline, caller_waits - _ANSWER_S)
+        unknown, end = False, None
         try:
             result = await self._in_slot(tool, origin, found, arguments, deadline)
-            redactor = Redactor({**secrets, **tokens})
-            return Output(redactor.value(read_result(tool.name, result)))
+            redactor = _redactor(found, secrets, tokens)
+            output = read_result(tool.name, result)
+            return replace(output, value=redactor.value(output.value))
         except ConnectError as error:
-            said = f"{tool.name} was not run: its MCP server cannot be used now: {error}."
+            text = f"{tool.name} was not run: its MCP server cannot be used now: {error}."
         except LostError as error:
-            said = (
+            unknown, end = True, RunStatus.KILLED
+            text = (
                 f"{tool.name} was sent to its MCP server, but the outcome is unknown: {error}."
                 " It may have taken effect; check before you call it again."
             )
         except RefusedError as error:
-            said = f"Error executing function {tool.name}: {str(error)[:MAX_FAILURE]}"
+            text, end = f"Error executing function {tool.name}: {error}", RunStatus.TOOL_ERROR
         except ToolError as error:
-            said = str(error)
-        raise ToolError(Redactor({**secrets, **tokens}).text(said))
+            text, end = str(error), error.end
+        # Cut after redaction: half of a secret is harder to find.
+        text = _redactor(found, secrets, tokens).text(text)[:MAX_FAILURE]
+        raise ToolError(text, unknown=unknown, end=end)
 
     async def _in_slot(
         self,
@@ -212,6 +227,53 @@ class McpManager:
         finally:
             entry.users -= 1
 
+    def look_after(self, server_ids: Collection[str], away: Collection[str]) -> None:
+        """Opens sessions with servers in the background and reads their tools.
+
+        A server that tells of changes does so in a session, and one that was away is offered
+        again only after it was reached. Nothing is done for a server with a session, unless it
+        is said to be away, nor before the pause after a failure is over, nor if another
+        session would have to end for it.
+        """
+        now = asyncio.get_running_loop().time()
+        for server_id in server_ids:
+            key = (current_project(), server_id)
+            entry = self._entries.get(key)
+            running = self._contacts.get(key)
+            if running is not None and not running.done():
+                continue
+            if entry is not None:
+                connection = entry.connection
+                if now < entry.retry_at:
+                    continue
+                if connection is not None and not connection.ended and server_id not in away:
+                    continue
+            if server_id not in away and not self._has_room(len(self._contacts)):
+                continue
+            task = asyncio.create_task(self._contact(key))
+            self._contacts[key] = task
+            task.add_done_callback(partial(self._contacted, key))
+
+    def _has_room(self, opening: int) -> bool:
+        held = Counter(key[0] for key, each in self._entries.items() if each.connection is not None)
+        most = share_of(self._limits.connections)
+        return (
+            held[current_project()] + opening < most
+            and held.total() + opening < self._limits.connections
+        )
+
+    def _contacted(self, key: Key, _: asyncio.Task[None]) -> None:
+        self._contacts.pop(key, None)
+
+    async def _contact(self, key: Key) -> None:
+        project, server_id = key
+        with use(RequestContext(caller=Caller("", project, "mcp"))):
+            try:
+                await self.refresh(server_id)
+            except (ConnectError, StrataError) as error:
+                # A reason that may repeat secrets is stored with the server, without them.
+                _log.info("an MCP server is away", server_id=server_id, kind=type(error).__name__)
+
     async def forget(self, server_id: str) -> None:
         """Ends the session with a server, if there is one in this process."""
         entry = self._entries.pop((current_project(), server_id), None)
@@ -241,9 +303,10 @@ class McpManager:
 
     async def close(self) -> None:
         """Leaves all servers."""
-        for task in self._resyncs.values():
+        tasks = [*self._resyncs.values(), *self._contacts.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._resyncs.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         entries, self._entries = list(self._entries.values()), {}
         await asyncio.gather(*(self._leave(entry) for entry in entries))
 
@@ -304,7 +367,7 @@ class McpManager:
                 await connection.close()
                 raise
         except (ConnectError, ToolError) as error:
-            said = Redactor({**secrets, **entry.tokens}).text(str(error))
+            said = _redactor(found, secrets, entry.tokens).text(str(error))
             entry.error = said
             entry.pause = min(max(_FIRST_PAUSE_S, entry.pause * 2), _LONGEST_PAUSE_S)
             entry.retry_at = asyncio.get_running_loop().time() + entry.pause
@@ -317,23 +380,41 @@ class McpManager:
     async def _synced(
         self, found: Connectable, connection: Connection, listed: list[Any]
     ) -> Synced:
-        reported = judge(found.server.name, listed)
+        # A server may repeat what it was sent also in descriptions, which are stored and shown.
+        reported = judge(found.server.name, self._redactor(found).value(listed))
         synced = await self._store.sync(found.server.id, reported)
         connection.digests = {each.name: each.digest for each in reported if not each.problem}
         return synced
 
     async def _make_room(self, entry: _Entry) -> None:
-        if self.connections < self._limits.connections:
+        project, most = current_project(), share_of(self._limits.connections)
+        held = Counter(key[0] for key, each in self._entries.items() if each.connection is not None)
+        full = held[project] >= most
+        if not full and held.total() < self._limits.connections:
             return
-        idle = [
-            each
-            for each in self._entries.values()
-            if each is not entry and each.connection is not None and not each.users
-        ]
+        idle = {
+            key: each
+            for key, each in self._entries.items()
+            if each is not entry
+            and each.connection is not None
+            and not each.users
+            and (key[0] == project or not full)
+        }
         if not idle:
-            raise ConnectError("this server talks to as many MCP servers as it may")
-        oldest = min(idle, key=lambda each: each.connection.last_used if each.connection else 0.0)
-        await self._leave(oldest)
+            raise ConnectError(
+                f"the project has sessions with {most} MCP servers, as many as it may"
+                if full
+                else "this server talks to as many MCP servers as it may"
+            )
+        # The project with most sessions gives way, with the one that it used least lately.
+        least = min(
+            idle,
+            key=lambda key: (
+                -held[key[0]],
+                idle[key].connection.last_used,  # type: ignore[union-attr]
+            ),
+        )
+        await self._leave(idle[least])
 
     async def _leave(self, entry: _Entry) -> None:
         connection, entry.connection = entry.connection, None
@@ -353,6 +434,7 @@ class McpManager:
         with use(RequestContext(caller=Caller("", project, "mcp"))):
             while not connection.ended:
                 connection.stale = False
+                found: Connectable | None = None
                 try:
                     found = (await self._store.connectable([server_id])).get(server_id)
                     if found is None:
@@ -360,10 +442,20 @@ class McpManager:
                     listed = await connection.list_tools(self._limits.connect_s)
                     await self._synced(found, connection, listed)
                 except (ConnectError, StrataError) as error:
-                    _log.warning("tools of an MCP server cannot be read", error=str(error)[:200])
+                    text = str(error) if found is None else self._redactor(found).text(str(error))
+                    _log.warning("tools of an MCP server cannot be read", error=text[:200])
                 await asyncio.sleep(_RESYNC_PAUSE_S)
                 if not connection.stale:
                     return
+
+    def _redactor(self, found: Connectable) -> Redactor:
+        """Returns what takes all that is sent to a server out of texts about it."""
+        try:
+            secrets = self._secrets(found, found.server.name)
+        except ToolError:
+            # What cannot be read was not sent.
+            secrets = {}
+        return _redactor(found, secrets, self._entry(found).tokens)
 
     def _secrets(self, found: Connectable, name: str) -> dict[str, str]:
         wanted = sorted(found.server.secret_names)
@@ -377,6 +469,13 @@ class McpManager:
             return {each: self._box.open(each, found.sealed[each]) for each in wanted}
         except (DataLossError, FailedPreconditionError) as error:
             raise ToolError(f"{name} cannot be used: {error.message}") from None
+
+
+def _redactor(
+    found: Connectable, secrets: Mapping[str, str], tokens: Mapping[str, str]
+) -> Redactor:
+    """Returns what takes all credentials of a server out of texts about it."""
+    return Redactor({**found.server.plain_credentials, **secrets, **tokens})
 
 
 def _fingerprint(found: Connectable) -> str:

@@ -6,7 +6,6 @@ server: all of it goes through that server's guarded transport. Imported with th
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, MutableMapping
 
 import httpx2
@@ -14,6 +13,7 @@ from mcp.client.auth import OAuthFlowError
 from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 
+from strata.shared.json_text import JsonTextError, parse_json
 from strata.tool_execution.domain.mcp import ClientCredentials
 from strata.tool_execution.mcp.streams import status_text
 
@@ -131,8 +131,8 @@ class ClientCredentialsAuth(ClientCredentialsOAuthProvider):
 def reason_of(response: httpx2.Response) -> str:
     """Why a token was refused, if it is one of the reasons that the standard has."""
     try:
-        answer = json.loads(response.content)
-    except ValueError:
+        answer = parse_json(response.content)
+    except JsonTextError:
         return ""
     code = answer.get("error") if isinstance(answer, dict) else None
     return code if isinstance(code, str) and code in _TOLD else ""

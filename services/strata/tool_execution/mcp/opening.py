@@ -6,6 +6,7 @@ when the first one is.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Mapping, MutableMapping
@@ -20,6 +21,7 @@ from strata.shared.web.guard import Admission, parse_url
 from strata.tool_execution.domain.mcp import McpServer, Transport, stdio_disabled
 from strata.tool_execution.mcp.errors import ConnectError
 from strata.tool_execution.mcp.http import SIGN_IN, GuardedTransport, guarded_client
+from strata.tool_execution.mcp.program_user import ProgramUser, ProgramUsers
 from strata.tool_execution.mcp.signing_in import SignedInAuth, SignIns
 from strata.tool_execution.mcp.streams import Opener, Streams, status_text
 
@@ -41,6 +43,7 @@ class Way:
         connect_s: Seconds to connect over HTTP.
         ssl_context: Verifies servers.
         sign_ins: Has the tokens of servers to which people sign in.
+        program_users: Whom programs run as; None for the user of this process, if it is not root.
     """
 
     programs: bool
@@ -49,6 +52,7 @@ class Way:
     connect_s: float
     ssl_context: ssl.SSLContext
     sign_ins: SignIns | None = None
+    program_users: ProgramUsers | None = None
 
     async def check(self, server: McpServer) -> None:
         """Refuses a server that may not be reached; one that cannot be found may be so later.
@@ -85,13 +89,14 @@ class Way:
             tokens: Where tokens that it gets are put, by what they are.
         """
         if server.transport is Transport.STDIO:
-            return lambda: self._program(server, secrets)
+            project = current_project()
+            return lambda: self._program(server, secrets, project)
         auth = self._auth(server, secrets, tokens)
         return lambda: self._http(server, secrets, auth)
 
     @contextlib.asynccontextmanager
     async def _program(
-        self, server: McpServer, secrets: Mapping[str, str]
+        self, server: McpServer, secrets: Mapping[str, str], project: str
     ) -> AsyncIterator[Streams]:
         if not self.programs:
             raise ConnectError(stdio_disabled(server.name).message)
@@ -99,8 +104,10 @@ class Way:
 
         named = {key: secrets[name] for key, name in server.environment_secrets.items()}
         environment = {**server.environment, **named}
-        opened = open_stdio(server.command, environment, self.message_bytes)
-        async with opened as (incoming, outgoing, program):
+        async with contextlib.AsyncExitStack() as stack:
+            user = await self._assigned_user(stack, project, server.id)
+            opened = open_stdio(server.command, environment, self.message_bytes, user)
+            incoming, outgoing, program = await stack.enter_async_context(opened)
 
             def told() -> str:
                 if program.too_long:
@@ -110,7 +117,25 @@ class Way:
                 ended = f"the program {program.end}" if program.end else ""
                 return "; ".join(each for each in (ended, said) if each)
 
-            yield Streams(incoming, outgoing, told)
+            yield Streams(incoming, outgoing, told, ended=lambda: program.ended)
+
+    async def _assigned_user(
+        self, stack: contextlib.AsyncExitStack, project: str, server_id: str
+    ) -> ProgramUser | None:
+        """Returns the user of a server's program; the stack gives it back."""
+        if self.program_users is None:
+            return None
+        assigned = self.program_users.assigned(project, server_id)
+        # On a thread: it waits for a lock, and may remove a folder of any size.
+        entering = asyncio.create_task(asyncio.to_thread(stack.enter_context, assigned))
+        try:
+            return await asyncio.shield(entering)
+        except asyncio.CancelledError:
+            # What it enters is left with the stack.
+            await asyncio.wait([entering])
+            raise
+        except OSError as error:
+            raise ConnectError(f"it has no home folder: {error.strerror}") from None
 
     @contextlib.asynccontextmanager
     async def _http(
@@ -155,7 +180,7 @@ class Way:
                 incoming,
                 outgoing,
             ):
-                yield Streams(incoming, outgoing, told)
+                yield Streams(incoming, outgoing, told, lambda: transport.last_status)
             return
         async with (
             guarded_client(transport, sent, self.connect_s, _READ_S, auth) as client,
@@ -163,7 +188,7 @@ class Way:
                 server.url, http_client=client, max_sse_event_size=self.message_bytes
             ) as (incoming, outgoing),
         ):
-            yield Streams(incoming, outgoing, told)
+            yield Streams(incoming, outgoing, told, lambda: transport.last_status)
 
     def _auth(
         self, server: McpServer, secrets: Mapping[str, str], tokens: MutableMapping[str, str]

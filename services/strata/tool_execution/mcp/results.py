@@ -2,63 +2,104 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from strata.tool_execution.domain.tools import ToolError
+from strata.shared.images import MAX_IMAGES, MAX_IMAGES_BYTES, ImageError, inspect_image
+from strata.shared.json_text import JsonTextError, parse_json
+from strata.tool_execution.domain.sandbox import RunStatus
+from strata.tool_execution.domain.tools import Image, Output, ToolError
 from strata.tool_execution.schema.problems import unstorable
 
 MAX_FAILURE = 4_000
 
 
-def read_result(name: str, result: Mapping[str, Any]) -> Any:
-    """Returns the value of a call: text, or a JSON value if the server gave one.
+def read_result(name: str, result: Mapping[str, Any]) -> Output:
+    """Returns the output of a call: text, or a JSON value if the server gave one, and images.
 
     Args:
         name: The tool, as the model knows it.
         result: As it came, of any form.
 
     Raises:
-        ToolError: The tool failed, or the result is none.
+        ToolError: The tool failed, or the result is none. The text is as long as the server's.
     """
     content = result.get("content", [])
     structured = result.get("structuredContent")
     if not isinstance(content, list) or not ("content" in result or structured is not None):
         raise ToolError(f"{name} was run, but what its server answered is no result.")
-    texts = [_text(part) for part in content]
+    reader = _ContentReader()
+    texts = [reader.text(part) for part in content]
     text = "\n".join(each for each in texts if each)
     if result.get("isError") is True:
         said = _clean(text) or "it gave no reason."
-        raise ToolError(f"Error executing function {name}: {said[:MAX_FAILURE]}")
+        raise ToolError(f"Error executing function {name}: {said}", end=RunStatus.TOOL_ERROR)
+    images = tuple(reader.images)
     if structured is None or unstorable(structured):
-        return _clean(text)
+        return Output(_clean(text), images=images)
     if not text or _same(text, structured):
-        return structured
-    return f"{_clean(text)}\n{json.dumps(structured, ensure_ascii=False)}"
+        return Output(structured, images=images)
+    return Output(f"{_clean(text)}\n{json.dumps(structured, ensure_ascii=False)}", images=images)
 
 
-def _text(part: Any) -> str:
-    """What a model is told of one part; what it cannot be shown is named."""
-    if not isinstance(part, Mapping):
-        return "[a part that is no content]"
-    match part.get("type"):
-        case "text":
-            return str(part.get("text", ""))
-        case "image" | "audio" as kind:
-            kind_of = str(part.get("mimeType", "unknown type"))[:100]
-            size = len(str(part.get("data", ""))) * 3 // 4
-            return f"[{kind}, {kind_of}, about {size} bytes, not shown]"
-        case "resource_link":
-            return f"[resource {str(part.get('uri', ''))[:500]}, not read]"
-        case "resource":
-            resource = part.get("resource")
-            held = resource if isinstance(resource, Mapping) else {}
-            if isinstance(held.get("text"), str):
-                return str(held["text"])
-            return f"[resource {str(held.get('uri', ''))[:500]}, not text, not shown]"
-        case other:
-            return f"[content of the type {str(other)[:50]}, not shown]"
+class _ContentReader:
+    """Reads the parts of a result.
+
+    Attributes:
+        images: The images that the model can be shown, in order.
+    """
+
+    def __init__(self) -> None:
+        self.images: list[Image] = []
+        self._left = MAX_IMAGES_BYTES
+
+    def text(self, part: Any) -> str:
+        """Returns what a model is told of one part; what it cannot be shown is named."""
+        if not isinstance(part, Mapping):
+            return "[a part that is no content]"
+        match part.get("type"):
+            case "text":
+                return str(part.get("text", ""))
+            case "image":
+                return self._image(part.get("mimeType"), part.get("data"))
+            case "audio":
+                kind = str(part.get("mimeType", "unknown type"))[:100]
+                size = len(str(part.get("data", ""))) * 3 // 4
+                return f"[audio, {kind}, about {size} bytes, not shown]"
+            case "resource_link":
+                return f"[resource {str(part.get('uri', ''))[:500]}, not read]"
+            case "resource":
+                resource = part.get("resource")
+                return self._resource(resource if isinstance(resource, Mapping) else {})
+            case other:
+                return f"[content of the type {str(other)[:50]}, not shown]"
+
+    def _resource(self, held: Mapping[str, Any]) -> str:
+        if isinstance(held.get("text"), str):
+            return str(held["text"])
+        uri = str(held.get("uri", ""))[:500]
+        if str(held.get("mimeType", "")).startswith("image/") and "blob" in held:
+            return f"[resource {uri}] {self._image(held['mimeType'], held['blob'])}"
+        return f"[resource {uri}, not text, not shown]"
+
+    def _image(self, media_type: Any, encoded: Any) -> str:
+        kind = str(media_type or "unknown type")[:100]
+        try:
+            data = base64.b64decode("".join(str(encoded).split()), validate=True)
+            # The bytes decide: what a server calls an image is not always right.
+            header = inspect_image(data)
+        except (ImageError, binascii.Error, ValueError) as error:
+            size = len(str(encoded)) * 3 // 4
+            why = str(error) if isinstance(error, ImageError) else "is not valid Base64"
+            return f"[image, {kind}, about {size} bytes, not shown: it {why}]"
+        if len(self.images) == MAX_IMAGES or len(data) > self._left:
+            return f"[image, {kind}, {len(data)} bytes, not shown: the images are too many]"
+        self._left -= len(data)
+        self.images.append(Image(header, data))
+        return f"[image {len(self.images)}: {header.media_type}, {header.width} x {header.height}]"
 
 
 def _same(text: str, structured: Any) -> bool:
@@ -67,8 +108,8 @@ def _same(text: str, structured: Any) -> bool:
     if isinstance(structured, dict) and len(structured) == 1:
         meant += structured.values()
     try:
-        return text in meant or json.loads(text) in meant
-    except (ValueError, RecursionError):
+        return text in meant or parse_json(text) in meant
+    except JsonTextError:
         return False
 
 

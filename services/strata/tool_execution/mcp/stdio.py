@@ -3,12 +3,16 @@
 The transport of the SDK keeps a line of any length in memory and can be robbed of its clean-up
 by a cancelled task. Here a line is bounded, and the whole group of processes is ended whatever
 happens. On Linux the kernel ends the program when this process dies.
+
+A program has ended when its first process has, even while processes that it started still hold its
+pipes. A request is only sent to a program that has not ended.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -22,19 +26,44 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from strata.tool_execution.mcp.errors import ConnectError
+from strata.tool_execution.mcp.program_user import ProgramUser
 
 _CHUNK = 64 * 1024
 _LAST_WORDS = 2_000
 _GRACE_S = 1.0
 _POLL_S = 0.01
-# Runs the program in its own place after asking the kernel to end it with us.
+_WATCH_S = 0.5
+# Runs the program in its own place after asking the kernel to end it with us. As root it becomes
+# another user first, for good: no program that it starts gains anything by set-user-id. A change of
+# user clears what was asked of the kernel, so that comes last.
+# The variables of the program come over its standard input, before the protocol: the launcher
+# starts with the rights of this process, and the dynamic linker obeys variables such as LD_PRELOAD.
 _START = """
-import ctypes, os, signal, sys
-if sys.platform == "linux":
+import ctypes, json, os, shutil, signal, sys
+parent, uid, size, command = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
+linux = sys.platform == "linux"
+if uid >= 0:
+    os.setgroups([])
+    os.setgid(uid)
+    os.setuid(uid)
+    os.umask(0o077)
+    if linux:
+        ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)
+if linux:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    if os.getppid() != int(sys.argv[1]):
+    if os.getppid() != parent:
         os._exit(1)
-os.execv(sys.argv[2], sys.argv[3:])
+received = b""
+while len(received) < size:
+    part = os.read(0, size - len(received))
+    if not part:
+        os._exit(1)
+    received += part
+variables = json.loads(received)
+path = shutil.which(command[0], path=variables.get("PATH"))
+if path is None:
+    sys.exit(f"{command[0]} cannot be started by user id {os.getuid()}, which it runs as")
+os.execve(path, command, variables)
 """
 
 
@@ -48,7 +77,21 @@ class Program:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._words = bytearray()
+        self._stream_ended = False
         self.too_long = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether it, its input or its output has ended, so that a request would have no answer.
+
+        It asks the kernel: the event loop learns of an end only later, and what is sent until then
+        would have an unknown outcome.
+        """
+        return (
+            self._process.returncode is not None
+            or self._stream_ended
+            or not _runs(self._process.pid)
+        )
 
     @property
     def last_words(self) -> str:
@@ -64,28 +107,31 @@ class Program:
         return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     async def read(self, sink: Any, limit: int) -> None:
-        """Passes messages on until the program ends its output or writes too long a line."""
-        stdout = self._process.stdout
-        assert stdout is not None
+        """Passes messages on until the program or its output ends, or a line is too long."""
         buffer = bytearray()
-        async with sink:
-            while chunk := await stdout.read(_CHUNK):
-                buffer += chunk
-                *lines, rest = buffer.split(b"\n") if b"\n" in chunk else (buffer,)
-                buffer = bytearray(rest)
-                if len(buffer) > limit or any(len(line) > limit for line in lines):
-                    self.too_long = True
-                    return
-                for line in lines:
-                    message = _message(bytes(line))
-                    if message is None:
-                        continue
-                    try:
-                        await sink.send(message)
-                    except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+        exited = asyncio.create_task(self._exited())
+        try:
+            async with sink:
+                while chunk := await self._chunk(exited):
+                    buffer += chunk
+                    *lines, rest = buffer.split(b"\n") if b"\n" in chunk else (buffer,)
+                    buffer = bytearray(rest)
+                    if len(buffer) > limit or any(len(line) > limit for line in lines):
+                        self.too_long = True
                         return
-            # Its output ends a moment before it does; then it is known how.
-            await self._gone()
+                    for line in lines:
+                        message = _message(bytes(line))
+                        if message is None:
+                            continue
+                        try:
+                            await sink.send(message)
+                        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+                            return
+                self._stream_ended = True
+                # Its output ends a moment before it does; then it is known how.
+                await self._gone()
+        finally:
+            exited.cancel()
 
     async def write(self, source: Any) -> None:
         """Passes messages to the program until there are no more, or it takes none."""
@@ -97,6 +143,7 @@ class Program:
                     line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
                     stdin.write(line.encode() + b"\n")
                     await stdin.drain()
+        self._stream_ended = True
 
     async def listen(self) -> None:
         """Keeps the end of what it writes to its error output."""
@@ -134,6 +181,26 @@ class Program:
             await asyncio.sleep(_POLL_S)
         return True
 
+    async def _exited(self) -> None:
+        """Returns after the program has ended, and what it last wrote has had time to arrive."""
+        # `wait` of a process may wait for its pipes, too, which its children can hold.
+        while self._process.returncode is None:  # noqa: ASYNC110
+            await asyncio.sleep(_WATCH_S)
+        await asyncio.sleep(_GRACE_S)
+
+    async def _chunk(self, exited: asyncio.Task[None]) -> bytes:
+        """Reads from its output; returns nothing at its end, and once the program has ended."""
+        stdout = self._process.stdout
+        assert stdout is not None
+        if exited.done():
+            return b""
+        reading = asyncio.create_task(stdout.read(_CHUNK))
+        try:
+            await asyncio.wait([reading, exited], return_when=asyncio.FIRST_COMPLETED)
+            return reading.result() if reading.done() else b""
+        finally:
+            reading.cancel()
+
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
@@ -141,7 +208,10 @@ class Program:
 
 @contextlib.asynccontextmanager
 async def open_stdio(
-    command: Sequence[str], environment: Mapping[str, str], limit: int
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    limit: int,
+    user: ProgramUser | None = None,
 ) -> AsyncIterator[tuple[Any, Any, Program]]:
     """Starts a program; yields the streams of its messages, and it.
 
@@ -149,26 +219,37 @@ async def open_stdio(
         command: Program and arguments.
         environment: Added to a few harmless variables of this process.
         limit: Bytes of its longest message.
+        user: Whom it runs as; None for the user of this process, which must not be root.
 
     Raises:
         ConnectError: It cannot be started.
     """
-    variables = {**get_default_environment(), **environment}
-    path = shutil.which(command[0], path=variables.get("PATH"))
-    if path is None:
+    if user is None and os.geteuid() == 0:
+        raise ConnectError("programs are not started as root")
+    own = user.environment if user is not None else {}
+    variables = {**get_default_environment(), **own, **environment}
+    if shutil.which(command[0], path=variables.get("PATH")) is None:
         raise ConnectError(f"the program {command[0]} was not found")
+    uid = user.uid if user is not None else -1
+    sent = json.dumps(variables).encode()
+    launcher = (sys.executable, "-I", "-S", "-c", _START, str(os.getpid()), str(uid))
     starting = asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", "-c", _START, str(os.getpid()), path, *command),
+        *(*launcher, str(len(sent)), *command),
+        cwd=user.home if user is not None else None,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        env=variables,
+        env=get_default_environment(),
         start_new_session=True,
     )
     try:
-        program = Program(await starting)
+        process = await starting
     except OSError as error:
         raise ConnectError(f"the program could not be started: {error.strerror}") from None
+    assert process.stdin is not None
+    # Only put into the buffer here: `Program.write` waits until it is taken.
+    process.stdin.write(sent)
+    program = Program(process)
     incoming_sink, incoming = anyio.create_memory_object_stream[Any](0)
     outgoing, outgoing_source = anyio.create_memory_object_stream[Any](0)
     tasks = [
@@ -194,6 +275,17 @@ async def open_stdio(
             stream.close()
         if cancelled:
             raise asyncio.CancelledError
+
+
+def _runs(pid: int) -> bool:
+    """Whether a child process has not ended; true where the system cannot tell."""
+    if sys.platform == "darwin" or sys.platform == "win32":
+        return True
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        # The event loop has collected its exit status already.
+        return False
 
 
 def _message(line: bytes) -> SessionMessage | None:

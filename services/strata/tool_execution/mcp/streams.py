@@ -17,11 +17,15 @@ class Streams:
         incoming: Messages of the server.
         outgoing: Messages for it.
         told: What else is known of a failure, such as the program's last words.
+        status: Status of the last answer over HTTP; 0 without one.
+        ended: Whether the server is known to have ended, so that nothing can be sent.
     """
 
     incoming: Any
     outgoing: Any
     told: Callable[[], str]
+    status: Callable[[], int] = int
+    ended: Callable[[], bool] = bool
 
 
 Opener = Callable[[], AbstractAsyncContextManager[Streams]]

@@ -14,6 +14,7 @@ from strata.tool_execution.domain.mcp import McpStore
 from strata.tool_execution.domain.mcp_sign_in import SignInStore
 from strata.tool_execution.mcp.manager import ManagerLimits, McpManager
 from strata.tool_execution.mcp.opening import Way
+from strata.tool_execution.mcp.program_user import open_program_users
 from strata.tool_execution.mcp.signing_in import SignIns
 from strata.tool_execution.settings import ToolExecutionSettings
 
@@ -41,6 +42,11 @@ async def open_mcp(
         message_bytes=settings.mcp_message_bytes,
         connect_s=settings.mcp_connect_timeout_s,
         ssl_context=httpx2.create_ssl_context(),
+        program_users=open_program_users(
+            settings.mcp_stdio_uid, settings.mcp_stdio_uids, settings.mcp_stdio_homes, stack
+        )
+        if settings.mcp_starts_programs
+        else None,
     )
     connect_s = settings.mcp_connect_timeout_s
     sign_ins = SignIns(store, signed, box, way.transport, SystemClock(), connect_s)

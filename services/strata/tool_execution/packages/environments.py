@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from strata.shared.fair_slots import FairSlots
 from strata.shared.logs import get_logger
 from strata.tool_execution.domain.packages import PackagesError
 from strata.tool_execution.packages.builder import Builder
@@ -29,6 +30,8 @@ _TOUCH_S = 600.0
 _RECENT_S = 3600.0
 _POLL_S = 0.1
 _PARALLEL = 2
+# One project fetches one at a time.
+_SHARE = 0.5
 _log = get_logger(__name__)
 
 
@@ -48,7 +51,9 @@ class Environments:
         self._unused_s = unused.total_seconds()
         self._most = most
         self._building: dict[str, asyncio.Task[None]] = {}
-        self._slots = asyncio.Semaphore(_PARALLEL)
+        self._slots = FairSlots(
+            _PARALLEL, "sets of packages that are fetched", share=_SHARE, queue=20
+        )
         (root / ".locks").mkdir(parents=True, exist_ok=True)
         # The user that tools run as may be another.
         with contextlib.suppress(PermissionError):
@@ -87,7 +92,7 @@ class Environments:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _make(self, key: str, wanted: Sequence[str]) -> None:
-        async with self._slots, self._locked(key) as lock:
+        async with self._slots.slot(), self._locked(key) as lock:
             path = self._root / key
             if path.is_dir():
                 return

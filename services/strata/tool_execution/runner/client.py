@@ -8,6 +8,7 @@ from typing import Any
 
 from strata.api.tool_runner.v1 import sandbox_service_pb2 as pb
 from strata.api.tool_runner.v1 import sandbox_service_pb2_grpc as pb_grpc
+from strata.shared.endings import let_end
 from strata.shared.errors import UnavailableError
 from strata.shared.questions import answering
 from strata.tool_execution.domain.sandbox import Answerer, Isolation, Run, RunResult, RunStatus
@@ -50,7 +51,10 @@ class RemoteSandbox:
         failed: list[UnavailableError] = []
         try:
             if run.answerer is None:
-                async for answer in self._stub.RunCode(convert.run_to_proto(run)):
+                call = self._stub.RunCode(convert.run_to_proto(run))
+                async for answer in call:
+                    # There is one message.
+                    let_end(call)
                     return self._ended(answer)
             else:
                 async with aclosing(self._asking(run, run.answerer, failed)) as told:
@@ -79,7 +83,10 @@ class RemoteSandbox:
             return answered(told.question_json) if told.HasField("question_json") else None
 
         first = pb.RunAskingCodeRequest(run=convert.run_to_proto(run))
-        return answering(self._stub.RunAskingCode, first, answer, lambda _: True)
+        # What asks nothing is the result.
+        return answering(
+            self._stub.RunAskingCode, first, answer, lambda _: True, ends=lambda _: True
+        )
 
     def _ended(self, wire: pb.RunCodeResponse) -> RunResult:
         result = convert.to_result(wire)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ import time
 from collections.abc import Awaitable
 from dataclasses import asdict
 
+from strata.shared.json_text import PACKED_JSON_DEPTH, JsonTextError, parse_json
 from strata.tool_execution.domain.sandbox import ASK, Limits, Proxy, Run, RunResult, RunStatus
 from strata.tool_execution.sandbox import frames, outcome
 from strata.tool_execution.sandbox.forkserver import Child, Exit
@@ -167,7 +169,7 @@ class Call:
             return Verdict(RunStatus.OUTPUT, detail=words)
         if exited.done():
             return None
-        words = f"It did not end within {limits.wall_seconds:g} seconds."
+        words = f"It did not end within {limits.wall_seconds:.3g} seconds."
         return Verdict(RunStatus.TIMEOUT, detail=words)
 
     async def _silent(self) -> Verdict | None:
@@ -210,7 +212,9 @@ class Call:
     async def _converse(self) -> Verdict | None:
         body = self._request()
         connection = self._child.connection
-        await self._loop.sock_sendall(connection, body)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            # A process that could not be locked in may have ended by now: it has said why before.
+            await self._loop.sock_sendall(connection, body)
         first = await (self._connected(self._proxy) if self._proxy else self._frame(_ENVELOPE))
         if first is None:
             return None
@@ -223,8 +227,8 @@ class Call:
         answer = await self._frame(most)
         while answer and self._run.answerer is not None and answer.startswith(_ASKS):
             try:
-                asked = json.dumps(json.loads(answer)["ask"])
-            except (ValueError, RecursionError):
+                asked = json.dumps(parse_json(answer)["ask"])
+            except JsonTextError:
                 # The process sends what it likes; this is judged as the answer that it is not.
                 break
             told, answer = await self._answered(self._run.answerer(asked), most)
@@ -326,8 +330,8 @@ def check(run: Run) -> str:
         if not name or "=" in name or "\0" in name + value or not _is_text(name + value):
             return f"{name!r} cannot be an environment variable."
     try:
-        arguments = json.loads(run.arguments_json or "{}")
-    except (ValueError, RecursionError):
+        arguments = parse_json(run.arguments_json or "{}", max_depth=PACKED_JSON_DEPTH)
+    except JsonTextError:
         return "The arguments are no JSON."
     if not isinstance(arguments, dict):
         return "The arguments are no JSON object."

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from strata.shared.context import current
 from strata.shared.errors import UnavailableError
+from strata.shared.fair_slots import FairSlots
 from strata.tool_execution.domain.sandbox import (
     FITTING,
     Isolation,
@@ -36,6 +38,8 @@ from strata.tool_execution.sandbox.shape import Shape
 JAIL_UID = 64_177
 _FITTING = Path(__file__).parents[1] / "custom" / "fitting.py"
 _REFILL_S = 0.002
+# What of a caller's time is kept for the answer.
+_ANSWER_S = 0.5
 _LEVELS = (Isolation.NAMESPACES, Isolation.LANDLOCK)
 _PROBE = Run(source="def probe():\n    return 1\n", function="probe")
 
@@ -65,7 +69,8 @@ class JailConfig:
     Attributes:
         minimum: The least isolation that it starts with.
         warm: Processes that wait for a call, locked in already.
-        parallel: Calls at a time; the others wait. Calls whose code asks are counted apart, up to
+        parallel: Calls at a time; the others wait. They are shared fairly between projects, and
+            one project has three quarters at most. Calls whose code asks are counted apart, up to
             a quarter of it: what they ask for may need a place itself.
         environments: Folder under which folders with packages are; None for none.
         uid: User that calls run as when the service is root.
@@ -96,8 +101,9 @@ class JailSandbox:
         self._server = server
         self._probe = probe
         self._pool = Pool(config.warm)
-        self._slots = asyncio.Semaphore(config.parallel)
-        self._asking = asyncio.Semaphore(max(1, config.parallel // 4))
+        self._slots = FairSlots(config.parallel, "calls in the sandbox")
+        asking = max(1, config.parallel // 4)
+        self._asking = FairSlots(asking, "calls in the sandbox that call tools")
         self._starting = asyncio.Lock()
         self._closed = False
         self._running: set[asyncio.Task[RunResult]] = set()
@@ -146,10 +152,12 @@ class JailSandbox:
     async def run(self, run: Run) -> RunResult:
         """Runs one call to its end. Cancelling it kills every process of the call.
 
-        The time that it waits for a place does not count towards its limit.
+        The time that it waits for a place does not count towards its limit, but it is stopped
+        before the deadline of the context, so that the answer is in time.
 
         Raises:
             UnavailableError: The sandbox is closed, or its fork server cannot be started again.
+            ResourceExhaustedError: Too many calls of the project wait already.
         """
         if self._closed:
             raise UnavailableError("The sandbox is not running.")
@@ -161,7 +169,8 @@ class JailSandbox:
             shape, words = self._shape(run)
         if shape is None:
             return replace(outcome.refused(words), isolation=self.isolation)
-        async with self._slots if run.answerer is None else self._asking:
+        slots = self._slots if run.answerer is None else self._asking
+        async with slots.slot():
             task = asyncio.ensure_future(self._call(run, shape))
             self._running.add(task)
             try:
@@ -212,6 +221,13 @@ class JailSandbox:
         return Shape.of(run.limits, packages=name, found=found, egress=egress), ""
 
     async def _call(self, run: Run, shape: Shape) -> RunResult:
+        left = current().remaining()
+        if left is not None:
+            seconds = min(run.limits.wall_seconds, left - _ANSWER_S)
+            if seconds <= 0:
+                words = "No time was left to run it when there was a place for it."
+                return replace(outcome.refused(words), isolation=self.isolation)
+            run = replace(run, limits=replace(run.limits, wall_seconds=seconds))
         server = await self._ready()
         child = self._take(server, shape)
         try:

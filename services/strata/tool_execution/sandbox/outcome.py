@@ -7,10 +7,10 @@ import json
 import signal
 from dataclasses import dataclass
 
+from strata.shared.json_text import MAX_JSON_DEPTH, is_deeper
 from strata.tool_execution.domain.sandbox import MIB, Failure, Limits, RunResult, RunStatus
 from strata.tool_execution.sandbox.forkserver import Exit
 
-MAX_DEPTH = 100
 _MAX_TYPE = 100
 _MAX_MESSAGE = 2_000
 _MAX_TRACEBACK = 4_100
@@ -46,23 +46,6 @@ def _bad(why: str) -> Verdict:
     return Verdict(RunStatus.BAD_RESULT, detail=f"The returned value cannot be used. {why}")
 
 
-def _too_deep(value: object) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        following: list[object] = []
-        for item in level:
-            if isinstance(item, dict):
-                following += item.values()
-            elif isinstance(item, list):
-                following += item
-        if not following:
-            return False
-        level = [item for item in following if isinstance(item, dict | list)]
-        if not level:
-            return False
-    return True
-
-
 def _text(value: object, most: int) -> str:
     if not isinstance(value, str):
         return ""
@@ -87,7 +70,7 @@ def judge(frame: bytes, limits: Limits) -> Verdict:
     try:
         said = json.loads(frame, parse_constant=_no_constant)
     except RecursionError:
-        return _bad(f"It is nested deeper than {MAX_DEPTH} levels.")
+        return _bad(f"It is nested deeper than {MAX_JSON_DEPTH} levels.")
     except ValueError as error:
         return _bad(f"It is no JSON: {_text(str(error), 200)}.")
     if not isinstance(said, dict) or len(said) != 1:
@@ -105,8 +88,8 @@ def judge(frame: bytes, limits: Limits) -> Verdict:
 
 
 def _value(value: object, limits: Limits) -> Verdict:
-    if _too_deep(value):
-        return _bad(f"It is nested deeper than {MAX_DEPTH} levels.")
+    if is_deeper(value):
+        return _bad(f"It is nested deeper than {MAX_JSON_DEPTH} levels.")
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
         encoded = text.encode()
@@ -139,7 +122,7 @@ def ended(end: Exit, limits: Limits) -> Verdict:
     over = {
         "memory": (
             RunStatus.MEMORY,
-            f"Its processes together took more than {size(limits.tree_bytes)} of memory.",
+            f"Its processes, sockets and pipes together took over {size(limits.tree_bytes)}.",
         ),
         "processes": (
             RunStatus.PROCESSES,

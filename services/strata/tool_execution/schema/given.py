@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
+from strata.shared.json_text import JsonTextError, parse_json
 from strata.tool_execution.schema.problems import unstorable
 
 MAX_CHARS = 64_000
@@ -43,8 +43,8 @@ def read_schema(text: str) -> dict[str, Any]:
     if len(text) > MAX_CHARS:
         raise GivenSchemaError(f"exceeds {MAX_CHARS} characters")
     try:
-        schema = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        schema = parse_json(text)
+    except JsonTextError as error:
         raise GivenSchemaError(f"is no JSON: {error}") from None
     if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
         raise GivenSchemaError("must be a JSON schema: an object with properties")
@@ -119,7 +119,3 @@ class _Inliner:
 def _map(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = schema.get(key, {})
     return found if isinstance(found, dict) else {}
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number in JSON")

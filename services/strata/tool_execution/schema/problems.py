@@ -7,6 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from strata.shared.json_text import MAX_JSON_DEPTH, is_deeper
+
+_TOO_DEEP = f"is nested deeper than {MAX_JSON_DEPTH} levels"
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -54,8 +58,12 @@ def unstorable(value: Any) -> str:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
         return "holds half a character, which is no text"
+    except RecursionError:
+        return _TOO_DEEP
     except (ValueError, TypeError):
         return "holds a number that JSON does not have"
+    if is_deeper(value):
+        return _TOO_DEEP
     waiting = [value]
     while waiting:
         match waiting.pop():

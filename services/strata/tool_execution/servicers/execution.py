@@ -19,6 +19,7 @@ from strata.tool_execution.custom.executor import McpRunner, OwnTools, SandboxRu
 from strata.tool_execution.domain.registry import ToolStore, tool_missing
 from strata.tool_execution.domain.tools import Tool, ToolType
 from strata.tool_execution.engine import Engine, Executor
+from strata.tool_execution.server_tools import ServerToolNames
 from strata.tool_execution.servicers.relay import Relay
 
 Context = Any
@@ -59,23 +60,30 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
         self._memory = memory
         self._prepare = prepare
         self._nesting = nesting
+        self._resolver = ServerToolNames(store, mcp)
 
     async def ResolveTools(
         self, request: pb.ResolveToolsRequest, context: Context
     ) -> pb.ResolveToolsResponse:
         """Returns the definitions of tools by name."""
-        known = await self._known(request.names)
-        missing = [name for name in request.names if name not in known]
+        single, of_servers, servers = await self._resolver.names(
+            request.names, request.run_id, skip_missing=request.skip_missing
+        )
+        names = [*single, *of_servers]
+        known = await self._known(names, of_servers if request.run_id else ())
+        missing = [name for name in single if name not in known]
         if missing and not request.skip_missing:
             raise tool_missing(missing[0])
-        tools = [known[name] for name in request.names if name in known]
+        tools = [known[name] for name in names if name in known]
         if any(tool.type is ToolType.CUSTOM or tool.name in _SANDBOXED for tool in tools):
             self._prepare()
         versions = " ".join(f"{tool.name}@{tool.version}" for tool in tools)
         revision = hashlib.sha256(versions.encode()).hexdigest()[:16]
         if revision == request.if_revision:
-            return pb.ResolveToolsResponse(not_changed=True, revision=revision)
-        return pb.ResolveToolsResponse(revision=revision, tools=[_offered(tool) for tool in tools])
+            return pb.ResolveToolsResponse(not_changed=True, revision=revision, servers=servers)
+        return pb.ResolveToolsResponse(
+            revision=revision, tools=[_offered(tool) for tool in tools], servers=servers
+        )
 
     async def ExecuteTools(
         self, request: pb.ExecuteToolsRequest, context: Context
@@ -141,9 +149,11 @@ class ExecutionServicer(pb_grpc.ExecutionServiceServicer):
             async for event in events:
                 yield convert.event_to_proto(event, known)
 
-    async def _known(self, names: Collection[str]) -> Mapping[str, Tool]:
+    async def _known(
+        self, names: Collection[str], kept: Collection[str] = ()
+    ) -> Mapping[str, Tool]:
         own = {name for name in names if name not in self._tools}
-        return {**await self._store.named(own), **self._tools} if own else self._tools
+        return {**await self._store.named(own, kept), **self._tools} if own else self._tools
 
     async def _own(self, names: Collection[str]) -> OwnTools | None:
         own = {name for name in names if name not in self._tools}

@@ -6,9 +6,11 @@ from typing import Any
 
 from strata.api.tool_execution.v1 import mcp_service_pb2 as pb
 from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as pb_grpc
-from strata.shared.db import decode_page_token, encode_page_token, page_limit
+from strata.shared.context import require_caller
+from strata.shared.db import decode_page_token, encode_page_token, page_limit, rows_that_fit
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
+from strata.shared.scopes import Scope
 from strata.tool_execution import convert_mcp
 from strata.tool_execution.domain.mcp import McpServer, McpStore
 from strata.tool_execution.mcp.errors import ConnectError
@@ -62,9 +64,13 @@ class McpServicer(pb_grpc.McpServiceServicer):
         scope = "ListMcpServers"
         cursor = decode_page_token(scope, request.page_token, (str,))
         found = await self._store.page(str(cursor[0]) if cursor else "", limit + 1)
+        limit = rows_that_fit(found, limit)
         more = len(found) > limit
         return pb.ListMcpServersResponse(
-            servers=[convert_mcp.server_to_proto(server) for server in found[:limit]],
+            servers=[
+                convert_mcp.server_to_proto(server, with_credentials=_may_see_credentials())
+                for server in found[:limit]
+            ],
             next_page_token=encode_page_token(scope, [found[limit - 1].name]) if more else "",
         )
 
@@ -110,6 +116,7 @@ class McpServicer(pb_grpc.McpServiceServicer):
         scope = f"ListMcpTools {server_id}"
         cursor = decode_page_token(scope, request.page_token, (str,))
         found = await self._store.tools(server_id, str(cursor[0]) if cursor else "", limit + 1)
+        limit = rows_that_fit(found, limit)
         more = len(found) > limit
         return pb.ListMcpToolsResponse(
             tools=[convert_mcp.tool_of_server_to_proto(tool) for tool in found[:limit]],
@@ -172,7 +179,12 @@ class McpServicer(pb_grpc.McpServiceServicer):
             server,
             await self._store.usable(server_id),
             await self._store.quarantined(server_id),
+            with_credentials=_may_see_credentials(),
         )
+
+
+def _may_see_credentials() -> bool:
+    return Scope.SECRETS in require_caller().scopes
 
 
 def _id(server_id: str) -> str:

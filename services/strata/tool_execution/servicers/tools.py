@@ -8,25 +8,34 @@ from typing import Any
 from strata.api.common.v1 import message_pb2 as common
 from strata.api.tool_execution.v1 import tool_service_pb2 as pb
 from strata.api.tool_execution.v1 import tool_service_pb2_grpc as pb_grpc
+from strata.shared.blank_text import BLANK, is_blank
 from strata.shared.clock import Clock
-from strata.shared.context import require_scope
-from strata.shared.db import decode_page_token, encode_page_token, page_limit
+from strata.shared.context import require_caller, require_scope
+from strata.shared.db import decode_page_token, encode_page_token, page_limit, rows_that_fit
 from strata.shared.errors import FieldViolation, InvalidArgumentError
 from strata.shared.ids import check_id
+from strata.shared.tool_catalogue import CATALOGUE
 from strata.shared.tool_returns import pack
 from strata.tool_execution import convert, convert_registry
 from strata.tool_execution.custom.agent_memory import AgentMemory
-from strata.tool_execution.custom.executor import SandboxRunner, takes_agent_state
+from strata.tool_execution.custom.executor import (
+    McpRunner,
+    Ran,
+    SandboxRunner,
+    takes_agent_state,
+)
 from strata.tool_execution.custom.secrets import SecretBox
 from strata.tool_execution.domain.arguments import parse_arguments
 from strata.tool_execution.domain.registry import (
     SecretStore,
     ToolStore,
+    check_secrets,
     name_taken,
     not_built,
     tool_missing,
 )
-from strata.tool_execution.domain.tools import Tool, ToolError, ToolType
+from strata.tool_execution.domain.sandbox import RunStatus
+from strata.tool_execution.domain.tools import Output, ReturnStatus, Tool, ToolError, ToolType
 from strata.tool_execution.schema.derive import AGENT_STATE
 from strata.tool_execution.search import ToolSearch
 
@@ -49,6 +58,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         memory: For those that take ``agent_state``.
         search: Finds tools.
         clock: Measures runs.
+        mcp: Runs tools of MCP servers.
     """
 
     def __init__(
@@ -61,6 +71,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         memory: AgentMemory,
         search: ToolSearch,
         clock: Clock,
+        mcp: McpRunner,
     ) -> None:
         self._builtin = builtin
         self._builtin_by_id = {tool.id: tool for tool in builtin.values()}
@@ -71,14 +82,16 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         self._memory = memory
         self._search = search
         self._clock = clock
+        self._mcp = mcp
 
     async def UpsertTool(
         self, request: pb.UpsertToolRequest, context: Context
     ) -> pb.UpsertToolResponse:
         """Creates a tool or a new version of it."""
         tool, again = convert_registry.to_tool(request)
-        if tool.name in self._builtin:
+        if tool.name in CATALOGUE:
             raise name_taken(tool.name, "a built-in tool")
+        check_secrets(tool, require_caller())
         if tool.type is ToolType.CUSTOM:
             self._check_sandbox()
             await self._runner.prepare(tool)
@@ -112,6 +125,7 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             if name > after and (not request.types or tool.type in types):
                 tools[name] = tool
         names = sorted(tools)
+        limit = rows_that_fit((tools[name] for name in names), limit)
         more = len(names) > limit
         return pb.ListToolsResponse(
             tools=[convert.tool_to_proto(tools[name]) for name in names[:limit]],
@@ -135,12 +149,18 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         self, request: pb.SearchToolsRequest, context: Context
     ) -> pb.SearchToolsResponse:
         """Finds tools by text and meaning, best first."""
-        if not request.query.strip() or len(request.query) > MAX_QUERY or request.limit < 0:
-            field = "limit" if request.limit < 0 else "query"
-            said = "must not be negative" if request.limit < 0 else f"1 to {MAX_QUERY} characters"
+        violations = []
+        if is_blank(request.query):
+            violations.append(FieldViolation("query", BLANK))
+        if len(request.query) > MAX_QUERY:
+            violations.append(FieldViolation("query", f"must not exceed {MAX_QUERY} characters"))
+        if request.limit < 0:
+            violations.append(FieldViolation("limit", "must not be negative"))
+        if violations:
+            first = violations[0]
             raise InvalidArgumentError(
-                f"The search cannot be done: {field} {said}.",
-                violations=[FieldViolation(field, said)],
+                f"The search cannot be done: {first.field} {first.description}.",
+                violations=violations,
             )
         limit = min(request.limit or DEFAULT_HITS, MAX_HITS)
         hits = await self._search.search(request.query, limit)
@@ -149,32 +169,45 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
         )
 
     async def RunTool(self, request: pb.RunToolRequest, context: Context) -> pb.RunToolResponse:
-        """Runs a tool once in the sandbox; one that fails is data."""
+        """Runs a tool once, in the sandbox or by its MCP server; one that fails is data."""
         if request.agent_id:
             check_id(request.agent_id, "agent", field="agent_id")
         tool, sealed = await self._to_run(request)
-        self._check_sandbox()
+        of_server = tool.type is ToolType.MCP
+        if of_server:
+            # As giving the tool to an agent does: a key with "run" alone calls what agents have.
+            require_scope("write")
+        else:
+            self._check_sandbox()
         began = self._clock.monotonic()
+        output = Output(None)
         try:
             arguments = parse_arguments(tool, request.arguments_json)
             state = None
             if takes_agent_state(tool):
                 state = await self._memory.read(_agent_of(request))
-            ran = await self._runner.run(tool, arguments, sealed, state)
-            ok, value, blocks = True, ran.output.value, ran.blocks
+            if of_server:
+                ran = Ran(await self._mcp.run(tool, arguments))
+            else:
+                ran = await self._runner.run(tool, arguments, sealed, state)
+            output, blocks = ran.output, ran.blocks
+            status, value = ReturnStatus.OK, output.value
+            end: RunStatus | None = RunStatus.OK
         except ToolError as error:
-            ok, value, blocks = False, str(error), {}
-        content, _ = pack(ok, value, self._clock.now(), tool.return_char_limit)
+            status, value, blocks, end = error.status, str(error), {}, error.end
+        content, _ = pack(status, value, self._clock.now(), tool.return_char_limit)
         return pb.RunToolResponse(
             tool_return=common.ToolReturnPart(
                 name=tool.name,
-                status=common.TOOL_STATUS_OK if ok else common.TOOL_STATUS_FAILED,
+                status=convert.STATUSES[status],
                 content=content,
                 provenance=convert.returns_from(tool) or common.PROVENANCE_TOOL,
+                images=[convert.image_to_proto(image) for image in output.images],
             ),
             duration_ms=round((self._clock.monotonic() - began) * 1000),
-            isolation=self._runner.isolation,
+            isolation="" if of_server else self._runner.isolation,
             changed_blocks=blocks,
+            end=convert.ENDS[end] if end is not None else pb.RUN_TOOL_END_UNSPECIFIED,
         )
 
     async def PutSecret(
@@ -215,8 +248,12 @@ class ToolServicer(pb_grpc.ToolServiceServicer):
             )
         runnable = await self._store.runnable([name])
         tool = runnable.tools.get(name)
-        if tool is None or tool.type is not ToolType.CUSTOM:
-            raise _not_for_builtin("run without an agent")
+        if tool is None or tool.type not in (ToolType.CUSTOM, ToolType.MCP):
+            raise _not_for_builtin(
+                "run without an agent",
+                "it is built in, or the client's",
+                "a custom tool or of a tool of an MCP server",
+            )
         return tool, runnable.sealed
 
     def _check_sandbox(self) -> None:
@@ -236,8 +273,12 @@ def _agent_of(request: pb.RunToolRequest) -> str:
     return request.agent_id
 
 
-def _not_for_builtin(what: str) -> InvalidArgumentError:
+def _not_for_builtin(
+    what: str,
+    kinds: str = "it is built in, an MCP server's, or the client's",
+    allowed: str = "a custom tool of the project",
+) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"This is no tool that can be {what}: it is built in, an MCP server's, or the client's.",
-        violations=[FieldViolation("tool_id", "must be that of a custom tool of the project")],
+        f"This is no tool that can be {what}: {kinds}.",
+        violations=[FieldViolation("tool_id", f"must be that of {allowed}")],
     )

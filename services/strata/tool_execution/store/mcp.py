@@ -26,6 +26,7 @@ from strata.tool_execution.domain.mcp import (
     MAX_ERROR,
     MAX_KNOWN_TOOLS,
     MAX_SERVERS,
+    TOO_MANY_TOOLS,
     ClientCredentials,
     Connectable,
     McpServer,
@@ -156,7 +157,7 @@ class PostgresMcpStore:
                     await _block(connection, server_id, tool.name, tool.reason)
             if not locked.enabled:
                 await _block(connection, server_id, None, "its MCP server is disabled")
-            error = f"more than {MAX_KNOWN_TOOLS} tools were seen of it" if left_out else ""
+            error = TOO_MANY_TOOLS if left_out else ""
             row = (await connection.execute(sql.CONTACT, {**bound, "error": error})).one()
             changed = [tool.name for tool in after if tool.state is ToolState.CHANGED]
             return Synced(_to_server(row), sorted(changed))

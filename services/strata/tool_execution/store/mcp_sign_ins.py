@@ -114,7 +114,8 @@ class PostgresSignInStore:
     @asynccontextmanager
     async def renewing(self, server_id: str) -> AsyncIterator[Renewal | None]:
         """Locks the tokens of a server."""
-        async with self._database.transaction() as connection:
+        # The server of others that renews them is asked meanwhile.
+        async with self._database.transaction(long=True) as connection:
             row = (await connection.execute(_LOCKED, _of(server_id))).one_or_none()
             if row is None:
                 yield None

@@ -10,13 +10,24 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from strata.shared.context import current_project
+from strata.shared.context import current_project, require_caller
 from strata.shared.db import Database
 from strata.shared.errors import AlreadyExistsError, Reason
-from strata.tool_execution.domain.registry import Request, Runnable, StoredVector, name_taken
+from strata.shared.scopes import Scope
+from strata.tool_execution.domain.mcp import TOO_MANY_TOOLS
+from strata.tool_execution.domain.registry import (
+    Request,
+    Runnable,
+    ServerTools,
+    StoredVector,
+    check_secrets,
+    name_taken,
+)
 from strata.tool_execution.domain.tools import Tool, ToolType
 from strata.tool_execution.store.rows import COLUMNS, from_text, to_text, to_tool, to_values
 
+# A tool whose columns an older release has dropped meanwhile has the same version and not the same
+# content: it is written again.
 _UPSERT = text(
     f"""
     INSERT INTO tool_execution.tools AS t (
@@ -36,14 +47,45 @@ _UPSERT = text(
         effect = EXCLUDED.effect, pip_requirements = EXCLUDED.pip_requirements,
         secret_names = EXCLUDED.secret_names, allowed_hosts = EXCLUDED.allowed_hosts,
         version = EXCLUDED.version, update_time = now()
-        WHERE t.type = EXCLUDED.type AND t.version <> EXCLUDED.version
+        WHERE t.type = EXCLUDED.type
+            AND (t.version, t.function_name, t.allowed_hosts)
+                <> (EXCLUDED.version, EXCLUDED.function_name, EXCLUDED.allowed_hosts)
+            AND (:may_use_secrets OR t.secret_names = '{{}}')
     RETURNING {COLUMNS}
     """
 )
 _SELECT = f"SELECT {COLUMNS} FROM tool_execution.tools WHERE project_id = :project"
 _BY_ID = text(f"{_SELECT} AND id = :key")
 _BY_NAME = text(f"{_SELECT} AND name = :key")
-_NAMED = text(f"{_SELECT} AND name = ANY(CAST(:names AS text[])) AND blocked = ''")
+_NAMED = text(
+    f"{_SELECT} AND name = ANY(CAST(:names AS text[]))"
+    " AND (blocked = '' OR name = ANY(CAST(:kept AS text[])))"
+)
+_OF_SERVERS = text(
+    """
+    SELECT s.id, s.name, s.enabled, s.error,
+        array(SELECT t.name FROM tool_execution.tools t
+               WHERE t.project_id = s.project_id AND t.mcp_server_id = s.id AND t.blocked = ''
+               ORDER BY t.name) AS tools
+    FROM tool_execution.mcp_servers s
+    WHERE s.project_id = :project AND s.name = ANY(CAST(:servers AS text[]))
+    """
+)
+_KEEP_CHOICE = text(
+    """
+    WITH kept AS (
+        INSERT INTO tool_execution.requests (project_id, request_id, digest, response)
+        VALUES (:project, :request, :digest, :response)
+        ON CONFLICT DO NOTHING RETURNING response
+    )
+    SELECT response FROM kept
+    UNION ALL
+    SELECT response FROM tool_execution.requests
+    WHERE project_id = :project AND request_id = :request AND digest = :digest
+    """
+)
+# No digest of a request is this text.
+_CHOICE = "tools of a run"
 _PAGE = text(
     f"{_SELECT} AND name > :after AND blocked = ''"
     " AND (CAST(:types AS text[]) = '{}' OR type = ANY(CAST(:types AS text[])))"
@@ -61,6 +103,7 @@ _RUNNABLE = text(
 _DELETE = text(
     "DELETE FROM tool_execution.tools"
     " WHERE project_id = :project AND id = :id AND mcp_server_id = ''"
+    " AND (:may_use_secrets OR secret_names = '{}')"
 )
 _SEARCHABLE = text(
     f"""
@@ -131,12 +174,35 @@ class PostgresToolStore:
         async with self._database.transaction(read_only=True) as connection:
             return [to_tool(row) for row in await connection.execute(_PAGE, bound)]
 
-    async def named(self, names: Collection[str]) -> Mapping[str, Tool]:
-        """Returns the tools of these names that there are."""
-        bound = {"project": current_project(), "names": sorted(names)}
+    async def named(self, names: Collection[str], kept: Collection[str] = ()) -> Mapping[str, Tool]:
+        """Returns the tools of these names that there are; blocked ones only if they are kept."""
+        bound = {"project": current_project(), "names": sorted(names), "kept": sorted(kept)}
         async with self._database.transaction(read_only=True) as connection:
             found = [to_tool(row) for row in await connection.execute(_NAMED, bound)]
         return {tool.name: tool for tool in found}
+
+    async def of_servers(self, servers: Collection[str]) -> Mapping[str, ServerTools]:
+        """Returns the tools of MCP servers by name of the server; of those that there are."""
+        bound = {"project": current_project(), "servers": sorted(servers)}
+        async with self._database.transaction(read_only=True) as connection:
+            rows = (await connection.execute(_OF_SERVERS, bound)).all()
+        return {row.name: _of_server(row) for row in rows}
+
+    async def keep_choice(self, run_id: str, names: Sequence[str]) -> Sequence[str]:
+        """Keeps the names of tools that a run is offered; returns those that were kept first."""
+        bound = {
+            "project": current_project(),
+            "request": f"{_CHOICE} {run_id}",
+            "digest": _CHOICE,
+            "response": json.dumps(list(names)),
+        }
+        # Without a row, another attempt has kept some while this statement ran.
+        for _ in range(2):
+            async with self._database.transaction() as connection:
+                row = (await connection.execute(_KEEP_CHOICE, bound)).one_or_none()
+            if row is not None:
+                return [str(name) for name in json.loads(row.response)]
+        return list(names)
 
     async def runnable(self, names: Collection[str]) -> Runnable:
         """Returns the tools of these names that there are, with their secrets."""
@@ -153,8 +219,14 @@ class PostgresToolStore:
     async def delete(self, tool_id: str) -> bool:
         """Deletes a tool that is no server's; says whether there was one."""
         async with self._database.transaction() as connection:
-            bound = {"project": current_project(), "id": tool_id}
-            return bool((await connection.execute(_DELETE, bound)).rowcount)
+            bound = {"project": current_project(), "id": tool_id, "key": tool_id}
+            done = await connection.execute(_DELETE, {**bound, **_rights()})
+            if done.rowcount:
+                return True
+            row = (await connection.execute(_BY_ID, bound)).one_or_none()
+        if row is not None:
+            check_secrets(to_tool(row), require_caller())
+        return False
 
     async def searchable(self, limit: int) -> Sequence[tuple[Tool, StoredVector | None]]:
         """Returns tools by name, without their source, each with its vector if it has one."""
@@ -175,6 +247,15 @@ class PostgresToolStore:
             await connection.execute(_KEEP, bound)
 
 
+def _of_server(row: Any) -> ServerTools:
+    if not row.enabled:
+        return ServerTools(row.id, problem="the MCP server is disabled", enabled=False)
+    # A server that reported too many tools was reached.
+    if row.error and row.error != TOO_MANY_TOOLS:
+        return ServerTools(row.id, problem=f"the MCP server is away: {row.error}", away=True)
+    return ServerTools(row.id, tuple(row.tools), problem=row.error)
+
+
 async def _noted(connection: AsyncConnection, project: str, request: Request) -> Tool | None:
     """Notes a request; of one that was noted before, returns the answer."""
     bound = {"project": project, "request": request.id}
@@ -191,14 +272,23 @@ async def _noted(connection: AsyncConnection, project: str, request: Request) ->
     return from_text(row.response)
 
 
+def _rights() -> dict[str, bool]:
+    return {"may_use_secrets": Scope.SECRETS in require_caller().scopes}
+
+
 async def _stored(connection: AsyncConnection, project: str, tool: Tool) -> Tool:
-    row = (await connection.execute(_UPSERT, {"project": project, **to_values(tool)})).one_or_none()
+    values = {"project": project, **to_values(tool), **_rights()}
+    row = (await connection.execute(_UPSERT, values)).one_or_none()
     if row is None:
         bound = {"project": project, "key": tool.name}
         row = (await connection.execute(_BY_NAME, bound)).one()
     if row.type != tool.type:
         raise name_taken(tool.name, f"a {row.type} tool")
-    return to_tool(row)
+    stored = to_tool(row)
+    if stored.version != tool.version:
+        # It was left as it was: it names secrets, and the caller may not change such a tool.
+        check_secrets(stored, require_caller())
+    return stored
 
 
 def _vector(row: Any) -> StoredVector | None:

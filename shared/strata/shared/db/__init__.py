@@ -2,7 +2,14 @@
 
 from strata.shared.db.database import Database
 from strata.shared.db.errors import MissingTenantError
-from strata.shared.db.paging import Page, decode_page_token, encode_page_token, page_limit
+from strata.shared.db.paging import (
+    PAGE_BYTES,
+    Page,
+    decode_page_token,
+    encode_page_token,
+    page_limit,
+    rows_that_fit,
+)
 from strata.shared.db.policies import (
     grant_columns_sql,
     grant_sql,
@@ -12,6 +19,7 @@ from strata.shared.db.policies import (
 from strata.shared.db.statistics import Statistics
 
 __all__ = [
+    "PAGE_BYTES",
     "Database",
     "MissingTenantError",
     "Page",
@@ -21,6 +29,7 @@ __all__ = [
     "grant_columns_sql",
     "grant_sql",
     "page_limit",
+    "rows_that_fit",
     "tenant_policy_sql",
     "worker_policy_sql",
 ]

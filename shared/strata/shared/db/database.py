@@ -75,6 +75,8 @@ class Database:
         statement_timeout: Seconds after which the server ends a statement.
         pool_timeout: Seconds to wait for a free connection.
         prepared_statements: How many a connection keeps; 0 for a pooler in transaction mode.
+        hung_timeout: Seconds after which the server ends a transaction that may write and in which
+            nothing was asked for meanwhile: its process hangs, and others wait for its locks.
         idle_timeout: Seconds after which an unused connection is closed by the server: each
             holds 5 MB there.
     """
@@ -88,8 +90,10 @@ class Database:
         statement_timeout: float = 30.0,
         pool_timeout: float = 10.0,
         prepared_statements: int = 200,
+        hung_timeout: float = 10.0,
         idle_timeout: float = 60.0,
     ) -> None:
+        self._hung_ms = int(hung_timeout * 1000)
         self.statistics = Statistics()
         self._releases: set[asyncio.Task[None]] = set()
         self._engine = _engine(
@@ -119,6 +123,7 @@ class Database:
         read_only: bool = False,
         snapshot: bool = False,
         generic_plan: bool = False,
+        long: bool = False,
     ) -> AsyncIterator[AsyncConnection]:
         """Runs the block in one transaction that sees one project's rows only.
 
@@ -131,6 +136,7 @@ class Database:
             snapshot: Every statement sees the rows of one moment; refuses writes too.
             generic_plan: Plan a statement once for all values, and not for those of each call:
                 where to plan it takes longer than to run it, and the values decide nothing.
+            long: The block waits for others while it holds locks; up to a minute at a time.
 
         Raises:
             MissingTenantError: There is no project.
@@ -147,7 +153,7 @@ class Database:
         begin += f"; SELECT set_config('{TENANT_SETTING}', '{tenant}', true)"
         if generic_plan:
             begin += "; SET LOCAL plan_cache_mode = force_generic_plan"
-        async with self._run(begin) as connection:
+        async with self._run(begin, long=long) as connection:
             yield connection
 
     @asynccontextmanager
@@ -178,7 +184,9 @@ class Database:
         await self._engine.dispose()
 
     @asynccontextmanager
-    async def _run(self, begin: str) -> AsyncIterator[AsyncConnection]:
+    async def _run(self, begin: str, *, long: bool = False) -> AsyncIterator[AsyncConnection]:
+        if not long and "READ ONLY" not in begin:
+            begin += f"; SET LOCAL idle_in_transaction_session_timeout = {self._hung_ms}"
         session = await self._begin(begin)
         try:
             yield session.connection
@@ -186,7 +194,8 @@ class Database:
             # The block may have other connections that break than this one.
             own = isinstance(error, OSError) and not session.driver.is_closed()
             await self._uninterrupted(self._abandon(session))
-            told = None if own else as_strata_error(error)
+            read_only = "READ ONLY" in begin
+            told = None if own else as_strata_error(error, read_only=read_only)
             if told is None:
                 raise
             raise told from error

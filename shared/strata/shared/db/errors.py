@@ -29,6 +29,10 @@ _LOST = (
     asyncpg.TooManyConnectionsError,
     ConnectionError,
 )
+# The server is there and cannot work now: it is full, out of memory or connections, read-only (a
+# standby that has not been promoted yet), starting or stopping. All of it passes without us.
+_PASSING_STATES = ("53", "57P01", "57P02", "57P03", "57P05", "58030")
+_READ_ONLY = "25006"
 _CONFLICT = (
     asyncpg.SerializationError,
     asyncpg.DeadlockDetectedError,
@@ -71,8 +75,22 @@ def unavailable() -> UnavailableError:
     )
 
 
-def as_strata_error(error: BaseException) -> StrataError | None:
+def unable() -> UnavailableError:
+    """Returns the error of a database that answers, and that can neither be written nor asked."""
+    return UnavailableError(
+        "the database cannot do its work now",
+        retry_after=_RETRY_AFTER_SECONDS,
+        metadata={"dependency": "postgres"},
+    )
+
+
+def as_strata_error(error: BaseException, *, read_only: bool = False) -> StrataError | None:
     """Returns the error a caller should see; None if this is not the database's to explain.
+
+    Args:
+        error: What was raised.
+        read_only: The transaction was begun as a read-only one: a write in it is our defect, and
+            not the state of the server.
 
     Violated constraints are left to the store that knows what they mean.
     """
@@ -83,6 +101,9 @@ def as_strata_error(error: BaseException) -> StrataError | None:
     if is_lost_connection(error):
         return unavailable()
     cause = driver_error(error)
+    state = getattr(cause, "sqlstate", None) or ""
+    if state.startswith(_PASSING_STATES) or (state == _READ_ONLY and not read_only):
+        return unable()
     if isinstance(cause, _CONFLICT):
         return AbortedError(
             "a concurrent change won; try again", reason=Reason.EDIT_CONFLICT, retry_after=0.0

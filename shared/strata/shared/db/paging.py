@@ -1,9 +1,10 @@
 """Page tokens: opaque to callers, checked when they come back.
 
 A token holds the sort key of the last row of a page, so the next page is found by index
-whatever was inserted meanwhile. It is bound to the list it came from (`scope`: the method and
-its filter), as AIP-158 has it. It is not signed: everything in it is checked for its type, and
-row-level security decides what a made-up one can reach.
+whatever was inserted meanwhile. A page ends at a number of rows or at `PAGE_BYTES`, whichever
+comes first, so that it fits into a gRPC message. A token is bound to the list it came from
+(`scope`: the method and its filter), as AIP-158 has it. It is not signed: everything in it is
+checked for its type, and row-level security decides what a made-up one can reach.
 """
 
 from __future__ import annotations
@@ -11,17 +12,25 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from strata.shared.errors import FieldViolation, InvalidArgumentError, Reason
+from strata.shared.json_text import parse_json
+from strata.shared.settings import MIB
 
 Key = str | int | datetime
 _Row = TypeVar("_Row")
 _VERSION = 1
 _MAX_TOKEN = 2048
+
+PAGE_BYTES = 2 * MIB
+"""Bytes of the rows of one page, about; half of what clients accept by default (4 MiB)."""
+# Tags, lengths and numbers of a field in the wire format.
+_FIELD_BYTES = 12
 
 
 @dataclass(frozen=True)
@@ -43,9 +52,51 @@ class Page(Generic[_Row]):
             scope: See `encode_page_token`.
             key: Takes the sort key out of a row.
         """
+        limit = rows_that_fit(rows, limit)
         if len(rows) <= limit:
             return cls(rows)
         return cls(rows[:limit], encode_page_token(scope, key(rows[limit - 1])))
+
+
+def rows_that_fit(
+    rows: Iterable[object], limit: int | None = None, *, max_bytes: int = PAGE_BYTES
+) -> int:
+    """Returns how many rows, from the first on, fit into a page; at least one.
+
+    Args:
+        rows: Rows as dataclasses, mappings, sequences, texts and numbers.
+        limit: Most rows; None for all.
+        max_bytes: Most bytes; a first row that is larger fits alone.
+    """
+    count = size = 0
+    for row in rows:
+        size += approximate_bytes(row)
+        if count == limit or (count and size > max_bytes):
+            break
+        count += 1
+    return max(count, 1)
+
+
+def approximate_bytes(value: object) -> int:
+    """Returns about how many bytes a value takes in a message, rather too many than too few."""
+    size, waiting = 0, [value]
+    while waiting:
+        size += _FIELD_BYTES
+        match waiting.pop():
+            case str() as text:
+                size += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+            case bytes() as data:
+                size += len(data)
+            case Mapping() as members:
+                waiting.extend(members)
+                waiting.extend(members.values())
+            case Sequence() | AbstractSet() as items:
+                waiting.extend(items)
+            case held if is_dataclass(held):
+                waiting.extend(getattr(held, field.name) for field in fields(held))
+            case _:
+                pass
+    return size
 
 
 def page_limit(page_size: int, *, default: int = 50, maximum: int = 1000) -> int:
@@ -104,7 +155,7 @@ def _parse(token: str, scope: str) -> list[object]:
     if len(token) > _MAX_TOKEN:
         raise ValueError("too long")
     text = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
-    match json.loads(text):
+    match parse_json(text):
         case [version, digest, *fields] if version == _VERSION and digest == _digest(scope):
             return fields
     raise ValueError("not of this list")

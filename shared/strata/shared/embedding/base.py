@@ -47,6 +47,21 @@ class Embedder(Protocol):
             FailedPreconditionError: The model is set up wrongly (key, dimension).
         """
 
+    def known_share(self, text: str) -> float:
+        """Share of the words of a text that the model has a meaning for, from 0 to 1.
+
+        A word without one (``[UNK]``, random letters, a script that the model was not trained
+        with) has a vector that is as near to any text as to any other. Models without such words
+        return 1.
+        """
+
+    def limit_tokens(self, text: str) -> int:
+        """Tokens that the text counts against the limit of a stored text.
+
+        Those of `count_tokens`, but a word that a WordPiece model reads as one ``[UNK]``, however
+        long it is, counts by its bytes.
+        """
+
     def count_tokens(self, text: str) -> int:
         """Tokens of the text as the model counts them, its own markers included.
 

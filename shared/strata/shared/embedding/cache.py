@@ -47,6 +47,14 @@ class CachingEmbedder:
         """See `Embedder.normalized`."""
         return self._inner.normalized
 
+    def known_share(self, text: str) -> float:
+        """See `Embedder.known_share`."""
+        return self._inner.known_share(text)
+
+    def limit_tokens(self, text: str) -> int:
+        """See `Embedder.limit_tokens`."""
+        return self._inner.limit_tokens(text)
+
     def count_tokens(self, text: str) -> int:
         """See `Embedder.count_tokens`."""
         return self._inner.count_tokens(text)

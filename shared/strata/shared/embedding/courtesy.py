@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 
 from strata.shared.embedding.base import Embedder, Kind
+from strata.shared.fair_slots import FairSlots
 
 # How long a document gives way after a question: so long, too, the rest of a search takes,
 # which needs the same processors.
@@ -24,6 +26,8 @@ class QuestionsFirst:
 
     def __init__(self, inner: Embedder) -> None:
         self._inner = inner
+        # Nobody is refused here: who may wait was decided where the call came in.
+        self._documents = FairSlots(1, "texts to embed", queue=sys.maxsize)
         self._asking = 0
         self._quiet_from = 0.0
         self._answered = asyncio.Event()
@@ -49,6 +53,14 @@ class QuestionsFirst:
         """See `Embedder.normalized`."""
         return self._inner.normalized
 
+    def known_share(self, text: str) -> float:
+        """See `Embedder.known_share`."""
+        return self._inner.known_share(text)
+
+    def limit_tokens(self, text: str) -> int:
+        """See `Embedder.limit_tokens`."""
+        return self._inner.limit_tokens(text)
+
     def count_tokens(self, text: str) -> int:
         """See `Embedder.count_tokens`."""
         return self._inner.count_tokens(text)
@@ -59,8 +71,10 @@ class QuestionsFirst:
             return await self._ask(texts)
         vectors = []
         for text in texts:
-            await self._give_way()
-            vectors += await self._inner.embed([text], kind)
+            # Text by text, so that the bulk of one project does not hold up that of another.
+            async with self._documents.slot():
+                await self._give_way()
+                vectors += await self._inner.embed([text], kind)
         return vectors
 
     async def _ask(self, texts: Sequence[str]) -> list[list[float]]:

@@ -92,6 +92,14 @@ class MiniLmEmbedder:
         """See `Embedder.normalized`."""
         return True
 
+    def known_share(self, text: str) -> float:
+        """See `Embedder.known_share`."""
+        return self._tokenizer.known_share(text)
+
+    def limit_tokens(self, text: str) -> int:
+        """See `Embedder.limit_tokens`."""
+        return self._tokenizer.limit_tokens(text) + 2
+
     def count_tokens(self, text: str) -> int:
         """See `Embedder.count_tokens`. Exact."""
         return len(self._tokenizer.tokenize(text)) + 2

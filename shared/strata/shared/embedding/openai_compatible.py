@@ -18,10 +18,15 @@ from strata.shared.errors import (
     StrataError,
     UnavailableError,
 )
+from strata.shared.logs import get_logger
+from strata.shared.redaction import key_redactor
 
 # OpenAI's tokenizers need three bytes or more per token in every script measured; the
 # estimate errs on the high side because a text that is too long is refused, not cut.
 _BYTES_PER_TOKEN = 3.0
+_MAX_LOGGED = 500
+
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class OpenAiEmbedder:
         self._client = client
         self._model = model
         self._slots = asyncio.Semaphore(max_concurrency)
+        self._redactor = key_redactor(client.api_key, str(client.base_url))
 
     @property
     def model_id(self) -> str:
@@ -88,6 +94,14 @@ class OpenAiEmbedder:
     def normalized(self) -> bool:
         """See `Embedder.normalized`. True: vectors are scaled here, whatever the server does."""
         return True
+
+    def known_share(self, text: str) -> float:
+        """See `Embedder.known_share`. Such models cut unknown words into bytes."""
+        return 1.0
+
+    def limit_tokens(self, text: str) -> int:
+        """See `Embedder.limit_tokens`."""
+        return self.count_tokens(text)
 
     def count_tokens(self, text: str) -> int:
         """See `Embedder.count_tokens`. An estimate from the bytes, the longer prefix included."""
@@ -144,7 +158,10 @@ class OpenAiEmbedder:
             # The SDK lets errors of the JSON parser (ValueError) and of a body of another
             # shape (TypeError) through.
             except (openai.OpenAIError, ValueError, TypeError) as error:
-                raise self._translated(error) from error
+                text = self._redactor.text(str(error))[:_MAX_LOGGED]
+                _log.warning("the embedding endpoint failed", model=self._model.name, error=text)
+                # Without its cause, whose text can repeat the key.
+                raise self._translated(error) from None
         return self._checked(batch, [(item.index, item.embedding) for item in reply.data or ()])
 
     def _checked(self, batch: list[str], items: list[tuple[int, list[float]]]) -> list[list[float]]:

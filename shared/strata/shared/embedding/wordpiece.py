@@ -5,14 +5,27 @@ WordPiece. One difference is on purpose: a marker such as ``[SEP]`` that is type
 is text, not a marker.
 """
 
+import math
 import unicodedata
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib import resources
 
+from strata.shared.scripts import UNSPACED
+
 _VOCABULARY = "bert-base-uncased-vocab.txt"
 _MAX_WORD_CHARS = 100
+# Decision 0145 has the measurements of these four.
+_LEAST_SPELLED_CHARS = 4
+_SPELLED_CHARS_PER_PIECE = 1.5
+_SHORT_CHARS_PER_PIECE = 2.34
+_IMPROBABLE_BITS = 4.5
+# Shorter entries of the vocabulary are abbreviations and single letters.
+_LEAST_WORD_CHARS = 3
+# Tokenizers of chat models make a token of three letters of a random word, or of part of an emoji.
+_UNKNOWN_BYTES_PER_TOKEN = 3
 _IDEOGRAPHS = (
     (0x4E00, 0x9FFF),
     (0x3400, 0x4DBF),
@@ -65,6 +78,47 @@ class _Fold(_CharMap):
         return char.lower()
 
 
+class LetterPairs:
+    """How often two letters follow each other in some words.
+
+    Args:
+        words: Lower-case ASCII words.
+    """
+
+    _START = "^"
+    _END = "$"
+    # Every pair counts as seen this often more: the start and 26 letters are followed by the end
+    # or 26 letters.
+    _PRIOR = 0.5
+    _FOLLOWERS = 27
+
+    def __init__(self, words: Iterable[str]) -> None:
+        pairs = Counter(pair for word in words for pair in self._pairs(word))
+        firsts: Counter[str] = Counter()
+        for (first, _), count in pairs.items():
+            firsts[first] += count
+        self._pairs_seen = pairs
+        self._firsts_seen = firsts
+
+    def bits(self, word: str) -> float:
+        """Returns the bits of information of a letter of a word, on average.
+
+        English words have 2 to 4, random letters 6 and more.
+        """
+        prior, followers = self._PRIOR, self._FOLLOWERS
+        bits = [
+            -math.log2(
+                (self._pairs_seen[pair] + prior) / (self._firsts_seen[pair[0]] + prior * followers)
+            )
+            for pair in self._pairs(word)
+        ]
+        return sum(bits) / len(bits)
+
+    @classmethod
+    def _pairs(cls, word: str) -> Iterable[tuple[str, str]]:
+        return zip(cls._START + word, word + cls._END, strict=True)
+
+
 class WordPieceTokenizer:
     """Greedy longest-match-first WordPiece over a vocabulary with one token per line."""
 
@@ -76,6 +130,7 @@ class WordPieceTokenizer:
         self._clean = _Clean()
         self._fold = _Fold()
         self._word_ids = lru_cache(maxsize=16_384)(self._split_word)
+        self._letters = LetterPairs(token for token in vocabulary if _is_plain_word(token))
 
     @classmethod
     def bert_uncased(cls) -> "WordPieceTokenizer":
@@ -85,8 +140,7 @@ class WordPieceTokenizer:
 
     def tokenize(self, text: str, limit: int | None = None) -> list[int]:
         """Ids of the text, without markers; the first `limit` of them."""
-        decomposed = unicodedata.normalize("NFD", text.translate(self._clean))
-        words = decomposed.translate(self._fold).split()
+        words = self._words(text)
         if limit is None:
             return [number for word in words for number in self._word_ids(word)]
         ids: list[int] = []
@@ -95,6 +149,37 @@ class WordPieceTokenizer:
                 break
             ids += self._word_ids(word)
         return ids[:limit]
+
+    def known_share(self, text: str) -> float:
+        """Share of the words that the model has a meaning for; 1 for a text without words.
+
+        Punctuation does not count as a word. A word has no meaning for the model if
+
+        - it becomes ``[UNK]``: emoji and words of more than 100 characters;
+        - its script puts no spaces between words (Chinese, Japanese, Korean, Thai): the vocabulary
+          has some single characters of these, and vectors made of them are as near to unrelated
+          texts as to related ones. Vectors of words in other alphabets are made of letters as
+          well, but bring the forms of one word together, which the search by words does not;
+        - its pieces are short and its letters rarely follow each other in English words
+          ("zzzqqq", "asdf"): the vector is that of the letters.
+        """
+        words = [word for word in self._words(text) if unicodedata.category(word[0])[0] != "P"]
+        if not words:
+            return 1.0
+        return sum(map(self._is_known, words)) / len(words)
+
+    def limit_tokens(self, text: str) -> int:
+        """Tokens of the text, without markers; an unknown word has one for every three bytes.
+
+        A word of more than 100 characters, or with an emoji in it, is one ``[UNK]`` otherwise.
+        """
+        return sum(map(self._limit_tokens_of, self._words(text)))
+
+    def _limit_tokens_of(self, word: str) -> int:
+        ids = self._word_ids(word)
+        if ids != (self._unknown,):
+            return len(ids)
+        return math.ceil(len(word.encode("utf-8", "surrogatepass")) / _UNKNOWN_BYTES_PER_TOKEN)
 
     def encode(self, text: str, max_tokens: int) -> list[int]:
         """Ids with the markers of start and end, cut to `max_tokens` in all."""
@@ -108,6 +193,26 @@ class WordPieceTokenizer:
         """
         ids = [self._start, *first, self._end, *second, self._end]
         return ids, [0] * (len(first) + 2) + [1] * (len(second) + 1)
+
+    def _is_known(self, word: str) -> bool:
+        ids = self._word_ids(word)
+        if ids == (self._unknown,):
+            return False
+        if not word.isascii():
+            # Decomposed, a syllable of Hangul is several letters.
+            return not UNSPACED.search(unicodedata.normalize("NFC", word))
+        if len(ids) == 1 or len(word) < _LEAST_SPELLED_CHARS or not any(map(str.isalpha, word)):
+            return True
+        chars_per_piece = len(word) / len(ids)
+        if chars_per_piece <= _SPELLED_CHARS_PER_PIECE:
+            return False
+        return chars_per_piece > _SHORT_CHARS_PER_PIECE or (
+            self._letters.bits(word) <= _IMPROBABLE_BITS
+        )
+
+    def _words(self, text: str) -> list[str]:
+        decomposed = unicodedata.normalize("NFD", text.translate(self._clean))
+        return decomposed.translate(self._fold).split()
 
     def _split_word(self, word: str) -> tuple[int, ...]:
         if len(word) > _MAX_WORD_CHARS:
@@ -125,3 +230,7 @@ class WordPieceTokenizer:
             else:
                 return (self._unknown,)
         return tuple(pieces)
+
+
+def _is_plain_word(token: str) -> bool:
+    return len(token) >= _LEAST_WORD_CHARS and token.isascii() and token.isalpha()

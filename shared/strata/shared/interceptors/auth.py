@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from strata.shared.auth import TokenVerifier
@@ -28,11 +29,31 @@ class Authenticator(Protocol):
         ...
 
 
-class TokenAuthenticator:
-    """Accepts the internal token as ``authorization: Bearer <token>``: for rooms."""
+@dataclass(frozen=True, slots=True)
+class BoundKeys:
+    """Keys whose tokens are accepted by some methods only.
 
-    def __init__(self, verifier: TokenVerifier) -> None:
+    Attributes:
+        verifier: Knows the keys.
+        methods: Paths of the methods, ``/package.Service/Method``.
+    """
+
+    verifier: TokenVerifier
+    methods: frozenset[str]
+
+
+class TokenAuthenticator:
+    """Accepts the internal token as ``authorization: Bearer <token>``: for services.
+
+    Args:
+        verifier: Knows the keys whose tokens every method accepts: those of the gateway.
+        bound: Further keys, such as that of another service's background work. A key that is in
+            both is accepted everywhere.
+    """
+
+    def __init__(self, verifier: TokenVerifier, bound: Sequence[BoundKeys] = ()) -> None:
         self._verifier = verifier
+        self._bound = tuple(bound)
 
     async def authenticate(
         self,
@@ -44,7 +65,11 @@ class TokenAuthenticator:
         Raises:
             UnauthenticatedError: No token, or one that is not valid.
         """
-        return self._verifier.verify(bearer(metadata))
+        token = bearer(metadata)
+        for keys in self._bound:
+            if method.path in keys.methods and keys.verifier.knows(token):
+                return keys.verifier.verify(token)
+        return self._verifier.verify(token)
 
 
 def bearer(metadata: Metadata) -> str:

@@ -9,8 +9,10 @@ also while a stream is read.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import re
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Generator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,11 +22,13 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from strata.shared.context import Caller, RequestContext, current
+from strata.shared.context import Caller, RequestContext, current, use
 from strata.shared.errors import DeadlineExceededError
+from strata.shared.interceptors.attempts import RepeatedCall, RepeatedStream, RepeatPolicy
 from strata.shared.interceptors.auth import AUTHORIZATION_KEY
 from strata.shared.interceptors.observe import REQUEST_ID_KEY, TRACEPARENT_KEY
-from strata.shared.status import from_rpc_error
+from strata.shared.interceptors.peer import Peer
+from strata.shared.skew import SkewMeter
 from strata.shared.telemetry import make_traceparent
 
 MARGIN_S = 0.05
@@ -76,6 +80,13 @@ def outgoing_metadata(context: RequestContext, given: Metadata | None) -> Metada
     return tuple(metadata)
 
 
+def _vouched(context: RequestContext, given: Metadata | None) -> bool:
+    """Whether the identity that is sent is the internal token of the context."""
+    if context.caller is None or not context.caller.token:
+        return False
+    return all(key != AUTHORIZATION_KEY for key, _ in given or ())
+
+
 def _checked(key: str, value: str | bytes) -> tuple[str, str | bytes]:
     # As gRPC does on the wire; a mistake must not wait for the first split deployment.
     if not _legal_key(key) or isinstance(value, bytes) != key.endswith("-bin"):
@@ -96,10 +107,14 @@ class _Waiting:
     would go on until the deadline.
     """
 
-    __slots__ = ("_call",)
+    __slots__ = ("_call", "_peer", "_sent", "_vouched", "unconnected")
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Any, peer: Peer, sent: float, vouched: bool) -> None:
         self._call = call
+        self._peer = peer
+        self._sent = sent
+        self._vouched = vouched
+        self.unconnected = False
 
     def __enter__(self) -> None:
         pass
@@ -111,18 +126,50 @@ class _Waiting:
         trace: TracebackType | None,
     ) -> None:
         if isinstance(error, grpc.aio.AioRpcError):
-            raise from_rpc_error(error) from error
+            elapsed = asyncio.get_running_loop().time() - self._sent
+            raise self._peer.error(error, elapsed, vouched=self._vouched) from error
         if isinstance(error, asyncio.CancelledError):
             self._call.cancel()
+            task = asyncio.current_task()
+            if self.unconnected and (task is None or not task.cancelling()):
+                raise self._peer.not_connected() from error
+
+
+_connecting: set[asyncio.Task[None]] = set()
+
+
+async def _end_unconnected(call: Any, waiting: _Waiting, seconds: float) -> None:
+    connected = asyncio.ensure_future(call.wait_for_connection())
+    # Not cancelled when the time is over: that would cancel a task of the call itself.
+    done, _ = await asyncio.wait((connected,), timeout=seconds)
+    if not done:
+        waiting.unconnected = True
+        call.cancel()
+    # How it ends is the business of the reader of the call.
+    await asyncio.gather(connected, return_exceptions=True)
 
 
 class _Call:
     """What all calls have in common."""
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, call: Any, peer: Peer, vouched: bool) -> None:
         self._call = call
-        self._waiting = _Waiting(call)
+        self._peer = peer
         self._loop = asyncio.get_running_loop()
+        self._sent = self._loop.time()
+        self._waiting = _Waiting(call, peer, self._sent, vouched)
+
+    def connect_within(self, seconds: float) -> None:
+        """Ends a call with streamed requests UNAVAILABLE if it has no connection in that time.
+
+        Its requests cannot be sent a second time, so the one attempt waits for a connection.
+        """
+        # Not in the context of the caller, and without this object, which cancels itself.
+        task = self._loop.create_task(
+            _end_unconnected(self._call, self._waiting, seconds), context=contextvars.Context()
+        )
+        _connecting.add(task)
+        task.add_done_callback(_connecting.discard)
 
     def __del__(self) -> None:
         # A call that nobody holds can never be read, but grpc.aio keeps it running until
@@ -175,12 +222,16 @@ class _UnaryResponse(_Call):
 
     async def _result(self) -> Any:
         with self._waiting:
-            return await self._call
+            response = await self._call
+            if self._peer.clock_due():
+                trailing = await self._call.trailing_metadata()
+                self._peer.clock_seen(trailing, self._loop.time() - self._sent)
+            return response
 
 
 class _StreamResponse(_Call):
     def __aiter__(self) -> AsyncIterator[Any]:
-        return _Responses(self, self._call.__aiter__())
+        return _Responses(self, self._call.__aiter__(), self._waiting)
 
     async def read(self) -> Any:
         with self._waiting:
@@ -188,10 +239,10 @@ class _StreamResponse(_Call):
 
 
 class _Responses:
-    def __init__(self, call: _Call, inner: Any) -> None:
+    def __init__(self, call: _Call, inner: Any, waiting: _Waiting) -> None:
         # Held because it cancels itself once nobody holds it.
         self._call = call
-        self._waiting = _Waiting(call)
+        self._waiting = waiting
         self._inner = inner
 
     def __aiter__(self) -> Self:
@@ -233,22 +284,38 @@ class _Callable:
 
     _wrap: type[_Call]
 
-    def __init__(self, inner: Any, cap: float | None, caller: Caller | None) -> None:
+    def __init__(
+        self,
+        inner: Any,
+        cap: float | None,
+        caller: Caller | None,
+        peer: Peer,
+        connect_s: float | None = None,
+    ) -> None:
         self._inner = inner
         self._cap = cap
         self._caller = caller
+        self._peer = peer
+        self._connect_s = connect_s
 
     def _start(self, request: Any, timeout: float | None, metadata: Any, **options: Any) -> Any:
         context = current()
+        vouched = _vouched(context, metadata)
         if self._caller is not None:
-            context = context.with_caller(self._caller)
-        call = self._inner(
+            context, vouched = context.with_caller(self._caller), False
+        connect_s = self._connect_s if options["wait_for_ready"] is None else None
+        if connect_s is not None:
+            options["wait_for_ready"] = True
+        inner = self._inner(
             request,
             timeout=outgoing_timeout(context, self._cap, timeout),
             metadata=outgoing_metadata(context, metadata),
             **options,
         )
-        return self._wrap(call)
+        call = self._wrap(inner, self._peer, vouched)
+        if connect_s is not None:
+            call.connect_within(connect_s)
+        return call
 
 
 class _UnaryRequestCallable(_Callable):
@@ -300,6 +367,59 @@ class _UnaryStream(_UnaryRequestCallable, grpc.aio.UnaryStreamMultiCallable[Any,
     _wrap = _UnaryStreamCall
 
 
+class _Repeating(_UnaryRequestCallable, ABC):
+    """Starts calls that are attempted again while the peer hangs or is away."""
+
+    def __init__(
+        self,
+        inner: Any,
+        cap: float | None,
+        caller: Caller | None,
+        peer: Peer,
+        *,
+        method: str,
+        policy: RepeatPolicy,
+    ) -> None:
+        super().__init__(inner, cap, caller, peer)
+        self._method = method
+        self._policy = policy
+
+    def _start(self, request: Any, timeout: float | None, metadata: Any, **options: Any) -> Any:
+        context, loop = current(), asyncio.get_running_loop()
+        whole = outgoing_timeout(context, self._cap, timeout)
+        deadline = None if whole is None else loop.time() + whole
+        begin = super()._start
+
+        def attempt() -> Any:
+            with use(context):
+                left = None if deadline is None else max(deadline - loop.time(), 0.0)
+                return begin(request, left, metadata, **options)
+
+        return self._repeat(attempt, deadline, loop.time() + self._policy.away_s)
+
+    @abstractmethod
+    def _repeat(self, attempt: Any, deadline: float | None, latest: float) -> Any:
+        """Returns the repeated call.
+
+        Args:
+            attempt: Starts an attempt.
+            deadline: Of the whole call, time of the event loop; None for no end.
+            latest: When to give a peer up that is away, where there is no deadline.
+        """
+
+
+class _RepeatedUnaryUnary(_Repeating, _UnaryUnary):
+    def _repeat(self, attempt: Any, deadline: float | None, latest: float) -> Any:
+        until = latest if deadline is None else deadline
+        return RepeatedCall(attempt, self._method, until=until, policy=self._policy)
+
+
+class _RepeatedUnaryStream(_Repeating, _UnaryStream):
+    def _repeat(self, attempt: Any, deadline: float | None, latest: float) -> Any:
+        until = latest if deadline is None else min(latest, deadline)
+        return RepeatedStream(attempt, self._method, until)
+
+
 class _StreamUnary(_StreamRequestCallable, grpc.aio.StreamUnaryMultiCallable[Any, Any]):
     _wrap = _StreamUnaryCall
 
@@ -318,41 +438,69 @@ class ClientChannel(grpc.aio.Channel):
         inner: The channel that transports.
         policy: Caps on the calls.
         token: Sent with each call in place of that of the context's caller.
+        peer: Name of the service behind it, where that is called with internal tokens.
+        skew: Measures the clock of the peer.
+        repeat: How calls wait for the peer and are repeated; None leaves that to the channel.
     """
 
     def __init__(
-        self, inner: grpc.aio.Channel, policy: CallPolicy | None = None, *, token: str = ""
+        self,
+        inner: grpc.aio.Channel,
+        policy: CallPolicy | None = None,
+        *,
+        token: str = "",
+        peer: str = "",
+        skew: SkewMeter | None = None,
+        repeat: RepeatPolicy | None = None,
     ) -> None:
+        self._peer = Peer(peer, skew)
         self._inner: Any = inner
         self._policy = policy or CallPolicy()
+        self._repeat = repeat
         # Two channels of one task may have two keys, so a key cannot come from the context.
         self._caller = Caller("", "", "", token=token) if token else None
 
-    def unary_unary(self, *args: Any, **kwargs: Any) -> grpc.aio.UnaryUnaryMultiCallable[Any, Any]:
+    def unary_unary(
+        self, method: str, *args: Any, **kwargs: Any
+    ) -> grpc.aio.UnaryUnaryMultiCallable[Any, Any]:
         """Returns the callable of a unary method."""
-        inner = self._inner.unary_unary(*args, **kwargs)
-        return _UnaryUnary(inner, self._policy.unary_timeout_s, self._caller)
+        inner = self._inner.unary_unary(method, *args, **kwargs)
+        cap = self._policy.unary_timeout_s
+        if self._repeat is None:
+            return _UnaryUnary(inner, cap, self._caller, self._peer)
+        return _RepeatedUnaryUnary(
+            inner, cap, self._caller, self._peer, method=method, policy=self._repeat
+        )
 
     def unary_stream(
-        self, *args: Any, **kwargs: Any
+        self, method: str, *args: Any, **kwargs: Any
     ) -> grpc.aio.UnaryStreamMultiCallable[Any, Any]:
         """Returns the callable of a method that streams its responses."""
-        inner = self._inner.unary_stream(*args, **kwargs)
-        return _UnaryStream(inner, self._policy.stream_timeout_s, self._caller)
+        inner = self._inner.unary_stream(method, *args, **kwargs)
+        cap = self._policy.stream_timeout_s
+        if self._repeat is None:
+            return _UnaryStream(inner, cap, self._caller, self._peer)
+        return _RepeatedUnaryStream(
+            inner, cap, self._caller, self._peer, method=method, policy=self._repeat
+        )
 
     def stream_unary(
         self, *args: Any, **kwargs: Any
     ) -> grpc.aio.StreamUnaryMultiCallable[Any, Any]:
         """Returns the callable of a method that takes a stream of requests."""
         inner = self._inner.stream_unary(*args, **kwargs)
-        return _StreamUnary(inner, self._policy.stream_timeout_s, self._caller)
+        return _StreamUnary(*self._streaming(inner))
 
     def stream_stream(
         self, *args: Any, **kwargs: Any
     ) -> grpc.aio.StreamStreamMultiCallable[Any, Any]:
         """Returns the callable of a method that streams both ways."""
         inner = self._inner.stream_stream(*args, **kwargs)
-        return _StreamStream(inner, self._policy.stream_timeout_s, self._caller)
+        return _StreamStream(*self._streaming(inner))
+
+    def _streaming(self, inner: Any) -> tuple[Any, float | None, Caller | None, Peer, float | None]:
+        connect_s = None if self._repeat is None else self._repeat.away_s
+        return inner, self._policy.stream_timeout_s, self._caller, self._peer, connect_s
 
     async def close(self, grace: float | None = None) -> None:
         """Closes the inner channel."""

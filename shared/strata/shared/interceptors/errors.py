@@ -8,11 +8,12 @@ from typing import Any
 
 import grpc.aio
 
-from strata.shared.context import current
-from strata.shared.errors import InternalError, StrataError
+from strata.shared.errors import InternalError, Reason, StrataError, UnavailableError
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 from strata.shared.logs import get_logger
 from strata.shared.status import code_of, to_status
+
+_RETRY_AFTER_S = 0.5
 
 _log = get_logger(__name__)
 
@@ -28,27 +29,44 @@ class MapErrors:
         """Returns the call whose errors are mapped."""
 
         async def run(call: ServerCall) -> Any:
+            error: StrataError
             try:
-                return await proceed(call)
+                if not call.stopped:
+                    return await proceed(call)
+                error = shutting_down()
             except grpc.aio.AbortError:
                 raise
             except StrataError as raised:
                 error = raised
             except asyncio.CancelledError as raised:
                 task = asyncio.current_task()
-                if task is None or task.cancelling():
+                if call.stopped and task is not None:
+                    # Cancelled by the server, once; what is awaited below must not be.
+                    task.uncancel()
+                    error = shutting_down()
+                elif task is None or task.cancelling():
                     raise
-                # Nobody cancelled this call: the handler let out the cancellation of
-                # something it awaited. gRPC would leave the caller waiting.
-                error = _incident(raised, method)
+                else:
+                    # Nobody cancelled this call: the handler let out the cancellation of
+                    # something it awaited. gRPC would leave the caller waiting.
+                    error = _incident(raised, method)
             except Exception as raised:  # noqa: BLE001 - this is where they end
                 error = _expected(raised) or _incident(raised, method)
             call.code = code_of(error)
             call.reason = error.reason
-            status = to_status(error, request_id=current().request_id)
+            status = to_status(error, trailing=call.trailing)
             return await call.context.abort_with_status(status)
 
         return run
+
+
+def shutting_down() -> StrataError:
+    """Returns the error of a call that a stopping server does not carry out."""
+    return UnavailableError(
+        "The service is shutting down; another replica, or the same one in a moment, takes calls.",
+        reason=Reason.SHUTTING_DOWN,
+        retry_after=_RETRY_AFTER_S,
+    )
 
 
 def _expected(raised: Exception) -> StrataError | None:

@@ -11,9 +11,11 @@ from typing import Any
 
 import grpc
 
+from strata.shared.clock import Clock
 from strata.shared.context import RequestContext, use
 from strata.shared.interceptors.pipeline import Method, Next, ServerCall
 from strata.shared.logs import get_logger
+from strata.shared.skew import SERVER_HOST_KEY, SERVER_TIME_KEY
 from strata.shared.telemetry import Counter, Telemetry, new_trace_id, parse_traceparent
 
 REQUEST_ID_KEY = "x-request-id"
@@ -33,6 +35,8 @@ _WARN = frozenset(
 )
 _ERROR = frozenset({grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.DATA_LOSS})
 
+_Trailing = tuple[tuple[str, str | bytes], ...]
+
 _log = get_logger(__name__)
 
 
@@ -43,10 +47,21 @@ class Observe:
         telemetry: Where the metrics go: `REQUESTS` by method and code, `IN_FLIGHT` and
             `LATENCY` by method.
         access_log: Log successful calls at INFO; else at DEBUG.
+        clock: Its time is sent with every answer, for `strata.shared.skew`; None sends none.
+        host: Sent beside the time if it is not empty.
     """
 
-    def __init__(self, telemetry: Telemetry, *, access_log: bool = False) -> None:
+    def __init__(
+        self,
+        telemetry: Telemetry,
+        *,
+        access_log: bool = False,
+        clock: Clock | None = None,
+        host: str = "",
+    ) -> None:
         self._telemetry = telemetry
+        self._clock = clock
+        self._host: _Trailing = ((SERVER_HOST_KEY, host),) if host else ()
         self._ok_level = logging.INFO if access_log else logging.DEBUG
 
     def bind(self, method: Method, proceed: Next) -> Next:
@@ -60,7 +75,8 @@ class Observe:
 
         async def run(call: ServerCall) -> Any:
             context = _request_context(call)
-            call.context.set_trailing_metadata(((REQUEST_ID_KEY, context.request_id),))
+            call.trailing = self._trailing(context)
+            call.context.set_trailing_metadata(call.trailing)
             started = time.perf_counter()
             in_flight.add(1)
             with use(context):
@@ -86,6 +102,13 @@ class Observe:
                     self._log(call, elapsed, ok_level)
 
         return run
+
+    def _trailing(self, context: RequestContext) -> _Trailing:
+        request_id = (REQUEST_ID_KEY, context.request_id)
+        if self._clock is None:
+            return (request_id,)
+        time_of_day = f"{self._clock.now().timestamp():.3f}"
+        return (request_id, (SERVER_TIME_KEY, time_of_day), *self._host)
 
     @staticmethod
     def _log(call: ServerCall, elapsed: float, ok_level: int) -> None:

@@ -10,6 +10,7 @@ no message become an ordinary error, and only after authentication.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -82,9 +83,14 @@ class ServerCall:
         code: The status it ended with, for the interceptors outside of the errors.
         reason: The reason beside it, when it failed with one of our errors.
         caller: Who it turned out to be.
+        trailing: Trailing metadata of every answer, errors included.
+        stopped: The server stops and ends the call; not the caller.
     """
 
-    __slots__ = ("caller", "code", "context", "metadata", "method", "reason", "request")
+    __slots__ = (
+        "caller", "code", "context", "metadata", "method", "reason", "request", "stopped",
+        "trailing",
+    )  # fmt: skip
 
     def __init__(self, method: Method, request: Any, context: Any) -> None:
         self.method = method
@@ -94,6 +100,8 @@ class ServerCall:
         self.code = grpc.StatusCode.OK
         self.reason: Reason | None = None
         self.caller: Caller | None = None
+        self.trailing: tuple[tuple[str, str | bytes], ...] = ()
+        self.stopped = False
 
 
 Next = Callable[[ServerCall], Awaitable[Any]]
@@ -138,6 +146,26 @@ class MethodTable(grpc.GenericRpcHandler):
         self._limit = max_message_bytes
         self._generic: list[grpc.GenericRpcHandler] = []
         self._endpoints: dict[str, tuple[object, Endpoint]] = {}
+        self._running: dict[asyncio.Task[Any], ServerCall] = {}
+        self._stopped = False
+
+    def stop(self) -> set[asyncio.Task[Any]]:
+        """Ends the calls that run, and every later one, with UNAVAILABLE (``SHUTTING_DOWN``).
+
+        gRPC would end them as CANCELLED, which looks like a wish of the caller and is repeated
+        by nobody.
+
+        Returns:
+            The tasks that are being ended.
+        """
+        self._stopped = True
+        ending = set()
+        for task, call in self._running.items():
+            if not call.stopped:
+                call.stopped = True
+                task.cancel()
+            ending.add(task)
+        return ending
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """Serves what these handlers serve; the first that knows a method has it."""
@@ -184,7 +212,15 @@ class MethodTable(grpc.GenericRpcHandler):
         chain = proceed
 
         async def handle(request: Any, context: Any) -> Any:
-            return await chain(ServerCall(method, request, context))
+            call = ServerCall(method, request, context)
+            call.stopped = self._stopped
+            task = asyncio.current_task()
+            assert task is not None
+            self._running[task] = call
+            try:
+                return await chain(call)
+            finally:
+                del self._running[task]
 
         return Endpoint(method, handle, _rpc_handler(method, handle))
 

@@ -11,6 +11,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
+FLOOR = 0.2
+"""Least score of a document that is related to a query; decision 0145 has the measurements."""
+SHORT_QUERY_WORDS = 3
+"""A query of at most so many words is short."""
+SHORT_QUERY_SHARE = 0.75
+"""Part of the floor that applies to short queries.
+
+A word such as "city" names a topic: texts about it are less similar to it than to a question.
+"""
+
 _RRF_K = 60
 _NOT_FOUND = (None, None)
 
@@ -35,12 +45,15 @@ class FusionConfig:
         dense_low: Cosine that counts as unrelated (0 for the default model; models of the E5
             family keep everything above 0.7).
         dense_high: Cosine that counts as equal.
+        floor: Least sum of meaning and weighted words, without what is preferred, for a query of
+            more than `SHORT_QUERY_WORDS` words; documents below it are not related to the query.
     """
 
     sparse_weight: float = 1.0
     half_words: float = 3.0
     dense_low: float = 0.0
     dense_high: float = 1.0
+    floor: float = 0.0
 
     def __post_init__(self) -> None:
         if self.sparse_weight < 0 or self.half_words <= 0 or self.dense_low >= self.dense_high:
@@ -62,6 +75,7 @@ class Hit:
         meaning: What of the score is for the meaning, from 0 (unrelated) to 1 (the same): unlike
             cosines it can be compared between models.
         words: What of it is for the words, before their weight, from 0 to 1.
+        weak: Meaning and words together are below the floor of the query.
     """
 
     document_id: str
@@ -73,6 +87,7 @@ class Hit:
     bonus: float = 0.0
     meaning: float = 0.0
     words: float = 0.0
+    weak: bool = False
 
     @property
     def rrf_score(self) -> float:
@@ -92,6 +107,11 @@ def rarest(corpus: int) -> float:
     return math.log(1 + (max(corpus, 1) - 0.5) / 1.5)
 
 
+def floor_share(query: str) -> float:
+    """Returns the part of the floor that applies to a query, by its number of words."""
+    return SHORT_QUERY_SHARE if len(query.split()) <= SHORT_QUERY_WORDS else 1.0
+
+
 def fuse(
     dense: Sequence[Candidate],
     sparse: Sequence[Candidate],
@@ -100,6 +120,9 @@ def fuse(
     depth: int,
     config: FusionConfig,
     corpus: int,
+    dense_weight: float = 1.0,
+    floor_share: float = 1.0,
+    weak: bool = False,
 ) -> list[Hit]:
     """Rank the documents of both arms.
 
@@ -110,6 +133,9 @@ def fuse(
         depth: How many candidates each arm was asked for.
         config: Weights.
         corpus: Chunks that the rarity of words was counted over.
+        dense_weight: Weight of the meaning: the share of the query that the model knows.
+        floor_share: Part of `FusionConfig.floor` that applies to the query; see `floor_share`.
+        weak: Also return documents below the floor, marked as weak.
 
     Returns:
         At most one hit per document. Ties go to the better cosine, the better words, then to
@@ -122,7 +148,8 @@ def fuse(
     # A list cut at `depth` says of a document it lacks only that its cosine is not above
     # the last one: that bound stands for it.
     cut = len(dense) >= depth
-    floor = min((hit.score for hit in dense), default=0.0) if cut else config.dense_low
+    unseen = min((hit.score for hit in dense), default=0.0) if cut else config.dense_low
+    floor = config.floor * floor_share
     half = config.half_words * rarest(corpus)
 
     # Only what is returned becomes a hit: of what is looked at, most is not.
@@ -132,14 +159,18 @@ def fuse(
         fts_rank, words = by_words.get(document_id, _NOT_FOUND)
         found = meaning or words
         assert found is not None  # the id comes from one of the two
-        by_dense = _dense_score(meaning.score if meaning else floor, config) if dense else 0.0
+        by_dense = _dense_score(meaning.score if meaning else unseen, config) if dense else 0.0
+        by_dense *= dense_weight
         by_sparse = words.score / (words.score + half) if words else 0.0
-        score = by_dense + config.sparse_weight * by_sparse + found.bonus
+        relevance = by_dense + config.sparse_weight * by_sparse
+        if relevance < floor and not weak:
+            continue
+        score = relevance + found.bonus
         cosine = meaning.score if meaning else -math.inf
         order = (-score, -cosine, -words.score if words else 0.0, document_id)
         places.append((order, by_dense, by_sparse, vector_rank, meaning, fts_rank, words))
     places.sort(key=_order)
-    return [_hit(place) for place in places[:limit]]
+    return [_hit(place, config.sparse_weight, floor) for place in places[:limit]]
 
 
 def joined(groups: Sequence[Sequence[Hit]], limit: int) -> list[Hit]:
@@ -178,7 +209,7 @@ def _order(place: _Place) -> _Order:
     return place[0]
 
 
-def _hit(place: _Place) -> Hit:
+def _hit(place: _Place, sparse_weight: float, floor: float) -> Hit:
     order, by_dense, by_sparse, vector_rank, meaning, fts_rank, words = place
     found = meaning or words
     assert found is not None
@@ -192,6 +223,7 @@ def _hit(place: _Place) -> Hit:
         bonus=found.bonus,
         meaning=by_dense,
         words=by_sparse,
+        weak=by_dense + sparse_weight * by_sparse < floor,
     )
 
 

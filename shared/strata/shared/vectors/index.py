@@ -267,16 +267,21 @@ class VectorIndex(Protocol):
         limit: int = 10,
         generation: str | None = None,
         unrelated: float | None = None,
+        dense_weight: float = 1.0,
+        floor_share: float = 1.0,
         uncut: bool = False,
+        weak: bool = False,
         after: Moment | None = None,
     ) -> list[Hit]:
         """The documents that fit best: by meaning, by words, or by both, fused.
 
         The conditions are applied by the engine before the limit. A sparse vector without
         terms (a query of stop words) finds nothing by words. ``unrelated`` is the cosine of
-        texts that have nothing in common, if the model has one of its own. ``uncut`` gives all
-        that was looked at for the limit, for a ranking together with hits of other models. The
-        engine is asked ``after`` a moment, if one is given, and not before.
+        texts that have nothing in common, if the model has one of its own. ``dense_weight`` is
+        that of the meaning, 1 for a query that the model reads whole. Documents below
+        ``floor_share`` of the floor are left out, unless ``weak`` asks for them. ``uncut`` gives
+        all that was looked at for the limit, for a ranking together with hits of other models.
+        The engine is asked ``after`` a moment, if one is given, and not before.
         """
 
     async def delete(

@@ -33,11 +33,6 @@ class Lag:
     seconds: float = 0.0
 
 
-def from_both_ends(limit: int) -> dict[str, int]:
-    """Returns how many of the `oldest` and of the `newest` that wait make a batch."""
-    return {"oldest": limit - limit // 2, "newest": limit // 2}
-
-
 class LagGauges:
     """Tells how far the index of a collection is behind.
 
@@ -86,7 +81,7 @@ class Indexer:
     is found by its words.
 
     Args:
-        backlogs: The work. One is advanced only when those before it have none.
+        backlogs: The work. They take turns: those before one do not hold it up.
         poll: Seconds.
     """
 
@@ -130,17 +125,19 @@ class Indexer:
             self._wake.clear()
 
     async def index_pending(self) -> bool:
-        """Indexes one batch of the first backlog that has one; returns whether one had.
+        """Indexes one batch of every backlog that has one; returns whether one had.
 
         Raises:
             UnavailableError: Database, engine or model cannot be reached; nothing is lost.
         """
+        worked = False
         for backlog in self._backlogs:
             if await backlog.advance():
                 self._quiet.clear()
-                return True
-        self._quiet.set()
-        return False
+                worked = True
+        if not worked:
+            self._quiet.set()
+        return worked
 
     async def quiet(self, seconds: float) -> None:
         """Returns when nothing waits for the index, or after some seconds."""

@@ -30,6 +30,9 @@ _STEPS_OF_A_REQUEST = 3
 # A connection is kept so long for an answer of the index; more at once than there are connections
 # must not wait for a model elsewhere, which takes a second.
 _HELD_SECONDS = 0.025
+BELOW_FLOOR = "relevance"
+"""Name of the floor among the conditions that leave matches out of a search."""
+
 _Item = TypeVar("_Item")
 _Item_co = TypeVar("_Item_co", covariant=True)
 _log = get_logger(__name__)
@@ -58,6 +61,7 @@ class Place:
         fts_rank: Place by words, from 1; None if not found so.
         bonus: What the score holds for being preferred.
         waiting: It is not in the index yet.
+        weak: It is below the floor: it has nothing to do with the query.
     """
 
     mode: str
@@ -66,6 +70,7 @@ class Place:
     fts_rank: int | None
     bonus: float = 0.0
     waiting: bool = False
+    weak: bool = False
 
 
 def merge(
@@ -73,6 +78,8 @@ def merge(
     by_id: Mapping[str, _Item],
     by_words: Sequence[tuple[str, _Item, float]],
     bonus: Callable[[_Item], float] = lambda _: 0.0,
+    *,
+    unknown_words: bool = False,
 ) -> list[tuple[_Item, Place]]:
     """Puts what the index found and what only the words found into one order.
 
@@ -81,9 +88,21 @@ def merge(
         by_id: What PostgreSQL says of them; what is not there is not shown.
         by_words: Found by PostgreSQL's own search: name, item and score, best first.
         bonus: What is preferred of these; in the scores of the hits it is there already.
+        unknown_words: The index does not know every word of the query. PostgreSQL does: what it
+            found counts also for the hits of the index.
     """
     best = max((score for _, _, score in by_words), default=0.0) or 1.0
-    found = [(by_id[hit.document_id], _place(hit)) for hit in hits if hit.document_id in by_id] + [
+    more: dict[str, tuple[int, float]] = {}
+    if unknown_words:
+        more = {
+            name: (rank, _PENDING_WEIGHT * score / best)
+            for rank, (name, _, score) in enumerate(by_words, start=1)
+        }
+    found = [
+        (by_id[hit.document_id], _place(hit, more.get(hit.document_id)))
+        for hit in hits
+        if hit.document_id in by_id
+    ] + [
         (item, _waiting(score / best, rank, bonus(item)))
         for rank, (name, item, score) in enumerate(by_words, start=1)
         if name not in by_id
@@ -187,7 +206,10 @@ def explained(place: Place, reasons: Sequence[str]) -> str:
     if place.bonus:
         parts.append(f"{place.bonus:.2f} of it because {' and '.join(reasons)}.")
     if place.waiting:
-        parts.append("Only its words were searched: the index does not have it, or is away.")
+        parts.append(
+            "Only its words were searched: the index does not have it, cannot read the query, or"
+            " is away."
+        )
     return " ".join(parts)
 
 
@@ -195,8 +217,11 @@ def _waiting(share: float, rank: int, bonus: float) -> Place:
     return Place("fts", _PENDING_WEIGHT * share + bonus, None, rank, bonus, waiting=True)
 
 
-def _place(hit: Hit) -> Place:
+def _place(hit: Hit, words: tuple[int, float] | None = None) -> Place:
+    """Returns the place of a hit; ``words`` is what PostgreSQL adds, as rank and score."""
+    fts_rank, added = (hit.fts_rank, 0.0) if words is None else words
     mode = "fts"
     if hit.vector_rank is not None:
-        mode = "vector" if hit.fts_rank is None else "hybrid"
-    return Place(mode, hit.score, hit.vector_rank, hit.fts_rank, hit.bonus)
+        mode = "vector" if fts_rank is None else "hybrid"
+    weak = hit.weak and words is None
+    return Place(mode, hit.score + added, hit.vector_rank, fts_rank, hit.bonus, weak=weak)

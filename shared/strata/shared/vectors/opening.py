@@ -10,6 +10,7 @@ from strata.shared.commons import Commons
 from strata.shared.embedding import CachingEmbedder, Embedder, EmbeddingModels, ModelInfo
 from strata.shared.embedding.base import LOCAL_DIM, LOCAL_MODEL
 from strata.shared.embedding.courtesy import QuestionsFirst
+from strata.shared.vectors.fusion import FusionConfig
 from strata.shared.vectors.index import VectorIndex
 from strata.shared.vectors.qdrant import QdrantConfig, QdrantIndex, connect
 from strata.shared.vectors.searching import EmbeddingEndpoint, SearchingRoomSettings
@@ -63,11 +64,13 @@ async def open_vectors(
         settings.qdrant_url,
         settings.qdrant_api_key or None,
         settings.qdrant_replication_factor,
+        settings.search_floor,
     )
 
     async def make(closing: AsyncExitStack) -> VectorIndex:
-        url, key, replicas = address
-        index = QdrantIndex(connect(url, key), QdrantConfig(replication_factor=replicas))
+        url, key, replicas, floor = address
+        config = QdrantConfig(replication_factor=replicas, fusion=FusionConfig(floor=floor))
+        index = QdrantIndex(connect(url, key), config)
         closing.push_async_callback(index.close)
         return index
 

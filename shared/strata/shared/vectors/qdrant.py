@@ -25,7 +25,7 @@ from strata.shared.vectors.filters import (
     tenant_corpus,
     tenant_filter,
 )
-from strata.shared.vectors.fusion import FusionConfig, Hit, fuse
+from strata.shared.vectors.fusion import FLOOR, FusionConfig, Hit, fuse
 from strata.shared.vectors.index import (
     DOCUMENT_FIELD,
     Collection,
@@ -91,7 +91,7 @@ class QdrantConfig:
     shard_number: int | None = None
     replication_factor: int = 1
     write_consistency_factor: int = 1
-    fusion: FusionConfig = field(default_factory=FusionConfig)
+    fusion: FusionConfig = field(default_factory=lambda: FusionConfig(floor=FLOOR))
 
 
 def connect(url: str, api_key: str | None = None) -> AsyncQdrantClient:
@@ -238,7 +238,10 @@ class QdrantIndex:
         limit: int = 10,
         generation: str | None = None,
         unrelated: float | None = None,
+        dense_weight: float = 1.0,
+        floor_share: float = 1.0,
         uncut: bool = False,
+        weak: bool = False,
         after: Moment | None = None,
     ) -> list[Hit]:
         """See `VectorIndex.query`."""
@@ -272,6 +275,9 @@ class QdrantIndex:
             depth=depth,
             config=self._fusion(unrelated),
             corpus=await self._corpus_size(target, project_id) if sparse else 1,
+            dense_weight=dense_weight,
+            floor_share=floor_share,
+            weak=weak,
         )
 
     def _asking(

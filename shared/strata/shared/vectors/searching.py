@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from strata.shared.embedding.base import LOCAL_MODEL
 from strata.shared.settings import RoomSettings
+from strata.shared.vectors.fusion import FLOOR
 from strata.shared.vectors.reindex.state import ReindexConfig
 
 
@@ -77,6 +78,17 @@ class SearchingRoomSettings(RoomSettings):
         default=4,
         ge=0,
         description="How often an endpoint that fails or limits the rate is asked again.",
+    )
+    search_floor: float = Field(
+        default=FLOOR,
+        ge=0,
+        le=2,
+        description=(
+            "Least score of a search result: similarity of meaning (0 to 1) plus match of words "
+            "(0 to 1). Queries of up to three words need three quarters of it. Raise it if "
+            "searches return unrelated texts, lower it if they miss related ones; 0 returns the "
+            "nearest texts, related or not."
+        ),
     )
     index_poll_s: float = Field(
         default=1.0, gt=0, description="Pause between looks for what is to be indexed, seconds."

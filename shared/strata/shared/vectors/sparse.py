@@ -6,19 +6,13 @@ multilingual tokenizer segments by dictionaries and guesses the language per tex
 a word of a Japanese sentence is not the word that a query of it alone becomes.
 """
 
-import re
 import unicodedata
 
 from qdrant_edge import Bm25, Bm25Config, TokenizerType
 
+from strata.shared.scripts import UNSPACED
 from strata.shared.vectors.index import SparseVector
 
-# Kana, Han, Hangul, Thai, Lao, Khmer, Myanmar. Hangul has spaces, but its particles stick
-# to the word.
-_UNSPACED = re.compile(
-    "[\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-    "\uac00-\ud7af\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\U00020000-\U000323af]+"
-)
 # Passages and messages are short. On three chats of the BEAM benchmark 64 was at least as
 # good in hybrid search as 128 and the encoder's own 256.
 _AVERAGE_TOKENS = 64.0
@@ -53,7 +47,7 @@ def unspaced_pairs(text: str) -> list[str]:
 
     A run of one character counts as a pair.
     """
-    runs = _UNSPACED.findall(unicodedata.normalize("NFKC", text))
+    runs = UNSPACED.findall(unicodedata.normalize("NFKC", text))
     return list(
         dict.fromkeys(
             run[place : place + 2] for run in runs for place in range(max(1, len(run) - 1))
@@ -65,7 +59,7 @@ def _prepare(text: str, *, single_characters: bool) -> str:
     # Compatibility forms (half-width kana, full-width Latin, ligatures) are the same words;
     # lone surrogates cannot be encoded.
     clean = unicodedata.normalize("NFKC", text.encode("utf-8", "replace").decode())
-    return _UNSPACED.sub(lambda match: _pairs(match.group(), single_characters), clean)
+    return UNSPACED.sub(lambda match: _pairs(match.group(), single_characters), clean)
 
 
 def _pairs(run: str, single_characters: bool) -> str:

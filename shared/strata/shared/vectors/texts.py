@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from strata.shared.embedding import Embedder, EmbeddingModels, embed_chunked
-from strata.shared.errors import UnavailableError
-from strata.shared.vectors.fusion import Hit
+from strata.shared.errors import StrataError, UnavailableError
+from strata.shared.vectors.fusion import Hit, floor_share
 from strata.shared.vectors.index import (
     Collection,
     Document,
@@ -26,6 +26,7 @@ from strata.shared.vectors.index import (
 from strata.shared.vectors.reindex.routes import FixedRoutes, Routes
 from strata.shared.vectors.reindex.state import Serving
 from strata.shared.vectors.sparse import SparseEncoder
+from strata.shared.vectors.stop_words import without_stop_words
 
 CHUNK_TOKENS = 128
 """Tokens of a chunk of people's texts: a vector of more of them says too little of each fact.
@@ -211,6 +212,7 @@ class TextIndex:
         words: bool = True,
         within: Serving | None = None,
         uncut: bool = False,
+        weak: bool = False,
         after: Moment | None = None,
     ) -> list[Hit]:
         """Returns the best texts by meaning and words, best first.
@@ -224,6 +226,7 @@ class TextIndex:
             words: False searches by meaning alone.
             within: The generation to ask; None is the one that serves.
             uncut: Everything that was looked at, to be ranked together with other hits.
+            weak: Also texts that have nothing to do with the query, marked as weak.
             after: See `VectorIndex.query`.
 
         Raises:
@@ -232,7 +235,11 @@ class TextIndex:
 
         async def ask(serving: Serving) -> list[Hit]:
             embedder = await self._models.get(serving.model)
-            vector = (await embedder.embed([query], "query"))[0]
+            # A vector of unknown words is near to those of other unknown words, whatever they are.
+            known = _known_share(embedder, query)
+            vector = (await embedder.embed([query], "query"))[0] if known else None
+            if vector is None and not words:
+                return []
             return await self._index.query(
                 self.collection,
                 project_id,
@@ -243,7 +250,10 @@ class TextIndex:
                 limit=limit,
                 generation=serving.generation,
                 unrelated=self._models.info(serving.model).unrelated,
+                dense_weight=known,
+                floor_share=floor_share(query),
                 uncut=uncut,
+                weak=weak,
                 after=after,
             )
 
@@ -258,6 +268,22 @@ class TextIndex:
             if now == serving:
                 raise
         return await ask(now)
+
+    async def has_unknown_words(self, query: str, *, within: Serving | None = None) -> bool:
+        """Whether the model lacks a word of a query, so that the database must look for it.
+
+        False when the model or its route cannot be reached: the search itself then falls back.
+
+        Args:
+            query: What is looked for.
+            within: The generation whose model is meant; None is the one that serves.
+        """
+        try:
+            serving = within or await self.routes.serving()
+            embedder = await self._models.get(serving.model)
+        except StrataError:
+            return False
+        return _known_share(embedder, query) < 1
 
     async def _written(self, given: Sequence[Serving] | None) -> Sequence[Serving]:
         if given is not None:
@@ -297,6 +323,14 @@ class TextIndex:
 
         # A batch of long texts has thousands of chunks: their words would hold up the event loop.
         return await asyncio.to_thread(documents)
+
+
+def _known_share(embedder: Embedder, query: str) -> float:
+    """Returns the share of a query that the model has a meaning for, without the stop words.
+
+    The vector of "is she the zzzqqq" is that of "is she": near to every text about a woman.
+    """
+    return embedder.known_share(without_stop_words(query))
 
 
 def models_of(models: EmbeddingModels | Embedder) -> EmbeddingModels:

@@ -22,6 +22,7 @@ import idna
 
 from strata.shared.web.addresses import Address, check_addresses, is_allowed, read_networks
 from strata.shared.web.errors import FetchError, ForbiddenUrlError
+from strata.shared.web.metadata import is_metadata_name
 
 MAX_URL_CHARS = 4096
 PORTS = {"http": 80, "https": 443}
@@ -37,15 +38,6 @@ _INTERNAL_SUFFIXES = frozenset(
     (
         *("localhost", "local", "localdomain", "internal", "intranet", "private", "corp", "home"),
         *("lan", "arpa", "svc", "invalid", "onion", "alt"),
-    )
-)
-# Refused by name as well, whatever is allowed: their answers hold the keys of the machine.
-_METADATA_NAMES = frozenset(
-    (
-        *("metadata", "metadata.google.internal", "metadata.goog", "metadata.tencentyun.com"),
-        *("instance-data", "instance-data.ec2.internal", "metadata.platformequinix.com"),
-        *("metadata.packet.net", "kubernetes", "kubernetes.default", "kubernetes.default.svc"),
-        "kubernetes.default.svc.cluster.local",
     )
 )
 
@@ -193,11 +185,6 @@ def _read_path(rest: str) -> str:
     if not rest.startswith("/"):
         rest = "/" + rest
     return quote(rest, safe="/?%:@!$&'()*+,;=-._~[]|^")
-
-
-def is_metadata_name(host: str) -> bool:
-    """Says whether a name is that of a cloud's or cluster's metadata service."""
-    return host in _METADATA_NAMES
 
 
 def is_internal_name(host: str) -> bool:

@@ -43,8 +43,7 @@ class Rooms:
     worker_keys: tuple[str, str] = field(default_factory=generate_key_pair)
 
     def __post_init__(self) -> None:
-        keys = [self.keys.public, self.worker_keys[1]]
-        self.network = InProcessNetwork(TokenVerifier(keys))
+        self.network = InProcessNetwork(TokenVerifier(self.keys.public))
         self.stack.push_async_callback(self.network.close)
         channel = self.network.channel("core_memory")
         self.files = pb_grpc.FileServiceStub(channel)
@@ -74,7 +73,8 @@ class Rooms:
             worker_database_url=self.archival_urls.worker_url,
             qdrant_url=self.vectors.url,
             qdrant_api_key=self.vectors.api_key,
-            token_public_keys=self.keys.public + self.worker_keys[1],
+            token_public_keys=self.keys.public,
+            file_worker_public_keys=self.worker_keys[1],
             index_poll_s=0.1,
             **more,
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from strata.core_memory.files.domain.ports import Chunk, ChunkHit, Progress
+from strata.core_memory.files.domain.ports import Chunk, ChunkFindings, ChunkHit, Progress
 from strata.core_memory.files.domain.search import FileQuery
 from strata.core_memory.files.search import FileSearch
 from strata.shared.clock import SystemClock
@@ -19,11 +19,14 @@ class Index:
 
     def __init__(self) -> None:
         self.hits: list[ChunkHit] = []
+        self.below_floor = 0
         self.asked: list[tuple[Sequence[str], str, int]] = []
 
-    async def search(self, folder_ids: Sequence[str], query: str, limit: int) -> list[ChunkHit]:
+    async def search(
+        self, folder_ids: Sequence[str], query: str, limit: int, *, explain: bool = False
+    ) -> ChunkFindings:
         self.asked.append((folder_ids, query, limit))
-        return self.hits[:limit]
+        return ChunkFindings(self.hits[:limit], self.below_floor if explain else 0)
 
     async def index(
         self, project_id: str, folder_id: str, file_id: str, chunks: AsyncIterable[Sequence[Chunk]]
@@ -80,6 +83,17 @@ async def test_hits_are_told_by_name_best_first(files: Any, search: Any, index: 
         "=== docs/a.md (lines 1-1) ===\n"
         "coffee"
     )
+
+
+async def test_pieces_below_the_floor_are_counted_on_request(
+    files: Any, search: Any, index: Index
+) -> None:
+    folder = await files.seeds.folder("docs")
+    agent = await files.seeds.agent(folder)
+    index.below_floor = 9
+    assert (await search.search(FileQuery(agent, "tea"))).below_floor == 0
+    assert (await search.search(FileQuery(agent, "tea", explain=True))).below_floor == 5
+    assert (await search.search(FileQuery(agent, "tea", 7, explain=True))).below_floor == 7
 
 
 async def test_five_hits_unless_told_otherwise(files: Any, search: Any, index: Index) -> None:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import pytest
 
 from strata.agent_loop.compaction.by_hand import CompactionByHand
-from strata.agent_loop.domain.agents import Agent
-from strata.agent_loop.domain.messages import Window
-from strata.agent_loop.domain.tools import ToolSet
-from strata.agent_loop.loop.ports import BoundModel
+from strata.agent_loop.inspection import NextRequest
+from strata.agent_loop.loop.ports import BoundModel, MemorySection
 from strata.shared.errors import AbortedError, FailedPreconditionError, Reason
 from unit.agent_loop.loop.world import LoopWorld, reply
 
 
 def by_hand(world: LoopWorld, bound: BoundModel | None) -> CompactionByHand:
-    async def inspect(
-        agent_id: str, conversation_id: str
-    ) -> tuple[Agent, Window, ToolSet, BoundModel | None]:
+    async def inspect(agent_id: str, conversation_id: str) -> NextRequest:
         window = await world.recall.get_window(conversation_id)
-        return world.agent, window, world.tools.toolset, bound
+        tools, section = world.tools.toolset, MemorySection("", None)
+        return NextRequest(world.agent, window, window.messages, tools, bound, section)
 
     ports = world.ports
     return CompactionByHand(inspect, ports.models, ports.recall, ports.tokens, ports.clock)

@@ -10,10 +10,15 @@ import pytest
 from histories import assert_answered
 from strata.agent_loop.compaction.compactor import MAX_SWAPS
 from strata.agent_loop.domain.agents import CompactionSettings
-from strata.agent_loop.domain.events import RunFinished, StepRestarted, WindowCompacted
-from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart
+from strata.agent_loop.domain.events import (
+    ReplyReceived,
+    StepRestarted,
+    WindowCompacted,
+)
+from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart, Window
 from strata.agent_loop.domain.runs import StopReason
-from strata.agent_loop.loop.ports import BoundModel
+from strata.agent_loop.loop.gauge import Gauge
+from strata.agent_loop.loop.ports import BoundModel, WindowSwap
 from strata.agent_loop.loop.requests import View
 from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.models.domain import ModelReply, Usage
@@ -52,6 +57,28 @@ def summary_of(world: LoopWorld) -> SummaryPart:
     (part,) = message.parts
     assert isinstance(part, SummaryPart)
     return part
+
+
+async def test_summary_that_was_bought_is_stored_as_soon_as_recall_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("strata.agent_loop.loop.patience._FIRST_PAUSE_S", 0.0)
+    world = await full()
+    failures = iter([UnavailableError("recall is away")] * 3)
+
+    def fail() -> None:
+        if (error := next(failures, None)) is not None:
+            raise error
+
+    world.recall.on_swap = fail
+    sink = await world.run(world.request("Last " + "q" * 400), reply("Done."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert len(world.model.summarised) == 1
+    assert len(world.recall.swaps) == 1
+    assert len(sink.of(WindowCompacted)) == 1
+    stored = {message.id for message in world.recall.messages}
+    (spent,) = [reply.usage for reply in sink.of(ReplyReceived) if reply.message_id not in stored]
+    assert spent.total_tokens > 0, "the gateway is informed of its cost"
 
 
 async def test_a_full_window_is_compacted_before_the_model_is_called() -> None:
@@ -179,6 +206,74 @@ async def test_pinned_messages_survive_any_number_of_compactions() -> None:
     assert world.recall.messages[2].id == pinned[0], "pinned ones stand after the summary"
 
 
+async def test_memory_that_leaves_no_room_costs_no_summary_each_turn() -> None:
+    world = await filled(6)
+    assert world.recall.swaps == []
+    usable = Gauge(world.ports.tokens, world.models.settings, world.agent.id).max_bytes
+    world.memory.text = "<memory_blocks>\n" + "m" * int(usable * 0.97) + "\n</memory_blocks>"
+    for number in range(6):
+        sink = await world.run(world.request(f"Then {number} " + "q" * 400), reply("a" * 400))
+        assert sink.outcome.stop_reason is StopReason.END_TURN
+        assert f"Then {number} " in world.model.requests[-1].messages[-1].text
+    assert world.model.summarised == []
+    assert world.recall.swaps == []
+
+    world.memory.text = "<memory_blocks>\nsmall\n</memory_blocks>"
+    for number in range(8):
+        await world.run(world.request(f"Now {number} " + "q" * 400), reply("a" * 400))
+    assert world.recall.swaps != [], "once there is room, the window is compacted"
+
+
+async def test_pinned_messages_that_fill_the_room_cost_no_summary_each_turn() -> None:
+    world = await filled(10)
+    before = len(world.recall.swaps)
+    for position, message in enumerate(world.recall.messages[1:], start=1):
+        if message.role is not MessageRole.SUMMARY:
+            world.recall.messages[position] = replace(message, pinned=True)
+    await world.run(world.request("p" * 9_000), reply("a"))
+    world.recall.messages[-2] = replace(world.recall.messages[-2], pinned=True)
+    for number in range(4):
+        sink = await world.run(world.request(f"More {number} " + "q" * 400), reply("a" * 400))
+        assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert len(world.recall.swaps) <= before + 1
+
+
+async def test_open_files_are_closed_before_they_take_the_room_of_the_messages() -> None:
+    world = await filled(4)
+    told = "Question 0 "
+    usable = Gauge(world.ports.tokens, world.models.settings, world.agent.id).max_bytes
+    file = '<directories>\n<file status="open" name="a/b">\n{}\n</file>\n</directories>'
+    world.memory.text = file.format("f" * int(usable))
+    world.memory.without_files = "<directories>\nnothing is open\n</directories>"
+    sink = await world.run(world.request("Go on."), reply("Yes."))
+
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    (most,) = world.memory.fitted
+    assert most < usable * 0.75
+    shown = world.model.requests[-1].messages
+    assert "nothing is open" in shown[0].text
+    assert told in shown[1].text, "no message had to leave"
+    assert world.recall.swaps == []
+    assert world.recall.commits[-1].system_text == shown[0].text
+
+    world.memory.text = file.format("f" * int(usable * 0.5))
+    world.memory.without_files = None
+    await world.run(world.request("And on."), reply("Yes."))
+    assert world.memory.fitted == [most], "half of the prompt may be files"
+
+
+async def test_a_refusal_for_length_closes_files_if_they_are_the_reason() -> None:
+    world = await filled(2)
+    usable = Gauge(world.ports.tokens, world.models.settings, world.agent.id).max_bytes
+    file = '<directories>\n<file status="open" name="a/b">\n{}\n</file>\n</directories>'
+    world.memory.text = file.format("f" * int(usable * 0.6))
+    world.memory.without_files = "<directories>\nnothing is open\n</directories>"
+    sink = await world.run(world.request("Go on."), OVERFLOW, reply("Yes."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert len(world.memory.fitted) == 1
+    assert "nothing is open" in world.model.requests[-1].messages[0].text
+
+
 async def test_models_that_fail_at_summaries_fail_no_turn() -> None:
     world = await full()
     world.model.on_summary = lambda request: ModelError(ModelErrorKind.RATE_LIMITED, "429")
@@ -261,19 +356,6 @@ async def test_a_newer_attempt_takes_the_compaction_away() -> None:
     assert world.recall.swaps == []
 
 
-async def test_recall_that_cannot_be_reached_leaves_the_run_open() -> None:
-    world = await full()
-
-    def down() -> None:
-        raise UnavailableError("down")
-
-    world.recall.on_swap = down
-    sink = Sink()
-    with pytest.raises(UnavailableError):
-        await Turn(world.ports, world.request("Last " + "q" * 400), sink).run()
-    assert sink.of(RunFinished) == []
-
-
 async def test_a_process_that_dies_anywhere_leaves_one_window_or_the_other() -> None:
     points = 0
     while True:
@@ -317,3 +399,38 @@ def _assert_sound(world: LoopWorld, old: set[str]) -> None:
         assert summary_of(world).message_count == len(old - now)
     else:
         assert old <= now
+
+
+async def test_summary_is_stored_once_recall_is_back_and_bought_once() -> None:
+    world = await full()
+    swap, away = world.recall.swap_window, 3
+
+    async def swap_later(change: WindowSwap) -> Window:
+        nonlocal away
+        if away:
+            away -= 1
+            raise UnavailableError("down")
+        return await swap(change)
+
+    world.recall.swap_window = swap_later  # type: ignore[assignment,method-assign]
+    sink = await world.run(world.request("Last " + "q" * 400), reply("Done."))
+
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert len(world.model.summarised) == 1
+    assert len(sink.of(WindowCompacted)) == 1
+
+
+async def test_tokens_of_a_summary_are_counted_although_it_cannot_be_stored() -> None:
+    world = await full()
+
+    async def refuse(_: WindowSwap) -> Window:
+        raise AbortedError("taken over", reason=Reason.STALE_ATTEMPT)
+
+    world.recall.swap_window = refuse  # type: ignore[assignment,method-assign]
+    sink = Sink()
+    with pytest.raises(AbortedError):
+        await Turn(world.ports, world.request("Last " + "q" * 400), sink).run()
+
+    (arrived,) = sink.of(ReplyReceived)
+    assert arrived.message_id not in world.recall.log
+    assert arrived.usage.total_tokens > 0

@@ -15,7 +15,7 @@ from histories import START, histories
 from strata.agent_loop.compaction import summarizing
 from strata.agent_loop.compaction.summarizing import Summarizer, Summary
 from strata.agent_loop.compaction.transcript import CLIP_MARK, clip, extract, lines
-from strata.agent_loop.domain.agents import Agent, AgentType, CompactionSettings, ModelConfig
+from strata.agent_loop.domain.agents import Agent, CompactionSettings, ModelConfig
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.messages import (
     Message,
@@ -27,7 +27,6 @@ from strata.agent_loop.domain.messages import (
 from strata.agent_loop.loop.packaging import package
 from strata.agent_loop.loop.ports import BoundModel
 from strata.agent_loop.models.domain import (
-    EndpointType,
     FinishReason,
     ModelEvent,
     ModelReply,
@@ -39,7 +38,8 @@ from strata.agent_loop.models.domain import (
 )
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.tokens import TokenEstimator
-from strata.agent_loop.prompts.summary import SUMMARY_PROMPT
+from strata.agent_loop.prompts.summary import SUMMARY_ACKNOWLEDGEMENT, SUMMARY_PROMPT
+from strata.shared.agent_types import AgentType
 from unit.loop_time import put_forward
 
 USAGE = Usage(prompt_tokens=100, completion_tokens=10)
@@ -66,7 +66,7 @@ class Chat:
 
     @property
     def bound(self) -> BoundModel:
-        chosen = ModelSettings(self.name, EndpointType.OPENAI, "m", context_window=self.window)
+        chosen = ModelSettings(self.name, "openai", "m", context_window=self.window)
         return BoundModel(self, chosen)
 
     @property
@@ -81,9 +81,13 @@ class Models:
 
     known: dict[str, BoundModel]
     keys: tuple[SealedKey, ...] = ()
+    configs: list[ModelConfig] = field(default_factory=list)
 
-    async def bind(self, config: ModelConfig, keys: Sequence[SealedKey] = ()) -> BoundModel:
+    async def bind(
+        self, config: ModelConfig, keys: Sequence[SealedKey] = (), *, as_fallback: bool = False
+    ) -> BoundModel:
         self.keys = tuple(keys)
+        self.configs.append(config)
         if config.handle not in self.known:
             raise ModelError(ModelErrorKind.NOT_CONFIGURED, "unknown")
         return self.known[config.handle]
@@ -127,13 +131,19 @@ async def summarise(
     messages: Sequence[Message] = (),
     earlier: Sequence[SummaryPart] = (),
     limit: int = 2000,
+    counted: list[Usage] | None = None,
     **compaction: object,
 ) -> Summary:
     agent = agent_with(model="other/model" if summarizer else "", **compaction)
     known = {"other/model": replace_handle(summarizer)} if summarizer else {}
-    made = Summarizer(
-        Models(known), TokenEstimator(), agent, agent_model.bound if agent_model else None
-    )
+
+    async def count(usage: Usage, handle: str) -> None:
+        assert handle
+        if counted is not None:
+            counted.append(usage)
+
+    bound = agent_model.bound if agent_model else None
+    made = Summarizer(Models(known), TokenEstimator(), agent, bound, count)
     return await made.summarise(messages or talk(), earlier, limit)
 
 
@@ -146,7 +156,7 @@ async def test_the_summarizer_is_asked_first_and_told_everything_once() -> None:
     other, own = Chat(says("- Short.")), Chat(says("- Own."))
     made = await summarise(own, other, earlier=[SummaryPart("They met.")])
 
-    assert made == Summary("- Short.", "summarizer", USAGE)
+    assert made == Summary("- Short.", "summarizer")
     assert own.requests == []
     (request,) = other.requests
     assert request.tools == ()
@@ -161,6 +171,48 @@ async def test_the_agents_own_prompt_is_used_as_it_is() -> None:
     own = Chat(says("- x"))
     await summarise(own, prompt="Sum up {limit}.")
     assert own.requests[0].messages[0].text == "Sum up {limit}."
+
+
+async def test_the_summarizer_is_called_with_settings_of_its_own() -> None:
+    chosen = ModelConfig(temperature=0.1, max_output_tokens=700)
+    agent = agent_with(model="other/model", model_settings=chosen)
+    models = Models({"other/model": replace_handle(Chat(says("- x")))})
+    own = Chat(says("- Own."))
+    made = await Summarizer(models, TokenEstimator(), agent, own.bound).summarise(talk(), (), 2000)
+    assert made.rung == "summarizer"
+    assert models.configs == [replace(chosen, handle="other/model")]
+
+
+async def test_settings_without_a_summarizer_are_those_of_calls_of_the_agents_model() -> None:
+    agent = replace(
+        agent_with(model_settings=ModelConfig(temperature=0.1)),
+        model=ModelConfig(handle="own/model", temperature=0.9),
+    )
+    models = Models({"own/model": Chat(says("- x")).bound})
+    made = await Summarizer(models, TokenEstimator(), agent, None).summarise(talk(), (), 2000)
+    assert made.text == "- x"
+    assert models.configs == [ModelConfig(handle="own/model", temperature=0.1)]
+
+
+@pytest.mark.parametrize("acknowledgement", [True, False, None])
+async def test_the_acknowledgement_stands_between_the_prompt_and_the_messages(
+    acknowledgement: bool | None,
+) -> None:
+    own = Chat(says("- x"))
+    await summarise(own, prompt_acknowledgement=acknowledgement)
+    messages = own.requests[0].messages
+    roles = ["system", "assistant", "user"] if acknowledgement else ["system", "user"]
+    assert [message.role.value for message in messages] == roles
+    assert (messages[1].text == SUMMARY_ACKNOWLEDGEMENT) is bool(acknowledgement)
+    assert "question 0" in messages[-1].text
+
+
+def test_settings_for_once_can_turn_the_acknowledgement_off() -> None:
+    agents = CompactionSettings("m", prompt_acknowledgement=True)
+    assert CompactionSettings(prompt_acknowledgement=False).over(agents) == replace(
+        agents, prompt_acknowledgement=False
+    )
+    assert CompactionSettings(clip_chars=500).over(agents) == replace(agents, clip_chars=500)
 
 
 @pytest.mark.parametrize(
@@ -188,9 +240,10 @@ async def test_a_summarizer_that_is_not_configured_is_passed_over() -> None:
 
 
 async def test_a_blank_summary_is_none() -> None:
-    made = await summarise(Chat(says("- Own.")), Chat(says("  \n ")))
+    counted: list[Usage] = []
+    made = await summarise(Chat(says("- Own.")), Chat(says("  \n ")), counted=counted)
     assert (made.text, made.rung) == ("- Own.", "agent")
-    assert made.usage == USAGE + USAGE, "what was paid for is counted"
+    assert counted == [USAGE, USAGE], "what was paid for is counted"
 
 
 async def test_what_is_too_long_is_halved_and_summaries_are_summarised() -> None:
@@ -320,3 +373,9 @@ async def test_the_summarizer_is_asked_with_the_keys_of_agent_and_project() -> N
     models = Models({"other/model": replace_handle(Chat(says("- x")))})
     made = await Summarizer(models, TokenEstimator(), agent, None).summarise(talk(), (), 2000)
     assert (made.text, made.rung, models.keys) == ("- x", "summarizer", (sealed,))
+
+
+def test_an_extract_holds_what_the_agent_sent_with_send_message() -> None:
+    sent = ToolCall("1", "send_message", '{"message": "The train leaves at nine."}')
+    text = extract([Message("1", MessageRole.ASSISTANT, (sent,))], [], "UTC", 2000)
+    assert "The train leaves at nine." in text

@@ -10,20 +10,19 @@ from typing import Any
 from strata.agent_loop.domain.messages import NestedCall, ToolReturn, ToolStatus
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import (
-    CODE_TOOLS,
     CallFinished,
     CallStarted,
     CodeAnswer,
     CodeCall,
     Tool,
     ToolBatch,
-    ToolEffect,
     ToolEvent,
     ToolResult,
     ToolSet,
 )
 from strata.agent_loop.loop.packaging import package
 from strata.agent_loop.models.domain import ModelReply, ToolCall, ToolSchema
+from strata.shared.tool_catalogue import CODE_TOOLS, ToolEffect
 from unit.agent_loop.loop.ruled import rule
 from unit.agent_loop.loop.world import LoopWorld, Tools, reply
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from strata.agent_loop.domain.journal import JournalKey, NestedRecord, StepRecord
-from strata.agent_loop.domain.tools import ToolEffect, ToolResult
+from strata.agent_loop.domain.tools import ToolResult
 from strata.shared.errors import AbortedError, Reason
+from strata.shared.tool_catalogue import ToolEffect
 
 
 class Died(BaseException):
@@ -37,8 +38,20 @@ class Journal:
 
     def __init__(self, fate: Fate) -> None:
         self.rows: dict[str, tuple[int, StepRecord | None]] = {}
+        self.finishing: dict[str, int] = {}
         self.opened = 0
         self._fate = fate
+
+    async def mark_finishing(self, key: JournalKey, seconds: float) -> None:
+        if self.rows.get(key.run_id, (0, None))[0] > key.attempt:
+            raise stale()
+        if seconds:
+            self.finishing[key.run_id] = key.attempt
+        else:
+            self.finishing.pop(key.run_id, None)
+
+    async def is_finishing(self, key: JournalKey) -> bool:
+        return self.finishing.get(key.run_id, key.attempt) < key.attempt
 
     async def resume(self, key: JournalKey, step: int) -> StepRecord | None:
         self._fate.step()

@@ -25,7 +25,7 @@ from unit.agent_loop.loop.gated import (
     yes,
 )
 from unit.agent_loop.loop.journals import Died
-from unit.agent_loop.loop.ruled import most, rule, told
+from unit.agent_loop.loop.ruled import leaves, most, rule, told
 from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
 
 
@@ -111,6 +111,26 @@ async def test_what_was_denied_or_returned_by_the_client_is_told_by_the_next_run
     assert told(world) == ["Error: request to call tool denied. User reason: No.", "mine"]
 
 
+@pytest.mark.parametrize("dies", [False, True])
+async def test_an_old_request_whose_call_ends_a_turn_does_not_end_the_next_one(dies: bool) -> None:
+    world = gated_world("acts")
+    rule(world, leaves("acts"), tools=("acts", "reads"))
+    await world.run(None, world.calls("acts"))
+    [call] = asked(world).tool_calls
+    await answered_in_vain(world, answer(asked(world), Decision(call.id, client_return="mine")))
+    run = world.request("And?")
+    if dies:
+        # The request is settled and stored; no model was asked yet.
+        world.models.error = ModelError(ModelErrorKind.NOT_CONFIGURED, "no model")
+        await world.run(run)
+        world.models.error = None
+        run = replace(run, attempt=2)
+    sink = await world.run(run, reply("I see."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert told(world) == ["mine"]
+    assert world.recall.messages[-1].text == "I see."
+
+
 @pytest.mark.parametrize("again", [True, False])
 async def test_a_call_that_may_have_begun_is_unknown_and_never_run_again(again: bool) -> None:
     world = gated_world("acts")
@@ -153,8 +173,8 @@ async def test_a_run_that_is_over_cannot_begin_its_calls_any_more() -> None:
 
     begin = world.recall.begin_turn
 
-    async def slowly(key: object, inputs: object) -> object:
-        found = await begin(key, inputs)  # type: ignore[arg-type]
+    async def slowly(key: object, inputs: object, *, clear: bool = False) -> object:
+        found = await begin(key, inputs, clear=clear)  # type: ignore[arg-type]
         if key.run_id == run.run_id:  # type: ignore[attr-defined]
             world.recall.begin_turn = begin  # type: ignore[method-assign]
             await overtake()

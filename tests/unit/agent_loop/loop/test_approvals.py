@@ -106,11 +106,14 @@ async def test_what_the_client_returns_stands_in_place_of_the_call() -> None:
         Decision(first.id, client_return="42"),
         Decision(second.id, client_return="no disk", client_failed=True),
     )
+    given = replace(given, answered_by="key-of-the-answer")
     await world.run(with_answer(world, given), reply("Good."))
 
     assert told(world) == ["42", "no disk"]
     assert [told.status for told in returns(world)] == [ToolStatus.OK, ToolStatus.FAILED]
-    assert {told.provenance for told in returns(world)} == {Provenance.TOOL}
+    # A person's words, not the tool's, and with the key that they came with.
+    assert {told.provenance for told in returns(world)} == {Provenance.USER}
+    assert {told.returned_by for told in returns(world)} == {"key-of-the-answer"}
     assert world.tools.batches == []
     assert world.journal.opened == 0
 

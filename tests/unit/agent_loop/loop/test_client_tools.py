@@ -16,8 +16,9 @@ from strata.agent_loop.domain.approvals import Decision
 from strata.agent_loop.domain.messages import Provenance, ToolStatus
 from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.tool_rules import ToolRule
-from strata.agent_loop.domain.tools import Tool, ToolEffect, ToolSet
+from strata.agent_loop.domain.tools import Tool, ToolSet
 from strata.agent_loop.models.domain import ModelReply, ToolCall, ToolSchema
+from strata.shared.tool_catalogue import ToolEffect
 from strata.shared.tool_rules import ToolRuleType
 from unit.agent_loop.loop.coding import coded, coding_world, errors
 from unit.agent_loop.loop.gated import (
@@ -87,10 +88,12 @@ async def test_a_call_of_the_clients_tool_waits_for_its_return() -> None:
 
     [shows] = request.tool_calls
     shown = answer(request, Decision(shows.id, client_return="Rome is in view."))
+    shown = replace(shown, answered_by="key-of-the-answer")
     sink = await world.run(with_answer(world, shown), reply("There."))
     assert sink.outcome.stop_reason is StopReason.END_TURN
     assert told(world) == ["did reads", "Rome is in view."]
     assert [each.provenance for each in returns(world)] == [None, Provenance.TOOL]
+    assert [each.returned_by for each in returns(world)] == ["", "key-of-the-answer"]
     assert [call.name for batch in world.tools.batches for call in batch.calls] == ["reads"]
     assert_a_provider_takes_it(world)
 

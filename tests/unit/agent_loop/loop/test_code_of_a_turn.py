@@ -15,7 +15,9 @@ from strata.agent_loop.domain.messages import Provenance, ToolStatus
 from strata.agent_loop.domain.runs import StopReason
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import Tool, ToolSet
+from strata.agent_loop.loop.control import TurnControl
 from strata.agent_loop.loop.nesting import MAX_NESTED_CALLS
+from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.rules.history import calls_of
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_APPROVED
 from strata.agent_loop.rules.solver import ToolRulesSolver
@@ -25,7 +27,7 @@ from unit.agent_loop.loop.coding import CODE, CodingTools, coded, coding_world, 
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.ruled import child, conditional, first, leaves, most, required, told
 from unit.agent_loop.loop.ruled import until_done as until_done_with
-from unit.agent_loop.loop.world import assert_pairs_are_whole, reply
+from unit.agent_loop.loop.world import Sink, assert_pairs_are_whole, lost, reply
 
 WEB, MCP = Provenance.WEB, Provenance.MCP
 
@@ -172,7 +174,7 @@ async def test_code_before_a_gated_call_is_expected_to_read_what_strangers_wrote
 @pytest.mark.parametrize(
     ("error", "words", "status"),
     [
-        (UnavailableError("gone"), "is unknown; it was not repeated", ToolStatus.UNKNOWN),
+        (lost(UnavailableError("gone")), "is unknown; it was not repeated", ToolStatus.UNKNOWN),
         (InvalidArgumentError("bad"), "could not be run: bad", ToolStatus.FAILED),
     ],
 )
@@ -189,11 +191,13 @@ async def test_a_room_that_fails_a_call_of_code_fails_that_call_alone(
 
 async def test_cancelled_turn_tells_what_its_code_had_called() -> None:
     world, coding = coding_world(tools=("acts", "blocks"))
-    task = asyncio.create_task(world.run(None, coded(world, ["acts", "blocks", "acts"])))
+    world.model.replies.append(coded(world, ["acts", "blocks", "acts"]))
+    control = TurnControl()
+    task = asyncio.create_task(Turn(world.ports, world.request(), Sink(), control).run())
     await coding.running.wait()
+    control.cancelled = True
     task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await task
 
     assert coding.killed == 1
     assert [(call.name, call.status) for call in nested(world)] == [

@@ -10,10 +10,10 @@ from strata.agent_loop.domain.messages import Message, MessageRole, SummaryPart
 from strata.agent_loop.domain.tools import ToolSet
 from strata.agent_loop.loop.gauge import Gauge
 from strata.agent_loop.loop.requests import View
-from strata.agent_loop.models.domain import EndpointType, ModelSettings, TextPart, Usage
+from strata.agent_loop.models.domain import ModelSettings, TextPart, Usage
 from strata.agent_loop.models.tokens import TokenEstimator
 
-SETTINGS = ModelSettings("test/model", EndpointType.OPENAI, "model", context_window=8_000)
+SETTINGS = ModelSettings("test/model", "openai", "model", context_window=8_000)
 VIEW = View(5_000)
 NONE = ToolSet(())
 
@@ -78,3 +78,14 @@ def test_counts_of_a_window_before_its_summary_are_of_another_window() -> None:
     assert read(*window).ratio == before
     newer = said(10, MessageRole.ASSISTANT, 100, tokens=4_000)
     assert read(*window, newer).ratio == pytest.approx(2.1, abs=0.1)
+
+
+def test_counts_under_a_longer_system_message_do_not_deceive() -> None:
+    """Files were closed between the two: the first count is of a prompt that is gone."""
+    window = [
+        said(0, MessageRole.SYSTEM, 4_000),
+        said(1, MessageRole.ASSISTANT, 100, tokens=7_000),
+        said(2, MessageRole.USER, 300),
+        said(3, MessageRole.ASSISTANT, 100, tokens=1_100),
+    ]
+    assert read(*window).ratio == pytest.approx(4.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 
 from histories import assert_answered, histories
 from strata.agent_loop.domain.messages import (
-    ImagePart,
     Message,
     MessageRole,
     OpaquePart,
@@ -20,15 +20,33 @@ from strata.agent_loop.domain.messages import (
     ToolStatus,
 )
 from strata.agent_loop.domain.tools import ToolSet
-from strata.agent_loop.loop.packaging import cut_return, package, return_limit
+from strata.agent_loop.loop.packaging import (
+    MAX_STEP_RETURN_BYTES,
+    bounded_returns,
+    cut_return,
+    package,
+    return_limit,
+)
 from strata.agent_loop.loop.requests import (
+    BLIND_MODEL,
     MIN_PIECE_BYTES,
+    NO_ROOM_FOR_IMAGE,
+    TOO_MANY_IMAGES,
+    FittedRequest,
     Offer,
     View,
     _piece_sizes,
     build_request,
 )
-from strata.agent_loop.models.domain import ChatMessage, ReasoningPart, Role, TextPart, ToolCall
+from strata.agent_loop.models.domain import (
+    ChatMessage,
+    ImagePart,
+    ReasoningPart,
+    Role,
+    ShownImage,
+    TextPart,
+    ToolCall,
+)
 from strata.agent_loop.models.tokens import messages_bytes
 from strata.shared.clock import ManualClock
 
@@ -142,10 +160,17 @@ def test_limit_of_a_return_grows_with_the_window(window: int, limit: int) -> Non
 
 def test_roles_names_images_and_unknown_parts() -> None:
     assert VIEW.chat(said(MessageRole.USER, "Hi.", name="Ada"))[0].text == "Ada: Hi."
-    image = Message("message-1", MessageRole.USER, (ImagePart("image/png", data=b"x"),))
-    assert VIEW.chat(image)[0].text == "[image: image/png, not shown]"
+    image = ImagePart("image/png", "id", 640, 480, 9, alt_text="A cat.")
+    message = Message("message-1", MessageRole.USER, (image,))
+    assert VIEW.chat(message)[0].images == (ShownImage(image, round(425 * 3.2)),)
+    blind = replace(VIEW, without_images=BLIND_MODEL)
+    assert blind.chat(message)[0].text == (
+        "[Image omitted (image/png, 640 x 480 pixels): this model is not shown images."
+        " Description: A cat.]"
+    )
     assert VIEW.chat(Message("message-1", MessageRole.APPROVAL, (OpaquePart(b""),))) == []
-    assert VIEW.chat(Message("message-1", MessageRole.USER, (OpaquePart(b""),))) == []
+    (unknown,) = VIEW.chat(Message("message-1", MessageRole.USER, (OpaquePart(b""),)))
+    assert (unknown.role, unknown.content) == (Role.USER, ())
 
 
 def test_a_summary_is_shown_as_the_packed_alert_of_the_specification() -> None:
@@ -161,3 +186,77 @@ def test_a_summary_is_shown_as_the_packed_alert_of_the_specification() -> None:
         " due to conversation memory constraints.\\nThe following is a summary of the previous"
         ' messages:\\n She said \\"no\\".", "time": "2026-01-20 02:13:45 PM PST-0800"}'
     )
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from(["x", "ä", "\n", '"'])), max_size=40))
+def test_returns_of_a_step_fit_into_one_message(shapes: list[tuple[int, str]]) -> None:
+    returns = [
+        ToolReturn(
+            f"call_{number}",
+            "t",
+            ToolStatus.OK,
+            package(ToolStatus.OK, character * (size * 10_000), NOW, "UTC"),
+        )
+        for number, (size, character) in enumerate(shapes)
+    ]
+    kept = bounded_returns(returns)
+    sizes = [len(part.content.encode()) for part in returns]
+    assert sum(len(part.content.encode()) for part in kept) <= MAX_STEP_RETURN_BYTES
+    if sum(sizes) <= MAX_STEP_RETURN_BYTES:
+        assert kept == tuple(returns)
+    for part, size, before in zip(kept, sizes, returns, strict=True):
+        assert json.loads(part.content)["status"] == "OK"
+        if size <= MAX_STEP_RETURN_BYTES // len(returns):
+            assert part == before
+
+
+def pictures(count: int, size: int = 100, *, pixels: int = 100) -> list[Message]:
+    """A window in which each message of the user shows an image and is answered."""
+    window = [said(MessageRole.SYSTEM, "s")]
+    for number in range(count):
+        image = ImagePart("image/png", f"id-{number}", pixels, pixels, size)
+        parts = (TextPart(f"look {number}"), image)
+        window.append(Message(f"message-{number}", MessageRole.USER, parts))
+        window.append(said(MessageRole.ASSISTANT, "seen"))
+    return window
+
+
+def shown_ids(fitted: FittedRequest) -> list[str]:
+    return [part.image.image_id for m in fitted.request.messages for part in m.images]
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "kept"), [(3, 100, 3), (23, 100, 20), (5, 4 << 20, 3), (1, 100, 1)]
+)
+def test_newest_images_are_shown_up_to_the_limits_of_providers(
+    count: int, size: int, kept: int
+) -> None:
+    fitted = build_request(pictures(count, size), Offer(NO_TOOLS), VIEW, max_bytes=1e9)
+    assert shown_ids(fitted) == [f"id-{number}" for number in range(count - kept, count)]
+    texts = [message.text for message in fitted.request.messages]
+    assert sum(TOO_MANY_IMAGES in text for text in texts) == count - kept
+    assert all(any(f"look {n}" in text for text in texts) for n in range(count))
+
+
+def test_image_that_does_not_fit_becomes_a_text_and_not_an_error() -> None:
+    window = pictures(1, pixels=8000)[:-1]
+    fitted = build_request(window, Offer(NO_TOOLS), VIEW, max_bytes=500)
+    assert shown_ids(fitted) == []
+    assert NO_ROOM_FOR_IMAGE in fitted.request.messages[-1].text
+    assert fitted.size <= 500
+
+
+@given(st.integers(0, 30), st.integers(1, 4 << 20), st.integers(100, 100_000))
+def test_size_of_a_request_counts_its_images(count: int, size: int, max_bytes: int) -> None:
+    fitted = build_request(pictures(count, size), Offer(NO_TOOLS), VIEW, max_bytes=max_bytes)
+    assert fitted.size == messages_bytes(fitted.request.messages)
+    assert len(shown_ids(fitted)) <= 20
+
+
+def test_images_of_a_tool_follow_its_text() -> None:
+    image = ImagePart("image/png", "id", 10, 10, 9)
+    told = ToolReturn("call", "look", ToolStatus.OK, "{}", images=(image,))
+    (chat,) = VIEW.chat(Message("message-1", MessageRole.TOOL, (told,)))
+    assert (chat.tool_call_id, chat.text) == ("call", "{}")
+    assert [part.image for part in chat.images] == [image]

@@ -12,6 +12,7 @@ from strata.agent_loop.domain.messages import Provenance, ToolStatus
 from strata.agent_loop.domain.runs import RunRequest
 from strata.agent_loop.domain.tool_rules import ToolRule
 from strata.agent_loop.domain.tools import ToolBatch
+from strata.agent_loop.models.domain import ModelReply
 from strata.agent_loop.rules.history import calls_of
 from strata.agent_loop.rules.solver import ToolRulesSolver
 from unit.agent_loop.loop.journals import Died
@@ -68,6 +69,12 @@ rule_sets = st.lists(
 scripts = st.lists(st.lists(names, max_size=4), min_size=1, max_size=4)
 
 
+def distinct(made: ModelReply, number: int) -> ModelReply:
+    """The reply with arguments of its own: a lost outcome is no repetition, a known one may be."""
+    calls = (replace(call, arguments=f'{{"n": {number}}}') for call in made.tool_calls)
+    return replace(made, tool_calls=tuple(calls))
+
+
 @settings(deadline=None, max_examples=200)
 @given(rule_sets, scripts, st.lists(st.integers(0, 25), min_size=1, max_size=3))
 async def test_turn_comes_to_the_same_decisions_whatever_dies(
@@ -76,7 +83,10 @@ async def test_turn_comes_to_the_same_decisions_whatever_dies(
     outcomes = []
     for planned in ((), deaths):
         world = world_with(*rule_set)
-        replies = [world.calls(*calls) if calls else reply("Bye.") for calls in script]
+        replies = [
+            distinct(world.calls(*calls), number) if calls else reply("Bye.")
+            for number, calls in enumerate(script)
+        ]
         replies += [reply("Bye.")] * 2
         sink = await until_done(world, replies, planned)
         outcomes.append((sink.outcome.stop_reason, sink.outcome.step_count, told_in(world)))

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from strata.agent_loop.domain.runs import StopReason
-from strata.agent_loop.domain.tools import FILE_TOOLS, Seen
 from strata.agent_loop.models.domain import FinishReason
+from strata.shared.tool_catalogue import FILE_TOOLS
 from unit.agent_loop.loop.journals import Died
 from unit.agent_loop.loop.world import Agents, LoopWorld, assert_pairs_are_whole, reply
 
@@ -77,7 +77,9 @@ async def test_calls_are_run_with_what_the_model_saw() -> None:
 
     first, second = world.tools.batches
     assert first.agent_type == "letta_v1_agent"
-    assert first.seen == Seen({"human": 3, "persona": 1}, world.agent.max_files_open)
+    assert first.seen.block_revisions == {"human": 3, "persona": 1}
+    assert (first.seen.max_files_open, first.seen.file_view_chars) == (5, 15_000)
+    assert 0 < first.seen.max_memory_bytes < 32_000 * 3.2 * 0.75
     assert second.seen.block_revisions == {"human": 4, "persona": 1}
 
 
@@ -189,7 +191,8 @@ async def test_repeated_call_is_sent_with_what_was_seen_the_first_time() -> None
     await world.run(replace(request, attempt=2), reply("Done."))
 
     first, second = world.tools.batches
-    assert first.seen == second.seen == Seen({"human": 3}, 5)
+    assert first.seen == second.seen
+    assert (first.seen.block_revisions, first.seen.max_files_open) == ({"human": 3}, 5)
     assert [call.name for call in second.calls] == ["keyed", "open_files"]
 
 

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strata.agent_loop.domain.events import StepRestarted, ToolFinished
+from strata.agent_loop.domain.events import (
+    ModelRequestSent,
+    ReplyReceived,
+    StepRestarted,
+    ToolFinished,
+)
+from strata.agent_loop.domain.journal import JournalKey, StepRecord, key_of
 from strata.agent_loop.domain.messages import MessageRole, ToolStatus
 from strata.agent_loop.domain.runs import RunRequest, StopReason
-from strata.agent_loop.loop.packaging import CANCELLED, NOT_STARTED
+from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.loop.control import CallerLostError, TurnControl
+from strata.agent_loop.loop.packaging import CANCELLED
+from strata.agent_loop.loop.ports import CommittedStep, StepCommit
 from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.models.domain import FinishReason, ModelReply, ToolCall, Usage
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
@@ -23,11 +33,20 @@ from strata.agent_loop.prompts.system_message import ArchivalStats
 from strata.shared.errors import (
     AbortedError,
     FailedPreconditionError,
+    InternalError,
     Reason,
+    StrataError,
     UnavailableError,
 )
 from unit.agent_loop.loop.journals import Died
-from unit.agent_loop.loop.world import USAGE, LoopWorld, Sink, assert_pairs_are_whole, reply
+from unit.agent_loop.loop.world import (
+    USAGE,
+    LoopWorld,
+    Sink,
+    assert_pairs_are_whole,
+    lost,
+    reply,
+)
 from unit.loop_time import put_forward
 
 
@@ -50,12 +69,12 @@ async def test_usage_is_summed_and_steps_are_counted() -> None:
     assert roles(world) == ["system", "user"] + ["assistant", "tool"] * 2 + ["assistant"]
 
 
-async def test_plain_turn_writes_no_journal_and_asks_for_no_counts() -> None:
+async def test_plain_turn_writes_no_journal_and_reads_memory_and_counts_once() -> None:
     world = LoopWorld()
     await world.run(None, reply("Hello."))
 
     assert world.journal.opened == 0
-    assert world.archival.asked == 0
+    assert world.archival.asked == 1
     assert world.memory.compiled == 1
     assert world.recall.commits[0].system_text is None
     assert world.recall.commits[0].metadata_stale is None
@@ -92,8 +111,10 @@ async def test_memory_edit_rebuilds_the_prompt_for_the_next_step_and_stores_it_w
     first, second = (request.messages[0].text for request in world.model.requests)
     assert "empty" in first
     assert "new" in second
+    assert "Available archival memory tags: a, b" in first
     assert "Available archival memory tags: a, b" in second
-    assert [commit.system_text for commit in world.recall.commits] == [None, second]
+    assert [commit.system_text for commit in world.recall.commits] == [first, second]
+    assert world.archival.asked == 1
     assert world.recall.commits[1].metadata_stale is False
 
 
@@ -249,6 +270,34 @@ async def test_broken_stream_is_begun_anew_twice_and_no_more(
     assert sink.outcome.stop_reason is StopReason.LLM_API_ERROR
 
 
+async def test_tokens_of_a_reply_that_broke_off_are_counted_by_estimate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("strata.agent_loop.loop.asking._FIRST_DELAY", 0.0)
+    world = LoopWorld()
+    broken = ModelError(ModelErrorKind.CUT_OFF, "cut")
+    sink = await world.run(None, broken, reply("Whole."))
+
+    sent, again = sink.of(ModelRequestSent)
+    lost_reply, whole_reply = sink.of(ReplyReceived)
+    assert sent.message_id == again.message_id == lost_reply.message_id == whole_reply.message_id
+    # "half" came before the break.
+    completion = math.ceil(len("half") / sent.bytes_per_token)
+    assert lost_reply.usage == Usage(sent.prompt_tokens, completion, estimated=True)
+    assert sent.prompt_tokens > 0
+    assert whole_reply.usage == USAGE
+    assert sink.outcome.usage == lost_reply.usage + USAGE
+
+
+async def test_request_that_the_provider_refused_costs_nothing() -> None:
+    world = LoopWorld()
+    world.model.says_before_failure = ""
+    sink = await world.run(None, ModelError(ModelErrorKind.BAD_REQUEST, "No."))
+    assert len(sink.of(ModelRequestSent)) == 1
+    assert [event.usage for event in sink.of(ReplyReceived)] == [Usage()]
+    assert sink.outcome.usage == Usage()
+
+
 async def test_system_prompt_larger_than_the_window_never_reaches_the_model() -> None:
     world = LoopWorld(window_tokens=4096)
     world.memory.text = "<memory_blocks>\n" + "x" * 40_000 + "\n</memory_blocks>"
@@ -262,7 +311,7 @@ async def test_system_prompt_larger_than_the_window_never_reaches_the_model() ->
 async def test_definite_refusal_of_a_room_ends_the_run_with_the_message_stored() -> None:
     world = LoopWorld()
 
-    async def refuse(names: Sequence[str], *, skip_missing: bool = False) -> None:
+    async def refuse(names: Sequence[str], *, skip_missing: bool = False, run_id: str = "") -> None:
         raise FailedPreconditionError("No.", reason=Reason.SCHEMA_OUTDATED)
 
     world.tools.resolve = refuse  # type: ignore[assignment,method-assign]
@@ -276,13 +325,92 @@ async def test_definite_refusal_of_a_room_ends_the_run_with_the_message_stored()
 
 async def test_room_that_cannot_be_reached_leaves_the_run_open() -> None:
     world = LoopWorld()
-    world.tools.error = UnavailableError("down")
-    world.model.replies = [world.calls("keyed")]
+
+    async def away(*_: object, **__: object) -> ToolSet:
+        raise UnavailableError("down")
+
+    world.tools.resolve = away  # type: ignore[method-assign]
     sink = Sink()
     with pytest.raises(UnavailableError):
         await Turn(world.ports, world.request(), sink).run()
     assert "RunFinished" not in sink.kinds
     assert roles(world) == ["system", "user"]
+
+
+@pytest.mark.parametrize("broke", [True, False], ids=["in mid-call", "before the call"])
+async def test_keyed_calls_are_repeated_until_the_executor_is_back(broke: bool) -> None:
+    world = LoopWorld()
+    error: StrataError = UnavailableError("ipv4:10.0.0.1:7605: refused")
+    world.tools.error = lost(error) if broke else error
+    turn = asyncio.create_task(world.run(None, world.calls("keyed"), reply("Done.")))
+    while len(world.tools.batches) < 3:
+        await asyncio.sleep(0.01)
+    world.tools.error = None
+    sink = await turn
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert [part.status for part in world.recall.messages[3].tool_returns] == [ToolStatus.OK]
+    assert sink.kinds.count("ToolStarted") == 1
+    assert len(world.tools.keys) == 1
+
+
+async def test_call_that_may_have_acted_is_unknown_and_never_failed() -> None:
+    world = LoopWorld()
+    world.tools.error = lost(InternalError("Received RST_STREAM"))
+    sink = await world.run(None, world.calls("acts", "keyed"), reply("Pity."))
+    assert [part.status for part in world.recall.messages[3].tool_returns] == [
+        ToolStatus.UNKNOWN,
+        ToolStatus.UNKNOWN,
+    ]
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    # The keyed call was sent again; the other one must not be.
+    assert [[call.name for call in batch.calls] for batch in world.tools.batches] == [
+        ["acts", "keyed"],
+        ["keyed"],
+        ["keyed"],
+    ]
+
+
+async def test_reply_is_committed_once_recall_is_back_and_bought_once() -> None:
+    world = LoopWorld()
+    commit, away = world.recall.commit_step, 3
+
+    async def commit_later(step: StepCommit) -> CommittedStep:
+        nonlocal away
+        if away:
+            away -= 1
+            raise UnavailableError("down")
+        return await commit(step)
+
+    world.recall.commit_step = commit_later  # type: ignore[assignment,method-assign]
+    sink = await world.run(None, reply("Hello."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert sink.outcome.usage == USAGE
+    assert len(world.model.requests) == 1
+    assert roles(world) == ["system", "user", "assistant"]
+
+
+@pytest.mark.parametrize("method", ["open_step", "record"])
+async def test_journal_that_is_away_is_waited_for_and_nothing_is_bought_or_done_twice(
+    method: str,
+) -> None:
+    world = LoopWorld()
+    write, away = getattr(world.journal, method), 3
+
+    async def write_later(*args: Any) -> None:
+        nonlocal away
+        if away:
+            away -= 1
+            raise UnavailableError("down")
+        await write(*args)
+
+    setattr(world.journal, method, write_later)
+    sink = await world.run(None, world.calls("acts", "reads"), reply("Done."))
+    assert away == 0
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert len(world.model.requests) == 2
+    assert len(world.tools.batches) == 1
+    returns = world.recall.messages[3].tool_returns
+    assert [part.status for part in returns] == [ToolStatus.OK, ToolStatus.OK]
 
 
 async def test_executor_that_refuses_is_told_to_the_model() -> None:
@@ -296,45 +424,189 @@ async def test_executor_that_refuses_is_told_to_the_model() -> None:
 
 
 async def cancelled_turn(world: LoopWorld, ready: asyncio.Event) -> Sink:
-    sink = Sink()
-    task = asyncio.create_task(Turn(world.ports, world.request(), sink).run())
+    sink, control = Sink(), TurnControl()
+    task = asyncio.create_task(Turn(world.ports, world.request(), sink, control).run())
     await ready.wait()
     await asyncio.sleep(0)
+    control.cancelled = True
     task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await task
+    assert sink.outcome.stop_reason is StopReason.CANCELLED
     return sink
 
 
 async def test_cancel_while_tools_run_keeps_the_pair_whole() -> None:
     world = LoopWorld()
     world.model.replies = [world.calls("acts", "blocks", "acts")]
-    await cancelled_turn(world, world.tools.running)
+    sink = await cancelled_turn(world, world.tools.running)
 
+    assert [each.result.tool_return.status for each in sink.of(ToolFinished)] == [
+        ToolStatus.OK,
+        ToolStatus.UNKNOWN,
+        ToolStatus.UNKNOWN,
+    ]
     assert world.tools.killed == 1
     assert roles(world) == ["system", "user", "assistant", "tool"]
     assert_pairs_are_whole(world.recall.messages)
     returns = world.recall.messages[3].tool_returns
     assert [part.status for part in returns] == [
         ToolStatus.OK,
-        ToolStatus.FAILED,
-        ToolStatus.FAILED,
+        ToolStatus.UNKNOWN,
+        ToolStatus.UNKNOWN,
     ]
-    assert content(world, 3, 1) == CANCELLED
-    assert content(world, 3, 2) == NOT_STARTED
+    assert content(world, 3, 1) == content(world, 3, 2) == CANCELLED
+
+
+async def test_turn_stopped_by_its_process_stores_no_returns_for_calls_cut_off() -> None:
+    """Only a cancelled run is cancelled: the ledger has what ended, the next attempt the rest."""
+    world = LoopWorld()
+    world.model.replies = [world.calls("acts", "blocks", "acts")]
+    request = world.request()
+    task = asyncio.create_task(Turn(world.ports, request, Sink()).run())
+    await world.tools.running.wait()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert roles(world) == ["system", "user"]
+
+    sink = await world.run(replace(request, attempt=2), reply("Done."))
+    returns = world.recall.messages[3].tool_returns
+    assert [part.status for part in returns] == [
+        ToolStatus.OK,
+        ToolStatus.UNKNOWN,
+        ToolStatus.UNKNOWN,
+    ]
+    assert "cancelled" not in content(world, 3, 1)
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+
+
+async def cut_in_a_step() -> tuple[LoopWorld, RunRequest]:
+    """A run whose process was stopped while one of two calls was running."""
+    world = LoopWorld()
+    world.model.replies = [world.calls("acts", "blocks")]
+    request = world.request()
+    task = asyncio.create_task(Turn(world.ports, request, Sink()).run())
+    await world.tools.running.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    return world, request
+
+
+async def test_cancelled_run_stores_the_step_that_an_earlier_attempt_left() -> None:
+    world, request = await cut_in_a_step()
+    batches = len(world.tools.batches)
+
+    sink = await world.run(replace(request, attempt=2, cancelled=True))
+
+    assert sink.outcome.stop_reason is StopReason.CANCELLED
+    assert len(world.tools.batches) == batches
+    assert_pairs_are_whole(world.recall.messages)
+    returns = world.recall.messages[3].tool_returns
+    assert [part.status for part in returns] == [ToolStatus.OK, ToolStatus.UNKNOWN]
+
+
+@pytest.mark.parametrize("cancelled", [False, True], ids=["attempt begins late", "settled"])
+async def test_run_that_is_dispatched_after_its_deadline_stores_the_step_that_was_left(
+    cancelled: bool,
+) -> None:
+    world, request = await cut_in_a_step()
+    batches, resume = len(world.tools.batches), world.journal.resume
+
+    async def from_a_database(key: JournalKey, step: int) -> StepRecord | None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return await resume(key, step)
+
+    world.journal.resume = from_a_database  # type: ignore[method-assign]
+    again = replace(request, attempt=2, remaining_s=0.0, cancelled=cancelled)
+    sink = await world.run(again)
+
+    assert sink.outcome.stop_reason is StopReason.ERROR
+    assert sink.outcome.failure is not None
+    assert sink.outcome.failure.reason is Reason.DEADLINE_EXCEEDED
+    assert len(world.tools.batches) == batches
+    assert_pairs_are_whole(world.recall.messages)
+    returns = world.recall.messages[3].tool_returns
+    assert [part.status for part in returns] == [ToolStatus.OK, ToolStatus.UNKNOWN]
+    assert "cancelled" not in content(world, 3, 1)
+
+
+async def test_run_cancelled_while_it_looks_for_a_step_that_was_left_stores_it() -> None:
+    world, request = await cut_in_a_step()
+
+    control, looked, resume = TurnControl(), asyncio.Event(), world.journal.resume
+
+    async def look(key: JournalKey, step: int) -> StepRecord | None:
+        if not looked.is_set():
+            looked.set()
+            await asyncio.Event().wait()
+        return await resume(key, step)
+
+    world.journal.resume = look  # type: ignore[method-assign]
+    sink = Sink()
+    turn = Turn(world.ports, replace(request, attempt=2), sink, control)
+    running = asyncio.create_task(turn.run())
+    await looked.wait()
+    control.cancelled = True
+    running.cancel()
+    await running
+
+    assert sink.outcome.stop_reason is StopReason.CANCELLED
+    assert_pairs_are_whole(world.recall.messages)
+    returns = world.recall.messages[3].tool_returns
+    assert [part.status for part in returns] == [ToolStatus.OK, ToolStatus.UNKNOWN]
+
+
+async def test_detached_turn_finishes_its_step_and_begins_no_other() -> None:
+    world = LoopWorld()
+    world.model.replies = [world.calls("acts"), reply("Done.")]
+    request, control = world.request(), TurnControl()
+
+    def lose() -> None:
+        control.detached = True
+
+    world.tools.on_call = lose
+    with pytest.raises(CallerLostError):
+        await Turn(world.ports, request, Sink(), control).run()
+    assert roles(world) == ["system", "user", "assistant", "tool"]
+    assert len(world.model.requests) == 1
+
+    sink = await world.run(replace(request, attempt=2))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert roles(world) == ["system", "user", "assistant", "tool", "assistant"]
+    assert len(world.model.requests) == 2
+
+
+async def test_next_attempt_waits_for_one_that_finishes_its_step() -> None:
+    world = LoopWorld()
+    request = world.request()
+    await world.journal.mark_finishing(key_of(request), 60.0)
+    second = asyncio.create_task(world.run(replace(request, attempt=2), reply("Done.")))
+    await asyncio.sleep(0.05)
+    # It has taken no fence: what the first attempt stores is still accepted.
+    assert world.recall.attempt == 0
+    assert not second.done()
+    await world.journal.mark_finishing(key_of(request), 0.0)
+    assert (await second).outcome.stop_reason is StopReason.END_TURN
 
 
 async def test_cancel_while_the_model_talks_stores_nothing_of_the_step() -> None:
     world = LoopWorld()
     world.model.hold = asyncio.Event()
     world.model.replies = [reply("Never heard.")]
-    sink = Sink()
-    task = asyncio.create_task(Turn(world.ports, world.request(), sink).run())
+    sink, control = Sink(), TurnControl()
+    task = asyncio.create_task(Turn(world.ports, world.request(), sink, control).run())
     while not world.model.requests:
         await asyncio.sleep(0)
+    control.cancelled = True
     task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await task
+    assert sink.outcome.stop_reason is StopReason.CANCELLED
+    (sent,) = sink.of(ModelRequestSent)
+    completion = math.ceil(len("Never heard.") / sent.bytes_per_token)
+    assert sink.outcome.usage == Usage(sent.prompt_tokens, completion, estimated=True)
 
     assert roles(world) == ["system", "user"]
     world.model.hold = None
@@ -344,8 +616,7 @@ async def test_cancel_while_the_model_talks_stores_nothing_of_the_step() -> None
 async def test_deadline_ends_the_run_and_says_so() -> None:
     world = LoopWorld()
     world.model.replies = [world.calls("blocks")]
-    deadline = world.clock.now() + timedelta(hours=1)
-    turn = asyncio.create_task(world.run(world.request(deadline=deadline)))
+    turn = asyncio.create_task(world.run(world.request(remaining_s=3_600.0)))
     await world.tools.running.wait()
     put_forward(3_600)
     sink = await turn
@@ -441,10 +712,11 @@ async def test_whatever_dies_when_nothing_is_lost_doubled_or_parted(
 
     assert sink is not None
     assert sink.outcome.stop_reason is StopReason.END_TURN
-    users = [m for m in world.recall.messages if m.role is MessageRole.USER]
+    users = [m for m in world.recall.messages if m.role is MessageRole.USER and not m.hidden]
     assert [m.text for m in users] == ["Say this once."]
     assert_pairs_are_whole(world.recall.messages)
-    assert roles(world)[2:] == ["assistant", "tool"] * len(script) + ["assistant"]
+    visible = [m.role.value for m in world.recall.messages if not m.hidden]
+    assert visible[2:] == ["assistant", "tool"] * len(script) + ["assistant"]
     # A tool that acts on the world acts once, or its outcome is unknown and the model is told.
     assert all(times == 1 for times in world.tools.acted.values())
     assert sink.outcome.step_count == len(script) + 1

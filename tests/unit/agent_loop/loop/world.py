@@ -9,28 +9,28 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from strata.agent_loop.domain.agents import Agent, AgentType, ModelConfig
+from strata.agent_loop.domain.agents import Agent, ModelConfig
 from strata.agent_loop.domain.events import MessageStored, RunEvent, RunFinished
 from strata.agent_loop.domain.journal import JournalKey
 from strata.agent_loop.domain.keys import SealedKey
 from strata.agent_loop.domain.messages import (
     Message,
     MessageInput,
+    MessagePart,
     MessageRole,
     Provenance,
     ToolReturn,
     ToolStatus,
     Window,
+    without_bytes,
 )
-from strata.agent_loop.domain.runs import Outcome, RunRequest
+from strata.agent_loop.domain.runs import Outcome, RunRequest, TranscriptRange
 from strata.agent_loop.domain.tools import (
-    FILE_TOOLS,
     CallFinished,
     CallStarted,
     MemoryEdit,
     Tool,
     ToolBatch,
-    ToolEffect,
     ToolEvent,
     ToolResult,
     ToolSet,
@@ -41,14 +41,15 @@ from strata.agent_loop.loop.ports import (
     BoundModel,
     CommittedStep,
     MemorySection,
+    MemoryView,
     Ports,
     StepCommit,
     WindowSwap,
 )
 from strata.agent_loop.loop.turn import Turn
 from strata.agent_loop.models.domain import (
-    EndpointType,
     FinishReason,
+    ImagePart,
     ModelEvent,
     ModelReply,
     ModelRequest,
@@ -61,9 +62,11 @@ from strata.agent_loop.models.domain import (
 )
 from strata.agent_loop.models.tokens import TokenEstimator
 from strata.agent_loop.prompts.system_message import ArchivalStats, Metadata, assemble
+from strata.shared.agent_types import AgentType
 from strata.shared.clock import ManualClock
-from strata.shared.errors import AbortedError, Reason
+from strata.shared.errors import AbortedError, NotFoundError, Reason, StrataError
 from strata.shared.ids import new_id
+from strata.shared.tool_catalogue import FILE_TOOLS, ToolEffect
 from unit.agent_loop.loop.journals import Fate, Journal, stale
 
 USAGE = Usage(prompt_tokens=10, completion_tokens=5)
@@ -80,6 +83,8 @@ class Recall:
         self.revision = 1
         self.log: dict[str, Message] = {}
         self.swaps: list[WindowSwap] = []
+        self.images: dict[str, bytes] = {}
+        self.loaded: list[str] = []
         self.on_swap: Callable[[], None] = lambda: None
         self.commits: list[StepCommit] = []
         self.now: Callable[[], datetime | None] = lambda: None
@@ -90,7 +95,9 @@ class Recall:
         self._inputs: dict[str, list[Message]] = {}
         self._of_run: dict[str, list[Message]] = {}
 
-    async def begin_turn(self, key: JournalKey, inputs: Sequence[Message]) -> BegunTurn:
+    async def begin_turn(
+        self, key: JournalKey, inputs: Sequence[Message], *, clear: bool = False
+    ) -> BegunTurn:
         self._fate.step()
         run_id, attempt = self._fence
         if run_id == key.run_id and key.attempt < attempt:
@@ -100,12 +107,35 @@ class Recall:
             self._inputs[key.run_id] = self._store(inputs)
             self._steps[key.run_id] = 0
             self._of_run[key.run_id] = []
+            if clear:
+                del self.messages[1:]
             self.messages.extend(self._inputs[key.run_id])
             self.revision += 1
         window = await self.get_window(key.conversation_id)
         committed = tuple(self._of_run[key.run_id])
         self._fate.step()
         return BegunTurn(window, self._inputs[key.run_id], self._steps[key.run_id], committed)
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that has the fence."""
+        return self._fence[1]
+
+    async def transcript(self, read: TranscriptRange) -> Sequence[Message]:
+        self._fate.step()
+        return [
+            message
+            for message in self.log.values()
+            if message.conversation_id == read.conversation_id
+            and read.after_sequence < message.sequence <= read.until_sequence
+        ]
+
+    async def image(self, image_id: str) -> bytes:
+        self._fate.step()
+        self.loaded.append(image_id)
+        if image_id not in self.images:
+            raise NotFoundError("No such image.", reason=Reason.IMAGE_NOT_FOUND)
+        return self.images[image_id]
 
     async def get_window(self, conversation_id: str) -> Window:
         return Window(
@@ -140,7 +170,11 @@ class Recall:
         for message in messages:
             # Answers are asked for their age.
             now = self.now() if message.role is MessageRole.APPROVAL else None
-            stored.append(replace(message, sequence=len(self.log) + 1, create_time=now))
+            self.images |= {image.image_id: image.data for image in message.images if image.data}
+            parts = tuple(_without_bytes(part) for part in message.parts)
+            stored.append(
+                replace(message, parts=parts, sequence=len(self.log) + 1, create_time=now)
+            )
             self.log[message.id] = stored[-1]
         return stored
 
@@ -165,6 +199,12 @@ class Recall:
         return CommittedStep(stored, self.revision, len(self.messages) + self.hidden)
 
 
+def _without_bytes(part: MessagePart) -> MessagePart:
+    if isinstance(part, ToolReturn):
+        return without_bytes(part)
+    return replace(part, data=b"") if isinstance(part, ImagePart) else part
+
+
 def _summary(request: ModelRequest) -> ModelReply:
     return reply("- They talked.")
 
@@ -172,7 +212,8 @@ def _summary(request: ModelRequest) -> ModelReply:
 class Model:
     """A model that replies from a list, and remembers what it was asked.
 
-    What it is asked to summarise is told apart, and answered by `on_summary`.
+    What it is asked to summarise is told apart, and answered by `on_summary`. Before it fails,
+    it says `says_before_failure`.
     """
 
     def __init__(self, fate: Fate) -> None:
@@ -181,6 +222,7 @@ class Model:
         self.summarised: list[ModelRequest] = []
         self.on_summary: Callable[[ModelRequest], ModelReply | Exception] = _summary
         self.hold: asyncio.Event | None = None
+        self.says_before_failure = "half"
         self._fate = fate
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
@@ -191,7 +233,7 @@ class Model:
         else:
             self.requests.append(request)
             answer = self.replies.pop(0)
-        text = answer.text if isinstance(answer, ModelReply) else "half"
+        text = answer.text if isinstance(answer, ModelReply) else self.says_before_failure
         if text:
             yield TextDelta(text)
         if self.hold is not None:
@@ -229,6 +271,7 @@ class Tools:
         self.batches: list[ToolBatch] = []
         self.failing: set[str] = set()
         self.labels: dict[str, tuple[Provenance | None, tuple[Provenance, ...]]] = {}
+        self.images: tuple[ImagePart, ...] = ()
         self.operation = "append"
         self.text = ""
         self.on_call: Callable[[], None] = lambda: None
@@ -241,13 +284,18 @@ class Tools:
         self._fate = fate
         self._clock = clock
 
-    async def resolve(self, names: Sequence[str], *, skip_missing: bool = False) -> ToolSet:
+    async def resolve(
+        self, names: Sequence[str], *, skip_missing: bool = False, run_id: str = ""
+    ) -> ToolSet:
         return self.toolset
 
     async def execute(self, batch: ToolBatch) -> AsyncGenerator[ToolEvent, None]:
         self.batches.append(batch)
         for call in batch.calls:
             self._fate.step()
+            broken = isinstance(self.error, StrataError) and self.error.lost
+            if self.error is not None and not broken:
+                raise self.error
             yield CallStarted(call.id, call.name, call.arguments)
             if self.error is not None:
                 raise self.error
@@ -271,25 +319,45 @@ class Tools:
             edit = MemoryEdit("block-1", "human", 2, "+x", self.operation)
             edits = (edit,) if call.name == "edits" else ()
             label, taint = self.labels.get(call.name, (None, ()))
-            told = ToolReturn(call.id, call.name, status, content, provenance=label, taint=taint)
+            images = self.images if call.name == "reads" else ()
+            told = ToolReturn(
+                call.id, call.name, status, content, provenance=label, taint=taint, images=images
+            )
             opened = call.name == "open_files" and status is ToolStatus.OK
             yield CallFinished(ToolResult(told, 1, edits, call.name == "files", opened))
 
 
 class Memory:
-    """A memory section that can be set."""
+    """A memory section that can be set.
+
+    Attributes:
+        fitted: Bytes that the section was to be made to fit into, by closing files.
+        without_files: What it is then.
+    """
 
     def __init__(self, fate: Fate) -> None:
         self.text = "<memory_blocks>\nempty\n</memory_blocks>"
         self.compiled = 0
+        self.fitted: list[int] = []
+        self.without_files: str | None = None
         self.revisions: dict[str, int] = {}
         self.has_folders = False
         self.taint: dict[str, tuple[Provenance, ...]] = {}
         self._fate = fate
 
-    async def compile(self, agent: Agent, *, line_numbers: bool) -> MemorySection:
+    async def compile(self, agent: Agent, view: MemoryView) -> MemorySection:
         self._fate.step()
         self.compiled += 1
+        return self._section()
+
+    async def close_files(self, agent: Agent, view: MemoryView, max_bytes: int) -> MemorySection:
+        self._fate.step()
+        self.fitted.append(max_bytes)
+        if len(self.text.encode()) > max_bytes and self.without_files is not None:
+            self.text = self.without_files
+        return self._section()
+
+    def _section(self) -> MemorySection:
         return MemorySection(self.text, None, dict(self.revisions), self.has_folders, self.taint)
 
 
@@ -326,7 +394,9 @@ class Models:
         self.others: dict[str, BoundModel] = {}
         self._chat = chat
 
-    async def bind(self, config: ModelConfig, keys: Sequence[SealedKey] = ()) -> BoundModel:
+    async def bind(
+        self, config: ModelConfig, keys: Sequence[SealedKey] = (), *, as_fallback: bool = False
+    ) -> BoundModel:
         if self.error is not None:
             raise self.error
         if config.handle:
@@ -391,9 +461,7 @@ class LoopWorld:
         self.model = Model(self.fate)
         self.tools = Tools(self.fate, self.clock)
         self.archival = Archival()
-        settings = ModelSettings(
-            "test/model", EndpointType.OPENAI, "model", context_window=self.window_tokens
-        )
+        settings = ModelSettings("test/model", "openai", "model", context_window=self.window_tokens)
         self.models = Models(self.model, settings)
         self.ports = Ports(
             agents=Agents(self.agent),
@@ -431,6 +499,12 @@ class LoopWorld:
         """A reply that calls tools, each call with an id of its own."""
         calls = tuple(ToolCall(f"call_{next(self._numbers)}", name, "{}") for name in names)
         return replace(reply("", **fields), tool_calls=calls)
+
+
+def lost(error: StrataError) -> StrataError:
+    """An error of a call that broke without an answer."""
+    error.lost = True
+    return error
 
 
 def reply(text: str, *calls: ToolCall, finish: FinishReason | None = None) -> ModelReply:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hostile_json import nested
 from strata.agent_loop.models.action import Action, MessageStream, StringDecoder, parse
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
@@ -83,3 +84,12 @@ def test_raw_line_breaks_in_strings_are_forgiven() -> None:
 )
 def test_what_is_no_action_is_not_taken_for_one(text: str) -> None:
     assert parse(text) is None
+
+
+@pytest.mark.parametrize("levels", [101, 700, 1_100, 50_000])
+def test_action_with_deep_arguments_is_kept_for_the_loop_to_refuse(levels: int) -> None:
+    action = parse(f'{{"tool": "keep", "arguments": {nested(levels)}}}')
+    assert action is not None
+    assert action.tool == "keep"
+    assert nested(levels) in action.arguments
+    assert action.message() is None

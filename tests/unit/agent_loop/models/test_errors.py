@@ -40,6 +40,34 @@ def test_every_servers_overflow_is_recognised(status: int, code: str | None, mes
     assert classify(status, (code,), message) is ModelErrorKind.CONTEXT_OVERFLOW
 
 
+# The words of OpenAI, Anthropic, vLLM, llama.cpp, OpenRouter and LM Studio.
+IMAGES = [
+    (400, "Invalid image_url: the image data is not valid."),
+    (400, "You uploaded an unsupported image. Please make sure your image has of one the formats."),
+    (400, "messages.0.content.1.image.source.base64.data: image exceeds 5 MB maximum"),
+    (400, "Could not process image"),
+    (400, "At least one of the image dimensions exceed max allowed size: 8000 pixels"),
+    (400, "qwen is not a multimodal model"),
+    (500, "image input is not supported - hint: you may need to provide the mmproj"),
+    (404, "No endpoints found that support image input"),
+    (400, "Model does not support images. Please use a model that does. Image content part."),
+]
+
+
+@pytest.mark.parametrize(("status", "message"), IMAGES)
+def test_every_servers_refusal_of_images_is_recognised(status: int, message: str) -> None:
+    for code in (None, "invalid_request_error", "server_error"):
+        assert classify(status, (code,), message) is ModelErrorKind.IMAGES_REFUSED
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(429, "Too many image inputs per minute"), (503, "The image server is down"), (401, "image")],
+)
+def test_other_errors_that_speak_of_images_are_no_refusal(status: int, message: str) -> None:
+    assert classify(status, (None,), message) is not ModelErrorKind.IMAGES_REFUSED
+
+
 @pytest.mark.parametrize(
     ("status", "codes", "message", "kind"),
     [
@@ -49,6 +77,10 @@ def test_every_servers_overflow_is_recognised(status: int, code: str | None, mes
         (429, (None, None), "slow down", ModelErrorKind.RATE_LIMITED),
         # A limit on tokens per minute is no overflow, however long the prompt.
         (429, (None,), "maximum context length per minute", ModelErrorKind.RATE_LIMITED),
+        (429, ("server_error", "api_error"), "oops", ModelErrorKind.RATE_LIMITED),
+        (503, ("rate_limit_error",), "busy", ModelErrorKind.UNAVAILABLE),
+        (401, ("invalid_request_error",), "no key", ModelErrorKind.AUTHENTICATION),
+        (403, ("content_policy_violation",), "flagged", ModelErrorKind.REFUSED),
         (529, ("overloaded_error",), "Overloaded", ModelErrorKind.UNAVAILABLE),
         (500, (None,), "oops", ModelErrorKind.UNAVAILABLE),
         (None, (None,), "an event without a code", ModelErrorKind.UNAVAILABLE),

@@ -21,14 +21,13 @@ class Watch:
 
 sys.meta_path.insert(0, Watch)
 from strata.agent_loop.domain.agents import ModelConfig
-from strata.agent_loop.models.domain import EndpointType
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 from strata.agent_loop.providers import ModelProvider
 
 async def main():
     address = "http://127.0.0.1:9/v1"
-    endpoint = ModelEndpoint("x", EndpointType.OPENAI, base_url=address, models=("m",))
+    endpoint = ModelEndpoint("x", "openai", base_url=address, models=("m",))
     async with ModelFactory() as factory:
         provider = ModelProvider(ModelRegistry([endpoint]), factory)
         config = ModelConfig(handle="x/m")

@@ -2,15 +2,14 @@
 
 import pytest
 
-from strata.agent_loop.models.domain import EndpointType
 from strata.agent_loop.models.errors import ModelErrorKind, UnknownModelError
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
 
-OPEN = ModelEndpoint("router", EndpointType.OPENAI, "http://r/v1", "key")
-CLOSED = ModelEndpoint("claude", EndpointType.ANTHROPIC, models=("opus", "haiku"))
+OPEN = ModelEndpoint("router", "openai", "http://r/v1", "key")
+CLOSED = ModelEndpoint("claude", "anthropic", models=("opus", "haiku"))
 LOCAL = ModelEndpoint(
     "local-demo",
-    EndpointType.OPENAI,
+    "openai",
     models=("qwen",),
     context_window=8192,
     temperature=0.0,
@@ -57,7 +56,7 @@ def test_nothing_configured_is_said_plainly() -> None:
 @pytest.mark.parametrize("name", ["", "a/b"])
 def test_a_bad_endpoint_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="no name"):
-        ModelRegistry([ModelEndpoint(name, EndpointType.OPENAI)])
+        ModelRegistry([ModelEndpoint(name, "openai")])
 
 
 def test_two_endpoints_of_one_name_are_refused() -> None:

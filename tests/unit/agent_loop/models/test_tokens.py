@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from strata.agent_loop.models.domain import (
     ChatMessage,
-    EndpointType,
     ModelRequest,
     ToolCall,
     ToolSchema,
@@ -14,9 +13,9 @@ from strata.agent_loop.models.domain import (
 )
 from strata.agent_loop.models.tokens import TokenEstimator, TokenKey, fits, request_bytes
 
-KEY = TokenKey(EndpointType.OPENAI, "m", "agent-1")
-OTHER = TokenKey(EndpointType.OPENAI, "m", "agent-2")
-CLAUDE = TokenKey(EndpointType.ANTHROPIC, "c", "agent-1")
+KEY = TokenKey("openai", "m", "agent-1")
+OTHER = TokenKey("openai", "m", "agent-2")
+CLAUDE = TokenKey("anthropic", "c", "agent-1")
 
 
 def test_first_calls_use_the_measured_ratio_of_the_protocol() -> None:
@@ -63,10 +62,10 @@ def test_what_teaches_nothing_is_ignored(size: int, usage: Usage) -> None:
 def test_memory_is_bounded() -> None:
     estimator = TokenEstimator(max_keys=3)
     for number in range(20):
-        key = TokenKey(EndpointType.OPENAI, "m", f"agent-{number}")
+        key = TokenKey("openai", "m", f"agent-{number}")
         estimator.observe(key, 4000, Usage(prompt_tokens=1000))
     assert len(estimator._ratios) == 3
-    assert estimator.ratio(TokenKey(EndpointType.OPENAI, "m", "agent-19")) == 4.0
+    assert estimator.ratio(TokenKey("openai", "m", "agent-19")) == 4.0
 
 
 def test_bytes_count_what_the_model_reads() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from typing import Any
@@ -11,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from image_samples import encoded, padded, png
+from strata.shared.images import MAX_IMAGE_BYTES
 from strata.tool_execution.domain.mcp import McpTool, Reported, ToolState, reconcile
 from strata.tool_execution.domain.tools import ToolError
 from strata.tool_execution.mcp.gate import judge, registry_name, usable_schema
@@ -165,10 +168,62 @@ def test_only_what_was_first_seen_is_ever_usable(listings: list[list[Reported]])
 @given(st.dictionaries(st.sampled_from(["content", "structuredContent", "isError"]), ANY_JSON))
 def test_whatever_a_server_answers_is_a_value_or_the_tools_failure(result: dict[str, Any]) -> None:
     try:
-        value = read_result("t", result)
+        output = read_result("t", result)
     except ToolError:
         return
-    json.dumps(value, ensure_ascii=False).encode()
+    json.dumps(output.value, ensure_ascii=False).encode()
+
+
+def image_content(data: bytes, media_type: str = "image/png") -> dict[str, Any]:
+    return {"type": "image", "mimeType": media_type, "data": base64.b64encode(data).decode()}
+
+
+def test_images_of_a_result_are_returned_beside_its_text() -> None:
+    photo = encoded("JPEG", 4, 3)
+    blob = {"uri": "a:b", "mimeType": "image/png", "blob": base64.encodebytes(png()).decode()}
+    result = {
+        "content": [
+            {"type": "text", "text": "Two images:"},
+            # What the server calls an image counts less than its bytes.
+            image_content(photo, "image/png"),
+            {"type": "resource", "resource": blob},
+        ]
+    }
+    output = read_result("t", result)
+    assert output.value == (
+        "Two images:\n[image 1: image/jpeg, 4 x 3]\n[resource a:b] [image 2: image/png, 2 x 1]"
+    )
+    assert [(i.header.media_type, i.data) for i in output.images] == [
+        ("image/jpeg", photo),
+        ("image/png", png()),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (image_content(b"\x89PNG"), "it is not a PNG, JPEG, GIF or WebP file"),
+        ({"type": "image", "mimeType": "image/png", "data": "%%%"}, "it is not valid Base64"),
+        ({"type": "image"}, "[image, unknown type"),
+        (image_content(padded(png(), MAX_IMAGE_BYTES + 1)), "it has 3,932,161 bytes"),
+        (image_content(png(9000)), "it has 9000 x 1 pixels"),
+    ],
+    ids=["damaged", "no Base64", "nothing", "too large", "too wide"],
+)
+def test_image_that_cannot_be_shown_is_named_in_the_text(
+    content: dict[str, Any], reason: str
+) -> None:
+    output = read_result("t", {"content": [content]})
+    assert output.images == ()
+    assert reason in output.value
+
+
+def test_images_of_a_result_are_limited_in_number_and_size() -> None:
+    many = read_result("t", {"content": [image_content(png(shade=n)) for n in range(25)]})
+    assert len(many.images) == 20
+    assert many.value.count("the images are too many") == 5
+    large = [image_content(padded(png(shade=n), MAX_IMAGE_BYTES)) for n in range(4)]
+    assert len(read_result("t", {"content": large}).images) == 3
 
 
 @pytest.mark.parametrize(
@@ -179,3 +234,13 @@ def test_what_runs_as_a_task_only_cannot_be_used(execution: Any, usable: bool) -
     listed = {"name": "dig", "description": "Digs.", "inputSchema": TOWN, "execution": execution}
     [found] = judge("garden", [listed])
     assert (found.problem == "") is usable
+
+
+@pytest.mark.parametrize("levels", [101, 700, 1_100, 50_000])
+def test_deep_structured_content_is_left_out(levels: int) -> None:
+    structured: object = []
+    for _ in range(levels - 1):
+        structured = [structured]
+    content = [{"type": "text", "text": "as text"}]
+    output = read_result("t", {"content": content, "structuredContent": structured})
+    assert output.value == "as text"

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from strata.core_memory.domain.compilation import FileLimits
-from strata.core_memory.domain.escaping import escape
 from strata.core_memory.files.domain.files import ContentState
 from strata.core_memory.files.domain.windows import Window
+from strata.shared.escaping import escape
+from strata.shared.one_line import one_line
 
 CLOSED_SHOWN = 50
 """Closed files of a folder that are shown: thousands would flood the prompt."""
@@ -45,6 +46,7 @@ def render_directories(
     texts: Mapping[str, str],
     labels: Sequence[str],
     limits: FileLimits,
+    closed: Sequence[str] = (),
 ) -> str:
     """Returns the ``<directories>`` element; empty without folders.
 
@@ -54,6 +56,7 @@ def render_directories(
             much of it as the limit allows to show.
         labels: Labels of the agent's blocks, which are tags of the prompt too.
         limits: How much is shown.
+        closed: Names of files that were closed because the prompt had no room for them.
     """
     if not folders:
         return ""
@@ -64,6 +67,7 @@ def render_directories(
         "<file_limits>\n"
         f"- current_files_open={open_count}\n"
         f"- max_files_open={limits.max_open}\n"
+        f"{_closed_note(closed, labels)}"
         "</file_limits>\n\n"
         f"{shown}\n"
         "</directories>"
@@ -95,6 +99,16 @@ def window_view(window: Window, text: str, limit: int) -> str:
     ]
     view = "\n".join(shown)
     return view if len(view) <= limit else view[: max(0, limit - len(TRUNCATED))] + TRUNCATED
+
+
+def _closed_note(closed: Sequence[str], labels: Sequence[str]) -> str:
+    if not closed:
+        return ""
+    names = escape(", ".join(map(one_line, closed)), labels)
+    return (
+        "- warning=these files were closed because the context window has no room for them: "
+        f"{names}. Open fewer files at once, or fewer lines of them with offset and length.\n"
+    )
 
 
 def _lines(text: str, window: Window) -> list[str]:
@@ -145,4 +159,4 @@ def _file(name: str, view: str, limit: int, labels: Sequence[str]) -> str:
 
 
 def _attribute(text: str) -> str:
-    return html.escape(text).replace("&#x27;", "'")
+    return html.escape(one_line(text)).replace("&#x27;", "'")

@@ -10,6 +10,7 @@ from strata.core_memory.files.domain.windows import (
     AttachedFile,
     Opening,
     OpenWindows,
+    PromptUse,
     UnknownFileError,
     Window,
     WindowRequest,
@@ -27,6 +28,8 @@ from strata.shared.errors import (
 NAMES_SHOWN = 20
 """Attached files that a message names at most."""
 
+# The note in the prompt that names the files that were closed, without the names.
+_NOTE_BYTES = 200
 _TICK = timedelta(microseconds=1)
 
 
@@ -110,6 +113,85 @@ def plan_opening(
         closed=tuple(window.file.id for window in closed),
         message=_opened_note(opened, before) + _closed_note(closed, cause),
     )
+
+
+class NoRoomError(FailedPreconditionError):
+    """Opening files would leave no room for the conversation.
+
+    Attributes:
+        fitting: How many of the requested files, from the first, there would be room for.
+    """
+
+    fitting = 0
+
+
+def check_room(use: PromptUse, opening: Opening, max_bytes: int) -> None:
+    """Refuses windows that leave no room for messages in the agent's prompt.
+
+    Args:
+        use: What memory takes with the windows.
+        opening: The windows.
+        max_bytes: What blocks and folders may take together; 0 for the limit of the blocks.
+
+    Raises:
+        NoRoomError: They take more (``CONTEXT_WINDOW_EXCEEDED``). The message is for the model:
+            it names what is open and what to do.
+    """
+    limit = max_bytes or use.limit
+    total = use.blocks + use.directories
+    if limit is None or total <= limit:
+        return
+    asked = {window.file.id for window in opening.opened}
+    others = [window for window in opening.windows if window.file.id not in asked]
+    free = max(0, limit - total + sum(use.files[window.file.id] for window in opening.opened))
+    fitting, taken = 0, 0
+    for window in opening.opened:
+        taken += use.files[window.file.id]
+        if taken > free:
+            break
+        fitting += 1
+    message = (
+        f"Cannot open {_sizes(opening.opened, use)}: there is room for {free} bytes of files, so "
+        "that enough of the context window is left for the conversation. Nothing was changed."
+    )
+    if others:
+        message += (
+            f" Already open: {_sizes(others, use)}. Call open_files with close_all_others=true to "
+            "close these, or open fewer lines"
+        )
+    else:
+        message += " No other file is open: open fewer files at once or fewer lines"
+    message += (
+        " with offset and length, for example offset=0 and length=100; grep_files and "
+        "semantic_search_files read files without opening them."
+    )
+    error = NoRoomError(
+        message,
+        reason=Reason.CONTEXT_WINDOW_EXCEEDED,
+        metadata={"size": total, "limit": limit, "fitting_files": fitting},
+    )
+    error.fitting = fitting
+    raise error
+
+
+def choose_to_fit(
+    windows: Sequence[Window], sizes: Mapping[str, int], excess: int
+) -> Sequence[Window]:
+    """Returns the least recently used windows without which a prompt is smaller by `excess`.
+
+    Args:
+        windows: What is open.
+        sizes: UTF-8 bytes shown of each, by id of file.
+        excess: Bytes to save; the note that names what was closed is allowed for.
+    """
+    chosen: list[Window] = []
+    needed = excess + _NOTE_BYTES
+    for window in sorted(windows, key=lambda window: (window.last_access_time, window.file.id)):
+        if needed <= 0:
+            break
+        chosen.append(window)
+        needed -= sizes[window.file.id] - len(window.file.name.encode("utf-8", "replace"))
+    return chosen
 
 
 def plan_closing(
@@ -210,6 +292,13 @@ def _opened_note(opened: Sequence[Window], before: Mapping[str, Window]) -> str:
     if len(shown) == 1:
         return f"* Opened {shown[0]}"
     return f"* Opened {len(shown)} files: {', '.join(shown)}"
+
+
+def _sizes(windows: Sequence[Window], use: PromptUse) -> str:
+    shown = [f"{window.file.name} ({use.files[window.file.id]} bytes)" for window in windows]
+    listed = ", ".join(shown[:NAMES_SHOWN])
+    more = len(shown) - NAMES_SHOWN
+    return f"{listed} and {more} more" if more > 0 else listed
 
 
 def _closed_note(closed: Sequence[Window], cause: str) -> str:

@@ -37,6 +37,14 @@ class ChunkHit:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkFindings:
+    """The best pieces, best first, and how many of the nearest are left out as unrelated."""
+
+    hits: Sequence[ChunkHit]
+    below_floor: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How many pieces of a file there are in the index's room, and how many are indexed."""
 
@@ -69,8 +77,17 @@ class FileIndex(Protocol):
         """Forgets files, or all files of folders; unknown ones are no error."""
         ...
 
-    async def search(self, folder_ids: Sequence[str], query: str, limit: int) -> list[ChunkHit]:
-        """Finds pieces by meaning and words, as the caller of the call being served."""
+    async def search(
+        self, folder_ids: Sequence[str], query: str, limit: int, *, explain: bool = False
+    ) -> ChunkFindings:
+        """Finds pieces by meaning and words, as the caller of the call being served.
+
+        Args:
+            folder_ids: The folders to search.
+            query: A question or words.
+            limit: Most pieces to return.
+            explain: Count what is left out as unrelated to the query.
+        """
         ...
 
 

@@ -26,11 +26,13 @@ class FileQuery:
         agent_id: The agent whose files are searched.
         query: A question or words.
         limit: Results at most; 0 for `DEFAULT_LIMIT`.
+        explain: Count what is left out as unrelated to the query.
     """
 
     agent_id: str
     query: str
     limit: int = 0
+    explain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +54,13 @@ class FileFindings:
         hits: The pieces.
         message: What the model is told.
         unindexed_files: Files that are not fully indexed yet, so may be missed.
+        below_floor: How many of the nearest pieces are left out as unrelated, if asked for.
     """
 
     hits: tuple[FileHit, ...]
     message: str
     unindexed_files: int
+    below_floor: int = 0
 
 
 @dataclass(frozen=True, slots=True)

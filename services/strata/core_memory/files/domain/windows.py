@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
+from strata.core_memory.domain.compilation import DEFAULT_LIMITS, FileLimits
 from strata.core_memory.domain.core_memory import Receipt
+from strata.core_memory.domain.prompt_limits import PromptLimit
 from strata.core_memory.files.domain.files import WHOLE_FILE, ContentState, OpenFile
 
-DEFAULT_MAX_OPEN = 5
+DEFAULT_MAX_OPEN = DEFAULT_LIMITS.max_open
 """Files that an agent may have open at once when nobody says how many (blueprint §19)."""
 
 
@@ -37,13 +39,37 @@ class OpenWindows:
         agent_id: The agent.
         requests: What to open.
         close_all_others: Close every other window.
-        max_open: Windows that may be open at once.
+        max_open: Windows that may be open at once; 0 for what is known of the agent's window.
+        view_chars: Characters of one file that are shown; 0 likewise.
+        max_bytes: UTF-8 bytes that blocks and folders may take together in the agent's prompt;
+            0 likewise.
     """
 
     agent_id: str
     requests: tuple[WindowRequest, ...]
     close_all_others: bool = False
     max_open: int = DEFAULT_MAX_OPEN
+    view_chars: int = DEFAULT_LIMITS.view_chars
+    max_bytes: int = 0
+
+    @property
+    def limits(self) -> FileLimits:
+        """How much of files is shown."""
+        return FileLimits(self.max_open, self.view_chars)
+
+    @property
+    def complete(self) -> bool:
+        """Whether it has every limit, as the call of an agent's tool has."""
+        return bool(self.max_open and self.view_chars and self.max_bytes)
+
+    def within(self, known: PromptLimit) -> OpenWindows:
+        """Returns it with what is known of the agent's window in place of limits that are 0."""
+        return replace(
+            self,
+            max_open=self.max_open or known.max_open or DEFAULT_MAX_OPEN,
+            view_chars=self.view_chars or known.view_chars or DEFAULT_LIMITS.view_chars,
+            max_bytes=self.max_bytes or known.files_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +158,44 @@ Decide: TypeAlias = Callable[[Mapping[str, AttachedFile], Sequence[Window]], Ope
 """Says what becomes of the windows, given the attached files of some names and what is open."""
 
 
+@dataclass(frozen=True, slots=True)
+class PromptUse:
+    """What memory takes of an agent's prompt, in UTF-8 bytes.
+
+    Attributes:
+        blocks: All blocks.
+        directories: The ``<directories>`` element, open files included.
+        files: What is shown of each open file, by id of file.
+        limit: What blocks alone may take; None if that is not known.
+    """
+
+    blocks: int
+    directories: int
+    files: Mapping[str, int]
+    limit: int | None
+
+
+CheckUse: TypeAlias = Callable[[PromptUse, Opening], None]
+"""Refuses windows for which a prompt has no room, by raising."""
+
+ChooseWindows: TypeAlias = Callable[[Sequence[Window], Mapping[str, int]], Sequence[Window]]
+"""Chooses windows to close, given those that are open and their bytes by id of file."""
+
+
 class WindowStore(Protocol):
     """The windows of agents of the calling project."""
 
+    async def prompt_limit(self, agent_id: str) -> PromptLimit:
+        """Returns what the prompt of an agent has room for, as far as it is known."""
+        ...
+
     async def change(
-        self, agent_id: str, names: Sequence[str], receipt: Receipt[Opened], decide: Decide
+        self,
+        agent_id: str,
+        names: Sequence[str],
+        receipt: Receipt[Opened],
+        decide: Decide,
+        check: tuple[FileLimits, CheckUse] | None = None,
     ) -> Opened:
         """Changes an agent's windows in one transaction, one agent's changes after another.
 
@@ -145,10 +204,21 @@ class WindowStore(Protocol):
             names: Files that are looked up for `decide`.
             receipt: Makes a repetition get the first answer.
             decide: What becomes of the windows; what it raises ends the transaction.
+            check: Looks at the prompt that results, rendered with these limits; likewise.
 
         Raises:
             ReplayedError: The request was done before.
             AlreadyExistsError: Its id was used for something else (``REQUEST_ID_REUSED``).
+        """
+        ...
+
+    async def close_to_fit(
+        self, agent_id: str, limits: FileLimits, choose: ChooseWindows, *, preview: bool
+    ) -> Sequence[Window]:
+        """Closes chosen windows of an agent; its prompt names them until the next change.
+
+        Returns:
+            What was closed; for a preview, what would be.
         """
         ...
 

@@ -11,23 +11,54 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 
 from strata.core_memory.files.domain.ports import Progress
 from strata.shared.db import Database
+from strata.shared.turns import Turns, projects_in_turn
 
-_CLAIM_CONTENT = text(
+# Rows that other replicas may hold locked are passed over, up to so many.
+_TRIES = 8
+
+_FREE = "(lease_until IS NULL OR lease_until < clock_timestamp())"
+
+
+def _claim_of(table: str, key: str, waiting: str, since: str, returned: str) -> TextClause:
+    """Returns the claim of the longest waiting row of the project whose turn it is.
+
+    What is locked is passed over after the choice, so that one row is locked.
     """
-    UPDATE core_memory.contents c
-    SET lease_until = clock_timestamp() + make_interval(secs => :lease), attempts = c.attempts + 1
-    FROM (
-        SELECT project_id, content_hash FROM core_memory.contents
-        WHERE state = 'stored' AND (lease_until IS NULL OR lease_until < clock_timestamp())
-        ORDER BY create_time LIMIT 1 FOR UPDATE SKIP LOCKED
-    ) found
-    WHERE c.project_id = found.project_id AND c.content_hash = found.content_hash
-    RETURNING c.project_id, c.content_hash, c.attempts
-    """
+    waiting = f"{waiting} AND {_FREE}"
+    return text(
+        f"""
+        WITH RECURSIVE {projects_in_turn(table, waiting)},
+        candidates AS MATERIALIZED (
+            SELECT in_turn.project_id, in_turn.turn, oldest.{key}, oldest.place
+            FROM in_turn CROSS JOIN LATERAL (
+                SELECT {key}, row_number() OVER (ORDER BY {since}) AS place FROM {table}
+                WHERE project_id = in_turn.project_id AND {waiting}
+                ORDER BY {since} LIMIT :tries) oldest
+        )
+        UPDATE {table} claimed
+        SET lease_until = clock_timestamp() + make_interval(secs => :lease),
+            attempts = claimed.attempts + 1
+        FROM (
+            SELECT project_id, {key} FROM {table} JOIN candidates USING (project_id, {key})
+            WHERE {waiting}
+            ORDER BY place, turn LIMIT 1 FOR UPDATE OF {table.rpartition(".")[2]} SKIP LOCKED
+        ) chosen
+        WHERE claimed.project_id = chosen.project_id AND claimed.{key} = chosen.{key}
+        RETURNING {", ".join(f"claimed.{column}" for column in returned.split())}
+        """
+    )
+
+
+_CLAIM_CONTENT = _claim_of(
+    "core_memory.contents",
+    "content_hash",
+    "state = 'stored'",
+    "create_time",
+    "project_id content_hash attempts",
 )
 _HOLD_CONTENT = text(
     """
@@ -47,19 +78,12 @@ _FORMAT = text(
     " WHERE project_id = :project AND content_hash = :id"
 )
 # Files without pieces in the index yet; those with some wait for it, see _WAITING.
-_CLAIM_FILE = text(
-    """
-    UPDATE core_memory.files f
-    SET lease_until = clock_timestamp() + make_interval(secs => :lease), attempts = f.attempts + 1
-    FROM (
-        SELECT project_id, id FROM core_memory.files
-        WHERE state = 'indexing' AND chunk_count = 0
-          AND (lease_until IS NULL OR lease_until < clock_timestamp())
-        ORDER BY update_time LIMIT 1 FOR UPDATE SKIP LOCKED
-    ) found
-    WHERE f.project_id = found.project_id AND f.id = found.id
-    RETURNING f.project_id, f.id, f.folder_id, f.content_hash, f.attempts
-    """
+_CLAIM_FILE = _claim_of(
+    "core_memory.files",
+    "id",
+    "state = 'indexing' AND chunk_count = 0",
+    "update_time",
+    "project_id id folder_id content_hash attempts",
 )
 _HOLD_FILE = text(
     """
@@ -215,10 +239,11 @@ class FileQueue:
     def __init__(self, database: Database, worker: Database) -> None:
         self._database = database
         self._worker = worker
+        self._contents, self._files = Turns(), Turns()
 
     async def claim_content(self, lease: float) -> ClaimedContent | None:
-        """Takes up the content that waits longest, for `lease` seconds."""
-        row = await self._claim(_CLAIM_CONTENT, lease=lease)
+        """Takes up, for `lease` seconds, the longest waiting content of the project in turn."""
+        row = await self._claim(_CLAIM_CONTENT, self._contents, lease)
         return ClaimedContent(row.project_id, row.content_hash, row.attempts) if row else None
 
     async def format_of(self, claim: ClaimedContent) -> tuple[str, int] | None:
@@ -238,8 +263,8 @@ class FileQueue:
         await self._change(claim.project_id, _RELEASE_CONTENT, **_key(claim), uncounted=uncounted)
 
     async def claim_file(self, lease: float) -> ClaimedFile | None:
-        """Takes up the readable file that waits longest for the index, for `lease` seconds."""
-        row = await self._claim(_CLAIM_FILE, lease=lease)
+        """Takes up a readable file for `lease` seconds: the project's longest waiting, in turn."""
+        row = await self._claim(_CLAIM_FILE, self._files, lease)
         if row is None:
             return None
         return ClaimedFile(row.project_id, row.id, row.folder_id, row.content_hash, row.attempts)
@@ -321,9 +346,14 @@ class FileQueue:
         async with self._worker.system_transaction() as connection:
             return int((await connection.execute(_ABANDONED, {"age": age})).rowcount)
 
-    async def _claim(self, statement: Any, **bound: Any) -> Any:
-        async with self._worker.system_transaction() as connection:
-            return (await connection.execute(statement, bound)).first()
+    async def _claim(self, statement: TextClause, turns: Turns, lease: float) -> Any:
+        async def look(after: str) -> tuple[Any, str]:
+            bound = {"lease": lease, "after": after, "projects": _TRIES, "tries": _TRIES}
+            async with self._worker.system_transaction() as connection:
+                row = (await connection.execute(statement, bound)).first()
+            return row, row.project_id if row else ""
+
+        return await turns.take(look)
 
     async def _change(self, project_id: str, statement: Any, **bound: Any) -> bool:
         async with self._of(project_id) as connection:

@@ -21,7 +21,9 @@ from strata.shared.context import current_project
 _FOLDERS = text(
     """
     SELECT d.id AS folder_id, d.name AS folder_name, d.description, d.instructions,
-           d.file_count, f.*
+           d.file_count, f.*,
+           (SELECT closed_files FROM core_memory.prepared_agents
+             WHERE project_id = :project AND agent_id = :agent) AS closed_files
     FROM core_memory.folder_attachments a
     JOIN core_memory.folders d ON d.project_id = a.project_id AND d.id = a.folder_id
     LEFT JOIN LATERAL (
@@ -75,10 +77,12 @@ class PostgresViews:
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
-    async def folders(self, agent_id: str) -> list[FolderView]:
-        """Returns the agent's folders in order of attachment."""
+    async def folders(self, agent_id: str) -> tuple[list[FolderView], list[str]]:
+        """Returns the agent's folders in order of attachment, and what was closed to fit."""
         rows = await self._read(_FOLDERS, agent=agent_id, shown=CLOSED_SHOWN)
-        return [_to_folder(list(group)) for _, group in groupby(rows, attrgetter("folder_id"))]
+        closed = list(rows[0].closed_files or ()) if rows else []
+        groups = groupby(rows, attrgetter("folder_id"))
+        return [_to_folder(list(group)) for _, group in groups], closed
 
     async def texts(self, windows: Sequence[Window], chars: int) -> Mapping[str, str]:
         """Returns the texts from the windows' first lines on, by id of file."""

@@ -9,11 +9,24 @@ from typing import Any
 from sqlalchemy import Row, TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from strata.core_memory.domain.compilation import FileLimits
 from strata.core_memory.domain.core_memory import Receipt
+from strata.core_memory.domain.prompt_limits import NO_LIMIT, PromptLimit
+from strata.core_memory.files.directories import show_directories
 from strata.core_memory.files.domain.files import ContentState
 from strata.core_memory.files.domain.search import Scope
-from strata.core_memory.files.domain.windows import AttachedFile, Decide, Opened, Opening, Window
+from strata.core_memory.files.domain.windows import (
+    AttachedFile,
+    CheckUse,
+    ChooseWindows,
+    Decide,
+    Opened,
+    Opening,
+    PromptUse,
+    Window,
+)
 from strata.core_memory.files.store.transactions import once
+from strata.core_memory.files.store.views import PostgresViews
 from strata.shared.context import current_project
 from strata.shared.db import Database
 
@@ -55,7 +68,14 @@ _CHANGE = text(
     WITH closed AS (
         DELETE FROM core_memory.open_files
         WHERE project_id = :project AND agent_id = :agent
-          AND file_id = ANY(CAST(:closed AS text[])))
+          AND file_id = ANY(CAST(:closed AS text[]))
+    ), noted AS (
+        UPDATE core_memory.prepared_agents
+        SET closed_files = CASE WHEN CAST(:to_fit AS boolean)
+                                THEN closed_files || CAST(:names AS text[]) ELSE '{}' END
+        WHERE project_id = :project AND agent_id = :agent
+          AND (CAST(:to_fit AS boolean) OR closed_files <> '{}')
+    )
     INSERT INTO core_memory.open_files
         (project_id, agent_id, file_id, start_line, end_line, last_access_time)
     SELECT :project, :agent, w.file, w.start, w.stop, w.time
@@ -64,6 +84,27 @@ _CHANGE = text(
     ON CONFLICT (project_id, agent_id, file_id) DO UPDATE SET
         start_line = excluded.start_line, end_line = excluded.end_line,
         last_access_time = excluded.last_access_time
+    """
+)
+# What the agent has beside files, and what its prompt has room for.
+_PROMPT = text(
+    """
+    SELECT a.prompt_limit_bytes, CAST(coalesce(
+               CASE WHEN a.prompt_line_numbers THEN s.numbered_bytes ELSE s.plain_bytes END, 0
+           ) AS bigint) AS block_bytes,
+           ARRAY(SELECT label FROM core_memory.attachments x
+                 WHERE x.project_id = :project AND x.agent_id = :agent) AS labels
+    FROM core_memory.prepared_agents a
+    LEFT JOIN core_memory.prompt_sizes(
+        ARRAY[CAST(:project AS text)], ARRAY[CAST(:agent AS text)]) s ON true
+    WHERE a.project_id = :project AND a.agent_id = :agent
+    """
+)
+_PROMPT_LIMIT = text(
+    """
+    SELECT prompt_limit_bytes, prompt_line_numbers, prompt_files_bytes, max_files_open,
+           file_view_chars
+    FROM core_memory.prepared_agents WHERE project_id = :project AND agent_id = :agent
     """
 )
 _NAMES = text(f"SELECT d.name || '/' || f.name FROM {ATTACHED} WHERE {OF_AGENT}")
@@ -114,7 +155,12 @@ class PostgresWindowStore:
         self._database = database
 
     async def change(
-        self, agent_id: str, names: Sequence[str], receipt: Receipt[Opened], decide: Decide
+        self,
+        agent_id: str,
+        names: Sequence[str],
+        receipt: Receipt[Opened],
+        decide: Decide,
+        check: tuple[FileLimits, CheckUse] | None = None,
     ) -> Opened:
         """Changes an agent's windows in one transaction, one agent's changes after another."""
         pairs = [name.partition("/")[::2] for name in names]
@@ -132,10 +178,36 @@ class PostgresWindowStore:
             rows = (await connection.execute(_WINDOWS, bound)).all()
             opening = decide(files, [_to_window(row) for row in rows])
             await _store(connection, bound, opening)
+            if check is not None and opening.opened:
+                limits, check_use = check
+                check_use(await _prompt_use(connection, bound, limits), opening)
             windows = tuple(window.as_open_file() for window in opening.windows)
             return Opened(windows, opening.message)
 
         return await once(self._database, receipt, work)
+
+    async def prompt_limit(self, agent_id: str) -> PromptLimit:
+        """Returns what the prompt of an agent has room for, as far as it is known."""
+        rows = await self._read(_PROMPT_LIMIT, agent=agent_id)
+        return PromptLimit(*rows[0]) if rows else NO_LIMIT
+
+    async def close_to_fit(
+        self, agent_id: str, limits: FileLimits, choose: ChooseWindows, *, preview: bool
+    ) -> Sequence[Window]:
+        """Closes chosen windows of an agent; its prompt names them until the next change."""
+        bound = {"project": current_project(), "agent": agent_id}
+        async with self._database.transaction() as connection:
+            await connection.execute(_LOCK_AGENT, bound)
+            use = await _prompt_use(connection, bound, limits)
+            rows = (await connection.execute(_WINDOWS, bound)).all()
+            windows = [_to_window(row) for row in rows if row.id in use.files]
+            chosen = choose(windows, use.files)
+            if preview:
+                return chosen
+            closed = tuple(window.file.id for window in chosen)
+            names = [window.file.name for window in chosen]
+            await _store(connection, bound, Opening((), (), closed, ""), closed_to_fit=names)
+            return chosen
 
     async def names(self, agent_id: str) -> list[str]:
         """Returns the names of all files of the agent's folders."""
@@ -173,7 +245,23 @@ class PostgresWindowStore:
             return (await connection.execute(statement, bound)).all()
 
 
-async def _store(connection: AsyncConnection, bound: dict[str, str], opening: Opening) -> None:
+async def _prompt_use(
+    connection: AsyncConnection, bound: dict[str, str], limits: FileLimits
+) -> PromptUse:
+    row = (await connection.execute(_PROMPT, bound)).one_or_none()
+    if row is None:
+        return PromptUse(0, 0, {}, None)
+    shown = await show_directories(PostgresViews(connection), bound["agent"], row.labels, limits)
+    size = len(shown.text.encode("utf-8", "replace"))
+    return PromptUse(row.block_bytes, size, shown.file_bytes, row.prompt_limit_bytes)
+
+
+async def _store(
+    connection: AsyncConnection,
+    bound: dict[str, str],
+    opening: Opening,
+    closed_to_fit: Sequence[str] = (),
+) -> None:
     if not opening.opened and not opening.closed:
         return
     await connection.execute(
@@ -181,6 +269,8 @@ async def _store(connection: AsyncConnection, bound: dict[str, str], opening: Op
         {
             **bound,
             "closed": list(opening.closed),
+            "to_fit": bool(closed_to_fit),
+            "names": list(closed_to_fit),
             "ids": [window.file.id for window in opening.opened],
             "starts": [window.start for window in opening.opened],
             "ends": [window.end for window in opening.opened],

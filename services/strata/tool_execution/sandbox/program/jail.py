@@ -18,15 +18,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import kernel, landlock, network, seccomp, settings, syscalls
+from .watchdog import OPEN_FILES
 
 ENVIRONMENTS = "/environments"
 PACKAGES = "/packages"
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+# Not /dev/zero: a mapping of it is shared memory without a file, see `seccomp`.
+_DEVICES = ("/dev/null", "/dev/full", "/dev/random", "/dev/urandom")
 _LINKS = ("bin", "lib", "lib64", "sbin")
 _FILES = ("/etc/ld.so.cache", "/etc/localtime")
 _READABLE = ("/usr", "/lib", "/lib64", "/bin", *_FILES)
 _INNER_ID = 1000
-_OPEN_FILES = 128
 _STACK_BYTES = 8 << 20
 # Above the limit of processes, so that the watchdog sees who runs into it, and names it.
 _PROCESS_SLACK = 8
@@ -230,7 +231,7 @@ def _limits(limits: dict[str, int]) -> None:
     _limit(resource.RLIMIT_AS, limits["memory_bytes"])
     _limit(resource.RLIMIT_CPU, limits["cpu_seconds"])
     _limit(resource.RLIMIT_FSIZE, limits["disk_bytes"])
-    _limit(resource.RLIMIT_NOFILE, _OPEN_FILES)
+    _limit(resource.RLIMIT_NOFILE, OPEN_FILES)
     _limit(resource.RLIMIT_STACK, _STACK_BYTES)
     _limit(resource.RLIMIT_SIGPENDING, 256)
     for kind in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE, resource.RLIMIT_CORE):

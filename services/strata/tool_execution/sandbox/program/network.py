@@ -19,6 +19,9 @@ _HOST = "127.0.0.1"
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP = 1
 _BACKLOG = 64
+# Bytes of the buffers of a TCP socket, least, usual and most: the last is what the watchdog takes a
+# socket for, while the kernel's own is some MiB.
+_BUFFERS = "4096 65536 212992"
 _LISTENING = b'{"listening":true}'
 CA_FILE = "/etc/ssl/certs/ca-certificates.crt"
 
@@ -32,6 +35,10 @@ def pass_listener(connection: socket.socket, namespaces: bool) -> None:
     if not namespaces:
         raise OSError("network access needs namespaces")
     kernel.unshare(kernel.CLONE_NEWNET)
+    for name in ("tcp_rmem", "tcp_wmem"):
+        # Those of this namespace alone.
+        with open(f"/proc/sys/net/ipv4/{name}", "w", encoding="ascii") as file:  # noqa: PTH123
+            file.write(_BUFFERS)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener:
         # struct ifreq: the name, the flags, and room for what others need.
         fcntl.ioctl(listener, _SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", _IFF_UP))

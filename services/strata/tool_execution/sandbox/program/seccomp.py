@@ -41,18 +41,27 @@ _NONBLOCK = 0o4000
 _CLOEXEC = 0o2000000
 _SOL_SOCKET = 1
 _IPPROTO_TCP = 6
-# SO_REUSEADDR, SO_SNDBUF, SO_RCVBUF, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO; filters that are put
-# into the kernel (SO_ATTACH_FILTER and its like) are not among them.
-_SOCKET_OPTIONS = (2, 7, 8, 9, 20, 21)
+# SO_REUSEADDR, SO_KEEPALIVE, SO_RCVTIMEO, SO_SNDTIMEO. Filters that are put into the kernel
+# (SO_ATTACH_FILTER and its like) and sizes of buffers (SO_SNDBUF, SO_RCVBUF) are not among them:
+# the watchdog counts a socket as large as it is by default.
+_SOCKET_OPTIONS = (2, 9, 20, 21)
 # TCP_NODELAY, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_QUICKACK, TCP_USER_TIMEOUT; what takes
 # another protocol into the kernel (TCP_ULP) or repairs sockets is not among them.
 _TCP_OPTIONS = (1, 4, 5, 6, 12, 18)
 # Connects with the first byte that is sent, where Landlock before Linux 6.13 does not look.
 _MSG_FASTOPEN = 0x20000000
-# Typing for others; and having the kernel send signals to others (asm-generic/sockios.h, fcntl.h),
-# which Landlock before ABI 6 does not look at.
+# Typing for others; and having the kernel send signals to others (asm-generic/sockios.h), which
+# Landlock before ABI 6 does not look at.
 _IOCTLS = (0x5412, 0x541C, 0x8901, 0x8902)  # TIOCSTI, TIOCLINUX, FIOSETOWN, SIOCSPGRP
-_FCNTLS = (8, 10, 15, 1024)  # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE
+# F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_GETOWN, F_DUPFD_CLOEXEC, F_GETPIPE_SZ,
+# F_GET_SEALS. Refused are, among others, signals to others (F_SETOWN, F_SETSIG), leases
+# (F_SETLEASE), watches on folders (F_NOTIFY), larger pipes (F_SETPIPE_SZ) and locks of open files
+# (F_OFD_SETLK).
+_FCNTLS = (0, 1, 2, 3, 4, 5, 9, 1030, 1032, 1034)
+_RECORD_LOCKS = (6, 7)  # F_SETLK, F_SETLKW
+_MAP_SHARED = 0x01
+_MAP_ANONYMOUS = 0x20
+_MAP_HUGETLB = 0x40000
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_SECCOMP = 22
@@ -63,12 +72,12 @@ _SET_MODE_FILTER = 1
 
 # In the tables for the jail's own use, or refused to tools: sockets of every kind (a call has no
 # network but what `_network` lets through, and the abstract names of unix sockets belong to a
-# network namespace). Who watches the files of /usr and of packages sees what other calls and the
-# machine do with them.
+# network namespace). A watch on the files of /usr and of packages shows what other calls and the
+# machine do with them, and the instances of inotify are counted for the user on the whole machine.
 _NEVER = frozenset({
     "socket", "connect", "accept", "accept4", "bind", "listen", "landlock_create_ruleset",
     "landlock_add_rule", "landlock_restrict_self", "pivot_root", "capset", "seccomp",
-    "mount_setattr", "inotify_add_watch",
+    "mount_setattr", "inotify_init1", "inotify_add_watch", "inotify_rm_watch",
 })  # fmt: skip
 # Without a user of its own, a tool is the service's user, and Landlock (up to ABI 7) does not look
 # at these: the owner may change modes, owners and times of files that it may not open.
@@ -76,10 +85,10 @@ _OF_OWNERS = frozenset({
     "chmod", "fchmod", "fchmodat", "chown", "fchown", "lchown", "fchownat", "utime", "utimes",
     "futimesat", "utimensat", "truncate", "setpriority", "tkill", "pidfd_open",
 })  # fmt: skip
-_PRCTLS = (_PR_SET_MM, _PR_SET_SECCOMP, _PR_SET_PTRACER)
-# Without a mount of its own, what a call takes of the disk is what the watchdog sees: so it may not
-# hide from it, and not outlive the fork server that it runs in.
-_PRCTLS_WATCHED = (*_PRCTLS, _PR_SET_DUMPABLE, _PR_SET_PDEATHSIG)
+# A process that is not dumpable shows the watchdog no descriptors.
+_PRCTLS = (_PR_SET_MM, _PR_SET_SECCOMP, _PR_SET_PTRACER, _PR_SET_DUMPABLE)
+# Without a process namespace a call could outlive the fork server that it runs in.
+_PRCTLS_ALONE = (*_PRCTLS, _PR_SET_PDEATHSIG)
 
 Instruction = tuple[int, int, int, int]
 
@@ -90,6 +99,8 @@ def _refuse(error: int) -> Instruction:
 
 _PERMIT: Instruction = (_RETURN, 0, 0, _ALLOW)
 _DENY = _refuse(errno.EPERM)
+# The call returns 0 and nothing is done.
+_PRETEND = _refuse(0)
 
 
 def _argument(index: int) -> Instruction:
@@ -159,16 +170,81 @@ def _options_of_pairs() -> list[Instruction]:
     return [_argument(1), (_EQUAL, 1, 0, _SOL_SOCKET), _DENY, *_only(2, _SOCKET_OPTIONS)]
 
 
+def _clones(of_process: Instruction) -> list[Instruction]:
+    """Permits threads, which share the table of descriptors: that is where the watchdog looks.
+
+    Args:
+        of_process: The answer to what makes a process.
+    """
+    return [
+        _argument(0),
+        (_ANY_BIT, 0, 1, _CLONE_NAMESPACES),
+        _DENY,
+        (_ANY_BIT, 1, 0, _CLONE_THREAD),
+        of_process,
+        (_ANY_BIT, 1, 0, _CLONE_FILES),
+        _DENY,
+        _PERMIT,
+    ]
+
+
+def _file_control() -> list[Instruction]:
+    """Permits the harmless commands of ``fcntl``, and grants record locks without taking them.
+
+    A lock on a file of the machine would hold against the machine, and the records of locks are
+    kernel memory without a limit. In one process, record locks never exclude anything, so a
+    database in the scratch folder works as if they were taken.
+    """
+    last = len(_FCNTLS)
+    return [
+        _argument(1),
+        *[(_EQUAL, last + 3 - n, 0, value) for n, value in enumerate(_FCNTLS)],
+        (_EQUAL, 1, 0, _RECORD_LOCKS[0]),
+        (_EQUAL, 0, 1, _RECORD_LOCKS[1]),
+        _PRETEND,
+        _DENY,
+        _PERMIT,
+    ]
+
+
+def _mappings() -> list[Instruction]:
+    """Permits mappings but of shared memory without a file, and of huge pages.
+
+    Shared memory stays when it is discarded or unmapped in part, and then counts with no process;
+    huge pages are a supply of the whole machine.
+    """
+    return [
+        _argument(3),
+        (_ANY_BIT, 3, 0, _MAP_HUGETLB),
+        (_ANY_BIT, 0, 1, _MAP_ANONYMOUS),
+        (_ANY_BIT, 1, 0, _MAP_SHARED),
+        _PERMIT,
+        _DENY,
+    ]
+
+
 def _rules(own: int | None) -> dict[str, list[Instruction]]:
+    # Whole pages stay allocated for a byte of them that waits in a pipe or a socket, which counts
+    # the byte. Programs that try these calls copy instead.
+    unsupported = _refuse(errno.EINVAL)
     rules = {
         # Its flags are in memory, where a filter cannot look: the library falls back to clone.
         "clone3": [_refuse(errno.ENOSYS)],
-        "clone": _without_bits(0, _CLONE_NAMESPACES),
+        "clone": _clones(_PERMIT),
+        "close_range": _without_bits(2, _CLOSE_RANGE_UNSHARE),
+        "mmap": _mappings(),
+        "splice": [unsupported],
+        "tee": [unsupported],
+        "sendfile": [unsupported],
+        # A lock belongs to the open file: refused, as it could not exclude another one in the call.
+        "flock": [_refuse(errno.ENOLCK)],
+        # A descriptor on its way is in no table: it keeps a deleted file, or a socket's buffers.
+        "sendmsg": [_DENY],
         "socketpair": _stream_pair(),
         "setsockopt": _options_of_pairs(),
         "ioctl": _none_of(1, _IOCTLS),
-        "fcntl": _none_of(1, _FCNTLS),
-        "prctl": _none_of(0, _PRCTLS if own is None else _PRCTLS_WATCHED),
+        "fcntl": _file_control(),
+        "prctl": _none_of(0, _PRCTLS if own is None else _PRCTLS_ALONE),
         "chmod": _without_bits(1, _SET_ID_BITS),
         "fchmod": _without_bits(1, _SET_ID_BITS),
         "fchmodat": _without_bits(2, _SET_ID_BITS),
@@ -177,20 +253,7 @@ def _rules(own: int | None) -> dict[str, list[Instruction]]:
         return rules
     # No namespaces: it sees the machine's processes and must reach none but itself.
     again = _refuse(errno.EAGAIN)
-    rules["clone"] = [
-        _argument(0),
-        (_ANY_BIT, 0, 1, _CLONE_NAMESPACES),
-        _DENY,
-        (_ANY_BIT, 1, 0, _CLONE_THREAD),
-        again,
-        # One table of descriptors for all threads: that is where the watchdog looks.
-        (_ANY_BIT, 1, 0, _CLONE_FILES),
-        _DENY,
-        _PERMIT,
-    ]
-    rules["close_range"] = _without_bits(2, _CLOSE_RANGE_UNSHARE)
-    # A descriptor on its way is in no table, and keeps a deleted file.
-    rules["sendmsg"] = [_DENY]
+    rules["clone"] = _clones(again)
     # Takes any amount at once, and the watchdog comes later. Libraries write zeros instead.
     rules["fallocate"] = [_refuse(errno.EOPNOTSUPP)]
     rules["fork"] = rules["vfork"] = [again]

@@ -31,7 +31,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from . import jail, kernel, landlock, network, seccomp, syscalls, tool
-from .watchdog import PERIOD_S, Watched, look
+from .watchdog import PERIOD_S, Watched, largest_socket, look
 
 _CALL = 3
 _SETUP_FAILED = 120
@@ -56,6 +56,7 @@ class ForkServer:
         self._pids: dict[int, int] = {}
         self._watched: dict[int, Watched] = {}
         self._last_look = 0.0
+        self._socket_bytes = largest_socket()
         self._wake, self._wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._filters: dict[bool, bytes] = {}
         self._own_pids = -1
@@ -199,7 +200,7 @@ class ForkServer:
         if not self._watched or now - self._last_look < PERIOD_S * 0.9:
             return
         self._last_look = now
-        look(self._watched, whole_tree=self._config.namespaces)
+        look(self._watched, self._config.namespaces, self._socket_bytes)
         for pid, call in self._watched.items():
             if call.over:
                 os.kill(pid, signal.SIGKILL)

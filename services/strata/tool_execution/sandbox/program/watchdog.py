@@ -1,5 +1,8 @@
 """Watches the calls that run: the memory and the processes of each one's whole tree.
 
+Memory is that of the processes, and what the kernel may hold for their sockets and pipes. How full
+a buffer is cannot be seen from outside, so each counts as full.
+
 Limits of the kernel (setrlimit) are those of one process. A control group would bound a tree, but
 is seldom ours to write; so the tree is looked at, twenty times a second.
 """
@@ -8,13 +11,20 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 PERIOD_S = 0.05
+OPEN_FILES = 128
+"""Descriptors that one process may have."""
+_PIPE_BYTES = 64 << 10
+# An epoll instance keeps a record of 200 bytes for every open file under every number of a
+# descriptor; rounded up. Other files without a type are small, and rare.
+_POLL_BYTES = 4 << 20
 # Shared memory is counted with each process that maps it: too much rather than too little.
-_COUNTED = re.compile(r"^(?:RssAnon|RssShmem):\s*(\d+) kB$", re.MULTILINE)
+_COUNTED = re.compile(r"^(?:RssAnon|RssShmem|VmPTE|VmSwap):\s*(\d+) kB$", re.MULTILINE)
 _PARENT = re.compile(r"^PPid:\s*(\d+)$", re.MULTILINE)
 # A mapping of a file that has no name any more: its device and inode.
 _UNNAMED = re.compile(r"^\S+ \S+ \S+ ([0-9a-f]+:[0-9a-f]+) (\d+) +/.* \(deleted\)$", re.MULTILINE)
@@ -85,30 +95,74 @@ def _memory_of_threads(pid: int) -> int:
     return 0
 
 
-def look(watched: dict[int, Watched], whole_tree: bool) -> None:
+def largest_socket() -> int:
+    """Returns the most bytes that the kernel holds for one socket of default size.
+
+    Twice the size: a message may be begun as long as there is any room.
+    """
+    ends = socket.socketpair()
+    try:
+        return 2 * ends[0].getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    finally:
+        for end in ends:
+            end.close()
+
+
+def look(watched: dict[int, Watched], whole_tree: bool, socket_bytes: int) -> None:
     """Notes peaks, and the limits that were passed.
 
     Args:
         watched: The calls, by the id of their first process.
         whole_tree: Whether a call may have more processes than its first.
+        socket_bytes: What a socket counts as.
     """
     pids = [int(n) for n in os.listdir("/proc") if n.isdigit()] if whole_tree else list(watched)  # noqa: PTH208
     seen = {pid: process for pid in pids if (process := _read(pid))}
     memory = dict.fromkeys(watched, 0)
     threads = dict.fromkeys(watched, 0)
+    buffers: dict[int, dict[object, int]] = {pid: {} for pid in watched}
     for pid, process in seen.items():
         root = _root(pid, seen, watched)
         if root is not None:
             memory[root] += process.memory
             threads[root] += process.threads
+            buffers[root].update(_buffers(pid, socket_bytes))
     for pid, call in watched.items():
         call.peak_bytes = max(call.peak_bytes, memory[pid])
-        if memory[pid] > call.tree_bytes:
+        if memory[pid] + sum(buffers[pid].values()) > call.tree_bytes:
             call.over = call.over or "memory"
         elif threads[pid] > call.processes:
             call.over = call.over or "processes"
         elif call.scratch:
             call.over = call.over or _disk(pid, call)
+
+
+def _buffers(pid: int, socket_bytes: int) -> dict[object, int]:
+    """Returns what the kernel may hold for the open sockets, pipes and epolls of a process.
+
+    Returns:
+        Bytes by what names the object; processes that share it count it once.
+    """
+    found: dict[object, int] = {}
+    try:
+        descriptors = _of_a_thread(pid, "fd", _list)
+    except PermissionError:
+        # It cannot be looked at: as much as it can have.
+        return {(pid, "hidden"): OPEN_FILES * socket_bytes}
+    for descriptor in descriptors:
+        try:
+            status = os.stat(descriptor)  # noqa: PTH116
+        except OSError:
+            # Closed meanwhile.
+            continue
+        if stat.S_ISSOCK(status.st_mode):
+            found[status.st_dev, status.st_ino] = socket_bytes
+        elif stat.S_ISFIFO(status.st_mode):
+            found[status.st_dev, status.st_ino] = _PIPE_BYTES
+        elif not stat.S_IFMT(status.st_mode):
+            # All files of this kind have one inode.
+            found[descriptor] = _POLL_BYTES
+    return found
 
 
 def _root(pid: int, seen: dict[int, _Process], watched: dict[int, Watched]) -> int | None:

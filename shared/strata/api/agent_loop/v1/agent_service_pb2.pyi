@@ -47,6 +47,8 @@ class _AgentTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AgentType.V
     """(voice_convo_agent) Short spoken replies."""
     AGENT_TYPE_VOICE_SLEEPTIME: _AgentType.ValueType  # 8
     """(voice_sleeptime_agent) Memory of a voice agent."""
+    AGENT_TYPE_SPLIT_THREAD: _AgentType.ValueType  # 9
+    """(split_thread_agent) Not supported: INVALID_FIELD."""
 
 class AgentType(_AgentType, metaclass=_AgentTypeEnumTypeWrapper):
     """What kind of agent; decides the loop, the default prompt and the default
@@ -71,6 +73,8 @@ AGENT_TYPE_VOICE_CONVO: AgentType.ValueType  # 7
 """(voice_convo_agent) Short spoken replies."""
 AGENT_TYPE_VOICE_SLEEPTIME: AgentType.ValueType  # 8
 """(voice_sleeptime_agent) Memory of a voice agent."""
+AGENT_TYPE_SPLIT_THREAD: AgentType.ValueType  # 9
+"""(split_thread_agent) Not supported: INVALID_FIELD."""
 Global___AgentType: _TypeAlias = AgentType  # noqa: Y015
 
 @_typing.final
@@ -87,6 +91,9 @@ class ModelConfig(_message.Message):
     REASONING_EFFORT_FIELD_NUMBER: _builtins.int
     MAX_REASONING_TOKENS_FIELD_NUMBER: _builtins.int
     STRUCTURED_TOOLS_FIELD_NUMBER: _builtins.int
+    FALLBACK_MODELS_FIELD_NUMBER: _builtins.int
+    ENABLE_REASONER_FIELD_NUMBER: _builtins.int
+    PUT_INNER_THOUGHTS_IN_KWARGS_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
     """"provider/model", as ListModels gives it."""
     context_window: _builtins.int
@@ -103,6 +110,22 @@ class ModelConfig(_message.Message):
     """Most tokens of reasoning (Anthropic); 0 turns it off."""
     structured_tools: _builtins.bool
     """Tools as constrained JSON, for small local models; unset means as the provider needs."""
+    enable_reasoner: _builtins.bool
+    """False turns reasoning off where the model can do without: reasoning_effort must then be empty
+    or "none" and max_reasoning_tokens 0. Unset or true leaves it to these two.
+    """
+    put_inner_thoughts_in_kwargs: _builtins.bool
+    """True to have the model write its thoughts as the first argument of each call ("thinking"),
+    for models that do not reason by themselves. They are stored as reasoning. Only agents of the
+    V2 loop do so, which must call a tool in each step.
+    """
+    @_builtins.property
+    def fallback_models(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Handles of the models that answer, in this order, where the model cannot: it is rate limited,
+        its quota is used up, it fails, does not answer in time or declines to answer. At most 5, none
+        of them twice, none that is the model itself. Empty means that such a run fails.
+        """
+
     def __init__(
         self,
         *,
@@ -114,15 +137,22 @@ class ModelConfig(_message.Message):
         reasoning_effort: _builtins.str = ...,
         max_reasoning_tokens: _builtins.int = ...,
         structured_tools: _builtins.bool | None = ...,
+        fallback_models: _abc.Iterable[_builtins.str] | None = ...,
+        enable_reasoner: _builtins.bool | None = ...,
+        put_inner_thoughts_in_kwargs: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_structured_tools", b"_structured_tools", "_temperature", b"_temperature", "structured_tools", b"structured_tools", "temperature", b"temperature"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_enable_reasoner", b"_enable_reasoner", "_structured_tools", b"_structured_tools", "_temperature", b"_temperature", "enable_reasoner", b"enable_reasoner", "structured_tools", b"structured_tools", "temperature", b"temperature"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_structured_tools", b"_structured_tools", "_temperature", b"_temperature", "context_window", b"context_window", "handle", b"handle", "max_output_tokens", b"max_output_tokens", "max_reasoning_tokens", b"max_reasoning_tokens", "parallel_tool_calls", b"parallel_tool_calls", "reasoning_effort", b"reasoning_effort", "structured_tools", b"structured_tools", "temperature", b"temperature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_enable_reasoner", b"_enable_reasoner", "_structured_tools", b"_structured_tools", "_temperature", b"_temperature", "context_window", b"context_window", "enable_reasoner", b"enable_reasoner", "fallback_models", b"fallback_models", "handle", b"handle", "max_output_tokens", b"max_output_tokens", "max_reasoning_tokens", b"max_reasoning_tokens", "parallel_tool_calls", b"parallel_tool_calls", "put_inner_thoughts_in_kwargs", b"put_inner_thoughts_in_kwargs", "reasoning_effort", b"reasoning_effort", "structured_tools", b"structured_tools", "temperature", b"temperature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__enable_reasoner: _TypeAlias = _typing.Literal["enable_reasoner"]  # noqa: Y015
+    _WhichOneofArgType__enable_reasoner: _TypeAlias = _typing.Literal["_enable_reasoner", b"_enable_reasoner"]  # noqa: Y015
     _WhichOneofReturnType__structured_tools: _TypeAlias = _typing.Literal["structured_tools"]  # noqa: Y015
     _WhichOneofArgType__structured_tools: _TypeAlias = _typing.Literal["_structured_tools", b"_structured_tools"]  # noqa: Y015
     _WhichOneofReturnType__temperature: _TypeAlias = _typing.Literal["temperature"]  # noqa: Y015
     _WhichOneofArgType__temperature: _TypeAlias = _typing.Literal["_temperature", b"_temperature"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__enable_reasoner) -> _WhichOneofReturnType__enable_reasoner | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__structured_tools) -> _WhichOneofReturnType__structured_tools | None: ...
     @_typing.overload
@@ -141,6 +171,8 @@ class CompactionSettings(_message.Message):
     MODE_FIELD_NUMBER: _builtins.int
     SLIDING_WINDOW_PERCENTAGE_FIELD_NUMBER: _builtins.int
     CLIP_CHARS_FIELD_NUMBER: _builtins.int
+    MODEL_SETTINGS_FIELD_NUMBER: _builtins.int
+    PROMPT_ACKNOWLEDGEMENT_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Handle of the summarizer; empty means the agent's model."""
     prompt: _builtins.str
@@ -154,6 +186,17 @@ class CompactionSettings(_message.Message):
     """Share of the room for messages that a compaction frees; 0 means 0.3."""
     clip_chars: _builtins.int
     """Most characters of a summary; 0 means 2000."""
+    prompt_acknowledgement: _builtins.bool
+    """True to show the summarizer, between its prompt and the messages, a reply of its own in which
+    it agrees to answer with the summary alone; unset means false. Some small models then stop
+    answering the messages that they should summarize.
+    """
+    @_builtins.property
+    def model_settings(self) -> Global___ModelConfig:
+        """How the summarizer is called; unset means as its endpoint has it, and for the agent's model
+        as the agent has it. Its handle stays empty: field 1 names the model.
+        """
+
     def __init__(
         self,
         *,
@@ -162,14 +205,46 @@ class CompactionSettings(_message.Message):
         mode: _builtins.str = ...,
         sliding_window_percentage: _builtins.float = ...,
         clip_chars: _builtins.int = ...,
+        model_settings: Global___ModelConfig | None = ...,
+        prompt_acknowledgement: _builtins.bool | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_prompt_acknowledgement", b"_prompt_acknowledgement", "model_settings", b"model_settings", "prompt_acknowledgement", b"prompt_acknowledgement"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prompt_acknowledgement", b"_prompt_acknowledgement", "clip_chars", b"clip_chars", "mode", b"mode", "model", b"model", "model_settings", b"model_settings", "prompt", b"prompt", "prompt_acknowledgement", b"prompt_acknowledgement", "sliding_window_percentage", b"sliding_window_percentage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__prompt_acknowledgement: _TypeAlias = _typing.Literal["prompt_acknowledgement"]  # noqa: Y015
+    _WhichOneofArgType__prompt_acknowledgement: _TypeAlias = _typing.Literal["_prompt_acknowledgement", b"_prompt_acknowledgement"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_acknowledgement) -> _WhichOneofReturnType__prompt_acknowledgement | None: ...
+
+Global___CompactionSettings: _TypeAlias = CompactionSettings  # noqa: Y015
+
+@_typing.final
+class MessagePackaging(_message.Message):
+    """How the messages of the user are shown to the model. They are stored as they were sent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PACK_USER_MESSAGES_FIELD_NUMBER: _builtins.int
+    LOCATION_FIELD_NUMBER: _builtins.int
+    pack_user_messages: _builtins.bool
+    """True to show the text of a message as a JSON object with type, message and time, and with
+    location and name if they are known; false to show the text itself.
+    """
+    location: _builtins.str
+    """Where the user is, in such objects; empty leaves it out. At most 256 characters."""
+    def __init__(
+        self,
+        *,
+        pack_user_messages: _builtins.bool = ...,
+        location: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["clip_chars", b"clip_chars", "mode", b"mode", "model", b"model", "prompt", b"prompt", "sliding_window_percentage", b"sliding_window_percentage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["location", b"location", "pack_user_messages", b"pack_user_messages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___CompactionSettings: _TypeAlias = CompactionSettings  # noqa: Y015
+Global___MessagePackaging: _TypeAlias = MessagePackaging  # noqa: Y015
 
 @_typing.final
 class Agent(_message.Message):
@@ -217,6 +292,10 @@ class Agent(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     UPDATE_TIME_FIELD_NUMBER: _builtins.int
+    PACKAGING_FIELD_NUMBER: _builtins.int
+    MEMORY_AGENT_ID_FIELD_NUMBER: _builtins.int
+    SLEEPTIME_AGENT_FREQUENCY_FIELD_NUMBER: _builtins.int
+    TENDS_AGENT_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "agent-" and a time-sortable UUID."""
     name: _builtins.str
@@ -232,15 +311,30 @@ class Agent(_message.Message):
     default_conversation_id: _builtins.str
     """Conversation used when a message names none: "conversation-" and the UUID of the agent."""
     enable_sleeptime: _builtins.bool
-    """True if a background agent tends its memory."""
+    """True if a background agent tends its memory; see memory_agent_id."""
     message_buffer_autoclear: _builtins.bool
-    """True if the window is emptied after each run."""
+    """True if each run begins with an empty window: the system message, what is pinned, and the
+    messages of the run. The earlier messages stay in recall memory.
+    """
     max_files_open: _builtins.int
-    """Files that may be open at once."""
+    """Files that may be open at once; 0 if the context window decides: 3 up to 8,000
+    tokens, 5 up to 32,000, 10 up to 200,000, then 15.
+    """
     per_file_view_window_char_limit: _builtins.int
-    """Characters of a file that are shown at most."""
+    """Characters of a file that are shown at most; 0 if the context window decides:
+    5000 up to 8,000 tokens, 15000 up to 32,000, 25000 up to 128,000, then 40000.
+    """
     revision: _builtins.int
     """Rises by one with every change."""
+    memory_agent_id: _builtins.str
+    """The agent that tends its memory: a sleeptime_agent with the name of this one and
+    "-sleeptime", which has all blocks of this one and a block "memory_persona". Empty without
+    enable_sleeptime.
+    """
+    sleeptime_agent_frequency: _builtins.int
+    """The memory agent runs after the first turn of a conversation and then after every so many."""
+    tends_agent_id: _builtins.str
+    """Of a memory agent: the agent whose memory it tends."""
     @_builtins.property
     def model(self) -> Global___ModelConfig:
         """How the model is called."""
@@ -275,6 +369,10 @@ class Agent(_message.Message):
     def update_time(self) -> _timestamp_pb2.Timestamp:
         """When it was last changed."""
 
+    @_builtins.property
+    def packaging(self) -> Global___MessagePackaging:
+        """How the messages of the user are shown to the model."""
+
     def __init__(
         self,
         *,
@@ -298,10 +396,14 @@ class Agent(_message.Message):
         revision: _builtins.int = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
         update_time: _timestamp_pb2.Timestamp | None = ...,
+        packaging: Global___MessagePackaging | None = ...,
+        memory_agent_id: _builtins.str = ...,
+        sleeptime_agent_frequency: _builtins.int = ...,
+        tends_agent_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "create_time", b"create_time", "model", b"model", "update_time", b"update_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "create_time", b"create_time", "model", b"model", "packaging", b"packaging", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "create_time", b"create_time", "default_conversation_id", b"default_conversation_id", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "id", b"id", "max_files_open", b"max_files_open", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "model", b"model", "name", b"name", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "revision", b"revision", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "update_time", b"update_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction", b"compaction", "create_time", b"create_time", "default_conversation_id", b"default_conversation_id", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "id", b"id", "max_files_open", b"max_files_open", "memory_agent_id", b"memory_agent_id", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "revision", b"revision", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "tends_agent_id", b"tends_agent_id", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -379,6 +481,10 @@ class CreateAgentRequest(_message.Message):
     MAX_FILES_OPEN_FIELD_NUMBER: _builtins.int
     PER_FILE_VIEW_WINDOW_CHAR_LIMIT_FIELD_NUMBER: _builtins.int
     COMPACTION_FIELD_NUMBER: _builtins.int
+    SYSTEM_PROMPT_KEY_FIELD_NUMBER: _builtins.int
+    PACKAGING_FIELD_NUMBER: _builtins.int
+    WITHOUT_INITIAL_MESSAGES_FIELD_NUMBER: _builtins.int
+    SLEEPTIME_AGENT_FREQUENCY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
     name: _builtins.str
@@ -397,18 +503,37 @@ class CreateAgentRequest(_message.Message):
     """True to add a rule for each tool of Strata's own that has none on how the run
     goes on: exit_loop for send_message, send_message_to_agent_async and
     memory_finish_edits, continue_loop for the rest. Unset means as the type does;
-    letta_v1_agent adds none.
+    letta_v1_agent adds none, every other type adds them.
     """
     timezone: _builtins.str
     """IANA timezone; empty means UTC."""
     enable_sleeptime: _builtins.bool
-    """True to start a background agent for its memory."""
+    """True to create a background agent for its memory, together with it; see Agent. Not for a
+    type that is a memory agent itself.
+    """
     message_buffer_autoclear: _builtins.bool
-    """True to empty the window after each run."""
+    """True to begin each run with an empty window, see Agent; an agent of the type workflow always
+    does.
+    """
     max_files_open: _builtins.int
-    """Files that may be open at once; 0 means 5."""
+    """Files that may be open at once; 0 lets the context window decide, see Agent. A
+    number for which the context window has no room is refused.
+    """
     per_file_view_window_char_limit: _builtins.int
-    """Characters of a file that are shown at most; 0 means 50000."""
+    """Characters of a file that are shown at most; 0 lets the context window decide,
+    see Agent. A number for which the context window has no room is refused.
+    """
+    system_prompt_key: _builtins.str
+    """Key of a prompt that ListPrompts shows, whose text becomes the base system prompt: it is
+    copied, so that a later change of the prompt does not change the agent. Not together with
+    system; empty means the prompt of the type.
+    """
+    without_initial_messages: _builtins.bool
+    """True to start with the system message alone. Not together with initial_messages."""
+    sleeptime_agent_frequency: _builtins.int
+    """The memory agent runs after the first turn of a conversation and then after every so many: 0
+    means 5, at most 1000. Needs enable_sleeptime.
+    """
     @_builtins.property
     def model(self) -> Global___ModelConfig:
         """How the model is called; an empty handle means the server's default."""
@@ -439,11 +564,19 @@ class CreateAgentRequest(_message.Message):
 
     @_builtins.property
     def initial_messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
-        """Messages after the system message; unset means those of the type."""
+        """Messages after the system message, text only; unset means those of the type: for
+        memgpt_v2_agent, memgpt_agent and voice_convo_agent a call of send_message with its
+        return, if the agent has the tool, and the login event; for react_agent and
+        workflow_agent the login event; none for the others.
+        """
 
     @_builtins.property
     def compaction(self) -> Global___CompactionSettings:
         """How compaction works."""
+
+    @_builtins.property
+    def packaging(self) -> Global___MessagePackaging:
+        """How the messages of the user are shown to the model; unset shows the text itself."""
 
     def __init__(
         self,
@@ -470,10 +603,14 @@ class CreateAgentRequest(_message.Message):
         max_files_open: _builtins.int = ...,
         per_file_view_window_char_limit: _builtins.int = ...,
         compaction: Global___CompactionSettings | None = ...,
+        system_prompt_key: _builtins.str = ...,
+        packaging: Global___MessagePackaging | None = ...,
+        without_initial_messages: _builtins.bool = ...,
+        sleeptime_agent_frequency: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_system", b"_system", "compaction", b"compaction", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "model", b"model", "system", b"system"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_system", b"_system", "compaction", b"compaction", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "model", b"model", "packaging", b"packaging", "system", b"system"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_system", b"_system", "block_ids", b"block_ids", "blocks", b"blocks", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "initial_messages", b"initial_messages", "max_files_open", b"max_files_open", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "model", b"model", "name", b"name", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "request_id", b"request_id", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "without_blocks", b"without_blocks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules", "_include_base_tools", b"_include_base_tools", "_system", b"_system", "block_ids", b"block_ids", "blocks", b"blocks", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "include_base_tool_rules", b"include_base_tool_rules", "include_base_tools", b"include_base_tools", "initial_messages", b"initial_messages", "max_files_open", b"max_files_open", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "request_id", b"request_id", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "system_prompt_key", b"system_prompt_key", "tags", b"tags", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools", "type", b"type", "without_blocks", b"without_blocks", "without_initial_messages", b"without_initial_messages"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__include_base_tool_rules: _TypeAlias = _typing.Literal["include_base_tool_rules"]  # noqa: Y015
     _WhichOneofArgType__include_base_tool_rules: _TypeAlias = _typing.Literal["_include_base_tool_rules", b"_include_base_tool_rules"]  # noqa: Y015
@@ -676,6 +813,10 @@ class UpdateAgentRequest(_message.Message):
     MAX_FILES_OPEN_FIELD_NUMBER: _builtins.int
     PER_FILE_VIEW_WINDOW_CHAR_LIMIT_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
+    PACKAGING_FIELD_NUMBER: _builtins.int
+    MESSAGE_BUFFER_AUTOCLEAR_FIELD_NUMBER: _builtins.int
+    ENABLE_SLEEPTIME_FIELD_NUMBER: _builtins.int
+    SLEEPTIME_AGENT_FREQUENCY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
     agent_id: _builtins.str
@@ -691,11 +832,19 @@ class UpdateAgentRequest(_message.Message):
     timezone: _builtins.str
     """New timezone."""
     max_files_open: _builtins.int
-    """New limit of open files."""
+    """New limit of open files; 0 lets the context window decide."""
     per_file_view_window_char_limit: _builtins.int
-    """New limit of characters of a file."""
+    """New limit of characters of a file; 0 lets the context window decide."""
     expected_revision: _builtins.int
     """Fail if the agent is not at this revision; 0 means any."""
+    message_buffer_autoclear: _builtins.bool
+    """Whether each run begins with an empty window, see Agent."""
+    enable_sleeptime: _builtins.bool
+    """True to create a memory agent if there is none; false to delete it with its messages and
+    its own block. The tools of the agent stay as they are.
+    """
+    sleeptime_agent_frequency: _builtins.int
+    """After how many turns the memory agent runs; at most 1000."""
     @_builtins.property
     def model(self) -> Global___ModelConfig:
         """New model configuration."""
@@ -720,6 +869,10 @@ class UpdateAgentRequest(_message.Message):
     def compaction(self) -> Global___CompactionSettings:
         """New compaction settings."""
 
+    @_builtins.property
+    def packaging(self) -> Global___MessagePackaging:
+        """New settings of how the messages of the user are shown."""
+
     def __init__(
         self,
         *,
@@ -739,19 +892,29 @@ class UpdateAgentRequest(_message.Message):
         max_files_open: _builtins.int | None = ...,
         per_file_view_window_char_limit: _builtins.int | None = ...,
         expected_revision: _builtins.int = ...,
+        packaging: Global___MessagePackaging | None = ...,
+        message_buffer_autoclear: _builtins.bool | None = ...,
+        enable_sleeptime: _builtins.bool | None = ...,
+        sleeptime_agent_frequency: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_max_files_open", b"_max_files_open", "_name", b"_name", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_system", b"_system", "_timezone", b"_timezone", "compaction", b"compaction", "description", b"description", "max_files_open", b"max_files_open", "model", b"model", "name", b"name", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tools", b"tools"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_enable_sleeptime", b"_enable_sleeptime", "_max_files_open", b"_max_files_open", "_message_buffer_autoclear", b"_message_buffer_autoclear", "_name", b"_name", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "_system", b"_system", "_timezone", b"_timezone", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "max_files_open", b"max_files_open", "message_buffer_autoclear", b"message_buffer_autoclear", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tools", b"tools"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_max_files_open", b"_max_files_open", "_name", b"_name", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_system", b"_system", "_timezone", b"_timezone", "agent_id", b"agent_id", "compaction", b"compaction", "description", b"description", "expected_revision", b"expected_revision", "max_files_open", b"max_files_open", "metadata", b"metadata", "model", b"model", "name", b"name", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "request_id", b"request_id", "set_tool_rules", b"set_tool_rules", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "_enable_sleeptime", b"_enable_sleeptime", "_max_files_open", b"_max_files_open", "_message_buffer_autoclear", b"_message_buffer_autoclear", "_name", b"_name", "_per_file_view_window_char_limit", b"_per_file_view_window_char_limit", "_sleeptime_agent_frequency", b"_sleeptime_agent_frequency", "_system", b"_system", "_timezone", b"_timezone", "agent_id", b"agent_id", "compaction", b"compaction", "description", b"description", "enable_sleeptime", b"enable_sleeptime", "expected_revision", b"expected_revision", "max_files_open", b"max_files_open", "message_buffer_autoclear", b"message_buffer_autoclear", "metadata", b"metadata", "model", b"model", "name", b"name", "packaging", b"packaging", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "request_id", b"request_id", "set_tool_rules", b"set_tool_rules", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "system", b"system", "tags", b"tags", "timezone", b"timezone", "tool_rules", b"tool_rules", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
     _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
+    _WhichOneofReturnType__enable_sleeptime: _TypeAlias = _typing.Literal["enable_sleeptime"]  # noqa: Y015
+    _WhichOneofArgType__enable_sleeptime: _TypeAlias = _typing.Literal["_enable_sleeptime", b"_enable_sleeptime"]  # noqa: Y015
     _WhichOneofReturnType__max_files_open: _TypeAlias = _typing.Literal["max_files_open"]  # noqa: Y015
     _WhichOneofArgType__max_files_open: _TypeAlias = _typing.Literal["_max_files_open", b"_max_files_open"]  # noqa: Y015
+    _WhichOneofReturnType__message_buffer_autoclear: _TypeAlias = _typing.Literal["message_buffer_autoclear"]  # noqa: Y015
+    _WhichOneofArgType__message_buffer_autoclear: _TypeAlias = _typing.Literal["_message_buffer_autoclear", b"_message_buffer_autoclear"]  # noqa: Y015
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
     _WhichOneofReturnType__per_file_view_window_char_limit: _TypeAlias = _typing.Literal["per_file_view_window_char_limit"]  # noqa: Y015
     _WhichOneofArgType__per_file_view_window_char_limit: _TypeAlias = _typing.Literal["_per_file_view_window_char_limit", b"_per_file_view_window_char_limit"]  # noqa: Y015
+    _WhichOneofReturnType__sleeptime_agent_frequency: _TypeAlias = _typing.Literal["sleeptime_agent_frequency"]  # noqa: Y015
+    _WhichOneofArgType__sleeptime_agent_frequency: _TypeAlias = _typing.Literal["_sleeptime_agent_frequency", b"_sleeptime_agent_frequency"]  # noqa: Y015
     _WhichOneofReturnType__system: _TypeAlias = _typing.Literal["system"]  # noqa: Y015
     _WhichOneofArgType__system: _TypeAlias = _typing.Literal["_system", b"_system"]  # noqa: Y015
     _WhichOneofReturnType__timezone: _TypeAlias = _typing.Literal["timezone"]  # noqa: Y015
@@ -759,11 +922,17 @@ class UpdateAgentRequest(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__description) -> _WhichOneofReturnType__description | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__enable_sleeptime) -> _WhichOneofReturnType__enable_sleeptime | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_files_open) -> _WhichOneofReturnType__max_files_open | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message_buffer_autoclear) -> _WhichOneofReturnType__message_buffer_autoclear | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__per_file_view_window_char_limit) -> _WhichOneofReturnType__per_file_view_window_char_limit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sleeptime_agent_frequency) -> _WhichOneofReturnType__sleeptime_agent_frequency | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__system) -> _WhichOneofReturnType__system | None: ...
     @_typing.overload
@@ -1118,19 +1287,39 @@ class GetContextWindowResponse(_message.Message):
     SYSTEM_MESSAGE_FIELD_NUMBER: _builtins.int
     ESTIMATED_FIELD_NUMBER: _builtins.int
     COMPACTION_TOKENS_FIELD_NUMBER: _builtins.int
+    MAX_FILES_OPEN_FIELD_NUMBER: _builtins.int
+    PER_FILE_VIEW_WINDOW_CHAR_LIMIT_FIELD_NUMBER: _builtins.int
+    FILES_TO_CLOSE_FIELD_NUMBER: _builtins.int
+    COMPACTION_DUE_FIELD_NUMBER: _builtins.int
     context_window: _builtins.int
     """Size of the window."""
     used_tokens: _builtins.int
-    """Tokens used."""
+    """Tokens of the whole request."""
     system_message: _builtins.str
     """The whole system message."""
     estimated: _builtins.bool
     """True if token counts are estimates."""
     compaction_tokens: _builtins.int
     """Tokens from which on the window is compacted before the next model call."""
+    max_files_open: _builtins.int
+    """Files that the agent may have open at once, as its settings or the context window
+    decide.
+    """
+    per_file_view_window_char_limit: _builtins.int
+    """Characters of an open file that are shown, likewise."""
+    compaction_due: _builtins.bool
+    """True if the next turn puts a summary in the place of older messages before it asks
+    the model. The parts still hold these messages.
+    """
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContextWindowPart]:
-        """The parts."""
+        """The parts; rounding apart, their tokens are those of the whole."""
+
+    @_builtins.property
+    def files_to_close(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Files, "folder/name", that the next turn closes before it asks the model, because
+        they leave messages too little room. The parts still hold them.
+        """
 
     def __init__(
         self,
@@ -1141,10 +1330,14 @@ class GetContextWindowResponse(_message.Message):
         system_message: _builtins.str = ...,
         estimated: _builtins.bool = ...,
         compaction_tokens: _builtins.int = ...,
+        max_files_open: _builtins.int = ...,
+        per_file_view_window_char_limit: _builtins.int = ...,
+        files_to_close: _abc.Iterable[_builtins.str] | None = ...,
+        compaction_due: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction_tokens", b"compaction_tokens", "context_window", b"context_window", "estimated", b"estimated", "parts", b"parts", "system_message", b"system_message", "used_tokens", b"used_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compaction_due", b"compaction_due", "compaction_tokens", b"compaction_tokens", "context_window", b"context_window", "estimated", b"estimated", "files_to_close", b"files_to_close", "max_files_open", b"max_files_open", "parts", b"parts", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "system_message", b"system_message", "used_tokens", b"used_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -112,10 +112,10 @@ class AgentServiceServicer:
     def CreateAgent(self, request, context):
         """Creates an agent with its blocks, tools and default conversation, whole or
         not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
-        TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
+        TOOL_NOT_FOUND, PROMPT_NOT_FOUND), FAILED_PRECONDITION (PROMPT_UNUSABLE, BLOCK_LIMIT_EXCEEDED,
         CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
-        model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep, such as
-        enable_sleeptime). Rules that do not go with the tools are INVALID_FIELD.
+        model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep). Rules that do not go with the tools are INVALID_FIELD, and so is a model
+        that its provider says it does not have; a provider that cannot be asked refuses nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -139,7 +139,8 @@ class AgentServiceServicer:
         """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
         ABORTED (REVISION_MISMATCH), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED:
         system prompt, tools and blocks would be too large for its model). Rules that do
-        not go with the tools are INVALID_FIELD, also where it is the tools that change.
+        not go with the tools are INVALID_FIELD, also where it is the tools that change, and
+        so is another model if its provider says it does not have it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,7 +148,9 @@ class AgentServiceServicer:
 
     def DeleteAgent(self, request, context):
         """Deletes an agent with its conversations, messages, own archive and own
-        blocks. Repeating it goes on where it stopped. NOT_FOUND (AGENT_NOT_FOUND).
+        blocks, and cancels its open runs. Its memory agent is deleted with it; of an agent whose
+        memory agent is deleted, enable_sleeptime becomes false. Repeating it goes on where it stopped.
+        NOT_FOUND (AGENT_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -181,7 +184,10 @@ class AgentServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetContextWindow(self, request, context):
-        """Shows what fills the context window. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+        """Shows what the next model call of a conversation would be given, before the
+        message that causes it: blocks, open files and counts as they are now, and the
+        schemas of the tools. Files are not closed and messages not summarised to make it
+        fit; a turn does that. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

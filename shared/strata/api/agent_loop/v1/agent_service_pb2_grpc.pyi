@@ -23,10 +23,10 @@ class AgentServiceStub:
     CreateAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CreateAgentRequest, _agent_service_pb2.CreateAgentResponse]
     """Creates an agent with its blocks, tools and default conversation, whole or
     not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
-    TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
+    TOOL_NOT_FOUND, PROMPT_NOT_FOUND), FAILED_PRECONDITION (PROMPT_UNUSABLE, BLOCK_LIMIT_EXCEEDED,
     CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
-    model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep, such as
-    enable_sleeptime). Rules that do not go with the tools are INVALID_FIELD.
+    model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep). Rules that do not go with the tools are INVALID_FIELD, and so is a model
+    that its provider says it does not have; a provider that cannot be asked refuses nothing.
     """
     GetAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetAgentRequest, _agent_service_pb2.GetAgentResponse]
     """Returns an agent by id or by name. NOT_FOUND (AGENT_NOT_FOUND)."""
@@ -36,11 +36,14 @@ class AgentServiceStub:
     """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
     ABORTED (REVISION_MISMATCH), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED:
     system prompt, tools and blocks would be too large for its model). Rules that do
-    not go with the tools are INVALID_FIELD, also where it is the tools that change.
+    not go with the tools are INVALID_FIELD, also where it is the tools that change, and
+    so is another model if its provider says it does not have it.
     """
     DeleteAgent: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.DeleteAgentRequest, _agent_service_pb2.DeleteAgentResponse]
     """Deletes an agent with its conversations, messages, own archive and own
-    blocks. Repeating it goes on where it stopped. NOT_FOUND (AGENT_NOT_FOUND).
+    blocks, and cancels its open runs. Its memory agent is deleted with it; of an agent whose
+    memory agent is deleted, enable_sleeptime becomes false. Repeating it goes on where it stopped.
+    NOT_FOUND (AGENT_NOT_FOUND).
     """
     CreateConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CreateConversationRequest, _agent_service_pb2.CreateConversationResponse]
     """Starts another conversation; it shares the agent's blocks and archives.
@@ -58,7 +61,11 @@ class AgentServiceStub:
     ALREADY_EXISTS (REQUEST_ID_REUSED).
     """
     GetContextWindow: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.GetContextWindowRequest, _agent_service_pb2.GetContextWindowResponse]
-    """Shows what fills the context window. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND)."""
+    """Shows what the next model call of a conversation would be given, before the
+    message that causes it: blocks, open files and counts as they are now, and the
+    schemas of the tools. Files are not closed and messages not summarised to make it
+    fit; a turn does that. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+    """
     CompactConversation: _aio.UnaryUnaryMultiCallable[_agent_service_pb2.CompactConversationRequest, _agent_service_pb2.CompactConversationResponse]
     """Puts a summary in the place of older messages now, instead of when the
     window is full. They stay in recall memory. Turns go on meanwhile; the swap
@@ -86,10 +93,10 @@ class AgentServiceServicer:
     ) -> _abc.Awaitable[_agent_service_pb2.CreateAgentResponse]:
         """Creates an agent with its blocks, tools and default conversation, whole or
         not at all. ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED), NOT_FOUND (BLOCK_NOT_FOUND,
-        TOOL_NOT_FOUND), FAILED_PRECONDITION (BLOCK_LIMIT_EXCEEDED,
+        TOOL_NOT_FOUND, PROMPT_NOT_FOUND), FAILED_PRECONDITION (PROMPT_UNUSABLE, BLOCK_LIMIT_EXCEEDED,
         CONTEXT_WINDOW_EXCEEDED: system prompt, tools and blocks are too large for its
-        model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep, such as
-        enable_sleeptime). Rules that do not go with the tools are INVALID_FIELD.
+        model), UNIMPLEMENTED (NOT_BUILT: settings that this release cannot keep). Rules that do not go with the tools are INVALID_FIELD, and so is a model
+        that its provider says it does not have; a provider that cannot be asked refuses nothing.
         """
 
     def GetAgent(
@@ -114,7 +121,8 @@ class AgentServiceServicer:
         """Changes the given fields. NOT_FOUND (AGENT_NOT_FOUND, TOOL_NOT_FOUND),
         ABORTED (REVISION_MISMATCH), FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED:
         system prompt, tools and blocks would be too large for its model). Rules that do
-        not go with the tools are INVALID_FIELD, also where it is the tools that change.
+        not go with the tools are INVALID_FIELD, also where it is the tools that change, and
+        so is another model if its provider says it does not have it.
         """
 
     def DeleteAgent(
@@ -123,7 +131,9 @@ class AgentServiceServicer:
         context: _aio.ServicerContext[_agent_service_pb2.DeleteAgentRequest, _abc.Awaitable[_agent_service_pb2.DeleteAgentResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.DeleteAgentResponse]:
         """Deletes an agent with its conversations, messages, own archive and own
-        blocks. Repeating it goes on where it stopped. NOT_FOUND (AGENT_NOT_FOUND).
+        blocks, and cancels its open runs. Its memory agent is deleted with it; of an agent whose
+        memory agent is deleted, enable_sleeptime becomes false. Repeating it goes on where it stopped.
+        NOT_FOUND (AGENT_NOT_FOUND).
         """
 
     def CreateConversation(
@@ -161,7 +171,11 @@ class AgentServiceServicer:
         request: _agent_service_pb2.GetContextWindowRequest,
         context: _aio.ServicerContext[_agent_service_pb2.GetContextWindowRequest, _abc.Awaitable[_agent_service_pb2.GetContextWindowResponse]],
     ) -> _abc.Awaitable[_agent_service_pb2.GetContextWindowResponse]:
-        """Shows what fills the context window. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND)."""
+        """Shows what the next model call of a conversation would be given, before the
+        message that causes it: blocks, open files and counts as they are now, and the
+        schemas of the tools. Files are not closed and messages not summarised to make it
+        fit; a turn does that. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+        """
 
     def CompactConversation(
         self,

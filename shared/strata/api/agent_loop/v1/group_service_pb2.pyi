@@ -27,38 +27,122 @@ class _ManagerType:
 class _ManagerTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ManagerType.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     MANAGER_TYPE_UNSPECIFIED: _ManagerType.ValueType  # 0
-    """Not set."""
+    """Not set: round_robin in CreateGroup."""
     MANAGER_TYPE_ROUND_ROBIN: _ManagerType.ValueType  # 1
-    """(round_robin) Everybody in turn."""
+    """(round_robin) The members speak in their order, max_turns times in all."""
     MANAGER_TYPE_SUPERVISOR: _ManagerType.ValueType  # 2
-    """(supervisor) A manager asks the others."""
+    """(supervisor) The manager agent asks the members."""
     MANAGER_TYPE_DYNAMIC: _ManagerType.ValueType  # 3
-    """(dynamic) A manager picks the next speaker."""
+    """(dynamic) The manager agent picks the next speaker."""
     MANAGER_TYPE_SLEEPTIME: _ManagerType.ValueType  # 4
-    """(sleeptime) Background agents tend the memory."""
+    """(sleeptime) Background agents tend the memory of the manager agent."""
     MANAGER_TYPE_VOICE_SLEEPTIME: _ManagerType.ValueType  # 5
     """(voice_sleeptime) The same for voice agents."""
     MANAGER_TYPE_SWARM: _ManagerType.ValueType  # 6
-    """(swarm) Agents hand over to each other."""
+    """(swarm) The members hand over to each other."""
 
 class ManagerType(_ManagerType, metaclass=_ManagerTypeEnumTypeWrapper):
     """How a group decides who speaks."""
 
 MANAGER_TYPE_UNSPECIFIED: ManagerType.ValueType  # 0
-"""Not set."""
+"""Not set: round_robin in CreateGroup."""
 MANAGER_TYPE_ROUND_ROBIN: ManagerType.ValueType  # 1
-"""(round_robin) Everybody in turn."""
+"""(round_robin) The members speak in their order, max_turns times in all."""
 MANAGER_TYPE_SUPERVISOR: ManagerType.ValueType  # 2
-"""(supervisor) A manager asks the others."""
+"""(supervisor) The manager agent asks the members."""
 MANAGER_TYPE_DYNAMIC: ManagerType.ValueType  # 3
-"""(dynamic) A manager picks the next speaker."""
+"""(dynamic) The manager agent picks the next speaker."""
 MANAGER_TYPE_SLEEPTIME: ManagerType.ValueType  # 4
-"""(sleeptime) Background agents tend the memory."""
+"""(sleeptime) Background agents tend the memory of the manager agent."""
 MANAGER_TYPE_VOICE_SLEEPTIME: ManagerType.ValueType  # 5
 """(voice_sleeptime) The same for voice agents."""
 MANAGER_TYPE_SWARM: ManagerType.ValueType  # 6
-"""(swarm) Agents hand over to each other."""
+"""(swarm) The members hand over to each other."""
 Global___ManagerType: _TypeAlias = ManagerType  # noqa: Y015
+
+@_typing.final
+class ManagerConfig(_message.Message):
+    """How a group decides who speaks, with what only some kinds have."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    MANAGER_AGENT_ID_FIELD_NUMBER: _builtins.int
+    MAX_TURNS_FIELD_NUMBER: _builtins.int
+    TERMINATION_TOKEN_FIELD_NUMBER: _builtins.int
+    SLEEPTIME_AGENT_FREQUENCY_FIELD_NUMBER: _builtins.int
+    MAX_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
+    MIN_MESSAGE_BUFFER_LENGTH_FIELD_NUMBER: _builtins.int
+    type: Global___ManagerType.ValueType
+    """The kind."""
+    manager_agent_id: _builtins.str
+    """The managing agent, which is not one of the members: supervisor, dynamic, sleeptime,
+    voice_sleeptime. Empty in a stored group whose managing agent was deleted.
+    """
+    max_turns: _builtins.int
+    """Most turns of members in one run, at most 100; 0 means one for each member:
+    round_robin, dynamic, swarm.
+    """
+    termination_token: _builtins.str
+    """Text that ends a run when the manager agent or a member writes it; empty means
+    "DONE!": dynamic.
+    """
+    sleeptime_agent_frequency: _builtins.int
+    """Runs of the manager agent between background runs, at most 1000; 0 means 5: sleeptime."""
+    max_message_buffer_length: _builtins.int
+    """Messages of the buffer from which on the oldest are summarised; 0 means 30:
+    voice_sleeptime.
+    """
+    min_message_buffer_length: _builtins.int
+    """Messages that are left in the buffer then; 0 means 15: voice_sleeptime."""
+    def __init__(
+        self,
+        *,
+        type: Global___ManagerType.ValueType = ...,
+        manager_agent_id: _builtins.str = ...,
+        max_turns: _builtins.int = ...,
+        termination_token: _builtins.str = ...,
+        sleeptime_agent_frequency: _builtins.int = ...,
+        max_message_buffer_length: _builtins.int = ...,
+        min_message_buffer_length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["manager_agent_id", b"manager_agent_id", "max_message_buffer_length", b"max_message_buffer_length", "max_turns", b"max_turns", "min_message_buffer_length", b"min_message_buffer_length", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "termination_token", b"termination_token", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ManagerConfig: _TypeAlias = ManagerConfig  # noqa: Y015
+
+@_typing.final
+class GroupMember(_message.Message):
+    """A member of a group, or its manager."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent."""
+    name: _builtins.str
+    """Its name."""
+    description: _builtins.str
+    """What it is for."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        description: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "description", b"description", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupMember: _TypeAlias = GroupMember  # noqa: Y015
 
 @_typing.final
 class Group(_message.Message):
@@ -68,57 +152,59 @@ class Group(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     DESCRIPTION_FIELD_NUMBER: _builtins.int
-    MANAGER_TYPE_FIELD_NUMBER: _builtins.int
-    MANAGER_AGENT_ID_FIELD_NUMBER: _builtins.int
-    AGENT_IDS_FIELD_NUMBER: _builtins.int
+    MANAGER_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    MANAGER_AGENT_FIELD_NUMBER: _builtins.int
     SHARED_BLOCK_IDS_FIELD_NUMBER: _builtins.int
-    SLEEPTIME_AGENT_FREQUENCY_FIELD_NUMBER: _builtins.int
-    MAX_TURNS_FIELD_NUMBER: _builtins.int
-    TERMINATION_TOKEN_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    UPDATE_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "group-" and a time-sortable UUID."""
     description: _builtins.str
     """What it is for."""
-    manager_type: Global___ManagerType.ValueType
-    """How it decides who speaks."""
-    manager_agent_id: _builtins.str
-    """The managing agent, where there is one."""
-    sleeptime_agent_frequency: _builtins.int
-    """Runs of the foreground agent between background runs."""
-    max_turns: _builtins.int
-    """Most turns of one exchange."""
-    termination_token: _builtins.str
-    """Word that ends an exchange (dynamic)."""
+    revision: _builtins.int
+    """Grows with every change."""
     @_builtins.property
-    def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The members, in order."""
+    def manager(self) -> Global___ManagerConfig:
+        """How it decides who speaks."""
+
+    @_builtins.property
+    def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupMember]:
+        """The members in order, at most 32. An agent that is deleted leaves the group."""
+
+    @_builtins.property
+    def manager_agent(self) -> Global___GroupMember:
+        """The managing agent with its name; unset if there is none."""
 
     @_builtins.property
     def shared_block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Blocks that all members share."""
+        """Blocks that are attached to all members and to the manager agent, at most 64."""
 
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it was created."""
+
+    @_builtins.property
+    def update_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was changed."""
 
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         description: _builtins.str = ...,
-        manager_type: Global___ManagerType.ValueType = ...,
-        manager_agent_id: _builtins.str = ...,
-        agent_ids: _abc.Iterable[_builtins.str] | None = ...,
+        manager: Global___ManagerConfig | None = ...,
+        members: _abc.Iterable[Global___GroupMember] | None = ...,
+        manager_agent: Global___GroupMember | None = ...,
         shared_block_ids: _abc.Iterable[_builtins.str] | None = ...,
-        sleeptime_agent_frequency: _builtins.int = ...,
-        max_turns: _builtins.int = ...,
-        termination_token: _builtins.str = ...,
+        revision: _builtins.int = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        update_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "manager", b"manager", "manager_agent", b"manager_agent", "update_time", b"update_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_ids", b"agent_ids", "create_time", b"create_time", "description", b"description", "id", b"id", "manager_agent_id", b"manager_agent_id", "manager_type", b"manager_type", "max_turns", b"max_turns", "shared_block_ids", b"shared_block_ids", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "termination_token", b"termination_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "description", b"description", "id", b"id", "manager", b"manager", "manager_agent", b"manager_agent", "members", b"members", "revision", b"revision", "shared_block_ids", b"shared_block_ids", "update_time", b"update_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -131,22 +217,38 @@ class CreateGroupRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
-    GROUP_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    MANAGER_FIELD_NUMBER: _builtins.int
+    AGENT_IDS_FIELD_NUMBER: _builtins.int
+    SHARED_BLOCK_IDS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same answer."""
+    description: _builtins.str
+    """What it is for, at most 10000 characters."""
     @_builtins.property
-    def group(self) -> Global___Group:
-        """The group; output-only fields are ignored."""
+    def manager(self) -> Global___ManagerConfig:
+        """How it decides who speaks; round_robin if unset."""
+
+    @_builtins.property
+    def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The members in order: 1 to 32 different agents."""
+
+    @_builtins.property
+    def shared_block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Blocks to attach to all of them, at most 64."""
 
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
-        group: Global___Group | None = ...,
+        description: _builtins.str = ...,
+        manager: Global___ManagerConfig | None = ...,
+        agent_ids: _abc.Iterable[_builtins.str] | None = ...,
+        shared_block_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["manager", b"manager"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_ids", b"agent_ids", "description", b"description", "manager", b"manager", "request_id", b"request_id", "shared_block_ids", b"shared_block_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -231,22 +333,26 @@ class ListGroupsRequest(_message.Message):
     MANAGER_TYPE_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    AGENT_ID_FIELD_NUMBER: _builtins.int
     manager_type: Global___ManagerType.ValueType
-    """Only groups of this kind."""
+    """Only groups of this kind; all if unset."""
     page_size: _builtins.int
     """Groups to return: 0 means 50, at most 500."""
     page_token: _builtins.str
     """The next_page_token of the page before."""
+    agent_id: _builtins.str
+    """Only groups that this agent is a member or the manager of; all if empty."""
     def __init__(
         self,
         *,
         manager_type: Global___ManagerType.ValueType = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        agent_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["manager_type", b"manager_type", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "manager_type", b"manager_type", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -281,30 +387,104 @@ class ListGroupsResponse(_message.Message):
 Global___ListGroupsResponse: _TypeAlias = ListGroupsResponse  # noqa: Y015
 
 @_typing.final
+class MemberList(_message.Message):
+    """The members that a group gets instead of those that it has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The members in order: 1 to 32 different agents."""
+
+    def __init__(
+        self,
+        *,
+        agent_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_ids", b"agent_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemberList: _TypeAlias = MemberList  # noqa: Y015
+
+@_typing.final
+class SharedBlockList(_message.Message):
+    """The shared blocks that a group gets instead of those that it has."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The blocks, at most 64."""
+
+    def __init__(
+        self,
+        *,
+        block_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_ids", b"block_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SharedBlockList: _TypeAlias = SharedBlockList  # noqa: Y015
+
+@_typing.final
 class UpdateGroupRequest(_message.Message):
     """Changes a group."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUEST_ID_FIELD_NUMBER: _builtins.int
-    GROUP_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    MANAGER_FIELD_NUMBER: _builtins.int
+    MEMBERS_FIELD_NUMBER: _builtins.int
+    SHARED_BLOCKS_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Same id, same answer."""
+    """Same id, one change: a repeated request gets the group as it is then."""
+    group_id: _builtins.str
+    """The group."""
+    description: _builtins.str
+    """What it is for."""
+    expected_revision: _builtins.int
+    """Refuse with ABORTED if the group is not at this revision; 0 for any."""
     @_builtins.property
-    def group(self) -> Global___Group:
-        """The group with its new values."""
+    def manager(self) -> Global___ManagerConfig:
+        """How it decides who speaks, whole."""
+
+    @_builtins.property
+    def members(self) -> Global___MemberList:
+        """The members."""
+
+    @_builtins.property
+    def shared_blocks(self) -> Global___SharedBlockList:
+        """The shared blocks. Blocks that are not in the list stay attached to the agents."""
 
     def __init__(
         self,
         *,
         request_id: _builtins.str = ...,
-        group: Global___Group | None = ...,
+        group_id: _builtins.str = ...,
+        description: _builtins.str | None = ...,
+        manager: Global___ManagerConfig | None = ...,
+        members: Global___MemberList | None = ...,
+        shared_blocks: Global___SharedBlockList | None = ...,
+        expected_revision: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "description", b"description", "manager", b"manager", "members", b"members", "shared_blocks", b"shared_blocks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_description", b"_description", "description", b"description", "expected_revision", b"expected_revision", "group_id", b"group_id", "manager", b"manager", "members", b"members", "request_id", b"request_id", "shared_blocks", b"shared_blocks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__description: _TypeAlias = _typing.Literal["description"]  # noqa: Y015
+    _WhichOneofArgType__description: _TypeAlias = _typing.Literal["_description", b"_description"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__description) -> _WhichOneofReturnType__description | None: ...
 
 Global___UpdateGroupRequest: _TypeAlias = UpdateGroupRequest  # noqa: Y015
 
@@ -356,7 +536,7 @@ Global___DeleteGroupRequest: _TypeAlias = DeleteGroupRequest  # noqa: Y015
 
 @_typing.final
 class DeleteGroupResponse(_message.Message):
-    """The group is gone."""
+    """The group was deleted."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -26,11 +26,13 @@ if _version_not_supported:
 
 
 class GroupServiceStub:
-    """Groups of agents that work together.
+    """Groups of agents that answer a message together. A message to a group is sent with
+    RunService.SendMessage and a group_id.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
-    RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
+    CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
+    (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED,
+    UNAVAILABLE.
     """
 
     def __init__(self, channel):
@@ -67,15 +69,20 @@ class GroupServiceStub:
 
 
 class GroupServiceServicer:
-    """Groups of agents that work together.
+    """Groups of agents that answer a message together. A message to a group is sent with
+    RunService.SendMessage and a group_id.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
-    RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
+    CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
+    (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED,
+    UNAVAILABLE.
     """
 
     def CreateGroup(self, request, context):
-        """Creates a group. NOT_FOUND (AGENT_NOT_FOUND).
+        """Creates a group and attaches its shared blocks to all of its agents, all or
+        none. NOT_FOUND (AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: an
+        agent has another block of the label; REQUEST_ID_REUSED), FAILED_PRECONDITION
+        (CONTEXT_WINDOW_EXCEEDED: the blocks would be too large for the prompt of an agent).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,14 +103,19 @@ class GroupServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateGroup(self, request, context):
-        """Changes a group. NOT_FOUND (GROUP_NOT_FOUND, AGENT_NOT_FOUND).
+        """Changes the fields that are set; a run under way goes on with the group as it was
+        when the run was accepted. Blocks are attached as by CreateGroup; none is detached.
+        NOT_FOUND (GROUP_NOT_FOUND, AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ABORTED
+        (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED),
+        FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteGroup(self, request, context):
-        """Deletes a group; its agents stay. NOT_FOUND (GROUP_NOT_FOUND).
+        """Deletes a group and cancels its open runs; its agents and their blocks stay.
+        NOT_FOUND (GROUP_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -146,11 +158,13 @@ def add_GroupServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GroupService:
-    """Groups of agents that work together.
+    """Groups of agents that answer a message together. A message to a group is sent with
+    RunService.SendMessage and a group_id.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
-    RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
+    CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
+    (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED,
+    UNAVAILABLE.
     """
 
     @staticmethod

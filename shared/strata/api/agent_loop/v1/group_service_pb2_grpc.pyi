@@ -12,31 +12,46 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class GroupServiceStub:
-    """Groups of agents that work together.
+    """Groups of agents that answer a message together. A message to a group is sent with
+    RunService.SendMessage and a group_id.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
-    RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
+    CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
+    (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED,
+    UNAVAILABLE.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.CreateGroupRequest, _group_service_pb2.CreateGroupResponse]
-    """Creates a group. NOT_FOUND (AGENT_NOT_FOUND)."""
+    """Creates a group and attaches its shared blocks to all of its agents, all or
+    none. NOT_FOUND (AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: an
+    agent has another block of the label; REQUEST_ID_REUSED), FAILED_PRECONDITION
+    (CONTEXT_WINDOW_EXCEEDED: the blocks would be too large for the prompt of an agent).
+    """
     GetGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.GetGroupRequest, _group_service_pb2.GetGroupResponse]
     """Returns a group. NOT_FOUND (GROUP_NOT_FOUND)."""
     ListGroups: _aio.UnaryUnaryMultiCallable[_group_service_pb2.ListGroupsRequest, _group_service_pb2.ListGroupsResponse]
     """Lists groups by id. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     UpdateGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.UpdateGroupRequest, _group_service_pb2.UpdateGroupResponse]
-    """Changes a group. NOT_FOUND (GROUP_NOT_FOUND, AGENT_NOT_FOUND)."""
+    """Changes the fields that are set; a run under way goes on with the group as it was
+    when the run was accepted. Blocks are attached as by CreateGroup; none is detached.
+    NOT_FOUND (GROUP_NOT_FOUND, AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ABORTED
+    (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED),
+    FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED).
+    """
     DeleteGroup: _aio.UnaryUnaryMultiCallable[_group_service_pb2.DeleteGroupRequest, _group_service_pb2.DeleteGroupResponse]
-    """Deletes a group; its agents stay. NOT_FOUND (GROUP_NOT_FOUND)."""
+    """Deletes a group and cancels its open runs; its agents and their blocks stay.
+    NOT_FOUND (GROUP_NOT_FOUND).
+    """
 
 class GroupServiceServicer:
-    """Groups of agents that work together.
+    """Groups of agents that answer a message together. A message to a group is sent with
+    RunService.SendMessage and a group_id.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
-    CREDENTIALS_INVALID), INVALID_ARGUMENT (INVALID_FIELD, INVALID_ID),
-    RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED, UNAVAILABLE.
+    CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
+    (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED), DEADLINE_EXCEEDED,
+    UNAVAILABLE.
     """
 
     def CreateGroup(
@@ -44,7 +59,11 @@ class GroupServiceServicer:
         request: _group_service_pb2.CreateGroupRequest,
         context: _aio.ServicerContext[_group_service_pb2.CreateGroupRequest, _abc.Awaitable[_group_service_pb2.CreateGroupResponse]],
     ) -> _abc.Awaitable[_group_service_pb2.CreateGroupResponse]:
-        """Creates a group. NOT_FOUND (AGENT_NOT_FOUND)."""
+        """Creates a group and attaches its shared blocks to all of its agents, all or
+        none. NOT_FOUND (AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ALREADY_EXISTS (NAME_TAKEN: an
+        agent has another block of the label; REQUEST_ID_REUSED), FAILED_PRECONDITION
+        (CONTEXT_WINDOW_EXCEEDED: the blocks would be too large for the prompt of an agent).
+        """
 
     def GetGroup(
         self,
@@ -65,13 +84,20 @@ class GroupServiceServicer:
         request: _group_service_pb2.UpdateGroupRequest,
         context: _aio.ServicerContext[_group_service_pb2.UpdateGroupRequest, _abc.Awaitable[_group_service_pb2.UpdateGroupResponse]],
     ) -> _abc.Awaitable[_group_service_pb2.UpdateGroupResponse]:
-        """Changes a group. NOT_FOUND (GROUP_NOT_FOUND, AGENT_NOT_FOUND)."""
+        """Changes the fields that are set; a run under way goes on with the group as it was
+        when the run was accepted. Blocks are attached as by CreateGroup; none is detached.
+        NOT_FOUND (GROUP_NOT_FOUND, AGENT_NOT_FOUND, BLOCK_NOT_FOUND), ABORTED
+        (REVISION_MISMATCH), ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED),
+        FAILED_PRECONDITION (CONTEXT_WINDOW_EXCEEDED).
+        """
 
     def DeleteGroup(
         self,
         request: _group_service_pb2.DeleteGroupRequest,
         context: _aio.ServicerContext[_group_service_pb2.DeleteGroupRequest, _abc.Awaitable[_group_service_pb2.DeleteGroupResponse]],
     ) -> _abc.Awaitable[_group_service_pb2.DeleteGroupResponse]:
-        """Deletes a group; its agents stay. NOT_FOUND (GROUP_NOT_FOUND)."""
+        """Deletes a group and cancels its open runs; its agents and their blocks stay.
+        NOT_FOUND (GROUP_NOT_FOUND).
+        """
 
 def add_GroupServiceServicer_to_server(servicer: GroupServiceServicer, server: _aio.Server) -> None: ...

@@ -22,31 +22,41 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from strata.api.common.v1 import call_options_pb2 as strata_dot_api_dot_common_dot_v1_dot_call__options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,strata/api/agent_loop/v1/model_service.proto\x12\x18strata.api.agent_loop.v1\"\x13\n\x11ListModelsRequest\"z\n\x05Model\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\x10\n\x08provider\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x15\n\rendpoint_type\x18\x04 \x01(\t\x12\x16\n\x0e\x63ontext_window\x18\x05 \x01(\x05\x12\x12\n\nis_default\x18\x06 \x01(\x08\"h\n\rModelEndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rendpoint_type\x18\x02 \x01(\t\x12\x10\n\x08\x62\x61se_url\x18\x03 \x01(\t\x12\x11\n\treachable\x18\x04 \x01(\x08\x12\r\n\x05\x65rror\x18\x05 \x01(\t\"\x91\x01\n\x12ListModelsResponse\x12/\n\x06models\x18\x01 \x03(\x0b\x32\x1f.strata.api.agent_loop.v1.Model\x12:\n\tendpoints\x18\x02 \x03(\x0b\x32\'.strata.api.agent_loop.v1.ModelEndpoint\x12\x0e\n\x06notice\x18\x03 \x01(\t\"I\n\x12PutModelKeyRequest\x12\x10\n\x08provider\x18\x01 \x01(\t\x12\x0f\n\x07\x61pi_key\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\"\x15\n\x13PutModelKeyResponse2\xed\x01\n\x0cModelService\x12l\n\nListModels\x12+.strata.api.agent_loop.v1.ListModelsRequest\x1a,.strata.api.agent_loop.v1.ListModelsResponse\"\x03\x90\x02\x01\x12o\n\x0bPutModelKey\x12,.strata.api.agent_loop.v1.PutModelKeyRequest\x1a-.strata.api.agent_loop.v1.PutModelKeyResponse\"\x03\x90\x02\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,strata/api/agent_loop/v1/model_service.proto\x12\x18strata.api.agent_loop.v1\x1a\'strata/api/common/v1/call_options.proto\"\x13\n\x11ListModelsRequest\"\xc4\x01\n\x05Model\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\x10\n\x08provider\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x15\n\rendpoint_type\x18\x04 \x01(\t\x12\x16\n\x0e\x63ontext_window\x18\x05 \x01(\x05\x12\x12\n\nis_default\x18\x06 \x01(\x08\x12\x0e\n\x06images\x18\x07 \x01(\x08\x12\x1d\n\x15\x63ontext_window_source\x18\x08 \x01(\t\x12\x19\n\x11max_output_tokens\x18\t \x01(\x05\"h\n\rModelEndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rendpoint_type\x18\x02 \x01(\t\x12\x10\n\x08\x62\x61se_url\x18\x03 \x01(\t\x12\x11\n\treachable\x18\x04 \x01(\x08\x12\r\n\x05\x65rror\x18\x05 \x01(\t\"\xac\x01\n\x12ListModelsResponse\x12/\n\x06models\x18\x01 \x03(\x0b\x32\x1f.strata.api.agent_loop.v1.Model\x12:\n\tendpoints\x18\x02 \x03(\x0b\x32\'.strata.api.agent_loop.v1.ModelEndpoint\x12\x0e\n\x06notice\x18\x03 \x01(\t\x12\x19\n\x11known_models_date\x18\x04 \x01(\t\":\n\x11ProbeModelRequest\x12\x0e\n\x06handle\x18\x01 \x01(\t\x12\x15\n\rskip_requests\x18\x02 \x01(\x08\"K\n\x0cModelFinding\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0e\n\x06tokens\x18\x04 \x01(\x05\"x\n\x12ProbeModelResponse\x12\x38\n\x08\x66indings\x18\x01 \x03(\x0b\x32&.strata.api.agent_loop.v1.ModelFinding\x12\x10\n\x08problems\x18\x02 \x03(\t\x12\x16\n\x0e\x63ontext_window\x18\x03 \x01(\x05\"I\n\x12PutModelKeyRequest\x12\x10\n\x08provider\x18\x01 \x01(\t\x12\x0f\n\x07\x61pi_key\x18\x02 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x03 \x01(\t\"\x15\n\x13PutModelKeyResponse2\xf1\x02\n\x0cModelService\x12w\n\nListModels\x12+.strata.api.agent_loop.v1.ListModelsRequest\x1a,.strata.api.agent_loop.v1.ListModelsResponse\"\x0e\x90\x02\x01\x89\xe7\x18\x00\x00\x00\x00\x00\x00\x34@\x12w\n\nProbeModel\x12+.strata.api.agent_loop.v1.ProbeModelRequest\x1a,.strata.api.agent_loop.v1.ProbeModelResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00^@\x12o\n\x0bPutModelKey\x12,.strata.api.agent_loop.v1.PutModelKeyRequest\x1a-.strata.api.agent_loop.v1.PutModelKeyResponse\"\x03\x90\x02\x02\x42\x65\n\x18strata.api.agent_loop.v1P\x01Z-strata.internal/api/agent_loop/v1;agentloopv1\xaa\x02\x17Strata.Api.AgentLoop.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'strata.api.agent_loop.v1.model_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\030strata.api.agent_loop.v1P\001Z-strata.internal/api/agent_loop/v1;agentloopv1\252\002\027Strata.Api.AgentLoop.V1'
   _globals['_MODELSERVICE'].methods_by_name['ListModels']._loaded_options = None
-  _globals['_MODELSERVICE'].methods_by_name['ListModels']._serialized_options = b'\220\002\001'
+  _globals['_MODELSERVICE'].methods_by_name['ListModels']._serialized_options = b'\220\002\001\211\347\030\000\000\000\000\000\0004@'
+  _globals['_MODELSERVICE'].methods_by_name['ProbeModel']._loaded_options = None
+  _globals['_MODELSERVICE'].methods_by_name['ProbeModel']._serialized_options = b'\220\002\002\211\347\030\000\000\000\000\000\000^@'
   _globals['_MODELSERVICE'].methods_by_name['PutModelKey']._loaded_options = None
   _globals['_MODELSERVICE'].methods_by_name['PutModelKey']._serialized_options = b'\220\002\002'
-  _globals['_LISTMODELSREQUEST']._serialized_start=74
-  _globals['_LISTMODELSREQUEST']._serialized_end=93
-  _globals['_MODEL']._serialized_start=95
-  _globals['_MODEL']._serialized_end=217
-  _globals['_MODELENDPOINT']._serialized_start=219
-  _globals['_MODELENDPOINT']._serialized_end=323
-  _globals['_LISTMODELSRESPONSE']._serialized_start=326
-  _globals['_LISTMODELSRESPONSE']._serialized_end=471
-  _globals['_PUTMODELKEYREQUEST']._serialized_start=473
-  _globals['_PUTMODELKEYREQUEST']._serialized_end=546
-  _globals['_PUTMODELKEYRESPONSE']._serialized_start=548
-  _globals['_PUTMODELKEYRESPONSE']._serialized_end=569
-  _globals['_MODELSERVICE']._serialized_start=572
-  _globals['_MODELSERVICE']._serialized_end=809
+  _globals['_LISTMODELSREQUEST']._serialized_start=115
+  _globals['_LISTMODELSREQUEST']._serialized_end=134
+  _globals['_MODEL']._serialized_start=137
+  _globals['_MODEL']._serialized_end=333
+  _globals['_MODELENDPOINT']._serialized_start=335
+  _globals['_MODELENDPOINT']._serialized_end=439
+  _globals['_LISTMODELSRESPONSE']._serialized_start=442
+  _globals['_LISTMODELSRESPONSE']._serialized_end=614
+  _globals['_PROBEMODELREQUEST']._serialized_start=616
+  _globals['_PROBEMODELREQUEST']._serialized_end=674
+  _globals['_MODELFINDING']._serialized_start=676
+  _globals['_MODELFINDING']._serialized_end=751
+  _globals['_PROBEMODELRESPONSE']._serialized_start=753
+  _globals['_PROBEMODELRESPONSE']._serialized_end=873
+  _globals['_PUTMODELKEYREQUEST']._serialized_start=875
+  _globals['_PUTMODELKEYREQUEST']._serialized_end=948
+  _globals['_PUTMODELKEYRESPONSE']._serialized_start=950
+  _globals['_PUTMODELKEYRESPONSE']._serialized_end=971
+  _globals['_MODELSERVICE']._serialized_start=974
+  _globals['_MODELSERVICE']._serialized_end=1343
 # @@protoc_insertion_point(module_scope)

@@ -47,6 +47,9 @@ class Model(_message.Message):
     ENDPOINT_TYPE_FIELD_NUMBER: _builtins.int
     CONTEXT_WINDOW_FIELD_NUMBER: _builtins.int
     IS_DEFAULT_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
+    CONTEXT_WINDOW_SOURCE_FIELD_NUMBER: _builtins.int
+    MAX_OUTPUT_TOKENS_FIELD_NUMBER: _builtins.int
     handle: _builtins.str
     """"provider/model"; what agents name."""
     provider: _builtins.str
@@ -56,9 +59,19 @@ class Model(_message.Message):
     endpoint_type: _builtins.str
     """"openai" or "anthropic": the wire protocol."""
     context_window: _builtins.int
-    """Tokens of its context window, as far as known."""
+    """Tokens of its context window; 0 if it is not known. Agents then get 32000, unless they say
+    otherwise.
+    """
     is_default: _builtins.bool
     """True for the model used when an agent names none."""
+    images: _builtins.bool
+    """True if it is shown images; a model that is not is shown a text instead."""
+    context_window_source: _builtins.str
+    """Who says so: "server" (its list of models), "settings" (of the endpoint), "table" (what
+    providers documented by known_models_date); empty if the window is not known.
+    """
+    max_output_tokens: _builtins.int
+    """Most tokens of a reply, by the same table; 0 if it is not known."""
     def __init__(
         self,
         *,
@@ -68,10 +81,13 @@ class Model(_message.Message):
         endpoint_type: _builtins.str = ...,
         context_window: _builtins.int = ...,
         is_default: _builtins.bool = ...,
+        images: _builtins.bool = ...,
+        context_window_source: _builtins.str = ...,
+        max_output_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_window", b"context_window", "endpoint_type", b"endpoint_type", "handle", b"handle", "is_default", b"is_default", "name", b"name", "provider", b"provider"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_window", b"context_window", "context_window_source", b"context_window_source", "endpoint_type", b"endpoint_type", "handle", b"handle", "images", b"images", "is_default", b"is_default", "max_output_tokens", b"max_output_tokens", "name", b"name", "provider", b"provider"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -124,8 +140,11 @@ class ListModelsResponse(_message.Message):
     MODELS_FIELD_NUMBER: _builtins.int
     ENDPOINTS_FIELD_NUMBER: _builtins.int
     NOTICE_FIELD_NUMBER: _builtins.int
+    KNOWN_MODELS_DATE_FIELD_NUMBER: _builtins.int
     notice: _builtins.str
     """What to tell a person who has no model; empty if there is one."""
+    known_models_date: _builtins.str
+    """Date of the documentation that the table of known models was made from, YYYY-MM-DD."""
     @_builtins.property
     def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___Model]:
         """The models, by handle."""
@@ -140,14 +159,111 @@ class ListModelsResponse(_message.Message):
         models: _abc.Iterable[Global___Model] | None = ...,
         endpoints: _abc.Iterable[Global___ModelEndpoint] | None = ...,
         notice: _builtins.str = ...,
+        known_models_date: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "models", b"models", "notice", b"notice"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["endpoints", b"endpoints", "known_models_date", b"known_models_date", "models", b"models", "notice", b"notice"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListModelsResponse: _TypeAlias = ListModelsResponse  # noqa: Y015
+
+@_typing.final
+class ProbeModelRequest(_message.Message):
+    """Asks what can be known of a model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HANDLE_FIELD_NUMBER: _builtins.int
+    SKIP_REQUESTS_FIELD_NUMBER: _builtins.int
+    handle: _builtins.str
+    """"provider/model"; the model need not be listed."""
+    skip_requests: _builtins.bool
+    """True to ask the server only: no request is sent to the model itself."""
+    def __init__(
+        self,
+        *,
+        handle: _builtins.str = ...,
+        skip_requests: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["handle", b"handle", "skip_requests", b"skip_requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProbeModelRequest: _TypeAlias = ProbeModelRequest  # noqa: Y015
+
+@_typing.final
+class ModelFinding(_message.Message):
+    """One thing that is known of a model now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """What: "context window", "longest context window" (where the server was started with less),
+    "longest reply", "images", "tool calls", "reasoning", "capabilities", "answers" and so on.
+    """
+    value: _builtins.str
+    """The value, for a person."""
+    source: _builtins.str
+    """Who says so: a route of the server such as "GET /props", "a request", "settings", "table"."""
+    tokens: _builtins.int
+    """The value in tokens, where it is a number of tokens; else 0."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.str = ...,
+        source: _builtins.str = ...,
+        tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "source", b"source", "tokens", b"tokens", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelFinding: _TypeAlias = ModelFinding  # noqa: Y015
+
+@_typing.final
+class ProbeModelResponse(_message.Message):
+    """What is known of the model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FINDINGS_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
+    CONTEXT_WINDOW_FIELD_NUMBER: _builtins.int
+    context_window: _builtins.int
+    """Tokens of the context window: the smallest that somebody names; 0 if nobody does."""
+    @_builtins.property
+    def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelFinding]:
+        """What was found, in order of the questions."""
+
+    @_builtins.property
+    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What could not be asked, and why, in sentences."""
+
+    def __init__(
+        self,
+        *,
+        findings: _abc.Iterable[Global___ModelFinding] | None = ...,
+        problems: _abc.Iterable[_builtins.str] | None = ...,
+        context_window: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_window", b"context_window", "findings", b"findings", "problems", b"problems"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProbeModelResponse: _TypeAlias = ProbeModelResponse  # noqa: Y015
 
 @_typing.final
 class PutModelKeyRequest(_message.Message):

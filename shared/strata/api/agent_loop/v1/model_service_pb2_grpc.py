@@ -44,6 +44,11 @@ class ModelServiceStub:
                 request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_model__service__pb2.ListModelsRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_model__service__pb2.ListModelsResponse.FromString,
                 _registered_method=True)
+        self.ProbeModel = channel.unary_unary(
+                '/strata.api.agent_loop.v1.ModelService/ProbeModel',
+                request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_model__service__pb2.ProbeModelRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_model__service__pb2.ProbeModelResponse.FromString,
+                _registered_method=True)
         self.PutModelKey = channel.unary_unary(
                 '/strata.api.agent_loop.v1.ModelService/PutModelKey',
                 request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_model__service__pb2.PutModelKeyRequest.SerializeToString,
@@ -67,6 +72,15 @@ class ModelServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ProbeModel(self, request, context):
+        """Asks a model and its server what can be known of it now. Costs a few tokens, unless
+        skip_requests is set. A server or a model that does not answer is told in problems.
+        INVALID_ARGUMENT (INVALID_FIELD: there is no such endpoint).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def PutModelKey(self, request, context):
         """Stores a provider key for the project or for one agent, encrypted; it can
         never be read back. It is used instead of the key of the settings. NOT_FOUND
@@ -84,6 +98,11 @@ def add_ModelServiceServicer_to_server(servicer, server):
                     servicer.ListModels,
                     request_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_model__service__pb2.ListModelsRequest.FromString,
                     response_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_model__service__pb2.ListModelsResponse.SerializeToString,
+            ),
+            'ProbeModel': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProbeModel,
+                    request_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_model__service__pb2.ProbeModelRequest.FromString,
+                    response_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_model__service__pb2.ProbeModelResponse.SerializeToString,
             ),
             'PutModelKey': grpc.unary_unary_rpc_method_handler(
                     servicer.PutModelKey,
@@ -123,6 +142,33 @@ class ModelService:
             '/strata.api.agent_loop.v1.ModelService/ListModels',
             strata_dot_api_dot_agent__loop_dot_v1_dot_model__service__pb2.ListModelsRequest.SerializeToString,
             strata_dot_api_dot_agent__loop_dot_v1_dot_model__service__pb2.ListModelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProbeModel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.agent_loop.v1.ModelService/ProbeModel',
+            strata_dot_api_dot_agent__loop_dot_v1_dot_model__service__pb2.ProbeModelRequest.SerializeToString,
+            strata_dot_api_dot_agent__loop_dot_v1_dot_model__service__pb2.ProbeModelResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,6 +24,11 @@ class ModelServiceStub:
     """Lists the models of the configured endpoints. An endpoint that does not
     answer is listed with its error, not left out.
     """
+    ProbeModel: _aio.UnaryUnaryMultiCallable[_model_service_pb2.ProbeModelRequest, _model_service_pb2.ProbeModelResponse]
+    """Asks a model and its server what can be known of it now. Costs a few tokens, unless
+    skip_requests is set. A server or a model that does not answer is told in problems.
+    INVALID_ARGUMENT (INVALID_FIELD: there is no such endpoint).
+    """
     PutModelKey: _aio.UnaryUnaryMultiCallable[_model_service_pb2.PutModelKeyRequest, _model_service_pb2.PutModelKeyResponse]
     """Stores a provider key for the project or for one agent, encrypted; it can
     never be read back. It is used instead of the key of the settings. NOT_FOUND
@@ -46,6 +51,16 @@ class ModelServiceServicer:
     ) -> _abc.Awaitable[_model_service_pb2.ListModelsResponse]:
         """Lists the models of the configured endpoints. An endpoint that does not
         answer is listed with its error, not left out.
+        """
+
+    def ProbeModel(
+        self,
+        request: _model_service_pb2.ProbeModelRequest,
+        context: _aio.ServicerContext[_model_service_pb2.ProbeModelRequest, _abc.Awaitable[_model_service_pb2.ProbeModelResponse]],
+    ) -> _abc.Awaitable[_model_service_pb2.ProbeModelResponse]:
+        """Asks a model and its server what can be known of it now. Costs a few tokens, unless
+        skip_requests is set. A server or a model that does not answer is told in problems.
+        INVALID_ARGUMENT (INVALID_FIELD: there is no such endpoint).
         """
 
     def PutModelKey(

@@ -5,11 +5,13 @@ isort:skip_file
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
-from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from strata.api.agent_loop.v1 import group_service_pb2 as _group_service_pb2
 from strata.api.common.v1 import message_pb2 as _message_pb2
 from strata.api.common.v1 import run_event_pb2 as _run_event_pb2
+from strata.api.common.v1 import usage_pb2 as _usage_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -35,8 +37,14 @@ class ExecuteRunRequest(_message.Message):
     APPROVAL_FIELD_NUMBER: _builtins.int
     MAX_STEPS_FIELD_NUMBER: _builtins.int
     STREAM_TOKENS_FIELD_NUMBER: _builtins.int
-    DEADLINE_TIME_FIELD_NUMBER: _builtins.int
     SENDER_AGENT_ID_FIELD_NUMBER: _builtins.int
+    CANCEL_FIELD_NUMBER: _builtins.int
+    REMAINING_TIME_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
+    RECORD_ONLY_FIELD_NUMBER: _builtins.int
+    SENDERS_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    TRANSCRIPT_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     """The run."""
     attempt: _builtins.int
@@ -51,6 +59,17 @@ class ExecuteRunRequest(_message.Message):
     """True to relay token deltas."""
     sender_agent_id: _builtins.str
     """The agent that says it; empty if no agent does."""
+    cancel: _builtins.bool
+    """Somebody has cancelled the run, or, if remaining_time is zero, its deadline
+    has passed. In the first request: no step is begun, a step that an earlier
+    attempt has journalled is stored with what is known of its calls. In a later
+    request, of which all other fields are ignored: the model and the tools are
+    stopped. Either way RunFinished follows.
+    """
+    group_id: _builtins.str
+    """The group that the messages are exchanged in; empty for none."""
+    record_only: _builtins.bool
+    """True to store the messages without an answer: no model is called."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
         """What to say to the agent."""
@@ -60,8 +79,27 @@ class ExecuteRunRequest(_message.Message):
         """The answer to an approval request, instead of messages."""
 
     @_builtins.property
-    def deadline_time(self) -> _timestamp_pb2.Timestamp:
-        """When the run must be over."""
+    def remaining_time(self) -> _duration_pb2.Duration:
+        """Time until the run must be over, from the moment the call arrives; none if unset. A
+        duration, because the clocks of two hosts may differ. The deadline of the call is
+        later, so that RunFinished still arrives.
+        """
+
+    @_builtins.property
+    def senders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The agent that wrote each of the messages, in their order; empty, or missing at the end,
+        for messages that no agent wrote. For the members of groups.
+        """
+
+    @_builtins.property
+    def group(self) -> _group_service_pb2.Group:
+        """The group whose members answer, as it was when the run was accepted. Only in runs of
+        groups as the gateway stores them: the agent loop gets the runs of the members.
+        """
+
+    @_builtins.property
+    def transcript(self) -> Global___TranscriptRange:
+        """What a memory agent has to read, instead of messages."""
 
     def __init__(
         self,
@@ -74,16 +112,58 @@ class ExecuteRunRequest(_message.Message):
         approval: _message_pb2.ApprovalResponsePart | None = ...,
         max_steps: _builtins.int = ...,
         stream_tokens: _builtins.bool = ...,
-        deadline_time: _timestamp_pb2.Timestamp | None = ...,
         sender_agent_id: _builtins.str = ...,
+        cancel: _builtins.bool = ...,
+        remaining_time: _duration_pb2.Duration | None = ...,
+        group_id: _builtins.str = ...,
+        record_only: _builtins.bool = ...,
+        senders: _abc.Iterable[_builtins.str] | None = ...,
+        group: _group_service_pb2.Group | None = ...,
+        transcript: Global___TranscriptRange | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "deadline_time", b"deadline_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["approval", b"approval", "group", b"group", "remaining_time", b"remaining_time", "transcript", b"transcript"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval", b"approval", "attempt", b"attempt", "conversation_id", b"conversation_id", "deadline_time", b"deadline_time", "max_steps", b"max_steps", "messages", b"messages", "run_id", b"run_id", "sender_agent_id", b"sender_agent_id", "stream_tokens", b"stream_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "approval", b"approval", "attempt", b"attempt", "cancel", b"cancel", "conversation_id", b"conversation_id", "group", b"group", "group_id", b"group_id", "max_steps", b"max_steps", "messages", b"messages", "record_only", b"record_only", "remaining_time", b"remaining_time", "run_id", b"run_id", "sender_agent_id", b"sender_agent_id", "senders", b"senders", "stream_tokens", b"stream_tokens", "transcript", b"transcript"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecuteRunRequest: _TypeAlias = ExecuteRunRequest  # noqa: Y015
+
+@_typing.final
+class TranscriptRange(_message.Message):
+    """A part of a conversation that a memory agent reads. It is fixed when the run is accepted:
+    whenever it is read, it is the same but for messages that were deleted.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    AFTER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    UNTIL_SEQUENCE_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """Whose conversation."""
+    conversation_id: _builtins.str
+    """The conversation."""
+    after_sequence: _builtins.int
+    """Only messages with a sequence above this one; -1 for all."""
+    until_sequence: _builtins.int
+    """Only messages up to this sequence."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+        after_sequence: _builtins.int = ...,
+        until_sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_sequence", b"after_sequence", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "until_sequence", b"until_sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TranscriptRange: _TypeAlias = TranscriptRange  # noqa: Y015
 
 @_typing.final
 class ExecuteRunResponse(_message.Message):
@@ -92,19 +172,138 @@ class ExecuteRunResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENT_FIELD_NUMBER: _builtins.int
+    REPLY_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    TENDED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def event(self) -> _run_event_pb2.RunEvent:
         """The event."""
+
+    @_builtins.property
+    def reply(self) -> Global___ReplyReceived:
+        """A call of a model has ended and has its cost."""
+
+    @_builtins.property
+    def request(self) -> Global___ModelRequestSent:
+        """A call of a model begins."""
+
+    @_builtins.property
+    def tended(self) -> Global___TendedTurn:
+        """The agent has a memory agent; comes before any event, and not otherwise."""
 
     def __init__(
         self,
         *,
         event: _run_event_pb2.RunEvent | None = ...,
+        reply: Global___ReplyReceived | None = ...,
+        request: Global___ModelRequestSent | None = ...,
+        tended: Global___TendedTurn | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "event", b"event", "reply", b"reply", "request", b"request", "tended", b"tended"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "event", b"event", "reply", b"reply", "request", b"request", "tended", b"tended"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_content: _TypeAlias = _typing.Literal["event", "reply", "request", "tended"]  # noqa: Y015
+    _WhichOneofArgType_content: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_content) -> _WhichOneofReturnType_content | None: ...
+
+Global___ExecuteRunResponse: _TypeAlias = ExecuteRunResponse  # noqa: Y015
+
+@_typing.final
+class TendedTurn(_message.Message):
+    """The turn is one of an agent that has a memory agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEMORY_AGENT_ID_FIELD_NUMBER: _builtins.int
+    FREQUENCY_FIELD_NUMBER: _builtins.int
+    memory_agent_id: _builtins.str
+    """The memory agent."""
+    frequency: _builtins.int
+    """It runs after the first turn of the conversation and then after every so many."""
+    def __init__(
+        self,
+        *,
+        memory_agent_id: _builtins.str = ...,
+        frequency: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["frequency", b"frequency", "memory_agent_id", b"memory_agent_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ExecuteRunResponse: _TypeAlias = ExecuteRunResponse  # noqa: Y015
+Global___TendedTurn: _TypeAlias = TendedTurn  # noqa: Y015
+
+@_typing.final
+class ReplyReceived(_message.Message):
+    """What a call of a model cost, whether or not its step is ever stored. The reply has
+    arrived whole, or it broke off: then the tokens are estimated, and none if the
+    provider refused the request.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    """Id that the message of the reply will have. The summary of a compaction has one
+    of its own, which no message has.
+    """
+    model: _builtins.str
+    """Handle of the model."""
+    @_builtins.property
+    def usage(self) -> _usage_pb2.Usage:
+        """Its tokens."""
+
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.str = ...,
+        usage: _usage_pb2.Usage | None = ...,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id", "model", b"model", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplyReceived: _TypeAlias = ReplyReceived  # noqa: Y015
+
+@_typing.final
+class ModelRequestSent(_message.Message):
+    """A request was sent to a model. If no ReplyReceived follows because the process dies,
+    the tokens of the prompt and of the text streamed so far are counted by estimate.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    BYTES_PER_TOKEN_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    """Id that the message of the reply will have."""
+    prompt_tokens: _builtins.int
+    """Estimated tokens of the prompt."""
+    bytes_per_token: _builtins.float
+    """UTF-8 bytes that this model's tokens have on average."""
+    model: _builtins.str
+    """Handle of the model."""
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.str = ...,
+        prompt_tokens: _builtins.int = ...,
+        bytes_per_token: _builtins.float = ...,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_per_token", b"bytes_per_token", "message_id", b"message_id", "model", b"model", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelRequestSent: _TypeAlias = ModelRequestSent  # noqa: Y015

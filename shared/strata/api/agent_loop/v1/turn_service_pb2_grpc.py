@@ -35,7 +35,7 @@ class TurnServiceStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.ExecuteRun = channel.unary_stream(
+        self.ExecuteRun = channel.stream_stream(
                 '/strata.api.agent_loop.v1.TurnService/ExecuteRun',
                 request_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.ExecuteRunRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.ExecuteRunResponse.FromString,
@@ -46,13 +46,16 @@ class TurnServiceServicer:
     """Runs turns. Internal: called by the gateway, not proxied by it.
     """
 
-    def ExecuteRun(self, request, context):
+    def ExecuteRun(self, request_iterator, context):
         """Runs one turn, or resumes it when attempt is above 1: what is committed or
-        journalled is not done again. Ends with exactly one RunFinished; a failed
-        model or tool is told there. A status other than OK means that the turn was
-        not ended and may be dispatched again, except NOT_FOUND (AGENT_NOT_FOUND,
+        journalled is not done again. The first request names the run; a later one
+        may cancel it. Ends with exactly one RunFinished; a failed model or tool is
+        told there. A status other than OK means that the turn was not ended and may
+        be dispatched again, except NOT_FOUND (AGENT_NOT_FOUND,
         CONVERSATION_NOT_FOUND), INVALID_ARGUMENT and ABORTED (STALE_ATTEMPT).
-        Cancelling the stream stops the model and the tools; what is committed stays.
+        A stream that breaks cancels nothing: the step under way is finished within a
+        bounded time and stored under its attempt, and no other step is begun. The
+        next attempt waits for that before it takes the turn over.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -61,7 +64,7 @@ class TurnServiceServicer:
 
 def add_TurnServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'ExecuteRun': grpc.unary_stream_rpc_method_handler(
+            'ExecuteRun': grpc.stream_stream_rpc_method_handler(
                     servicer.ExecuteRun,
                     request_deserializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.ExecuteRunRequest.FromString,
                     response_serializer=strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.ExecuteRunResponse.SerializeToString,
@@ -79,7 +82,7 @@ class TurnService:
     """
 
     @staticmethod
-    def ExecuteRun(request,
+    def ExecuteRun(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -89,8 +92,8 @@ class TurnService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
+        return grpc.experimental.stream_stream(
+            request_iterator,
             target,
             '/strata.api.agent_loop.v1.TurnService/ExecuteRun',
             strata_dot_api_dot_agent__loop_dot_v1_dot_turn__service__pb2.ExecuteRunRequest.SerializeToString,

@@ -15,13 +15,16 @@ class TurnServiceStub:
     """Runs turns. Internal: called by the gateway, not proxied by it."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
-    ExecuteRun: _aio.UnaryStreamMultiCallable[_turn_service_pb2.ExecuteRunRequest, _turn_service_pb2.ExecuteRunResponse]
+    ExecuteRun: _aio.StreamStreamMultiCallable[_turn_service_pb2.ExecuteRunRequest, _turn_service_pb2.ExecuteRunResponse]
     """Runs one turn, or resumes it when attempt is above 1: what is committed or
-    journalled is not done again. Ends with exactly one RunFinished; a failed
-    model or tool is told there. A status other than OK means that the turn was
-    not ended and may be dispatched again, except NOT_FOUND (AGENT_NOT_FOUND,
+    journalled is not done again. The first request names the run; a later one
+    may cancel it. Ends with exactly one RunFinished; a failed model or tool is
+    told there. A status other than OK means that the turn was not ended and may
+    be dispatched again, except NOT_FOUND (AGENT_NOT_FOUND,
     CONVERSATION_NOT_FOUND), INVALID_ARGUMENT and ABORTED (STALE_ATTEMPT).
-    Cancelling the stream stops the model and the tools; what is committed stays.
+    A stream that breaks cancels nothing: the step under way is finished within a
+    bounded time and stored under its attempt, and no other step is begun. The
+    next attempt waits for that before it takes the turn over.
     """
 
 class TurnServiceServicer:
@@ -29,15 +32,18 @@ class TurnServiceServicer:
 
     def ExecuteRun(
         self,
-        request: _turn_service_pb2.ExecuteRunRequest,
-        context: _aio.ServicerContext[_turn_service_pb2.ExecuteRunRequest, _abc.AsyncIterator[_turn_service_pb2.ExecuteRunResponse]],
+        request_iterator: _abc.AsyncIterator[_turn_service_pb2.ExecuteRunRequest],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_turn_service_pb2.ExecuteRunRequest], _abc.AsyncIterator[_turn_service_pb2.ExecuteRunResponse]],
     ) -> _abc.AsyncIterator[_turn_service_pb2.ExecuteRunResponse]:
         """Runs one turn, or resumes it when attempt is above 1: what is committed or
-        journalled is not done again. Ends with exactly one RunFinished; a failed
-        model or tool is told there. A status other than OK means that the turn was
-        not ended and may be dispatched again, except NOT_FOUND (AGENT_NOT_FOUND,
+        journalled is not done again. The first request names the run; a later one
+        may cancel it. Ends with exactly one RunFinished; a failed model or tool is
+        told there. A status other than OK means that the turn was not ended and may
+        be dispatched again, except NOT_FOUND (AGENT_NOT_FOUND,
         CONVERSATION_NOT_FOUND), INVALID_ARGUMENT and ABORTED (STALE_ATTEMPT).
-        Cancelling the stream stops the model and the tools; what is committed stays.
+        A stream that breaks cancels nothing: the step under way is finished within a
+        bounded time and stored under its attempt, and no other step is begun. The
+        next attempt waits for that before it takes the turn over.
         """
 
 def add_TurnServiceServicer_to_server(servicer: TurnServiceServicer, server: _aio.Server) -> None: ...

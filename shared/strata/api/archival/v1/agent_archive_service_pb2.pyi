@@ -87,21 +87,25 @@ class GetAgentStatsResponse(_message.Message):
 
     PASSAGE_COUNT_FIELD_NUMBER: _builtins.int
     TAGS_FIELD_NUMBER: _builtins.int
+    MORE_TAGS_FIELD_NUMBER: _builtins.int
     passage_count: _builtins.int
     """Passages in all its archives."""
+    more_tags: _builtins.int
+    """How many other tags there are, counted up to 1000."""
     @_builtins.property
     def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Tags in use, sorted."""
+        """The tags that are used most, most used first; at most 50."""
 
     def __init__(
         self,
         *,
         passage_count: _builtins.int = ...,
         tags: _abc.Iterable[_builtins.str] | None = ...,
+        more_tags: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["passage_count", b"passage_count", "tags", b"tags"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["more_tags", b"more_tags", "passage_count", b"passage_count", "tags", b"tags"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

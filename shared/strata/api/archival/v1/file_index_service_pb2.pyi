@@ -245,10 +245,13 @@ class SearchFileChunksRequest(_message.Message):
     FOLDER_IDS_FIELD_NUMBER: _builtins.int
     QUERY_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    EXPLAIN_FIELD_NUMBER: _builtins.int
     query: _builtins.str
     """A question or words; not blank."""
     limit: _builtins.int
     """Results: 0 means 5, at most 50."""
+    explain: _builtins.bool
+    """Count what is left out because it is not related to the query."""
     @_builtins.property
     def folder_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The folders to search, at most 500."""
@@ -259,10 +262,11 @@ class SearchFileChunksRequest(_message.Message):
         folder_ids: _abc.Iterable[_builtins.str] | None = ...,
         query: _builtins.str = ...,
         limit: _builtins.int = ...,
+        explain: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["folder_ids", b"folder_ids", "limit", b"limit", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["explain", b"explain", "folder_ids", b"folder_ids", "limit", b"limit", "query", b"query"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -307,6 +311,11 @@ class SearchFileChunksResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HITS_FIELD_NUMBER: _builtins.int
+    BELOW_FLOOR_FIELD_NUMBER: _builtins.int
+    below_floor: _builtins.int
+    """How many of the nearest chunks, at most `limit`, are left out because they are
+    below the floor of the search; 0 unless `explain` is set.
+    """
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileChunkHit]:
         """Best first."""
@@ -315,10 +324,11 @@ class SearchFileChunksResponse(_message.Message):
         self,
         *,
         hits: _abc.Iterable[Global___FileChunkHit] | None = ...,
+        below_floor: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hits", b"hits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["below_floor", b"below_floor", "hits", b"hits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,8 +13,8 @@ GRPC_VERSION: str
 
 class PassageIndexServiceStub:
     """The index of passages and of files, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs the scope admin, and a server can
-    be told to refuse them all.
+    it serves. For operators: every method needs an organisation key with the scope
+    "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -47,8 +47,8 @@ class PassageIndexServiceStub:
 
 class PassageIndexServiceServicer:
     """The index of passages and of files, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs the scope admin, and a server can
-    be told to refuse them all.
+    it serves. For operators: every method needs an organisation key with the scope
+    "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT

@@ -374,7 +374,7 @@ class NewPassage(_message.Message):
     EMBEDDING_FIELD_NUMBER: _builtins.int
     EMBEDDING_MODEL_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """The text; not blank, at most 8192 tokens."""
+    """The text; not blank, at most 8192 tokens and 16 bytes for each of them."""
     embedding_model: _builtins.str
     """The model that made it, which must be the archive's; set with the embedding."""
     @_builtins.property
@@ -1169,7 +1169,7 @@ class SearchPassagesRequest(_message.Message):
     agent_id: _builtins.str
     """Search the archives of this agent; or"""
     query: _builtins.str
-    """Words or a question; blank finds nothing."""
+    """Words or a question; not blank."""
     tag_match_mode: Global___TagMatchMode.ValueType
     """Any or all of them."""
     top_k: _builtins.int
@@ -1331,7 +1331,9 @@ class PassageExclusion(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     BEST_PASSAGE_ID_FIELD_NUMBER: _builtins.int
     condition: _builtins.str
-    """The condition: the field of the request, such as "tags" or "end_time"."""
+    """The condition: the field of the request, such as "tags" or "end_time", or
+    "relevance" for passages that have nothing to do with the query.
+    """
     count: _builtins.int
     """How many of the best matches without the conditions it leaves out."""
     best_passage_id: _builtins.str

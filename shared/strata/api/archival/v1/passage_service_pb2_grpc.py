@@ -122,7 +122,7 @@ class PassageServiceServicer:
     def InsertPassages(self, request_iterator, context):
         """Stores many passages, at least one. NOT_FOUND (ARCHIVE_NOT_FOUND,
         AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
-        (TOKEN_LIMIT_EXCEEDED).
+        (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -133,7 +133,7 @@ class PassageServiceServicer:
         durable. An upload that broke off goes on when it is sent again with its
         request_id: the first answer tells from where. NOT_FOUND (ARCHIVE_NOT_FOUND,
         AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
-        (TOKEN_LIMIT_EXCEEDED).
+        (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -210,7 +210,7 @@ class PassageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListTags(self, request, context):
-        """Lists the tags in use with their counts, by name.
+        """Lists the tags in use with their counts, by name. NOT_FOUND (ARCHIVE_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

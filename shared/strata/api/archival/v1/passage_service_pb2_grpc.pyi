@@ -29,14 +29,14 @@ class PassageServiceStub:
     InsertPassages: _aio.StreamUnaryMultiCallable[_passage_service_pb2.InsertPassagesRequest, _passage_service_pb2.InsertPassagesResponse]
     """Stores many passages, at least one. NOT_FOUND (ARCHIVE_NOT_FOUND,
     AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
-    (TOKEN_LIMIT_EXCEEDED).
+    (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
     """
     UploadPassages: _aio.StreamStreamMultiCallable[_passage_service_pb2.UploadPassagesRequest, _passage_service_pb2.UploadPassagesResponse]
     """Stores many passages, at least one, and answers after each message how many are
     durable. An upload that broke off goes on when it is sent again with its
     request_id: the first answer tells from where. NOT_FOUND (ARCHIVE_NOT_FOUND,
     AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
-    (TOKEN_LIMIT_EXCEEDED).
+    (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
     """
     GetPassage: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.GetPassageRequest, _passage_service_pb2.GetPassageResponse]
     """Returns a passage. NOT_FOUND (PASSAGE_NOT_FOUND)."""
@@ -75,7 +75,7 @@ class PassageServiceStub:
     `reranking` says so.
     """
     ListTags: _aio.UnaryUnaryMultiCallable[_passage_service_pb2.ListTagsRequest, _passage_service_pb2.ListTagsResponse]
-    """Lists the tags in use with their counts, by name."""
+    """Lists the tags in use with their counts, by name. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
 
 class PassageServiceServicer:
     """Passages: texts that an agent, a person or a program put away for later.
@@ -103,7 +103,7 @@ class PassageServiceServicer:
     ) -> _abc.Awaitable[_passage_service_pb2.InsertPassagesResponse]:
         """Stores many passages, at least one. NOT_FOUND (ARCHIVE_NOT_FOUND,
         AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
-        (TOKEN_LIMIT_EXCEEDED).
+        (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
         """
 
     def UploadPassages(
@@ -115,7 +115,7 @@ class PassageServiceServicer:
         durable. An upload that broke off goes on when it is sent again with its
         request_id: the first answer tells from where. NOT_FOUND (ARCHIVE_NOT_FOUND,
         AGENT_NOT_FOUND), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION
-        (TOKEN_LIMIT_EXCEEDED).
+        (TOKEN_LIMIT_EXCEEDED), DEADLINE_EXCEEDED (nothing was sent for a minute).
         """
 
     def GetPassage(
@@ -199,6 +199,6 @@ class PassageServiceServicer:
         request: _passage_service_pb2.ListTagsRequest,
         context: _aio.ServicerContext[_passage_service_pb2.ListTagsRequest, _abc.Awaitable[_passage_service_pb2.ListTagsResponse]],
     ) -> _abc.Awaitable[_passage_service_pb2.ListTagsResponse]:
-        """Lists the tags in use with their counts, by name."""
+        """Lists the tags in use with their counts, by name. NOT_FOUND (ARCHIVE_NOT_FOUND)."""
 
 def add_PassageServiceServicer_to_server(servicer: PassageServiceServicer, server: _aio.Server) -> None: ...

@@ -73,9 +73,11 @@ class _ToolStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolStatus
     TOOL_STATUS_OK: _ToolStatus.ValueType  # 1
     """The tool returned; "OK" in the packaged content."""
     TOOL_STATUS_FAILED: _ToolStatus.ValueType  # 2
-    """The tool refused or raised; "Failed" in the packaged content."""
+    """The tool refused or raised, or was not run; "Failed" in the packaged content."""
     TOOL_STATUS_UNKNOWN: _ToolStatus.ValueType  # 3
-    """The process that ran the tool died; nobody knows whether it had an effect."""
+    """The call was begun or sent, and no answer tells whether it had its effect: the
+    process that ran it died, the answer was lost, or its time was over.
+    """
 
 class ToolStatus(_ToolStatus, metaclass=_ToolStatusEnumTypeWrapper):
     """How a tool call ended."""
@@ -85,9 +87,11 @@ TOOL_STATUS_UNSPECIFIED: ToolStatus.ValueType  # 0
 TOOL_STATUS_OK: ToolStatus.ValueType  # 1
 """The tool returned; "OK" in the packaged content."""
 TOOL_STATUS_FAILED: ToolStatus.ValueType  # 2
-"""The tool refused or raised; "Failed" in the packaged content."""
+"""The tool refused or raised, or was not run; "Failed" in the packaged content."""
 TOOL_STATUS_UNKNOWN: ToolStatus.ValueType  # 3
-"""The process that ran the tool died; nobody knows whether it had an effect."""
+"""The call was begun or sent, and no answer tells whether it had its effect: the
+process that ran it died, the answer was lost, or its time was over.
+"""
 Global___ToolStatus: _TypeAlias = ToolStatus  # noqa: Y015
 
 class _Provenance:
@@ -134,6 +138,30 @@ PROVENANCE_SYSTEM: Provenance.ValueType  # 7
 """Made by Strata itself."""
 Global___Provenance: _TypeAlias = Provenance  # noqa: Y015
 
+class _ImageDetail:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ImageDetailEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ImageDetail.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    IMAGE_DETAIL_UNSPECIFIED: _ImageDetail.ValueType  # 0
+    """The provider decides."""
+    IMAGE_DETAIL_LOW: _ImageDetail.ValueType  # 1
+    """A small version of the image: few tokens."""
+    IMAGE_DETAIL_HIGH: _ImageDetail.ValueType  # 2
+    """The image at the highest resolution that the provider offers."""
+
+class ImageDetail(_ImageDetail, metaclass=_ImageDetailEnumTypeWrapper):
+    """How closely a model looks at an image."""
+
+IMAGE_DETAIL_UNSPECIFIED: ImageDetail.ValueType  # 0
+"""The provider decides."""
+IMAGE_DETAIL_LOW: ImageDetail.ValueType  # 1
+"""A small version of the image: few tokens."""
+IMAGE_DETAIL_HIGH: ImageDetail.ValueType  # 2
+"""The image at the highest resolution that the provider offers."""
+Global___ImageDetail: _TypeAlias = ImageDetail  # noqa: Y015
+
 @_typing.final
 class TextPart(_message.Message):
     """Plain text."""
@@ -158,29 +186,65 @@ Global___TextPart: _TypeAlias = TextPart  # noqa: Y015
 
 @_typing.final
 class ImagePart(_message.Message):
-    """An image, by reference or inline."""
+    """An image: PNG, JPEG, GIF or WebP. A client sends the bytes or a URL; stored
+    messages carry the id, and MessageService.GetImage returns the bytes.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     MEDIA_TYPE_FIELD_NUMBER: _builtins.int
     URL_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    ALT_TEXT_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    IMAGE_ID_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    HEIGHT_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    SOURCE_URL_FIELD_NUMBER: _builtins.int
     media_type: _builtins.str
-    """MIME type, for example "image/png"."""
+    """MIME type: "image/png", "image/jpeg", "image/gif" or "image/webp". Optional in
+    requests; refused if the bytes are of another type.
+    """
     url: _builtins.str
-    """An https URL that the model provider fetches."""
+    """An https URL. Strata fetches it once, when the run begins, and stores the
+    bytes; if that fails, a text that says so takes the place of the image.
+    """
     data: _builtins.bytes
-    """The bytes of the image."""
+    """The bytes, at most 3,932,160. Absent from stored messages."""
+    alt_text: _builtins.str
+    """What the image shows, in words, at most 1,000 characters: searches find the
+    message by it, and models that cannot see images are shown it.
+    """
+    detail: Global___ImageDetail.ValueType
+    """How closely a model looks at it; for providers that can be asked for it."""
+    image_id: _builtins.str
+    """Output only: SHA-256 of the bytes in 64 hexadecimal digits."""
+    width: _builtins.int
+    """Output only: pixels from left to right, at most 8,000."""
+    height: _builtins.int
+    """Output only: pixels from top to bottom, at most 8,000."""
+    size_bytes: _builtins.int
+    """Output only: size of the bytes."""
+    source_url: _builtins.str
+    """Output only: the URL that it was fetched from; empty if the client sent the bytes."""
     def __init__(
         self,
         *,
         media_type: _builtins.str = ...,
         url: _builtins.str = ...,
         data: _builtins.bytes = ...,
+        alt_text: _builtins.str = ...,
+        detail: Global___ImageDetail.ValueType = ...,
+        image_id: _builtins.str = ...,
+        width: _builtins.int = ...,
+        height: _builtins.int = ...,
+        size_bytes: _builtins.int = ...,
+        source_url: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "source", b"source", "url", b"url"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "media_type", b"media_type", "source", b"source", "url", b"url"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alt_text", b"alt_text", "data", b"data", "detail", b"detail", "height", b"height", "image_id", b"image_id", "media_type", b"media_type", "size_bytes", b"size_bytes", "source", b"source", "source_url", b"source_url", "url", b"url", "width", b"width"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_source: _TypeAlias = _typing.Literal["url", "data"]  # noqa: Y015
     _WhichOneofArgType_source: _TypeAlias = _typing.Literal["source", b"source"]  # noqa: Y015
@@ -227,24 +291,34 @@ class ToolCallPart(_message.Message):
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
+    REQUEST_HEARTBEAT_FIELD_NUMBER: _builtins.int
     tool_call_id: _builtins.str
     """Id that pairs the call with its return; unique in the conversation."""
     name: _builtins.str
     """Name of the tool."""
     arguments: _builtins.str
-    """Arguments as the model wrote them: JSON text, possibly not valid JSON."""
+    """Arguments as the model wrote them: JSON text, possibly not valid JSON. Without thinking and
+    request_heartbeat, which the V2 loop adds to every tool.
+    """
+    request_heartbeat: _builtins.bool
+    """Whether the model asked to go on after the call; unset where it was not asked that: in the V3
+    loop, and for tools that end the turn.
+    """
     def __init__(
         self,
         *,
         tool_call_id: _builtins.str = ...,
         name: _builtins.str = ...,
         arguments: _builtins.str = ...,
+        request_heartbeat: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_request_heartbeat", b"_request_heartbeat", "request_heartbeat", b"request_heartbeat"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "name", b"name", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_request_heartbeat", b"_request_heartbeat", "arguments", b"arguments", "name", b"name", "request_heartbeat", b"request_heartbeat", "tool_call_id", b"tool_call_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__request_heartbeat: _TypeAlias = _typing.Literal["request_heartbeat"]  # noqa: Y015
+    _WhichOneofArgType__request_heartbeat: _TypeAlias = _typing.Literal["_request_heartbeat", b"_request_heartbeat"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__request_heartbeat) -> _WhichOneofReturnType__request_heartbeat | None: ...
 
 Global___ToolCallPart: _TypeAlias = ToolCallPart  # noqa: Y015
 
@@ -263,6 +337,8 @@ class ToolReturnPart(_message.Message):
     PROVENANCE_FIELD_NUMBER: _builtins.int
     TAINT_FIELD_NUMBER: _builtins.int
     NESTED_CALLS_FIELD_NUMBER: _builtins.int
+    RETURNED_BY_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
     tool_call_id: _builtins.str
     """Id of the call that this answers."""
     name: _builtins.str
@@ -273,6 +349,11 @@ class ToolReturnPart(_message.Message):
     """What the model is shown: JSON {"status","message","time"}, indented by 2."""
     provenance: Global___Provenance.ValueType
     """Where the returned text came from."""
+    returned_by: _builtins.str
+    """Who gave this return in an answer (client_return), in place of a call that ran here: id
+    of the API key. Empty if the tool ran here. Its provenance is USER for a tool that Strata
+    would have run, unless the tool returns text of others.
+    """
     @_builtins.property
     def stdout(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Lines that the tool printed to stdout; not shown to the model."""
@@ -293,6 +374,10 @@ class ToolReturnPart(_message.Message):
         what the code printed and returned, not these.
         """
 
+    @_builtins.property
+    def images(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImagePart]:
+        """Images that the tool returned, shown to the model after the content."""
+
     def __init__(
         self,
         *,
@@ -305,10 +390,12 @@ class ToolReturnPart(_message.Message):
         provenance: Global___Provenance.ValueType = ...,
         taint: _abc.Iterable[Global___Provenance.ValueType] | None = ...,
         nested_calls: _abc.Iterable[Global___NestedToolCall] | None = ...,
+        returned_by: _builtins.str = ...,
+        images: _abc.Iterable[Global___ImagePart] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "name", b"name", "nested_calls", b"nested_calls", "provenance", b"provenance", "status", b"status", "stderr", b"stderr", "stdout", b"stdout", "taint", b"taint", "tool_call_id", b"tool_call_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "images", b"images", "name", b"name", "nested_calls", b"nested_calls", "provenance", b"provenance", "returned_by", b"returned_by", "status", b"status", "stderr", b"stderr", "stdout", b"stdout", "taint", b"taint", "tool_call_id", b"tool_call_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -510,7 +597,9 @@ class ApprovalDecision(_message.Message):
     reason: _builtins.str
     """Why, shown to the model when denied."""
     client_return: _builtins.str
-    """Set when the client ran the tool itself: what it returned."""
+    """Set when the client ran the tool itself: what it returned. In place of a call that
+    Strata would run (no by_client in the binding) it needs a key with the scope "write".
+    """
     client_status: Global___ToolStatus.ValueType
     """TOOL_STATUS_FAILED if the client's tool failed; unset means that it did not."""
     arguments_hash: _builtins.str
@@ -551,10 +640,13 @@ class ApprovalResponsePart(_message.Message):
     APPROVAL_ID_FIELD_NUMBER: _builtins.int
     DECISIONS_FIELD_NUMBER: _builtins.int
     BY_DEFAULT_FIELD_NUMBER: _builtins.int
+    ANSWERED_BY_FIELD_NUMBER: _builtins.int
     approval_id: _builtins.str
     """Id of the approval request that this answers."""
     by_default: _builtins.bool
     """True if nobody had answered before the deadline, and this is the default decision."""
+    answered_by: _builtins.str
+    """Who answered: id of the API key; empty for the default decision. Set by the server."""
     @_builtins.property
     def decisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApprovalDecision]:
         """One decision per call."""
@@ -565,10 +657,11 @@ class ApprovalResponsePart(_message.Message):
         approval_id: _builtins.str = ...,
         decisions: _abc.Iterable[Global___ApprovalDecision] | None = ...,
         by_default: _builtins.bool = ...,
+        answered_by: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_id", b"approval_id", "by_default", b"by_default", "decisions", b"decisions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answered_by", b"answered_by", "approval_id", b"approval_id", "by_default", b"by_default", "decisions", b"decisions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -805,7 +898,9 @@ class MessageInput(_message.Message):
     """The client's own id for the message, returned as given."""
     @_builtins.property
     def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Part]:
-        """The content; at least one part, text or image."""
+        """The content: text, and for the role USER at most 20 images. Text of white
+        space and zero-width characters only does not count as content.
+        """
 
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[Global___Provenance.ValueType]:

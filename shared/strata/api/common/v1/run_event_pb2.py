@@ -27,45 +27,54 @@ from strata.api.common.v1 import message_pb2 as strata_dot_api_dot_common_dot_v1
 from strata.api.common.v1 import usage_pb2 as strata_dot_api_dot_common_dot_v1_dot_usage__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$strata/api/common/v1/run_event.proto\x12\x14strata.api.common.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"strata/api/common/v1/message.proto\x1a strata/api/common/v1/usage.proto\"c\n\nRunStarted\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\x19\n\x11input_message_ids\x18\x04 \x03(\t\"l\n\x0bStepStarted\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x05\x12\r\n\x05model\x18\x03 \x01(\t\x12/\n\x05taint\x18\x04 \x03(\x0e\x32 .strata.api.common.v1.Provenance\"-\n\tTextDelta\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"2\n\x0eReasoningDelta\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"i\n\rToolCallDelta\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x14\n\x0ctool_call_id\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x11\n\targuments\x18\x05 \x01(\t\"C\n\x0cTextSnapshot\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\treasoning\x18\x03 \x01(\t\">\n\rStepRestarted\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\"D\n\x0bToolStarted\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"\x96\x01\n\x0cToolFinished\x12\x39\n\x0btool_return\x18\x01 \x01(\x0b\x32$.strata.api.common.v1.ToolReturnPart\x12\x13\n\x0b\x64uration_ms\x18\x02 \x01(\x03\x12\x36\n\x0cmemory_edits\x18\x03 \x03(\x0b\x32 .strata.api.common.v1.MemoryEdit\"`\n\nMemoryEdit\x12\x10\n\x08\x62lock_id\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x0c\n\x04\x64iff\x18\x04 \x01(\t\x12\x11\n\toperation\x18\x05 \x01(\t\"?\n\rMessageStored\x12.\n\x07message\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Message\"P\n\x11\x41pprovalRequested\x12;\n\x08\x61pproval\x18\x01 \x01(\x0b\x32).strata.api.common.v1.ApprovalRequestPart\"n\n\x0fWindowCompacted\x12.\n\x07summary\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Message\x12\x15\n\rtokens_before\x18\x02 \x01(\x03\x12\x14\n\x0ctokens_after\x18\x03 \x01(\x03\">\n\x08RunError\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretryable\x18\x03 \x01(\x08\"\xe4\x01\n\x0bRunFinished\x12\x35\n\x0bstop_reason\x18\x01 \x01(\x0e\x32 .strata.api.common.v1.StopReason\x12*\n\x05usage\x18\x02 \x01(\x0b\x32\x1b.strata.api.common.v1.Usage\x12\x12\n\nstep_count\x18\x03 \x01(\x05\x12-\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1e.strata.api.common.v1.RunError\x12/\n\x05taint\x18\x05 \x03(\x0e\x32 .strata.api.common.v1.Provenance\"\x8a\x07\n\x08RunEvent\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x37\n\x0brun_started\x18\n \x01(\x0b\x32 .strata.api.common.v1.RunStartedH\x00\x12\x39\n\x0cstep_started\x18\x0b \x01(\x0b\x32!.strata.api.common.v1.StepStartedH\x00\x12\x35\n\ntext_delta\x18\x0c \x01(\x0b\x32\x1f.strata.api.common.v1.TextDeltaH\x00\x12?\n\x0freasoning_delta\x18\r \x01(\x0b\x32$.strata.api.common.v1.ReasoningDeltaH\x00\x12>\n\x0ftool_call_delta\x18\x0e \x01(\x0b\x32#.strata.api.common.v1.ToolCallDeltaH\x00\x12;\n\rtext_snapshot\x18\x0f \x01(\x0b\x32\".strata.api.common.v1.TextSnapshotH\x00\x12=\n\x0estep_restarted\x18\x10 \x01(\x0b\x32#.strata.api.common.v1.StepRestartedH\x00\x12\x39\n\x0ctool_started\x18\x11 \x01(\x0b\x32!.strata.api.common.v1.ToolStartedH\x00\x12;\n\rtool_finished\x18\x12 \x01(\x0b\x32\".strata.api.common.v1.ToolFinishedH\x00\x12=\n\x0emessage_stored\x18\x13 \x01(\x0b\x32#.strata.api.common.v1.MessageStoredH\x00\x12\x45\n\x12\x61pproval_requested\x18\x14 \x01(\x0b\x32\'.strata.api.common.v1.ApprovalRequestedH\x00\x12\x41\n\x10window_compacted\x18\x15 \x01(\x0b\x32%.strata.api.common.v1.WindowCompactedH\x00\x12\x39\n\x0crun_finished\x18\x16 \x01(\x0b\x32!.strata.api.common.v1.RunFinishedH\x00\x42\x07\n\x05\x65vent*\xb3\x03\n\nStopReason\x12\x1b\n\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x18\n\x14STOP_REASON_END_TURN\x10\x01\x12\x15\n\x11STOP_REASON_ERROR\x10\x02\x12\x1d\n\x19STOP_REASON_LLM_API_ERROR\x10\x03\x12$\n STOP_REASON_INVALID_LLM_RESPONSE\x10\x04\x12!\n\x1dSTOP_REASON_INVALID_TOOL_CALL\x10\x05\x12\x19\n\x15STOP_REASON_MAX_STEPS\x10\x06\x12#\n\x1fSTOP_REASON_MAX_TOKENS_EXCEEDED\x10\x07\x12\x1c\n\x18STOP_REASON_NO_TOOL_CALL\x10\x08\x12\x19\n\x15STOP_REASON_TOOL_RULE\x10\t\x12\x19\n\x15STOP_REASON_CANCELLED\x10\n\x12!\n\x1dSTOP_REASON_REQUIRES_APPROVAL\x10\x0b\x12\x38\n4STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT\x10\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$strata/api/common/v1/run_event.proto\x12\x14strata.api.common.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"strata/api/common/v1/message.proto\x1a strata/api/common/v1/usage.proto\"c\n\nRunStarted\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\x19\n\x11input_message_ids\x18\x04 \x03(\t\"\x80\x01\n\x0bStepStarted\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x05\x12\r\n\x05model\x18\x03 \x01(\t\x12/\n\x05taint\x18\x04 \x03(\x0e\x32 .strata.api.common.v1.Provenance\x12\x12\n\nmessage_id\x18\x05 \x01(\t\"-\n\tTextDelta\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"2\n\x0eReasoningDelta\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\"i\n\rToolCallDelta\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x14\n\x0ctool_call_id\x18\x03 \x01(\t\x12\x0c\n\x04name\x18\x04 \x01(\t\x12\x11\n\targuments\x18\x05 \x01(\t\"C\n\x0cTextSnapshot\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\treasoning\x18\x03 \x01(\t\"\xa0\x01\n\rStepRestarted\x12\x0f\n\x07step_id\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x12\n\nmessage_id\x18\x04 \x01(\t\x12\x10\n\x08given_up\x18\x05 \x01(\x08\x12\r\n\x05model\x18\x06 \x01(\t\x12\x14\n\x0c\x66\x61iled_model\x18\x07 \x01(\t\x12\x15\n\rfailed_reason\x18\x08 \x01(\t\"D\n\x0bToolStarted\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"\x96\x01\n\x0cToolFinished\x12\x39\n\x0btool_return\x18\x01 \x01(\x0b\x32$.strata.api.common.v1.ToolReturnPart\x12\x13\n\x0b\x64uration_ms\x18\x02 \x01(\x03\x12\x36\n\x0cmemory_edits\x18\x03 \x03(\x0b\x32 .strata.api.common.v1.MemoryEdit\"`\n\nMemoryEdit\x12\x10\n\x08\x62lock_id\x18\x01 \x01(\t\x12\r\n\x05label\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x0c\n\x04\x64iff\x18\x04 \x01(\t\x12\x11\n\toperation\x18\x05 \x01(\t\"?\n\rMessageStored\x12.\n\x07message\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Message\"P\n\x11\x41pprovalRequested\x12;\n\x08\x61pproval\x18\x01 \x01(\x0b\x32).strata.api.common.v1.ApprovalRequestPart\"n\n\x0fWindowCompacted\x12.\n\x07summary\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Message\x12\x15\n\rtokens_before\x18\x02 \x01(\x03\x12\x14\n\x0ctokens_after\x18\x03 \x01(\x03\">\n\x08RunError\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x11\n\tretryable\x18\x03 \x01(\x08\"\xe4\x01\n\x0bRunFinished\x12\x35\n\x0bstop_reason\x18\x01 \x01(\x0e\x32 .strata.api.common.v1.StopReason\x12*\n\x05usage\x18\x02 \x01(\x0b\x32\x1b.strata.api.common.v1.Usage\x12\x12\n\nstep_count\x18\x03 \x01(\x05\x12-\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1e.strata.api.common.v1.RunError\x12/\n\x05taint\x18\x05 \x03(\x0e\x32 .strata.api.common.v1.Provenance\"\xd1\x01\n\tModelCall\x12\x12\n\nmessage_id\x18\x01 \x01(\t\x12\x15\n\x08start_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x1b\n\x0e\x66irst_token_ms\x18\x03 \x01(\x03H\x01\x88\x01\x01\x12\x13\n\x0b\x64uration_ms\x18\x04 \x01(\x03\x12*\n\x05usage\x18\x05 \x01(\x0b\x32\x1b.strata.api.common.v1.Usage\x12\x0c\n\x04lost\x18\x06 \x01(\x08\x12\r\n\x05model\x18\x07 \x01(\tB\x0b\n\t_start_msB\x11\n\x0f_first_token_ms\"c\n\x0b\x45ventMember\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x12\n\nagent_name\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x03\x12\x0c\n\x04turn\x18\x05 \x01(\x05\"7\n\x0bTurnStarted\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0f\n\x07manager\x18\x02 \x01(\x08\"\xe5\x01\n\x0cTurnFinished\x12\x35\n\x0bstop_reason\x18\x01 \x01(\x0e\x32 .strata.api.common.v1.StopReason\x12*\n\x05usage\x18\x02 \x01(\x0b\x32\x1b.strata.api.common.v1.Usage\x12\x12\n\nstep_count\x18\x03 \x01(\x05\x12-\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x1e.strata.api.common.v1.RunError\x12/\n\x05taint\x18\x05 \x03(\x0e\x32 .strata.api.common.v1.Provenance\"\x93\t\n\x08RunEvent\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12/\n\x0b\x63reate_time\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\nelapsed_ms\x18\x04 \x01(\x03H\x01\x88\x01\x01\x12\x34\n\x0bmodel_calls\x18\x05 \x03(\x0b\x32\x1f.strata.api.common.v1.ModelCall\x12\x31\n\x06member\x18\x06 \x01(\x0b\x32!.strata.api.common.v1.EventMember\x12\x37\n\x0brun_started\x18\n \x01(\x0b\x32 .strata.api.common.v1.RunStartedH\x00\x12\x39\n\x0cstep_started\x18\x0b \x01(\x0b\x32!.strata.api.common.v1.StepStartedH\x00\x12\x35\n\ntext_delta\x18\x0c \x01(\x0b\x32\x1f.strata.api.common.v1.TextDeltaH\x00\x12?\n\x0freasoning_delta\x18\r \x01(\x0b\x32$.strata.api.common.v1.ReasoningDeltaH\x00\x12>\n\x0ftool_call_delta\x18\x0e \x01(\x0b\x32#.strata.api.common.v1.ToolCallDeltaH\x00\x12;\n\rtext_snapshot\x18\x0f \x01(\x0b\x32\".strata.api.common.v1.TextSnapshotH\x00\x12=\n\x0estep_restarted\x18\x10 \x01(\x0b\x32#.strata.api.common.v1.StepRestartedH\x00\x12\x39\n\x0ctool_started\x18\x11 \x01(\x0b\x32!.strata.api.common.v1.ToolStartedH\x00\x12;\n\rtool_finished\x18\x12 \x01(\x0b\x32\".strata.api.common.v1.ToolFinishedH\x00\x12=\n\x0emessage_stored\x18\x13 \x01(\x0b\x32#.strata.api.common.v1.MessageStoredH\x00\x12\x45\n\x12\x61pproval_requested\x18\x14 \x01(\x0b\x32\'.strata.api.common.v1.ApprovalRequestedH\x00\x12\x41\n\x10window_compacted\x18\x15 \x01(\x0b\x32%.strata.api.common.v1.WindowCompactedH\x00\x12\x39\n\x0crun_finished\x18\x16 \x01(\x0b\x32!.strata.api.common.v1.RunFinishedH\x00\x12\x39\n\x0cturn_started\x18\x17 \x01(\x0b\x32!.strata.api.common.v1.TurnStartedH\x00\x12;\n\rturn_finished\x18\x18 \x01(\x0b\x32\".strata.api.common.v1.TurnFinishedH\x00\x42\x07\n\x05\x65ventB\r\n\x0b_elapsed_ms*\xd0\x03\n\nStopReason\x12\x1b\n\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x18\n\x14STOP_REASON_END_TURN\x10\x01\x12\x15\n\x11STOP_REASON_ERROR\x10\x02\x12\x1d\n\x19STOP_REASON_LLM_API_ERROR\x10\x03\x12$\n STOP_REASON_INVALID_LLM_RESPONSE\x10\x04\x12!\n\x1dSTOP_REASON_INVALID_TOOL_CALL\x10\x05\x12\x19\n\x15STOP_REASON_MAX_STEPS\x10\x06\x12#\n\x1fSTOP_REASON_MAX_TOKENS_EXCEEDED\x10\x07\x12\x1c\n\x18STOP_REASON_NO_TOOL_CALL\x10\x08\x12\x19\n\x15STOP_REASON_TOOL_RULE\x10\t\x12\x19\n\x15STOP_REASON_CANCELLED\x10\n\x12!\n\x1dSTOP_REASON_REQUIRES_APPROVAL\x10\x0b\x12\x38\n4STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT\x10\x0c\x12\x1b\n\x17STOP_REASON_NO_PROGRESS\x10\rBW\n\x14strata.api.common.v1P\x01Z&strata.internal/api/common/v1;commonv1\xaa\x02\x14Strata.Api.Common.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'strata.api.common.v1.run_event_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
-  _globals['_STOPREASON']._serialized_start=2500
-  _globals['_STOPREASON']._serialized_end=2935
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\024strata.api.common.v1P\001Z&strata.internal/api/common/v1;commonv1\252\002\024Strata.Api.Common.V1'
+  _globals['_STOPREASON']._serialized_start=3487
+  _globals['_STOPREASON']._serialized_end=3951
   _globals['_RUNSTARTED']._serialized_start=165
   _globals['_RUNSTARTED']._serialized_end=264
-  _globals['_STEPSTARTED']._serialized_start=266
-  _globals['_STEPSTARTED']._serialized_end=374
-  _globals['_TEXTDELTA']._serialized_start=376
-  _globals['_TEXTDELTA']._serialized_end=421
-  _globals['_REASONINGDELTA']._serialized_start=423
-  _globals['_REASONINGDELTA']._serialized_end=473
-  _globals['_TOOLCALLDELTA']._serialized_start=475
-  _globals['_TOOLCALLDELTA']._serialized_end=580
-  _globals['_TEXTSNAPSHOT']._serialized_start=582
-  _globals['_TEXTSNAPSHOT']._serialized_end=649
-  _globals['_STEPRESTARTED']._serialized_start=651
-  _globals['_STEPRESTARTED']._serialized_end=713
-  _globals['_TOOLSTARTED']._serialized_start=715
-  _globals['_TOOLSTARTED']._serialized_end=783
-  _globals['_TOOLFINISHED']._serialized_start=786
-  _globals['_TOOLFINISHED']._serialized_end=936
-  _globals['_MEMORYEDIT']._serialized_start=938
-  _globals['_MEMORYEDIT']._serialized_end=1034
-  _globals['_MESSAGESTORED']._serialized_start=1036
-  _globals['_MESSAGESTORED']._serialized_end=1099
-  _globals['_APPROVALREQUESTED']._serialized_start=1101
-  _globals['_APPROVALREQUESTED']._serialized_end=1181
-  _globals['_WINDOWCOMPACTED']._serialized_start=1183
-  _globals['_WINDOWCOMPACTED']._serialized_end=1293
-  _globals['_RUNERROR']._serialized_start=1295
-  _globals['_RUNERROR']._serialized_end=1357
-  _globals['_RUNFINISHED']._serialized_start=1360
-  _globals['_RUNFINISHED']._serialized_end=1588
-  _globals['_RUNEVENT']._serialized_start=1591
-  _globals['_RUNEVENT']._serialized_end=2497
+  _globals['_STEPSTARTED']._serialized_start=267
+  _globals['_STEPSTARTED']._serialized_end=395
+  _globals['_TEXTDELTA']._serialized_start=397
+  _globals['_TEXTDELTA']._serialized_end=442
+  _globals['_REASONINGDELTA']._serialized_start=444
+  _globals['_REASONINGDELTA']._serialized_end=494
+  _globals['_TOOLCALLDELTA']._serialized_start=496
+  _globals['_TOOLCALLDELTA']._serialized_end=601
+  _globals['_TEXTSNAPSHOT']._serialized_start=603
+  _globals['_TEXTSNAPSHOT']._serialized_end=670
+  _globals['_STEPRESTARTED']._serialized_start=673
+  _globals['_STEPRESTARTED']._serialized_end=833
+  _globals['_TOOLSTARTED']._serialized_start=835
+  _globals['_TOOLSTARTED']._serialized_end=903
+  _globals['_TOOLFINISHED']._serialized_start=906
+  _globals['_TOOLFINISHED']._serialized_end=1056
+  _globals['_MEMORYEDIT']._serialized_start=1058
+  _globals['_MEMORYEDIT']._serialized_end=1154
+  _globals['_MESSAGESTORED']._serialized_start=1156
+  _globals['_MESSAGESTORED']._serialized_end=1219
+  _globals['_APPROVALREQUESTED']._serialized_start=1221
+  _globals['_APPROVALREQUESTED']._serialized_end=1301
+  _globals['_WINDOWCOMPACTED']._serialized_start=1303
+  _globals['_WINDOWCOMPACTED']._serialized_end=1413
+  _globals['_RUNERROR']._serialized_start=1415
+  _globals['_RUNERROR']._serialized_end=1477
+  _globals['_RUNFINISHED']._serialized_start=1480
+  _globals['_RUNFINISHED']._serialized_end=1708
+  _globals['_MODELCALL']._serialized_start=1711
+  _globals['_MODELCALL']._serialized_end=1920
+  _globals['_EVENTMEMBER']._serialized_start=1922
+  _globals['_EVENTMEMBER']._serialized_end=2021
+  _globals['_TURNSTARTED']._serialized_start=2023
+  _globals['_TURNSTARTED']._serialized_end=2078
+  _globals['_TURNFINISHED']._serialized_start=2081
+  _globals['_TURNFINISHED']._serialized_end=2310
+  _globals['_RUNEVENT']._serialized_start=2313
+  _globals['_RUNEVENT']._serialized_end=3484
 # @@protoc_insertion_point(module_scope)

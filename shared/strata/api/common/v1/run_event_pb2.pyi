@@ -43,7 +43,9 @@ class _StopReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StopReason
     STOP_REASON_MAX_STEPS: _StopReason.ValueType  # 6
     """(max_steps) The limit of steps was reached."""
     STOP_REASON_MAX_TOKENS_EXCEEDED: _StopReason.ValueType  # 7
-    """(max_tokens_exceeded) The reply was cut at the limit of output tokens."""
+    """(max_tokens_exceeded) The reply was cut at the limit of output tokens, or at the
+    largest size of a reply, 1 MiB of text, reasoning and tool calls together.
+    """
     STOP_REASON_NO_TOOL_CALL: _StopReason.ValueType  # 8
     """(no_tool_call) A tool call was required and none came."""
     STOP_REASON_TOOL_RULE: _StopReason.ValueType  # 9
@@ -54,6 +56,11 @@ class _StopReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StopReason
     """(requires_approval) The run waits for a decision."""
     STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT: _StopReason.ValueType  # 12
     """(context_window_overflow_in_system_prompt) Prompt and memory alone do not fit."""
+    STOP_REASON_NO_PROGRESS: _StopReason.ValueType  # 13
+    """(no_progress) The model made the same calls, with the same arguments and the same
+    results, five times in a row, or tried five times in a row to end the run without a
+    tool that it must call. Not of the specification.
+    """
 
 class StopReason(_StopReason, metaclass=_StopReasonEnumTypeWrapper):
     """Why a run ended; the wire names of the specification in brackets."""
@@ -73,7 +80,9 @@ STOP_REASON_INVALID_TOOL_CALL: StopReason.ValueType  # 5
 STOP_REASON_MAX_STEPS: StopReason.ValueType  # 6
 """(max_steps) The limit of steps was reached."""
 STOP_REASON_MAX_TOKENS_EXCEEDED: StopReason.ValueType  # 7
-"""(max_tokens_exceeded) The reply was cut at the limit of output tokens."""
+"""(max_tokens_exceeded) The reply was cut at the limit of output tokens, or at the
+largest size of a reply, 1 MiB of text, reasoning and tool calls together.
+"""
 STOP_REASON_NO_TOOL_CALL: StopReason.ValueType  # 8
 """(no_tool_call) A tool call was required and none came."""
 STOP_REASON_TOOL_RULE: StopReason.ValueType  # 9
@@ -84,6 +93,11 @@ STOP_REASON_REQUIRES_APPROVAL: StopReason.ValueType  # 11
 """(requires_approval) The run waits for a decision."""
 STOP_REASON_CONTEXT_WINDOW_OVERFLOW_IN_SYSTEM_PROMPT: StopReason.ValueType  # 12
 """(context_window_overflow_in_system_prompt) Prompt and memory alone do not fit."""
+STOP_REASON_NO_PROGRESS: StopReason.ValueType  # 13
+"""(no_progress) The model made the same calls, with the same arguments and the same
+results, five times in a row, or tried five times in a row to end the run without a
+tool that it must call. Not of the specification.
+"""
 Global___StopReason: _TypeAlias = StopReason  # noqa: Y015
 
 @_typing.final
@@ -132,12 +146,15 @@ class StepStarted(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     TAINT_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
     step_id: _builtins.str
     """Id of the step."""
     step: _builtins.int
     """Number of the step in the run, from 1."""
     model: _builtins.str
     """Handle of the model called."""
+    message_id: _builtins.str
+    """Id that the assistant message will have; its deltas carry it."""
     @_builtins.property
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
         """Text of strangers in the context of the call: WEB, MCP."""
@@ -149,10 +166,11 @@ class StepStarted(_message.Message):
         step: _builtins.int = ...,
         model: _builtins.str = ...,
         taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
+        message_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "step", b"step", "step_id", b"step_id", "taint", b"taint"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message_id", b"message_id", "model", b"model", "step", b"step", "step_id", b"step_id", "taint", b"taint"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -280,29 +298,57 @@ Global___TextSnapshot: _TypeAlias = TextSnapshot  # noqa: Y015
 
 @_typing.final
 class StepRestarted(_message.Message):
-    """The model is asked again; what was streamed of this step is void."""
+    """What was streamed of this step is void and will not be stored. The model is asked
+    again, and this comes before the deltas of the new reply; or the step is given up:
+    it failed, or the run was cancelled, failed or reached its deadline before the reply
+    was stored. A client that shows deltas ends with exactly what is stored.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     STEP_ID_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    GIVEN_UP_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    FAILED_MODEL_FIELD_NUMBER: _builtins.int
+    FAILED_REASON_FIELD_NUMBER: _builtins.int
     step_id: _builtins.str
     """Id of the step."""
     step: _builtins.int
     """Number of the step in the run."""
     reason: _builtins.str
     """Why, in a sentence."""
+    message_id: _builtins.str
+    """Id of the message whose streamed text is void. The new reply may have the
+    same id.
+    """
+    given_up: _builtins.bool
+    """True if the model is not asked again: the end of the run follows."""
+    model: _builtins.str
+    """Handle of the model that is asked from now on, if it is another one than before: the next of
+    the agent's fallback_models.
+    """
+    failed_model: _builtins.str
+    """Handle of the model that could not answer; set with model."""
+    failed_reason: _builtins.str
+    """Why it could not: name of the ErrorReason, without prefix; set with model."""
     def __init__(
         self,
         *,
         step_id: _builtins.str = ...,
         step: _builtins.int = ...,
         reason: _builtins.str = ...,
+        message_id: _builtins.str = ...,
+        given_up: _builtins.bool = ...,
+        model: _builtins.str = ...,
+        failed_model: _builtins.str = ...,
+        failed_reason: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "step", b"step", "step_id", b"step_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failed_model", b"failed_model", "failed_reason", b"failed_reason", "given_up", b"given_up", "message_id", b"message_id", "model", b"model", "reason", b"reason", "step", b"step", "step_id", b"step_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -565,6 +611,173 @@ class RunFinished(_message.Message):
 Global___RunFinished: _TypeAlias = RunFinished  # noqa: Y015
 
 @_typing.final
+class ModelCall(_message.Message):
+    """A call of a model that has ended, as the gateway saw it. Times are milliseconds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    START_MS_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_MS_FIELD_NUMBER: _builtins.int
+    DURATION_MS_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    LOST_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    message_id: _builtins.str
+    """Id that the message of the reply has; the summary of a compaction has one of its own."""
+    start_ms: _builtins.int
+    """When the request was sent, from the moment the run was accepted; unset for the summary of a
+    compaction.
+    """
+    first_token_ms: _builtins.int
+    """From the request to the first piece of the reply; unset if none was streamed."""
+    duration_ms: _builtins.int
+    """From the request to the end of the reply, or to the moment it was known to be lost."""
+    lost: _builtins.bool
+    """True if the reply never ended: the agent loop was lost, or the run ended before it."""
+    model: _builtins.str
+    """Handle of the model; empty in runs of older releases."""
+    @_builtins.property
+    def usage(self) -> _usage_pb2.Usage:
+        """Its tokens; none if the provider refused the request."""
+
+    def __init__(
+        self,
+        *,
+        message_id: _builtins.str = ...,
+        start_ms: _builtins.int | None = ...,
+        first_token_ms: _builtins.int | None = ...,
+        duration_ms: _builtins.int = ...,
+        usage: _usage_pb2.Usage | None = ...,
+        lost: _builtins.bool = ...,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_token_ms", b"_first_token_ms", "_start_ms", b"_start_ms", "first_token_ms", b"first_token_ms", "start_ms", b"start_ms", "usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_token_ms", b"_first_token_ms", "_start_ms", b"_start_ms", "duration_ms", b"duration_ms", "first_token_ms", b"first_token_ms", "lost", b"lost", "message_id", b"message_id", "model", b"model", "start_ms", b"start_ms", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__first_token_ms: _TypeAlias = _typing.Literal["first_token_ms"]  # noqa: Y015
+    _WhichOneofArgType__first_token_ms: _TypeAlias = _typing.Literal["_first_token_ms", b"_first_token_ms"]  # noqa: Y015
+    _WhichOneofReturnType__start_ms: _TypeAlias = _typing.Literal["start_ms"]  # noqa: Y015
+    _WhichOneofArgType__start_ms: _TypeAlias = _typing.Literal["_start_ms", b"_start_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_token_ms) -> _WhichOneofReturnType__first_token_ms | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__start_ms) -> _WhichOneofReturnType__start_ms | None: ...
+
+Global___ModelCall: _TypeAlias = ModelCall  # noqa: Y015
+
+@_typing.final
+class EventMember(_message.Message):
+    """In the run of a group: where an event comes from. The event happened in a run of its own, of
+    one member.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    AGENT_NAME_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent."""
+    agent_name: _builtins.str
+    """Its name."""
+    run_id: _builtins.str
+    """The member's run."""
+    sequence: _builtins.int
+    """Position of the event in the log of that run; 0 for events that are not stored."""
+    turn: _builtins.int
+    """Number of the turn in the run of the group, from 1."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        agent_name: _builtins.str = ...,
+        run_id: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+        turn: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_name", b"agent_name", "run_id", b"run_id", "sequence", b"sequence", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EventMember: _TypeAlias = EventMember  # noqa: Y015
+
+@_typing.final
+class TurnStarted(_message.Message):
+    """The turn of a member begins."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    MANAGER_FIELD_NUMBER: _builtins.int
+    conversation_id: _builtins.str
+    """The conversation of the member that it speaks in."""
+    manager: _builtins.bool
+    """True if the member is the manager agent, which picks the next speaker."""
+    def __init__(
+        self,
+        *,
+        conversation_id: _builtins.str = ...,
+        manager: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversation_id", b"conversation_id", "manager", b"manager"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TurnStarted: _TypeAlias = TurnStarted  # noqa: Y015
+
+@_typing.final
+class TurnFinished(_message.Message):
+    """The turn of a member has ended."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STOP_REASON_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    STEP_COUNT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    TAINT_FIELD_NUMBER: _builtins.int
+    stop_reason: Global___StopReason.ValueType
+    """Why it ended."""
+    step_count: _builtins.int
+    """How many model calls were made."""
+    @_builtins.property
+    def usage(self) -> _usage_pb2.Usage:
+        """Tokens of the turn."""
+
+    @_builtins.property
+    def error(self) -> Global___RunError:
+        """Set if it failed."""
+
+    @_builtins.property
+    def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
+        """Text of strangers in the context window of the member at the end: WEB, MCP."""
+
+    def __init__(
+        self,
+        *,
+        stop_reason: Global___StopReason.ValueType = ...,
+        usage: _usage_pb2.Usage | None = ...,
+        step_count: _builtins.int = ...,
+        error: Global___RunError | None = ...,
+        taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "step_count", b"step_count", "stop_reason", b"stop_reason", "taint", b"taint", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TurnFinished: _TypeAlias = TurnFinished  # noqa: Y015
+
+@_typing.final
 class RunEvent(_message.Message):
     """One event of a run. Exactly one RunFinished ends the stream."""
 
@@ -573,6 +786,9 @@ class RunEvent(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     RUN_ID_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
+    ELAPSED_MS_FIELD_NUMBER: _builtins.int
+    MODEL_CALLS_FIELD_NUMBER: _builtins.int
+    MEMBER_FIELD_NUMBER: _builtins.int
     RUN_STARTED_FIELD_NUMBER: _builtins.int
     STEP_STARTED_FIELD_NUMBER: _builtins.int
     TEXT_DELTA_FIELD_NUMBER: _builtins.int
@@ -586,15 +802,34 @@ class RunEvent(_message.Message):
     APPROVAL_REQUESTED_FIELD_NUMBER: _builtins.int
     WINDOW_COMPACTED_FIELD_NUMBER: _builtins.int
     RUN_FINISHED_FIELD_NUMBER: _builtins.int
+    TURN_STARTED_FIELD_NUMBER: _builtins.int
+    TURN_FINISHED_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
-    """Position in the run's log, from 1. An event that is not stored (deltas,
-    snapshots) repeats the sequence of the last stored one.
+    """Position in the run's log, from 1, without gaps. An event that has one was
+    stored before anybody saw it. 0 for events that are not stored: deltas and
+    snapshots.
     """
     run_id: _builtins.str
     """The run."""
+    elapsed_ms: _builtins.int
+    """Milliseconds from the moment the run was accepted, by clocks that never go back. Set in
+    stored events.
+    """
     @_builtins.property
     def create_time(self) -> _timestamp_pb2.Timestamp:
         """When it happened."""
+
+    @_builtins.property
+    def model_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelCall]:
+        """Calls of a model that have ended since the stored event before this one, at most 32: what
+        goes beyond is added to the last. Set in stored events.
+        """
+
+    @_builtins.property
+    def member(self) -> Global___EventMember:
+        """In the run of a group: the member that did it; unset in events of the run itself. Steps are
+        numbered on from member to member.
+        """
 
     @_builtins.property
     def run_started(self) -> Global___RunStarted:
@@ -648,12 +883,23 @@ class RunEvent(_message.Message):
     def run_finished(self) -> Global___RunFinished:
         """The run has ended."""
 
+    @_builtins.property
+    def turn_started(self) -> Global___TurnStarted:
+        """The turn of a member of a group begins."""
+
+    @_builtins.property
+    def turn_finished(self) -> Global___TurnFinished:
+        """The turn of a member of a group has ended."""
+
     def __init__(
         self,
         *,
         sequence: _builtins.int = ...,
         run_id: _builtins.str = ...,
         create_time: _timestamp_pb2.Timestamp | None = ...,
+        elapsed_ms: _builtins.int | None = ...,
+        model_calls: _abc.Iterable[Global___ModelCall] | None = ...,
+        member: Global___EventMember | None = ...,
         run_started: Global___RunStarted | None = ...,
         step_started: Global___StepStarted | None = ...,
         text_delta: Global___TextDelta | None = ...,
@@ -667,13 +913,20 @@ class RunEvent(_message.Message):
         approval_requested: Global___ApprovalRequested | None = ...,
         window_compacted: Global___WindowCompacted | None = ...,
         run_finished: Global___RunFinished | None = ...,
+        turn_started: Global___TurnStarted | None = ...,
+        turn_finished: Global___TurnFinished | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["approval_requested", b"approval_requested", "create_time", b"create_time", "event", b"event", "message_stored", b"message_stored", "reasoning_delta", b"reasoning_delta", "run_finished", b"run_finished", "run_started", b"run_started", "step_restarted", b"step_restarted", "step_started", b"step_started", "text_delta", b"text_delta", "text_snapshot", b"text_snapshot", "tool_call_delta", b"tool_call_delta", "tool_finished", b"tool_finished", "tool_started", b"tool_started", "window_compacted", b"window_compacted"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_elapsed_ms", b"_elapsed_ms", "approval_requested", b"approval_requested", "create_time", b"create_time", "elapsed_ms", b"elapsed_ms", "event", b"event", "member", b"member", "message_stored", b"message_stored", "reasoning_delta", b"reasoning_delta", "run_finished", b"run_finished", "run_started", b"run_started", "step_restarted", b"step_restarted", "step_started", b"step_started", "text_delta", b"text_delta", "text_snapshot", b"text_snapshot", "tool_call_delta", b"tool_call_delta", "tool_finished", b"tool_finished", "tool_started", b"tool_started", "turn_finished", b"turn_finished", "turn_started", b"turn_started", "window_compacted", b"window_compacted"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["approval_requested", b"approval_requested", "create_time", b"create_time", "event", b"event", "message_stored", b"message_stored", "reasoning_delta", b"reasoning_delta", "run_finished", b"run_finished", "run_id", b"run_id", "run_started", b"run_started", "sequence", b"sequence", "step_restarted", b"step_restarted", "step_started", b"step_started", "text_delta", b"text_delta", "text_snapshot", b"text_snapshot", "tool_call_delta", b"tool_call_delta", "tool_finished", b"tool_finished", "tool_started", b"tool_started", "window_compacted", b"window_compacted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_elapsed_ms", b"_elapsed_ms", "approval_requested", b"approval_requested", "create_time", b"create_time", "elapsed_ms", b"elapsed_ms", "event", b"event", "member", b"member", "message_stored", b"message_stored", "model_calls", b"model_calls", "reasoning_delta", b"reasoning_delta", "run_finished", b"run_finished", "run_id", b"run_id", "run_started", b"run_started", "sequence", b"sequence", "step_restarted", b"step_restarted", "step_started", b"step_started", "text_delta", b"text_delta", "text_snapshot", b"text_snapshot", "tool_call_delta", b"tool_call_delta", "tool_finished", b"tool_finished", "tool_started", b"tool_started", "turn_finished", b"turn_finished", "turn_started", b"turn_started", "window_compacted", b"window_compacted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["run_started", "step_started", "text_delta", "reasoning_delta", "tool_call_delta", "text_snapshot", "step_restarted", "tool_started", "tool_finished", "message_stored", "approval_requested", "window_compacted", "run_finished"]  # noqa: Y015
+    _WhichOneofReturnType__elapsed_ms: _TypeAlias = _typing.Literal["elapsed_ms"]  # noqa: Y015
+    _WhichOneofArgType__elapsed_ms: _TypeAlias = _typing.Literal["_elapsed_ms", b"_elapsed_ms"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["run_started", "step_started", "text_delta", "reasoning_delta", "tool_call_delta", "text_snapshot", "step_restarted", "tool_started", "tool_finished", "message_stored", "approval_requested", "window_compacted", "run_finished", "turn_started", "turn_finished"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__elapsed_ms) -> _WhichOneofReturnType__elapsed_ms | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___RunEvent: _TypeAlias = RunEvent  # noqa: Y015

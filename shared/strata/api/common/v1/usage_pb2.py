@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n strata/api/common/v1/usage.proto\x12\x14strata.api.common.v1\"\xb5\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x03\x12\x14\n\x0ctotal_tokens\x18\x03 \x01(\x03\x12\x1b\n\x13\x63\x61\x63hed_input_tokens\x18\x04 \x01(\x03\x12\x1a\n\x12\x63\x61\x63he_write_tokens\x18\x05 \x01(\x03\x12\x18\n\x10reasoning_tokens\x18\x06 \x01(\x03\x12\x11\n\testimated\x18\x07 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n strata/api/common/v1/usage.proto\x12\x14strata.api.common.v1\"\xb5\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x03\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\x03\x12\x14\n\x0ctotal_tokens\x18\x03 \x01(\x03\x12\x1b\n\x13\x63\x61\x63hed_input_tokens\x18\x04 \x01(\x03\x12\x1a\n\x12\x63\x61\x63he_write_tokens\x18\x05 \x01(\x03\x12\x18\n\x10reasoning_tokens\x18\x06 \x01(\x03\x12\x11\n\testimated\x18\x07 \x01(\x08\x42W\n\x14strata.api.common.v1P\x01Z&strata.internal/api/common/v1;commonv1\xaa\x02\x14Strata.Api.Common.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'strata.api.common.v1.usage_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\024strata.api.common.v1P\001Z&strata.internal/api/common/v1;commonv1\252\002\024Strata.Api.Common.V1'
   _globals['_USAGE']._serialized_start=59
   _globals['_USAGE']._serialized_end=240
 # @@protoc_insertion_point(module_scope)

@@ -42,7 +42,9 @@ class Usage(_message.Message):
     reasoning_tokens: _builtins.int
     """Part of completion_tokens spent on reasoning."""
     estimated: _builtins.bool
-    """True if the provider gave no figures and these are estimates."""
+    """True if figures are estimates, or some of a sum are: the provider gave none, or a reply
+    broke off before it had.
+    """
     def __init__(
         self,
         *,

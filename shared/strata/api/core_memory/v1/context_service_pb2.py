@@ -23,54 +23,68 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from strata.api.common.v1 import call_options_pb2 as strata_dot_api_dot_common_dot_v1_dot_call__options__pb2
 from strata.api.common.v1 import message_pb2 as strata_dot_api_dot_common_dot_v1_dot_message__pb2
 from strata.api.common.v1 import tool_pb2 as strata_dot_api_dot_common_dot_v1_dot_tool__pb2
 from strata.api.core_memory.v1 import block_service_pb2 as strata_dot_api_dot_core__memory_dot_v1_dot_block__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/strata/api/core_memory/v1/context_service.proto\x12\x19strata.api.core_memory.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"strata/api/common/v1/message.proto\x1a\x1fstrata/api/common/v1/tool.proto\x1a-strata/api/core_memory/v1/block_service.proto\"\x86\x02\n\x0e\x43ompileRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x12\n\nagent_type\x18\x02 \x01(\t\x12\x14\n\x0cline_numbers\x18\x03 \x01(\x08\x12\x32\n\ntool_rules\x18\x04 \x03(\x0b\x32\x1e.strata.api.common.v1.ToolRule\x12\x13\n\x0bif_revision\x18\x05 \x01(\t\x12\x16\n\x0emax_files_open\x18\x06 \x01(\x05\x12\'\n\x1fper_file_view_window_char_limit\x18\x07 \x01(\x05\x12.\n\nas_of_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xf2\x03\n\x0f\x43ompileResponse\x12\x13\n\x0bnot_changed\x18\x01 \x01(\x08\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x16\n\x0ememory_section\x18\x03 \x01(\t\x12\x36\n\x12last_modified_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12O\n\x0b\x62lock_chars\x18\x05 \x03(\x0b\x32:.strata.api.core_memory.v1.CompileResponse.BlockCharsEntry\x12W\n\x0f\x62lock_revisions\x18\x06 \x03(\x0b\x32>.strata.api.core_memory.v1.CompileResponse.BlockRevisionsEntry\x12\x13\n\x0bhas_folders\x18\x07 \x01(\x08\x12?\n\x0etainted_blocks\x18\x08 \x03(\x0b\x32\'.strata.api.core_memory.v1.TaintedBlock\x1a\x31\n\x0f\x42lockCharsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\x1a\x35\n\x13\x42lockRevisionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"N\n\x0cTaintedBlock\x12\r\n\x05label\x18\x01 \x01(\t\x12/\n\x05taint\x18\x02 \x03(\x0e\x32 .strata.api.common.v1.Provenance\"\xc9\x01\n\x13PrepareAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x37\n\nnew_blocks\x18\x02 \x03(\x0b\x32#.strata.api.core_memory.v1.NewBlock\x12\x11\n\tblock_ids\x18\x03 \x03(\t\x12<\n\x0cprompt_limit\x18\x04 \x01(\x0b\x32&.strata.api.core_memory.v1.PromptLimit\x12\x16\n\x0e\x61gent_revision\x18\x05 \x01(\x03\"2\n\x0bPromptLimit\x12\r\n\x05\x62ytes\x18\x01 \x01(\x03\x12\x14\n\x0cline_numbers\x18\x02 \x01(\x08\"H\n\x14PrepareAgentResponse\x12\x30\n\x06\x62locks\x18\x01 \x03(\x0b\x32 .strata.api.core_memory.v1.Block\"\x90\x01\n\x12LimitPromptRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12<\n\x0cprompt_limit\x18\x02 \x01(\x0b\x32&.strata.api.core_memory.v1.PromptLimit\x12\x12\n\nonly_raise\x18\x03 \x01(\x08\x12\x16\n\x0e\x61gent_revision\x18\x04 \x01(\x03\"U\n\x13LimitPromptResponse\x12>\n\x0eprevious_limit\x18\x01 \x01(\x0b\x32&.strata.api.core_memory.v1.PromptLimit\"\'\n\x13ReleaseAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"G\n\x14ReleaseAgentResponse\x12\x16\n\x0e\x64\x65leted_blocks\x18\x01 \x01(\x05\x12\x17\n\x0f\x64\x65tached_blocks\x18\x02 \x01(\x05\x32\xd6\x03\n\x0e\x43ontextService\x12\x65\n\x07\x43ompile\x12).strata.api.core_memory.v1.CompileRequest\x1a*.strata.api.core_memory.v1.CompileResponse\"\x03\x90\x02\x01\x12t\n\x0cPrepareAgent\x12..strata.api.core_memory.v1.PrepareAgentRequest\x1a/.strata.api.core_memory.v1.PrepareAgentResponse\"\x03\x90\x02\x02\x12q\n\x0bLimitPrompt\x12-.strata.api.core_memory.v1.LimitPromptRequest\x1a..strata.api.core_memory.v1.LimitPromptResponse\"\x03\x90\x02\x02\x12t\n\x0cReleaseAgent\x12..strata.api.core_memory.v1.ReleaseAgentRequest\x1a/.strata.api.core_memory.v1.ReleaseAgentResponse\"\x03\x90\x02\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/strata/api/core_memory/v1/context_service.proto\x12\x19strata.api.core_memory.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\'strata/api/common/v1/call_options.proto\x1a\"strata/api/common/v1/message.proto\x1a\x1fstrata/api/common/v1/tool.proto\x1a-strata/api/core_memory/v1/block_service.proto\"\x86\x02\n\x0e\x43ompileRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x12\n\nagent_type\x18\x02 \x01(\t\x12\x14\n\x0cline_numbers\x18\x03 \x01(\x08\x12\x32\n\ntool_rules\x18\x04 \x03(\x0b\x32\x1e.strata.api.common.v1.ToolRule\x12\x13\n\x0bif_revision\x18\x05 \x01(\t\x12\x16\n\x0emax_files_open\x18\x06 \x01(\x05\x12\'\n\x1fper_file_view_window_char_limit\x18\x07 \x01(\x05\x12.\n\nas_of_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\xf2\x03\n\x0f\x43ompileResponse\x12\x13\n\x0bnot_changed\x18\x01 \x01(\x08\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x16\n\x0ememory_section\x18\x03 \x01(\t\x12\x36\n\x12last_modified_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12O\n\x0b\x62lock_chars\x18\x05 \x03(\x0b\x32:.strata.api.core_memory.v1.CompileResponse.BlockCharsEntry\x12W\n\x0f\x62lock_revisions\x18\x06 \x03(\x0b\x32>.strata.api.core_memory.v1.CompileResponse.BlockRevisionsEntry\x12\x13\n\x0bhas_folders\x18\x07 \x01(\x08\x12?\n\x0etainted_blocks\x18\x08 \x03(\x0b\x32\'.strata.api.core_memory.v1.TaintedBlock\x1a\x31\n\x0f\x42lockCharsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05:\x02\x38\x01\x1a\x35\n\x13\x42lockRevisionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"x\n\x16\x43loseFilesToFitRequest\x12:\n\x07\x63ompile\x18\x01 \x01(\x0b\x32).strata.api.core_memory.v1.CompileRequest\x12\x11\n\tmax_bytes\x18\x02 \x01(\x03\x12\x0f\n\x07preview\x18\x03 \x01(\x08\"m\n\x17\x43loseFilesToFitResponse\x12<\n\x08\x63ompiled\x18\x01 \x01(\x0b\x32*.strata.api.core_memory.v1.CompileResponse\x12\x14\n\x0c\x63losed_files\x18\x02 \x03(\t\"N\n\x0cTaintedBlock\x12\r\n\x05label\x18\x01 \x01(\t\x12/\n\x05taint\x18\x02 \x03(\x0e\x32 .strata.api.common.v1.Provenance\"\xdf\x01\n\x13PrepareAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x33\n\x06\x62locks\x18\x02 \x03(\x0b\x32#.strata.api.core_memory.v1.NewBlock\x12\x11\n\tblock_ids\x18\x03 \x03(\t\x12<\n\x0cprompt_limit\x18\x04 \x01(\x0b\x32&.strata.api.core_memory.v1.PromptLimit\x12\x16\n\x0e\x61gent_revision\x18\x05 \x01(\x03\x12\x18\n\x10\x66ollows_agent_id\x18\x06 \x01(\t\"\x88\x01\n\x0bPromptLimit\x12\r\n\x05\x62ytes\x18\x01 \x01(\x03\x12\x14\n\x0cline_numbers\x18\x02 \x01(\x08\x12\x13\n\x0b\x66iles_bytes\x18\x03 \x01(\x03\x12\x16\n\x0emax_files_open\x18\x04 \x01(\x05\x12\'\n\x1fper_file_view_window_char_limit\x18\x05 \x01(\x05\"H\n\x14PrepareAgentResponse\x12\x30\n\x06\x62locks\x18\x01 \x03(\x0b\x32 .strata.api.core_memory.v1.Block\"\x90\x01\n\x12LimitPromptRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12<\n\x0cprompt_limit\x18\x02 \x01(\x0b\x32&.strata.api.core_memory.v1.PromptLimit\x12\x12\n\nonly_raise\x18\x03 \x01(\x08\x12\x16\n\x0e\x61gent_revision\x18\x04 \x01(\x03\"U\n\x13LimitPromptResponse\x12>\n\x0eprevious_limit\x18\x01 \x01(\x0b\x32&.strata.api.core_memory.v1.PromptLimit\"\'\n\x13ReleaseAgentRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"G\n\x14ReleaseAgentResponse\x12\x16\n\x0e\x64\x65leted_blocks\x18\x01 \x01(\x05\x12\x17\n\x0f\x64\x65tached_blocks\x18\x02 \x01(\x05\":\n\x12ShareBlocksRequest\x12\x11\n\tagent_ids\x18\x01 \x03(\t\x12\x11\n\tblock_ids\x18\x02 \x03(\t\"\x15\n\x13ShareBlocksResponse2\xd3\x05\n\x0e\x43ontextService\x12\x65\n\x07\x43ompile\x12).strata.api.core_memory.v1.CompileRequest\x1a*.strata.api.core_memory.v1.CompileResponse\"\x03\x90\x02\x01\x12}\n\x0f\x43loseFilesToFit\x12\x31.strata.api.core_memory.v1.CloseFilesToFitRequest\x1a\x32.strata.api.core_memory.v1.CloseFilesToFitResponse\"\x03\x90\x02\x02\x12t\n\x0cPrepareAgent\x12..strata.api.core_memory.v1.PrepareAgentRequest\x1a/.strata.api.core_memory.v1.PrepareAgentResponse\"\x03\x90\x02\x02\x12q\n\x0bLimitPrompt\x12-.strata.api.core_memory.v1.LimitPromptRequest\x1a..strata.api.core_memory.v1.LimitPromptResponse\"\x03\x90\x02\x02\x12q\n\x0bShareBlocks\x12-.strata.api.core_memory.v1.ShareBlocksRequest\x1a..strata.api.core_memory.v1.ShareBlocksResponse\"\x03\x90\x02\x02\x12\x7f\n\x0cReleaseAgent\x12..strata.api.core_memory.v1.ReleaseAgentRequest\x1a/.strata.api.core_memory.v1.ReleaseAgentResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00.@Bi\n\x19strata.api.core_memory.v1P\x01Z/strata.internal/api/core_memory/v1;corememoryv1\xaa\x02\x18Strata.Api.CoreMemory.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'strata.api.core_memory.v1.context_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\031strata.api.core_memory.v1P\001Z/strata.internal/api/core_memory/v1;corememoryv1\252\002\030Strata.Api.CoreMemory.V1'
   _globals['_COMPILERESPONSE_BLOCKCHARSENTRY']._loaded_options = None
   _globals['_COMPILERESPONSE_BLOCKCHARSENTRY']._serialized_options = b'8\001'
   _globals['_COMPILERESPONSE_BLOCKREVISIONSENTRY']._loaded_options = None
   _globals['_COMPILERESPONSE_BLOCKREVISIONSENTRY']._serialized_options = b'8\001'
   _globals['_CONTEXTSERVICE'].methods_by_name['Compile']._loaded_options = None
   _globals['_CONTEXTSERVICE'].methods_by_name['Compile']._serialized_options = b'\220\002\001'
+  _globals['_CONTEXTSERVICE'].methods_by_name['CloseFilesToFit']._loaded_options = None
+  _globals['_CONTEXTSERVICE'].methods_by_name['CloseFilesToFit']._serialized_options = b'\220\002\002'
   _globals['_CONTEXTSERVICE'].methods_by_name['PrepareAgent']._loaded_options = None
   _globals['_CONTEXTSERVICE'].methods_by_name['PrepareAgent']._serialized_options = b'\220\002\002'
   _globals['_CONTEXTSERVICE'].methods_by_name['LimitPrompt']._loaded_options = None
   _globals['_CONTEXTSERVICE'].methods_by_name['LimitPrompt']._serialized_options = b'\220\002\002'
+  _globals['_CONTEXTSERVICE'].methods_by_name['ShareBlocks']._loaded_options = None
+  _globals['_CONTEXTSERVICE'].methods_by_name['ShareBlocks']._serialized_options = b'\220\002\002'
   _globals['_CONTEXTSERVICE'].methods_by_name['ReleaseAgent']._loaded_options = None
-  _globals['_CONTEXTSERVICE'].methods_by_name['ReleaseAgent']._serialized_options = b'\220\002\002'
-  _globals['_COMPILEREQUEST']._serialized_start=228
-  _globals['_COMPILEREQUEST']._serialized_end=490
-  _globals['_COMPILERESPONSE']._serialized_start=493
-  _globals['_COMPILERESPONSE']._serialized_end=991
-  _globals['_COMPILERESPONSE_BLOCKCHARSENTRY']._serialized_start=887
-  _globals['_COMPILERESPONSE_BLOCKCHARSENTRY']._serialized_end=936
-  _globals['_COMPILERESPONSE_BLOCKREVISIONSENTRY']._serialized_start=938
-  _globals['_COMPILERESPONSE_BLOCKREVISIONSENTRY']._serialized_end=991
-  _globals['_TAINTEDBLOCK']._serialized_start=993
-  _globals['_TAINTEDBLOCK']._serialized_end=1071
-  _globals['_PREPAREAGENTREQUEST']._serialized_start=1074
-  _globals['_PREPAREAGENTREQUEST']._serialized_end=1275
-  _globals['_PROMPTLIMIT']._serialized_start=1277
-  _globals['_PROMPTLIMIT']._serialized_end=1327
-  _globals['_PREPAREAGENTRESPONSE']._serialized_start=1329
-  _globals['_PREPAREAGENTRESPONSE']._serialized_end=1401
-  _globals['_LIMITPROMPTREQUEST']._serialized_start=1404
-  _globals['_LIMITPROMPTREQUEST']._serialized_end=1548
-  _globals['_LIMITPROMPTRESPONSE']._serialized_start=1550
-  _globals['_LIMITPROMPTRESPONSE']._serialized_end=1635
-  _globals['_RELEASEAGENTREQUEST']._serialized_start=1637
-  _globals['_RELEASEAGENTREQUEST']._serialized_end=1676
-  _globals['_RELEASEAGENTRESPONSE']._serialized_start=1678
-  _globals['_RELEASEAGENTRESPONSE']._serialized_end=1749
-  _globals['_CONTEXTSERVICE']._serialized_start=1752
-  _globals['_CONTEXTSERVICE']._serialized_end=2222
+  _globals['_CONTEXTSERVICE'].methods_by_name['ReleaseAgent']._serialized_options = b'\220\002\002\211\347\030\000\000\000\000\000\000.@'
+  _globals['_COMPILEREQUEST']._serialized_start=269
+  _globals['_COMPILEREQUEST']._serialized_end=531
+  _globals['_COMPILERESPONSE']._serialized_start=534
+  _globals['_COMPILERESPONSE']._serialized_end=1032
+  _globals['_COMPILERESPONSE_BLOCKCHARSENTRY']._serialized_start=928
+  _globals['_COMPILERESPONSE_BLOCKCHARSENTRY']._serialized_end=977
+  _globals['_COMPILERESPONSE_BLOCKREVISIONSENTRY']._serialized_start=979
+  _globals['_COMPILERESPONSE_BLOCKREVISIONSENTRY']._serialized_end=1032
+  _globals['_CLOSEFILESTOFITREQUEST']._serialized_start=1034
+  _globals['_CLOSEFILESTOFITREQUEST']._serialized_end=1154
+  _globals['_CLOSEFILESTOFITRESPONSE']._serialized_start=1156
+  _globals['_CLOSEFILESTOFITRESPONSE']._serialized_end=1265
+  _globals['_TAINTEDBLOCK']._serialized_start=1267
+  _globals['_TAINTEDBLOCK']._serialized_end=1345
+  _globals['_PREPAREAGENTREQUEST']._serialized_start=1348
+  _globals['_PREPAREAGENTREQUEST']._serialized_end=1571
+  _globals['_PROMPTLIMIT']._serialized_start=1574
+  _globals['_PROMPTLIMIT']._serialized_end=1710
+  _globals['_PREPAREAGENTRESPONSE']._serialized_start=1712
+  _globals['_PREPAREAGENTRESPONSE']._serialized_end=1784
+  _globals['_LIMITPROMPTREQUEST']._serialized_start=1787
+  _globals['_LIMITPROMPTREQUEST']._serialized_end=1931
+  _globals['_LIMITPROMPTRESPONSE']._serialized_start=1933
+  _globals['_LIMITPROMPTRESPONSE']._serialized_end=2018
+  _globals['_RELEASEAGENTREQUEST']._serialized_start=2020
+  _globals['_RELEASEAGENTREQUEST']._serialized_end=2059
+  _globals['_RELEASEAGENTRESPONSE']._serialized_start=2061
+  _globals['_RELEASEAGENTRESPONSE']._serialized_end=2132
+  _globals['_SHAREBLOCKSREQUEST']._serialized_start=2134
+  _globals['_SHAREBLOCKSREQUEST']._serialized_end=2192
+  _globals['_SHAREBLOCKSRESPONSE']._serialized_start=2194
+  _globals['_SHAREBLOCKSRESPONSE']._serialized_end=2215
+  _globals['_CONTEXTSERVICE']._serialized_start=2218
+  _globals['_CONTEXTSERVICE']._serialized_end=2941
 # @@protoc_insertion_point(module_scope)

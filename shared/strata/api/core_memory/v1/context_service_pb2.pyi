@@ -47,7 +47,7 @@ class CompileRequest(_message.Message):
     max_files_open: _builtins.int
     """Files that may be open at once, for <file_limits>; 0 means 5."""
     per_file_view_window_char_limit: _builtins.int
-    """Characters of a file that are shown at most; 0 means 50000."""
+    """Characters of a file that are shown at most; 0 means 15000."""
     @_builtins.property
     def tool_rules(self) -> _containers.RepeatedCompositeFieldContainer[_tool_pb2.ToolRule]:
         """Rules to render into <tool_usage_rules>, in order."""
@@ -175,6 +175,70 @@ class CompileResponse(_message.Message):
 Global___CompileResponse: _TypeAlias = CompileResponse  # noqa: Y015
 
 @_typing.final
+class CloseFilesToFitRequest(_message.Message):
+    """Closes files until the memory section fits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPILE_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    PREVIEW_FIELD_NUMBER: _builtins.int
+    max_bytes: _builtins.int
+    """UTF-8 bytes that the section may have."""
+    preview: _builtins.bool
+    """True to close nothing: the answer names the files that would be closed, and the
+    section is as it is.
+    """
+    @_builtins.property
+    def compile(self) -> Global___CompileRequest:
+        """How the section is rendered; if_revision and as_of_time must be unset."""
+
+    def __init__(
+        self,
+        *,
+        compile: Global___CompileRequest | None = ...,
+        max_bytes: _builtins.int = ...,
+        preview: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compile", b"compile"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compile", b"compile", "max_bytes", b"max_bytes", "preview", b"preview"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CloseFilesToFitRequest: _TypeAlias = CloseFilesToFitRequest  # noqa: Y015
+
+@_typing.final
+class CloseFilesToFitResponse(_message.Message):
+    """The section after files were closed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    COMPILED_FIELD_NUMBER: _builtins.int
+    CLOSED_FILES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def compiled(self) -> Global___CompileResponse:
+        """The section."""
+
+    @_builtins.property
+    def closed_files(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Files that were closed, or would be, "folder/name", in the order of closing."""
+
+    def __init__(
+        self,
+        *,
+        compiled: Global___CompileResponse | None = ...,
+        closed_files: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["compiled", b"compiled"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["closed_files", b"closed_files", "compiled", b"compiled"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CloseFilesToFitResponse: _TypeAlias = CloseFilesToFitResponse  # noqa: Y015
+
+@_typing.final
 class TaintedBlock(_message.Message):
     """A block that was written under text of strangers."""
 
@@ -209,16 +273,22 @@ class PrepareAgentRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     AGENT_ID_FIELD_NUMBER: _builtins.int
-    NEW_BLOCKS_FIELD_NUMBER: _builtins.int
+    BLOCKS_FIELD_NUMBER: _builtins.int
     BLOCK_IDS_FIELD_NUMBER: _builtins.int
     PROMPT_LIMIT_FIELD_NUMBER: _builtins.int
     AGENT_REVISION_FIELD_NUMBER: _builtins.int
+    FOLLOWS_AGENT_ID_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent."""
     agent_revision: _builtins.int
     """Revision of the agent for which the limit is."""
+    follows_agent_id: _builtins.str
+    """An agent whose blocks it shares: it gets all that this agent has now, and gets and loses
+    blocks with it, but for one whose label it has already. Empty for none. NOT_FOUND
+    (AGENT_NOT_FOUND).
+    """
     @_builtins.property
-    def new_blocks(self) -> _containers.RepeatedCompositeFieldContainer[_block_service_pb2.NewBlock]:
+    def blocks(self) -> _containers.RepeatedCompositeFieldContainer[_block_service_pb2.NewBlock]:
         """Blocks to create."""
 
     @_builtins.property
@@ -233,14 +303,15 @@ class PrepareAgentRequest(_message.Message):
         self,
         *,
         agent_id: _builtins.str = ...,
-        new_blocks: _abc.Iterable[_block_service_pb2.NewBlock] | None = ...,
+        blocks: _abc.Iterable[_block_service_pb2.NewBlock] | None = ...,
         block_ids: _abc.Iterable[_builtins.str] | None = ...,
         prompt_limit: Global___PromptLimit | None = ...,
         agent_revision: _builtins.int = ...,
+        follows_agent_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prompt_limit", b"prompt_limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_revision", b"agent_revision", "block_ids", b"block_ids", "new_blocks", b"new_blocks", "prompt_limit", b"prompt_limit"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_revision", b"agent_revision", "block_ids", b"block_ids", "blocks", b"blocks", "follows_agent_id", b"follows_agent_id", "prompt_limit", b"prompt_limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -257,19 +328,35 @@ class PromptLimit(_message.Message):
 
     BYTES_FIELD_NUMBER: _builtins.int
     LINE_NUMBERS_FIELD_NUMBER: _builtins.int
+    FILES_BYTES_FIELD_NUMBER: _builtins.int
+    MAX_FILES_OPEN_FIELD_NUMBER: _builtins.int
+    PER_FILE_VIEW_WINDOW_CHAR_LIMIT_FIELD_NUMBER: _builtins.int
     bytes: _builtins.int
     """Bytes of all blocks together."""
     line_numbers: _builtins.bool
     """True if values are rendered with line numbers, which are counted then."""
+    files_bytes: _builtins.int
+    """Bytes of all blocks and folders together above which no file is opened; 0 if that is
+    not known: then the limit of the blocks holds for both.
+    """
+    max_files_open: _builtins.int
+    """Files that may be open at once, for who opens some and names no other number; 0
+    means 5.
+    """
+    per_file_view_window_char_limit: _builtins.int
+    """Characters of a file that are shown, likewise; 0 means 15000."""
     def __init__(
         self,
         *,
         bytes: _builtins.int = ...,
         line_numbers: _builtins.bool = ...,
+        files_bytes: _builtins.int = ...,
+        max_files_open: _builtins.int = ...,
+        per_file_view_window_char_limit: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "line_numbers", b"line_numbers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "files_bytes", b"files_bytes", "line_numbers", b"line_numbers", "max_files_open", b"max_files_open", "per_file_view_window_char_limit", b"per_file_view_window_char_limit"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -410,3 +497,50 @@ class ReleaseAgentResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReleaseAgentResponse: _TypeAlias = ReleaseAgentResponse  # noqa: Y015
+
+@_typing.final
+class ShareBlocksRequest(_message.Message):
+    """Attaches blocks to several agents."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_IDS_FIELD_NUMBER: _builtins.int
+    BLOCK_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def agent_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The agents, at most 64."""
+
+    @_builtins.property
+    def block_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The blocks, at most 64."""
+
+    def __init__(
+        self,
+        *,
+        agent_ids: _abc.Iterable[_builtins.str] | None = ...,
+        block_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_ids", b"agent_ids", "block_ids", b"block_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShareBlocksRequest: _TypeAlias = ShareBlocksRequest  # noqa: Y015
+
+@_typing.final
+class ShareBlocksResponse(_message.Message):
+    """The blocks are attached."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShareBlocksResponse: _TypeAlias = ShareBlocksResponse  # noqa: Y015

@@ -41,6 +41,11 @@ class ContextServiceStub:
                 request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.CompileRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.CompileResponse.FromString,
                 _registered_method=True)
+        self.CloseFilesToFit = channel.unary_unary(
+                '/strata.api.core_memory.v1.ContextService/CloseFilesToFit',
+                request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.CloseFilesToFitRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.CloseFilesToFitResponse.FromString,
+                _registered_method=True)
         self.PrepareAgent = channel.unary_unary(
                 '/strata.api.core_memory.v1.ContextService/PrepareAgent',
                 request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.PrepareAgentRequest.SerializeToString,
@@ -50,6 +55,11 @@ class ContextServiceStub:
                 '/strata.api.core_memory.v1.ContextService/LimitPrompt',
                 request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.LimitPromptRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.LimitPromptResponse.FromString,
+                _registered_method=True)
+        self.ShareBlocks = channel.unary_unary(
+                '/strata.api.core_memory.v1.ContextService/ShareBlocks',
+                request_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.ShareBlocksRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.ShareBlocksResponse.FromString,
                 _registered_method=True)
         self.ReleaseAgent = channel.unary_unary(
                 '/strata.api.core_memory.v1.ContextService/ReleaseAgent',
@@ -67,6 +77,16 @@ class ContextServiceServicer:
         """Renders the memory section of the system prompt: <memory_blocks>,
         <tool_usage_rules>, <directories>. Answers "not changed" without rendering
         when if_revision is the current revision.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CloseFilesToFit(self, request, context):
+        """Closes open files of an agent, least recently used first, until the memory section
+        has at most max_bytes, and renders it. The section names the files that were
+        closed, until a file is opened or closed again. A section that is larger without
+        any open file is returned as it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -94,6 +114,16 @@ class ContextServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ShareBlocks(self, request, context):
+        """Attaches each of the blocks to each of the agents, all or none; what is attached
+        already stays so. NOT_FOUND (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS
+        (NAME_TAKEN: an agent has another block of that label), FAILED_PRECONDITION
+        (CONTEXT_WINDOW_EXCEEDED: its blocks together would be too large for its prompt).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReleaseAgent(self, request, context):
         """Detaches everything from an agent, and deletes the blocks that were made
         with it and that no other agent has.
@@ -110,6 +140,11 @@ def add_ContextServiceServicer_to_server(servicer, server):
                     request_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.CompileRequest.FromString,
                     response_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.CompileResponse.SerializeToString,
             ),
+            'CloseFilesToFit': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloseFilesToFit,
+                    request_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.CloseFilesToFitRequest.FromString,
+                    response_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.CloseFilesToFitResponse.SerializeToString,
+            ),
             'PrepareAgent': grpc.unary_unary_rpc_method_handler(
                     servicer.PrepareAgent,
                     request_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.PrepareAgentRequest.FromString,
@@ -119,6 +154,11 @@ def add_ContextServiceServicer_to_server(servicer, server):
                     servicer.LimitPrompt,
                     request_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.LimitPromptRequest.FromString,
                     response_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.LimitPromptResponse.SerializeToString,
+            ),
+            'ShareBlocks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ShareBlocks,
+                    request_deserializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.ShareBlocksRequest.FromString,
+                    response_serializer=strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.ShareBlocksResponse.SerializeToString,
             ),
             'ReleaseAgent': grpc.unary_unary_rpc_method_handler(
                     servicer.ReleaseAgent,
@@ -155,6 +195,33 @@ class ContextService:
             '/strata.api.core_memory.v1.ContextService/Compile',
             strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.CompileRequest.SerializeToString,
             strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.CompileResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CloseFilesToFit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.core_memory.v1.ContextService/CloseFilesToFit',
+            strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.CloseFilesToFitRequest.SerializeToString,
+            strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.CloseFilesToFitResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -209,6 +276,33 @@ class ContextService:
             '/strata.api.core_memory.v1.ContextService/LimitPrompt',
             strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.LimitPromptRequest.SerializeToString,
             strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.LimitPromptResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ShareBlocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.core_memory.v1.ContextService/ShareBlocks',
+            strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.ShareBlocksRequest.SerializeToString,
+            strata_dot_api_dot_core__memory_dot_v1_dot_context__service__pb2.ShareBlocksResponse.FromString,
             options,
             channel_credentials,
             insecure,

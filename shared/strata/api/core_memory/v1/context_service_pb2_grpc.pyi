@@ -22,6 +22,12 @@ class ContextServiceStub:
     <tool_usage_rules>, <directories>. Answers "not changed" without rendering
     when if_revision is the current revision.
     """
+    CloseFilesToFit: _aio.UnaryUnaryMultiCallable[_context_service_pb2.CloseFilesToFitRequest, _context_service_pb2.CloseFilesToFitResponse]
+    """Closes open files of an agent, least recently used first, until the memory section
+    has at most max_bytes, and renders it. The section names the files that were
+    closed, until a file is opened or closed again. A section that is larger without
+    any open file is returned as it is.
+    """
     PrepareAgent: _aio.UnaryUnaryMultiCallable[_context_service_pb2.PrepareAgentRequest, _context_service_pb2.PrepareAgentResponse]
     """Creates and attaches the first blocks of an agent, all or none. Repeating
     it returns the blocks made the first time. NOT_FOUND (BLOCK_NOT_FOUND),
@@ -35,6 +41,12 @@ class ContextServiceStub:
     limit. NOT_FOUND (AGENT_NOT_FOUND); with only_raise FAILED_PRECONDITION
     (CONTEXT_WINDOW_EXCEEDED: they are larger already, and by more than under the
     limit that the agent has).
+    """
+    ShareBlocks: _aio.UnaryUnaryMultiCallable[_context_service_pb2.ShareBlocksRequest, _context_service_pb2.ShareBlocksResponse]
+    """Attaches each of the blocks to each of the agents, all or none; what is attached
+    already stays so. NOT_FOUND (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS
+    (NAME_TAKEN: an agent has another block of that label), FAILED_PRECONDITION
+    (CONTEXT_WINDOW_EXCEEDED: its blocks together would be too large for its prompt).
     """
     ReleaseAgent: _aio.UnaryUnaryMultiCallable[_context_service_pb2.ReleaseAgentRequest, _context_service_pb2.ReleaseAgentResponse]
     """Detaches everything from an agent, and deletes the blocks that were made
@@ -54,6 +66,17 @@ class ContextServiceServicer:
         """Renders the memory section of the system prompt: <memory_blocks>,
         <tool_usage_rules>, <directories>. Answers "not changed" without rendering
         when if_revision is the current revision.
+        """
+
+    def CloseFilesToFit(
+        self,
+        request: _context_service_pb2.CloseFilesToFitRequest,
+        context: _aio.ServicerContext[_context_service_pb2.CloseFilesToFitRequest, _abc.Awaitable[_context_service_pb2.CloseFilesToFitResponse]],
+    ) -> _abc.Awaitable[_context_service_pb2.CloseFilesToFitResponse]:
+        """Closes open files of an agent, least recently used first, until the memory section
+        has at most max_bytes, and renders it. The section names the files that were
+        closed, until a file is opened or closed again. A section that is larger without
+        any open file is returned as it is.
         """
 
     def PrepareAgent(
@@ -78,6 +101,17 @@ class ContextServiceServicer:
         limit. NOT_FOUND (AGENT_NOT_FOUND); with only_raise FAILED_PRECONDITION
         (CONTEXT_WINDOW_EXCEEDED: they are larger already, and by more than under the
         limit that the agent has).
+        """
+
+    def ShareBlocks(
+        self,
+        request: _context_service_pb2.ShareBlocksRequest,
+        context: _aio.ServicerContext[_context_service_pb2.ShareBlocksRequest, _abc.Awaitable[_context_service_pb2.ShareBlocksResponse]],
+    ) -> _abc.Awaitable[_context_service_pb2.ShareBlocksResponse]:
+        """Attaches each of the blocks to each of the agents, all or none; what is attached
+        already stays so. NOT_FOUND (BLOCK_NOT_FOUND, AGENT_NOT_FOUND), ALREADY_EXISTS
+        (NAME_TAKEN: an agent has another block of that label), FAILED_PRECONDITION
+        (CONTEXT_WINDOW_EXCEEDED: its blocks together would be too large for its prompt).
         """
 
     def ReleaseAgent(

@@ -797,6 +797,8 @@ class OpenFilesRequest(_message.Message):
     WINDOWS_FIELD_NUMBER: _builtins.int
     CLOSE_ALL_OTHERS_FIELD_NUMBER: _builtins.int
     MAX_FILES_OPEN_FIELD_NUMBER: _builtins.int
+    PER_FILE_VIEW_WINDOW_CHAR_LIMIT_FIELD_NUMBER: _builtins.int
+    MAX_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Idempotency key."""
     agent_id: _builtins.str
@@ -804,7 +806,17 @@ class OpenFilesRequest(_message.Message):
     close_all_others: _builtins.bool
     """Close all others first, after all names are checked."""
     max_files_open: _builtins.int
-    """Files that may be open at once; 0 means 5."""
+    """Files that may be open at once; 0 means as many as the context window of the agent
+    allows, or 5 if that is not known.
+    """
+    per_file_view_window_char_limit: _builtins.int
+    """Characters of a file that are shown to the agent; 0 means as many as its context
+    window allows, or 15000 if that is not known.
+    """
+    max_memory_bytes: _builtins.int
+    """UTF-8 bytes that memory blocks and open files may take together in the prompt of
+    the agent; 0 means what its prompt has room for, if that is known.
+    """
     @_builtins.property
     def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileWindow]:
         """What to open."""
@@ -817,10 +829,12 @@ class OpenFilesRequest(_message.Message):
         windows: _abc.Iterable[Global___FileWindow] | None = ...,
         close_all_others: _builtins.bool = ...,
         max_files_open: _builtins.int = ...,
+        per_file_view_window_char_limit: _builtins.int = ...,
+        max_memory_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "close_all_others", b"close_all_others", "max_files_open", b"max_files_open", "request_id", b"request_id", "windows", b"windows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "close_all_others", b"close_all_others", "max_files_open", b"max_files_open", "max_memory_bytes", b"max_memory_bytes", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "request_id", b"request_id", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -920,7 +934,7 @@ class GrepFilesRequest(_message.Message):
     agent_id: _builtins.str
     """The agent."""
     pattern: _builtins.str
-    """Regular expression, case-insensitive, at most 1000 characters."""
+    """Regular expression, case-insensitive, at most 1000 characters; not blank."""
     include: _builtins.str
     """Glob or regular expression over file names."""
     context_lines: _builtins.int
@@ -1023,22 +1037,26 @@ class SearchFilesRequest(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     QUERY_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    EXPLAIN_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent."""
     query: _builtins.str
-    """A question or words."""
+    """A question or words; not blank."""
     limit: _builtins.int
     """Results: 0 means 5, at most 50."""
+    explain: _builtins.bool
+    """Count what is left out because it is not related to the query."""
     def __init__(
         self,
         *,
         agent_id: _builtins.str = ...,
         query: _builtins.str = ...,
         limit: _builtins.int = ...,
+        explain: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "limit", b"limit", "query", b"query"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "explain", b"explain", "limit", b"limit", "query", b"query"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1091,10 +1109,15 @@ class SearchFilesResponse(_message.Message):
     HITS_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     UNINDEXED_FILES_FIELD_NUMBER: _builtins.int
+    BELOW_FLOOR_FIELD_NUMBER: _builtins.int
     message: _builtins.str
     """What the tool tells the model."""
     unindexed_files: _builtins.int
     """Files of the agent that are not fully indexed yet, so may be missed."""
+    below_floor: _builtins.int
+    """How many of the nearest pieces are left out because they are not related to
+    the query (below the floor of the search); 0 unless `explain` is set.
+    """
     @_builtins.property
     def hits(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileHit]:
         """The hits."""
@@ -1105,10 +1128,11 @@ class SearchFilesResponse(_message.Message):
         hits: _abc.Iterable[Global___FileHit] | None = ...,
         message: _builtins.str = ...,
         unindexed_files: _builtins.int = ...,
+        below_floor: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hits", b"hits", "message", b"message", "unindexed_files", b"unindexed_files"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["below_floor", b"below_floor", "hits", b"hits", "message", b"message", "unindexed_files", b"unindexed_files"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

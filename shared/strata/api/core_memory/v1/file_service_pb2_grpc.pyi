@@ -32,7 +32,8 @@ class FileServiceStub:
     bytes under the same name are the same file. NOT_FOUND (FILE_NOT_FOUND: no
     such folder), ALREADY_EXISTS (NAME_TAKEN: the folder has another file of that
     name and replace is not set; REQUEST_ID_REUSED), INVALID_ARGUMENT (a kind of
-    file that cannot be read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE).
+    file that cannot be read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE),
+    DEADLINE_EXCEEDED (nothing was sent for a minute).
     """
     GetFile: _aio.UnaryUnaryMultiCallable[_file_service_pb2.GetFileRequest, _file_service_pb2.GetFileResponse]
     """Returns a file. NOT_FOUND (FILE_NOT_FOUND)."""
@@ -105,7 +106,8 @@ class FileServiceServicer:
         bytes under the same name are the same file. NOT_FOUND (FILE_NOT_FOUND: no
         such folder), ALREADY_EXISTS (NAME_TAKEN: the folder has another file of that
         name and replace is not set; REQUEST_ID_REUSED), INVALID_ARGUMENT (a kind of
-        file that cannot be read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE).
+        file that cannot be read), RESOURCE_EXHAUSTED (MESSAGE_TOO_LARGE),
+        DEADLINE_EXCEEDED (nothing was sent for a minute).
         """
 
     def GetFile(

@@ -65,7 +65,7 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     ERROR_REASON_GROUP_NOT_FOUND: _ErrorReason.ValueType  # 29
     """NOT_FOUND: no such group."""
     ERROR_REASON_PROJECT_NOT_FOUND: _ErrorReason.ValueType  # 30
-    """NOT_FOUND: no such project or API key."""
+    """NOT_FOUND: no such project."""
     ERROR_REASON_MCP_SERVER_NOT_FOUND: _ErrorReason.ValueType  # 31
     """NOT_FOUND: no such MCP server."""
     ERROR_REASON_VERSION_NOT_FOUND: _ErrorReason.ValueType  # 32
@@ -78,6 +78,12 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """NOT_FOUND: no such approval request."""
     ERROR_REASON_REINDEX_NOT_FOUND: _ErrorReason.ValueType  # 36
     """NOT_FOUND: the collection or archive was never rebuilt."""
+    ERROR_REASON_ORGANIZATION_NOT_FOUND: _ErrorReason.ValueType  # 37
+    """NOT_FOUND: no such organisation."""
+    ERROR_REASON_IMAGE_NOT_FOUND: _ErrorReason.ValueType  # 38
+    """NOT_FOUND: no such image."""
+    ERROR_REASON_PROMPT_NOT_FOUND: _ErrorReason.ValueType  # 39
+    """NOT_FOUND: no such system prompt. Metadata: "key"."""
     ERROR_REASON_NAME_TAKEN: _ErrorReason.ValueType  # 40
     """ALREADY_EXISTS: the name or label is taken. Metadata: "name"."""
     ERROR_REASON_REQUEST_ID_REUSED: _ErrorReason.ValueType  # 41
@@ -139,6 +145,14 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """
     ERROR_REASON_CHAIN_TOO_LONG: _ErrorReason.ValueType  # 77
     """FAILED_PRECONDITION: a message was passed on from agent to agent too often. Metadata: "limit"."""
+    ERROR_REASON_GROUP_INCOMPLETE: _ErrorReason.ValueType  # 78
+    """FAILED_PRECONDITION: a group has no member, or its kind needs a manager agent and it has none.
+    Metadata: "id".
+    """
+    ERROR_REASON_PROMPT_UNUSABLE: _ErrorReason.ValueType  # 79
+    """FAILED_PRECONDITION: the file of a system prompt cannot be used: it is empty, too large or
+    not UTF-8. Metadata: "key".
+    """
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 80
     """RESOURCE_EXHAUSTED: the server sheds load; retry after the time in RetryInfo."""
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 81
@@ -151,6 +165,11 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """DEADLINE_EXCEEDED: the time for the call has passed."""
     ERROR_REASON_CANCELLED: _ErrorReason.ValueType  # 93
     """CANCELLED: the caller went away or cancelled."""
+    ERROR_REASON_INTERNAL_TOKEN_REFUSED: _ErrorReason.ValueType  # 98
+    """UNAVAILABLE: one service of the server refused the token that another one signed: their
+    clocks differ too much, or a signing key was changed. The credentials of the caller are
+    not the cause. Metadata: "service".
+    """
     ERROR_REASON_NOT_BUILT: _ErrorReason.ValueType  # 100
     """UNIMPLEMENTED: declared, not built in this release. Metadata: "method", or
     "what" for a part of a request.
@@ -167,6 +186,16 @@ class _ErrorReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorReas
     """FAILED_PRECONDITION: the model provider refuses the key."""
     ERROR_REASON_MODEL_REQUEST_REFUSED: _ErrorReason.ValueType  # 113
     """INVALID_ARGUMENT: the model provider refuses the request."""
+    ERROR_REASON_SCHEDULE_NOT_FOUND: _ErrorReason.ValueType  # 140
+    """NOT_FOUND: no such schedule."""
+    ERROR_REASON_SCHEDULE_FINISHED: _ErrorReason.ValueType  # 141
+    """FAILED_PRECONDITION: the schedule has no tick left; give it another time first."""
+    ERROR_REASON_WEBHOOK_NOT_FOUND: _ErrorReason.ValueType  # 142
+    """NOT_FOUND: no such webhook."""
+    ERROR_REASON_DELIVERY_NOT_FOUND: _ErrorReason.ValueType  # 143
+    """NOT_FOUND: no such delivery of a webhook."""
+    ERROR_REASON_SECRETS_NOT_CONFIGURED: _ErrorReason.ValueType  # 144
+    """FAILED_PRECONDITION: the server has no master key to encrypt the secrets of webhooks with."""
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call failed, beyond its gRPC status. The name of the value, without the
@@ -218,7 +247,7 @@ ERROR_REASON_FILE_NOT_FOUND: ErrorReason.ValueType  # 28
 ERROR_REASON_GROUP_NOT_FOUND: ErrorReason.ValueType  # 29
 """NOT_FOUND: no such group."""
 ERROR_REASON_PROJECT_NOT_FOUND: ErrorReason.ValueType  # 30
-"""NOT_FOUND: no such project or API key."""
+"""NOT_FOUND: no such project."""
 ERROR_REASON_MCP_SERVER_NOT_FOUND: ErrorReason.ValueType  # 31
 """NOT_FOUND: no such MCP server."""
 ERROR_REASON_VERSION_NOT_FOUND: ErrorReason.ValueType  # 32
@@ -231,6 +260,12 @@ ERROR_REASON_APPROVAL_NOT_FOUND: ErrorReason.ValueType  # 35
 """NOT_FOUND: no such approval request."""
 ERROR_REASON_REINDEX_NOT_FOUND: ErrorReason.ValueType  # 36
 """NOT_FOUND: the collection or archive was never rebuilt."""
+ERROR_REASON_ORGANIZATION_NOT_FOUND: ErrorReason.ValueType  # 37
+"""NOT_FOUND: no such organisation."""
+ERROR_REASON_IMAGE_NOT_FOUND: ErrorReason.ValueType  # 38
+"""NOT_FOUND: no such image."""
+ERROR_REASON_PROMPT_NOT_FOUND: ErrorReason.ValueType  # 39
+"""NOT_FOUND: no such system prompt. Metadata: "key"."""
 ERROR_REASON_NAME_TAKEN: ErrorReason.ValueType  # 40
 """ALREADY_EXISTS: the name or label is taken. Metadata: "name"."""
 ERROR_REASON_REQUEST_ID_REUSED: ErrorReason.ValueType  # 41
@@ -292,6 +327,14 @@ Metadata: "agent_id", "run_id" of the run that waits.
 """
 ERROR_REASON_CHAIN_TOO_LONG: ErrorReason.ValueType  # 77
 """FAILED_PRECONDITION: a message was passed on from agent to agent too often. Metadata: "limit"."""
+ERROR_REASON_GROUP_INCOMPLETE: ErrorReason.ValueType  # 78
+"""FAILED_PRECONDITION: a group has no member, or its kind needs a manager agent and it has none.
+Metadata: "id".
+"""
+ERROR_REASON_PROMPT_UNUSABLE: ErrorReason.ValueType  # 79
+"""FAILED_PRECONDITION: the file of a system prompt cannot be used: it is empty, too large or
+not UTF-8. Metadata: "key".
+"""
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 80
 """RESOURCE_EXHAUSTED: the server sheds load; retry after the time in RetryInfo."""
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 81
@@ -304,6 +347,11 @@ ERROR_REASON_DEADLINE_EXCEEDED: ErrorReason.ValueType  # 92
 """DEADLINE_EXCEEDED: the time for the call has passed."""
 ERROR_REASON_CANCELLED: ErrorReason.ValueType  # 93
 """CANCELLED: the caller went away or cancelled."""
+ERROR_REASON_INTERNAL_TOKEN_REFUSED: ErrorReason.ValueType  # 98
+"""UNAVAILABLE: one service of the server refused the token that another one signed: their
+clocks differ too much, or a signing key was changed. The credentials of the caller are
+not the cause. Metadata: "service".
+"""
 ERROR_REASON_NOT_BUILT: ErrorReason.ValueType  # 100
 """UNIMPLEMENTED: declared, not built in this release. Metadata: "method", or
 "what" for a part of a request.
@@ -320,4 +368,14 @@ ERROR_REASON_MODEL_AUTHENTICATION: ErrorReason.ValueType  # 112
 """FAILED_PRECONDITION: the model provider refuses the key."""
 ERROR_REASON_MODEL_REQUEST_REFUSED: ErrorReason.ValueType  # 113
 """INVALID_ARGUMENT: the model provider refuses the request."""
+ERROR_REASON_SCHEDULE_NOT_FOUND: ErrorReason.ValueType  # 140
+"""NOT_FOUND: no such schedule."""
+ERROR_REASON_SCHEDULE_FINISHED: ErrorReason.ValueType  # 141
+"""FAILED_PRECONDITION: the schedule has no tick left; give it another time first."""
+ERROR_REASON_WEBHOOK_NOT_FOUND: ErrorReason.ValueType  # 142
+"""NOT_FOUND: no such webhook."""
+ERROR_REASON_DELIVERY_NOT_FOUND: ErrorReason.ValueType  # 143
+"""NOT_FOUND: no such delivery of a webhook."""
+ERROR_REASON_SECRETS_NOT_CONFIGURED: ErrorReason.ValueType  # 144
+"""FAILED_PRECONDITION: the server has no master key to encrypt the secrets of webhooks with."""
 Global___ErrorReason: _TypeAlias = ErrorReason  # noqa: Y015

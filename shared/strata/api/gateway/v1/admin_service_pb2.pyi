@@ -20,6 +20,38 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class Organization(_message.Message):
+    """An organisation: it owns projects, and nothing is shared between organisations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    CREATE_TIME_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Id, "organization-" and a UUID."""
+    name: _builtins.str
+    """Name, unique in the installation."""
+    @_builtins.property
+    def create_time(self) -> _timestamp_pb2.Timestamp:
+        """When it was created."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        create_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "id", b"id", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Organization: _TypeAlias = Organization  # noqa: Y015
+
+@_typing.final
 class Project(_message.Message):
     """A project: the boundary that data never crosses."""
 
@@ -30,7 +62,7 @@ class Project(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """Id, "project-" and a time-sortable UUID."""
+    """Id, "project-" and a UUID."""
     organization_id: _builtins.str
     """The organisation."""
     name: _builtins.str
@@ -68,16 +100,22 @@ class ApiKey(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     REVOKE_TIME_FIELD_NUMBER: _builtins.int
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    ORGANIZATION_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "key-" and a time-sortable UUID."""
     project_id: _builtins.str
-    """The project."""
+    """The project; empty for an organisation key."""
     name: _builtins.str
     """Name."""
+    organization_id: _builtins.str
+    """The organisation."""
     @_builtins.property
     def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What it may do: "read", "write", "run", "approve", "admin". Who may "run" may also
-        answer requests for approval; "approve" alone lists, shows and answers them.
+        """What it may do. A project key: "read", "write", "run", "approve", "secrets", "admin". Who
+        may "run" may also answer requests for approval; "approve" alone lists, shows and answers
+        them; "secrets" stores secrets and defines tools that are given them; "admin" includes
+        "secrets". An organisation key: "organization.read", "organization.admin" (which includes
+        the former), "installation.admin".
         """
 
     @_builtins.property
@@ -102,14 +140,295 @@ class ApiKey(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         revoke_time: _timestamp_pb2.Timestamp | None = ...,
         expire_time: _timestamp_pb2.Timestamp | None = ...,
+        organization_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "revoke_time", b"revoke_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "id", b"id", "name", b"name", "project_id", b"project_id", "revoke_time", b"revoke_time", "scopes", b"scopes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "expire_time", b"expire_time", "id", b"id", "name", b"name", "organization_id", b"organization_id", "project_id", b"project_id", "revoke_time", b"revoke_time", "scopes", b"scopes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ApiKey: _TypeAlias = ApiKey  # noqa: Y015
+
+@_typing.final
+class CreateOrganizationRequest(_message.Message):
+    """Creates an organisation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Same id, same answer."""
+    name: _builtins.str
+    """Name."""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateOrganizationRequest: _TypeAlias = CreateOrganizationRequest  # noqa: Y015
+
+@_typing.final
+class CreateOrganizationResponse(_message.Message):
+    """The created organisation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORGANIZATION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def organization(self) -> Global___Organization:
+        """The organisation."""
+
+    def __init__(
+        self,
+        *,
+        organization: Global___Organization | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["organization", b"organization"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["organization", b"organization"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateOrganizationResponse: _TypeAlias = CreateOrganizationResponse  # noqa: Y015
+
+@_typing.final
+class ListOrganizationsRequest(_message.Message):
+    """Asks for organisations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Organisations to return: 0 means 50, at most 500."""
+    page_token: _builtins.str
+    """The next_page_token of the page before."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListOrganizationsRequest: _TypeAlias = ListOrganizationsRequest  # noqa: Y015
+
+@_typing.final
+class ListOrganizationsResponse(_message.Message):
+    """A page of organisations."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORGANIZATIONS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty at the end."""
+    @_builtins.property
+    def organizations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Organization]:
+        """The organisations."""
+
+    def __init__(
+        self,
+        *,
+        organizations: _abc.Iterable[Global___Organization] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "organizations", b"organizations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListOrganizationsResponse: _TypeAlias = ListOrganizationsResponse  # noqa: Y015
+
+@_typing.final
+class CreateOrganizationKeyRequest(_message.Message):
+    """Makes an organisation key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORGANIZATION_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    SCOPES_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    organization_id: _builtins.str
+    """The organisation; empty means the caller's."""
+    name: _builtins.str
+    """Name."""
+    @_builtins.property
+    def scopes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What it may do: "organization.read", "organization.admin", "installation.admin"; empty
+        means "organization.read".
+        """
+
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """When it stops being valid; unset means never."""
+
+    def __init__(
+        self,
+        *,
+        organization_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        scopes: _abc.Iterable[_builtins.str] | None = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time", "name", b"name", "organization_id", b"organization_id", "scopes", b"scopes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateOrganizationKeyRequest: _TypeAlias = CreateOrganizationKeyRequest  # noqa: Y015
+
+@_typing.final
+class CreateOrganizationKeyResponse(_message.Message):
+    """The key and its secret."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORGANIZATION_KEY_FIELD_NUMBER: _builtins.int
+    SECRET_FIELD_NUMBER: _builtins.int
+    secret: _builtins.str
+    """The whole secret; send it as "authorization: Bearer SECRET"."""
+    @_builtins.property
+    def organization_key(self) -> Global___ApiKey:
+        """The key."""
+
+    def __init__(
+        self,
+        *,
+        organization_key: Global___ApiKey | None = ...,
+        secret: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["organization_key", b"organization_key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["organization_key", b"organization_key", "secret", b"secret"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateOrganizationKeyResponse: _TypeAlias = CreateOrganizationKeyResponse  # noqa: Y015
+
+@_typing.final
+class ListOrganizationKeysRequest(_message.Message):
+    """Asks for organisation keys."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORGANIZATION_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    organization_id: _builtins.str
+    """The organisation; empty means the caller's."""
+    page_size: _builtins.int
+    """Keys to return: 0 means 50, at most 500."""
+    page_token: _builtins.str
+    """The next_page_token of the page before."""
+    def __init__(
+        self,
+        *,
+        organization_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["organization_id", b"organization_id", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListOrganizationKeysRequest: _TypeAlias = ListOrganizationKeysRequest  # noqa: Y015
+
+@_typing.final
+class ListOrganizationKeysResponse(_message.Message):
+    """A page of organisation keys."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORGANIZATION_KEYS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty at the end."""
+    @_builtins.property
+    def organization_keys(self) -> _containers.RepeatedCompositeFieldContainer[Global___ApiKey]:
+        """The keys."""
+
+    def __init__(
+        self,
+        *,
+        organization_keys: _abc.Iterable[Global___ApiKey] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "organization_keys", b"organization_keys"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListOrganizationKeysResponse: _TypeAlias = ListOrganizationKeysResponse  # noqa: Y015
+
+@_typing.final
+class RevokeOrganizationKeyRequest(_message.Message):
+    """Revokes an organisation key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORGANIZATION_ID_FIELD_NUMBER: _builtins.int
+    API_KEY_ID_FIELD_NUMBER: _builtins.int
+    organization_id: _builtins.str
+    """The organisation; empty means the caller's."""
+    api_key_id: _builtins.str
+    """The key."""
+    def __init__(
+        self,
+        *,
+        organization_id: _builtins.str = ...,
+        api_key_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_key_id", b"api_key_id", "organization_id", b"organization_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeOrganizationKeyRequest: _TypeAlias = RevokeOrganizationKeyRequest  # noqa: Y015
+
+@_typing.final
+class RevokeOrganizationKeyResponse(_message.Message):
+    """The revoked key."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORGANIZATION_KEY_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def organization_key(self) -> Global___ApiKey:
+        """The key."""
+
+    def __init__(
+        self,
+        *,
+        organization_key: Global___ApiKey | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["organization_key", b"organization_key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["organization_key", b"organization_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeOrganizationKeyResponse: _TypeAlias = RevokeOrganizationKeyResponse  # noqa: Y015
 
 @_typing.final
 class CreateProjectRequest(_message.Message):
@@ -217,7 +536,7 @@ Global___ListProjectsResponse: _TypeAlias = ListProjectsResponse  # noqa: Y015
 
 @_typing.final
 class CreateApiKeyRequest(_message.Message):
-    """Makes a key."""
+    """Makes a project key."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -226,7 +545,7 @@ class CreateApiKeyRequest(_message.Message):
     SCOPES_FIELD_NUMBER: _builtins.int
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
     project_id: _builtins.str
-    """The project; empty means the caller's."""
+    """The project; empty means the caller's, which an organisation key does not have."""
     name: _builtins.str
     """Name."""
     @_builtins.property
@@ -283,7 +602,7 @@ Global___CreateApiKeyResponse: _TypeAlias = CreateApiKeyResponse  # noqa: Y015
 
 @_typing.final
 class ListApiKeysRequest(_message.Message):
-    """Asks for keys."""
+    """Asks for keys of a project."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -291,7 +610,7 @@ class ListApiKeysRequest(_message.Message):
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
     project_id: _builtins.str
-    """The project; empty means the caller's."""
+    """The project; empty means the caller's, which an organisation key does not have."""
     page_size: _builtins.int
     """Keys to return: 0 means 50, at most 500."""
     page_token: _builtins.str
@@ -346,16 +665,20 @@ class RevokeApiKeyRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     API_KEY_ID_FIELD_NUMBER: _builtins.int
+    PAUSE_SCHEDULES_FIELD_NUMBER: _builtins.int
     api_key_id: _builtins.str
     """The key."""
+    pause_schedules: _builtins.bool
+    """True to pause the schedules whose runs act with the scopes of the key; false lets them go on."""
     def __init__(
         self,
         *,
         api_key_id: _builtins.str = ...,
+        pause_schedules: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_key_id", b"api_key_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_key_id", b"api_key_id", "pause_schedules", b"pause_schedules"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -368,6 +691,9 @@ class RevokeApiKeyResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     API_KEY_FIELD_NUMBER: _builtins.int
+    SCHEDULE_COUNT_FIELD_NUMBER: _builtins.int
+    schedule_count: _builtins.int
+    """How many active schedules act with the scopes of the key, or were paused now."""
     @_builtins.property
     def api_key(self) -> Global___ApiKey:
         """The key."""
@@ -376,10 +702,11 @@ class RevokeApiKeyResponse(_message.Message):
         self,
         *,
         api_key: Global___ApiKey | None = ...,
+        schedule_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["api_key", b"api_key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_key", b"api_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_key", b"api_key", "schedule_count", b"schedule_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -418,7 +745,7 @@ class WhoAmIResponse(_message.Message):
     """Release of the server."""
     @_builtins.property
     def project(self) -> Global___Project:
-        """The project."""
+        """The project; unset for an organisation key."""
 
     @_builtins.property
     def api_key(self) -> Global___ApiKey:
@@ -442,15 +769,18 @@ Global___WhoAmIResponse: _TypeAlias = WhoAmIResponse  # noqa: Y015
 
 @_typing.final
 class GetUsageRequest(_message.Message):
-    """Asks for use."""
+    """Asks for the usage of a project."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     START_TIME_FIELD_NUMBER: _builtins.int
     END_TIME_FIELD_NUMBER: _builtins.int
     AGENT_ID_FIELD_NUMBER: _builtins.int
+    PROJECT_ID_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Only this agent."""
+    project_id: _builtins.str
+    """The project; empty means the caller's, which an organisation key does not have."""
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """From this time; unset means 30 days ago."""
@@ -465,10 +795,11 @@ class GetUsageRequest(_message.Message):
         start_time: _timestamp_pb2.Timestamp | None = ...,
         end_time: _timestamp_pb2.Timestamp | None = ...,
         agent_id: _builtins.str = ...,
+        project_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "end_time", b"end_time", "project_id", b"project_id", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -511,6 +842,102 @@ class GetUsageResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetUsageResponse: _TypeAlias = GetUsageResponse  # noqa: Y015
+
+@_typing.final
+class ListProjectUsageRequest(_message.Message):
+    """Asks for the usage of all projects."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_TIME_FIELD_NUMBER: _builtins.int
+    END_TIME_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """Projects to return: 0 means 50, at most 500."""
+    page_token: _builtins.str
+    """The next_page_token of the page before."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """From this time; unset means 30 days ago."""
+
+    @_builtins.property
+    def end_time(self) -> _timestamp_pb2.Timestamp:
+        """Before this time; unset means now."""
+
+    def __init__(
+        self,
+        *,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        end_time: _timestamp_pb2.Timestamp | None = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "start_time", b"start_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "page_size", b"page_size", "page_token", b"page_token", "start_time", b"start_time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListProjectUsageRequest: _TypeAlias = ListProjectUsageRequest  # noqa: Y015
+
+@_typing.final
+class ProjectUsage(_message.Message):
+    """Runs and tokens of one project."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROJECT_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def project(self) -> Global___Project:
+        """The project."""
+
+    @_builtins.property
+    def usage(self) -> Global___GetUsageResponse:
+        """Its usage."""
+
+    def __init__(
+        self,
+        *,
+        project: Global___Project | None = ...,
+        usage: Global___GetUsageResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["project", b"project", "usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["project", b"project", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProjectUsage: _TypeAlias = ProjectUsage  # noqa: Y015
+
+@_typing.final
+class ListProjectUsageResponse(_message.Message):
+    """A page of projects with their usage, by id; projects without runs are listed too."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROJECTS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty at the end."""
+    @_builtins.property
+    def projects(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProjectUsage]:
+        """The projects."""
+
+    def __init__(
+        self,
+        *,
+        projects: _abc.Iterable[Global___ProjectUsage] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "projects", b"projects"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListProjectUsageResponse: _TypeAlias = ListProjectUsageResponse  # noqa: Y015
 
 @_typing.final
 class ListAuditEventsRequest(_message.Message):

@@ -26,11 +26,17 @@ if _version_not_supported:
 
 
 class AdminServiceStub:
-    """Projects, keys, use and audit.
+    """Organisations, projects, keys, usage and audit.
+
+    There are two kinds of keys. A project key reaches the data of one project, and with the
+    scope "admin" the keys and the usage of that project; nothing of another project, not even
+    whether it exists. An organisation key reaches the projects of one organisation, their keys
+    and their usage, but no data: for that it makes a project key. Which kind a call takes is
+    said at the call; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
-    (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED),
+    (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED),
     DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
@@ -40,6 +46,31 @@ class AdminServiceStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.CreateOrganization = channel.unary_unary(
+                '/strata.api.gateway.v1.AdminService/CreateOrganization',
+                request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.CreateOrganizationRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.CreateOrganizationResponse.FromString,
+                _registered_method=True)
+        self.ListOrganizations = channel.unary_unary(
+                '/strata.api.gateway.v1.AdminService/ListOrganizations',
+                request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListOrganizationsRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListOrganizationsResponse.FromString,
+                _registered_method=True)
+        self.CreateOrganizationKey = channel.unary_unary(
+                '/strata.api.gateway.v1.AdminService/CreateOrganizationKey',
+                request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.CreateOrganizationKeyRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.CreateOrganizationKeyResponse.FromString,
+                _registered_method=True)
+        self.ListOrganizationKeys = channel.unary_unary(
+                '/strata.api.gateway.v1.AdminService/ListOrganizationKeys',
+                request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListOrganizationKeysRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListOrganizationKeysResponse.FromString,
+                _registered_method=True)
+        self.RevokeOrganizationKey = channel.unary_unary(
+                '/strata.api.gateway.v1.AdminService/RevokeOrganizationKey',
+                request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.RevokeOrganizationKeyRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.RevokeOrganizationKeyResponse.FromString,
+                _registered_method=True)
         self.CreateProject = channel.unary_unary(
                 '/strata.api.gateway.v1.AdminService/CreateProject',
                 request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.CreateProjectRequest.SerializeToString,
@@ -75,6 +106,11 @@ class AdminServiceStub:
                 request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageResponse.FromString,
                 _registered_method=True)
+        self.ListProjectUsage = channel.unary_unary(
+                '/strata.api.gateway.v1.AdminService/ListProjectUsage',
+                request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListProjectUsageRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListProjectUsageResponse.FromString,
+                _registered_method=True)
         self.ListAuditEvents = channel.unary_unary(
                 '/strata.api.gateway.v1.AdminService/ListAuditEvents',
                 request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListAuditEventsRequest.SerializeToString,
@@ -88,59 +124,127 @@ class AdminServiceStub:
 
 
 class AdminServiceServicer:
-    """Projects, keys, use and audit.
+    """Organisations, projects, keys, usage and audit.
+
+    There are two kinds of keys. A project key reaches the data of one project, and with the
+    scope "admin" the keys and the usage of that project; nothing of another project, not even
+    whether it exists. An organisation key reaches the projects of one organisation, their keys
+    and their usage, but no data: for that it makes a project key. Which kind a call takes is
+    said at the call; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
-    (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED),
+    (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED),
     DEADLINE_EXCEEDED, UNAVAILABLE.
     """
 
-    def CreateProject(self, request, context):
-        """Creates a project in the caller's organisation. ALREADY_EXISTS (NAME_TAKEN).
+    def CreateOrganization(self, request, context):
+        """Creates an organisation. It has no key yet: see CreateOrganizationKey. Organisation keys
+        with "installation.admin". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ListProjects(self, request, context):
-        """Lists the projects of the caller's organisation. INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def CreateApiKey(self, request, context):
-        """Makes a key; its secret is shown this once. NOT_FOUND (PROJECT_NOT_FOUND).
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ListApiKeys(self, request, context):
-        """Lists keys, without secrets. NOT_FOUND (PROJECT_NOT_FOUND),
+    def ListOrganizations(self, request, context):
+        """Lists all organisations. Organisation keys with "installation.admin".
         INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateOrganizationKey(self, request, context):
+        """Makes an organisation key; its secret is shown this once. It gets no scope that the
+        caller's key does not have. Organisation keys with "organization.admin"; for another
+        organisation than the caller's also "installation.admin". NOT_FOUND (ORGANIZATION_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListOrganizationKeys(self, request, context):
+        """Lists organisation keys, without secrets. Organisation keys with "organization.read" or
+        "organization.admin"; for another organisation than the caller's also "installation.admin".
+        NOT_FOUND (ORGANIZATION_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeOrganizationKey(self, request, context):
+        """Revokes an organisation key within seconds on every replica. Organisation keys with
+        "organization.admin"; for another organisation than the caller's also "installation.admin".
+        NOT_FOUND (API_KEY_NOT_FOUND, ORGANIZATION_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateProject(self, request, context):
+        """Creates a project in the caller's organisation. Organisation keys with
+        "organization.admin". ALREADY_EXISTS (NAME_TAKEN, REQUEST_ID_REUSED).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListProjects(self, request, context):
+        """Lists the projects of the caller's organisation. Organisation keys with
+        "organization.read" or "organization.admin". INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateApiKey(self, request, context):
+        """Makes a project key; its secret is shown this once. Organisation keys with
+        "organization.admin" make keys of any project of their organisation with any scopes of a
+        project; project keys with "admin" make keys of their own project, with scopes that they
+        have themselves. NOT_FOUND (PROJECT_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListApiKeys(self, request, context):
+        """Lists the keys of a project, without secrets. Organisation keys with "organization.read"
+        or "organization.admin"; project keys with "admin" for their own project.
+        NOT_FOUND (PROJECT_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RevokeApiKey(self, request, context):
-        """Revokes a key within seconds on every replica. NOT_FOUND (API_KEY_NOT_FOUND).
+        """Revokes a project key within seconds on every replica. Organisation keys with
+        "organization.admin"; project keys with "admin" for keys of their own project.
+        NOT_FOUND (API_KEY_NOT_FOUND).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WhoAmI(self, request, context):
-        """Tells who the caller is and what the key may do.
+        """Tells who the caller is and what the key may do. All keys.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetUsage(self, request, context):
-        """Sums runs and tokens of a time range.
+        """Sums runs and tokens of a project in a time range. Organisation keys with
+        "organization.read" or "organization.admin"; project keys with "admin" for their own
+        project. NOT_FOUND (PROJECT_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListProjectUsage(self, request, context):
+        """Lists runs and tokens of a time range, project by project, for all projects of the
+        caller's organisation. Organisation keys with "organization.read" or "organization.admin".
+        INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -163,6 +267,31 @@ class AdminServiceServicer:
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'CreateOrganization': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateOrganization,
+                    request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.CreateOrganizationRequest.FromString,
+                    response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.CreateOrganizationResponse.SerializeToString,
+            ),
+            'ListOrganizations': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListOrganizations,
+                    request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListOrganizationsRequest.FromString,
+                    response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListOrganizationsResponse.SerializeToString,
+            ),
+            'CreateOrganizationKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateOrganizationKey,
+                    request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.CreateOrganizationKeyRequest.FromString,
+                    response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.CreateOrganizationKeyResponse.SerializeToString,
+            ),
+            'ListOrganizationKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListOrganizationKeys,
+                    request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListOrganizationKeysRequest.FromString,
+                    response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListOrganizationKeysResponse.SerializeToString,
+            ),
+            'RevokeOrganizationKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeOrganizationKey,
+                    request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.RevokeOrganizationKeyRequest.FromString,
+                    response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.RevokeOrganizationKeyResponse.SerializeToString,
+            ),
             'CreateProject': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateProject,
                     request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.CreateProjectRequest.FromString,
@@ -198,6 +327,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageRequest.FromString,
                     response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageResponse.SerializeToString,
             ),
+            'ListProjectUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListProjectUsage,
+                    request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListProjectUsageRequest.FromString,
+                    response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListProjectUsageResponse.SerializeToString,
+            ),
             'ListAuditEvents': grpc.unary_unary_rpc_method_handler(
                     servicer.ListAuditEvents,
                     request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListAuditEventsRequest.FromString,
@@ -217,13 +351,154 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService:
-    """Projects, keys, use and audit.
+    """Organisations, projects, keys, usage and audit.
+
+    There are two kinds of keys. A project key reaches the data of one project, and with the
+    scope "admin" the keys and the usage of that project; nothing of another project, not even
+    whether it exists. An organisation key reaches the projects of one organisation, their keys
+    and their usage, but no data: for that it makes a project key. Which kind a call takes is
+    said at the call; the other kind is refused with PERMISSION_DENIED (SCOPE_MISSING).
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
-    (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED),
+    (INVALID_FIELD, INVALID_ID), RESOURCE_EXHAUSTED (OVERLOADED, QUOTA_EXCEEDED),
     DEADLINE_EXCEEDED, UNAVAILABLE.
     """
+
+    @staticmethod
+    def CreateOrganization(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.gateway.v1.AdminService/CreateOrganization',
+            strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.CreateOrganizationRequest.SerializeToString,
+            strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.CreateOrganizationResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListOrganizations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.gateway.v1.AdminService/ListOrganizations',
+            strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListOrganizationsRequest.SerializeToString,
+            strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListOrganizationsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateOrganizationKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.gateway.v1.AdminService/CreateOrganizationKey',
+            strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.CreateOrganizationKeyRequest.SerializeToString,
+            strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.CreateOrganizationKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListOrganizationKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.gateway.v1.AdminService/ListOrganizationKeys',
+            strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListOrganizationKeysRequest.SerializeToString,
+            strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListOrganizationKeysResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeOrganizationKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.gateway.v1.AdminService/RevokeOrganizationKey',
+            strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.RevokeOrganizationKeyRequest.SerializeToString,
+            strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.RevokeOrganizationKeyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def CreateProject(request,
@@ -404,6 +679,33 @@ class AdminService:
             '/strata.api.gateway.v1.AdminService/GetUsage',
             strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageRequest.SerializeToString,
             strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.GetUsageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListProjectUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.gateway.v1.AdminService/ListProjectUsage',
+            strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListProjectUsageRequest.SerializeToString,
+            strata_dot_api_dot_gateway_dot_v1_dot_admin__service__pb2.ListProjectUsageResponse.FromString,
             options,
             channel_credentials,
             insecure,

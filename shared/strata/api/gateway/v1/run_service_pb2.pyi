@@ -166,10 +166,12 @@ class Run(_message.Message):
     FINISH_TIME_FIELD_NUMBER: _builtins.int
     TAINT_FIELD_NUMBER: _builtins.int
     PARENT_RUN_ID_FIELD_NUMBER: _builtins.int
+    NOT_BEFORE_TIME_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """Id, "run-" and a time-sortable UUID."""
     agent_id: _builtins.str
-    """The agent."""
+    """The agent; empty in the run of a group."""
     conversation_id: _builtins.str
     """The conversation."""
     kind: Global___RunKind.ValueType
@@ -189,6 +191,10 @@ class Run(_message.Message):
     parent_run_id: _builtins.str
     """The run whose agent sent the message; empty if a client did. It waits for
     this run if kind is FOREGROUND.
+    """
+    group_id: _builtins.str
+    """The group; empty in the run of an agent. The turns of its members are runs of their own,
+    with this one as their parent; its tokens are the sum of theirs.
     """
     @_builtins.property
     def error(self) -> _run_event_pb2.RunError:
@@ -214,6 +220,10 @@ class Run(_message.Message):
     def taint(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Provenance.ValueType]:
         """Text of strangers that was in its context window when it ended: WEB, MCP."""
 
+    @_builtins.property
+    def not_before_time(self) -> _timestamp_pb2.Timestamp:
+        """When it may start, if that was not at once."""
+
     def __init__(
         self,
         *,
@@ -234,10 +244,12 @@ class Run(_message.Message):
         finish_time: _timestamp_pb2.Timestamp | None = ...,
         taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
         parent_run_id: _builtins.str = ...,
+        not_before_time: _timestamp_pb2.Timestamp | None = ...,
+        group_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "error", b"error", "finish_time", b"finish_time", "start_time", b"start_time", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "error", b"error", "finish_time", b"finish_time", "not_before_time", b"not_before_time", "start_time", b"start_time", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "attempt", b"attempt", "conversation_id", b"conversation_id", "create_time", b"create_time", "error", b"error", "finish_time", b"finish_time", "id", b"id", "kind", b"kind", "last_sequence", b"last_sequence", "parent_run_id", b"parent_run_id", "request_id", b"request_id", "start_time", b"start_time", "state", b"state", "step_count", b"step_count", "stop_reason", b"stop_reason", "taint", b"taint", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "attempt", b"attempt", "conversation_id", b"conversation_id", "create_time", b"create_time", "error", b"error", "finish_time", b"finish_time", "group_id", b"group_id", "id", b"id", "kind", b"kind", "last_sequence", b"last_sequence", "not_before_time", b"not_before_time", "parent_run_id", b"parent_run_id", "request_id", b"request_id", "start_time", b"start_time", "state", b"state", "step_count", b"step_count", "stop_reason", b"stop_reason", "taint", b"taint", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -257,12 +269,15 @@ class SendMessageRequest(_message.Message):
     ON_BUSY_FIELD_NUMBER: _builtins.int
     STREAM_TOKENS_FIELD_NUMBER: _builtins.int
     ON_APPROVAL_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same run; empty means a new run each time."""
     agent_id: _builtins.str
-    """The agent."""
+    """The agent; empty if a group is meant."""
     conversation_id: _builtins.str
-    """The conversation; empty means the agent's default one."""
+    """The conversation; empty means the agent's default one. Empty for a group, whose members
+    speak in their default conversations.
+    """
     max_steps: _builtins.int
     """Most model calls; 0 means 50, at most 200."""
     on_busy: Global___OnBusy.ValueType
@@ -271,6 +286,10 @@ class SendMessageRequest(_message.Message):
     """False to get no token deltas; unset means true."""
     on_approval: Global___OnApproval.ValueType
     """What to do when the conversation waits for an approval."""
+    group_id: _builtins.str
+    """The group whose members answer, instead of an agent. max_steps is then that of each turn
+    of a member.
+    """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
         """The messages, at least one."""
@@ -286,10 +305,11 @@ class SendMessageRequest(_message.Message):
         on_busy: Global___OnBusy.ValueType = ...,
         stream_tokens: _builtins.bool | None = ...,
         on_approval: Global___OnApproval.ValueType = ...,
+        group_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens", "stream_tokens", b"stream_tokens"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "max_steps", b"max_steps", "messages", b"messages", "on_approval", b"on_approval", "on_busy", b"on_busy", "request_id", b"request_id", "stream_tokens", b"stream_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "group_id", b"group_id", "max_steps", b"max_steps", "messages", b"messages", "on_approval", b"on_approval", "on_busy", b"on_busy", "request_id", b"request_id", "stream_tokens", b"stream_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stream_tokens: _TypeAlias = _typing.Literal["stream_tokens"]  # noqa: Y015
     _WhichOneofArgType__stream_tokens: _TypeAlias = _typing.Literal["_stream_tokens", b"_stream_tokens"]  # noqa: Y015
@@ -334,21 +354,38 @@ class StartRunRequest(_message.Message):
     MAX_STEPS_FIELD_NUMBER: _builtins.int
     ON_BUSY_FIELD_NUMBER: _builtins.int
     ON_APPROVAL_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Same id, same run; empty means a new run each time."""
     agent_id: _builtins.str
-    """The agent."""
+    """The agent; empty if a group is meant."""
     conversation_id: _builtins.str
-    """The conversation; empty means the agent's default one."""
+    """The conversation; empty means the agent's default one. Empty for a group, whose members
+    speak in their default conversations.
+    """
     max_steps: _builtins.int
     """Most model calls; 0 means 50, at most 200."""
     on_busy: Global___OnBusy.ValueType
     """What to do when the conversation is busy."""
     on_approval: Global___OnApproval.ValueType
     """What to do when the conversation waits for an approval."""
+    group_id: _builtins.str
+    """The group whose members answer, instead of an agent. max_steps is then that of each turn
+    of a member.
+    """
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.MessageInput]:
         """The messages, at least one."""
+
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When the run may start, by the clock of the database, at most 366 days ahead; unset, or a
+        time that has passed, means at once. Until then it is QUEUED, is listed and can be cancelled,
+        counts as an open run of the project, and holds up no other run of its conversation. From then
+        on it waits like any other for the active run and for approvals; on_busy must be ENQUEUE and
+        on_approval REJECT, as neither can be judged before.
+        """
 
     def __init__(
         self,
@@ -360,10 +397,12 @@ class StartRunRequest(_message.Message):
         max_steps: _builtins.int = ...,
         on_busy: Global___OnBusy.ValueType = ...,
         on_approval: Global___OnApproval.ValueType = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        group_id: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "max_steps", b"max_steps", "messages", b"messages", "on_approval", b"on_approval", "on_busy", b"on_busy", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "group_id", b"group_id", "max_steps", b"max_steps", "messages", b"messages", "on_approval", b"on_approval", "on_busy", b"on_busy", "request_id", b"request_id", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -506,6 +545,7 @@ class ListRunsRequest(_message.Message):
     STATES_FIELD_NUMBER: _builtins.int
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
     PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    GROUP_ID_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """Only runs of this agent."""
     conversation_id: _builtins.str
@@ -514,6 +554,8 @@ class ListRunsRequest(_message.Message):
     """Runs to return: 0 means 50, at most 500."""
     page_token: _builtins.str
     """The next_page_token of the page before."""
+    group_id: _builtins.str
+    """Only runs of this group."""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[Global___RunState.ValueType]:
         """Only runs in these states; empty means all."""
@@ -526,10 +568,11 @@ class ListRunsRequest(_message.Message):
         states: _abc.Iterable[Global___RunState.ValueType] | None = ...,
         page_size: _builtins.int = ...,
         page_token: _builtins.str = ...,
+        group_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "page_size", b"page_size", "page_token", b"page_token", "states", b"states"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "group_id", b"group_id", "page_size", b"page_size", "page_token", b"page_token", "states", b"states"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -853,7 +896,7 @@ Global___ExplainRunRequest: _TypeAlias = ExplainRunRequest  # noqa: Y015
 
 @_typing.final
 class RunSpan(_message.Message):
-    """One span of a run."""
+    """One span of a run. Times are milliseconds."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -864,23 +907,48 @@ class RunSpan(_message.Message):
     DURATION_MS_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     NOTE_FIELD_NUMBER: _builtins.int
+    SHARE_MS_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_MS_FIELD_NUMBER: _builtins.int
+    STATUS_FIELD_NUMBER: _builtins.int
+    TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
+    COST_MICROS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """What it was: "model", "tool", "compile", "begin", "commit", "wait"."""
+    """What it was: "wait" (queue, take-over, pause before the model is asked again), "begin" (the
+    turn is opened and the input stored), "compile" (the request is made), "model", "tool",
+    "compaction", "commit" (the reply or the step is stored).
+    """
     name: _builtins.str
-    """Name of the model or tool."""
+    """Handle of the model, name of the tool, or what was waited for: "queue", "take-over", "retry"."""
     step: _builtins.int
     """Number of the step; 0 outside steps."""
     duration_ms: _builtins.int
-    """How long it took."""
+    """How long it took. Tools of one step can run at the same time."""
     note: _builtins.str
-    """What is worth knowing."""
+    """What is worth knowing, such as why the model was asked again."""
+    share_ms: _builtins.int
+    """The part of the run's time that is counted here and in no other span: the shares of all
+    spans add up to the total_ms of the run.
+    """
+    attempt: _builtins.int
+    """Number of the dispatch of the run, from 1."""
+    first_token_ms: _builtins.int
+    """For model calls: from the request to the first piece of the reply; unset if there was none."""
+    status: _message_pb2.ToolStatus.ValueType
+    """For tools: how the call ended, as in ToolReturnPart."""
+    tool_call_id: _builtins.str
+    """For tools: id of the call."""
+    cost_micros: _builtins.int
+    """Price of the tokens in millionths of the unit of the configured prices; unset if the model
+    has no price.
+    """
     @_builtins.property
     def start_time(self) -> _timestamp_pb2.Timestamp:
         """When it began."""
 
     @_builtins.property
     def usage(self) -> _usage_pb2.Usage:
-        """Tokens, for model calls."""
+        """Tokens, for model calls and compactions."""
 
     def __init__(
         self,
@@ -892,14 +960,95 @@ class RunSpan(_message.Message):
         duration_ms: _builtins.int = ...,
         usage: _usage_pb2.Usage | None = ...,
         note: _builtins.str = ...,
+        share_ms: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+        first_token_ms: _builtins.int | None = ...,
+        status: _message_pb2.ToolStatus.ValueType = ...,
+        tool_call_id: _builtins.str = ...,
+        cost_micros: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["start_time", b"start_time", "usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost_micros", b"_cost_micros", "_first_token_ms", b"_first_token_ms", "cost_micros", b"cost_micros", "first_token_ms", b"first_token_ms", "start_time", b"start_time", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_ms", b"duration_ms", "kind", b"kind", "name", b"name", "note", b"note", "start_time", b"start_time", "step", b"step", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_micros", b"_cost_micros", "_first_token_ms", b"_first_token_ms", "attempt", b"attempt", "cost_micros", b"cost_micros", "duration_ms", b"duration_ms", "first_token_ms", b"first_token_ms", "kind", b"kind", "name", b"name", "note", b"note", "share_ms", b"share_ms", "start_time", b"start_time", "status", b"status", "step", b"step", "tool_call_id", b"tool_call_id", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cost_micros: _TypeAlias = _typing.Literal["cost_micros"]  # noqa: Y015
+    _WhichOneofArgType__cost_micros: _TypeAlias = _typing.Literal["_cost_micros", b"_cost_micros"]  # noqa: Y015
+    _WhichOneofReturnType__first_token_ms: _TypeAlias = _typing.Literal["first_token_ms"]  # noqa: Y015
+    _WhichOneofArgType__first_token_ms: _TypeAlias = _typing.Literal["_first_token_ms", b"_first_token_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_micros) -> _WhichOneofReturnType__cost_micros | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_token_ms) -> _WhichOneofReturnType__first_token_ms | None: ...
+
+Global___RunSpan: _TypeAlias = RunSpan  # noqa: Y015
+
+@_typing.final
+class RunPart(_message.Message):
+    """What one kind of span took in sum."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    SHARE_MS_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """As in RunSpan."""
+    count: _builtins.int
+    """How many spans."""
+    share_ms: _builtins.int
+    """Sum of their shares in the run's time, in milliseconds."""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        count: _builtins.int = ...,
+        share_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "kind", b"kind", "share_ms", b"share_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RunSpan: _TypeAlias = RunSpan  # noqa: Y015
+Global___RunPart: _TypeAlias = RunPart  # noqa: Y015
+
+@_typing.final
+class ModelUsage(_message.Message):
+    """What the calls of one model took in a run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    COST_MICROS_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Handle of the model."""
+    calls: _builtins.int
+    """How many calls, those that failed included."""
+    cost_micros: _builtins.int
+    """Price of them; see RunSpan."""
+    @_builtins.property
+    def usage(self) -> _usage_pb2.Usage:
+        """Sum of their tokens. The prompt cache hit rate is cached_input_tokens / prompt_tokens."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        calls: _builtins.int = ...,
+        usage: _usage_pb2.Usage | None = ...,
+        cost_micros: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost_micros", b"_cost_micros", "cost_micros", b"cost_micros", "usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_micros", b"_cost_micros", "calls", b"calls", "cost_micros", b"cost_micros", "model", b"model", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cost_micros: _TypeAlias = _typing.Literal["cost_micros"]  # noqa: Y015
+    _WhichOneofArgType__cost_micros: _TypeAlias = _typing.Literal["_cost_micros", b"_cost_micros"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_micros) -> _WhichOneofReturnType__cost_micros | None: ...
+
+Global___ModelUsage: _TypeAlias = ModelUsage  # noqa: Y015
 
 @_typing.final
 class ExplainRunResponse(_message.Message):
@@ -909,24 +1058,363 @@ class ExplainRunResponse(_message.Message):
 
     RUN_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    TOTAL_MS_FIELD_NUMBER: _builtins.int
+    COST_MICROS_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    MODELS_FIELD_NUMBER: _builtins.int
+    total_ms: _builtins.int
+    """Milliseconds from the moment the run was accepted to its last stored event."""
+    cost_micros: _builtins.int
+    """Price of its tokens, see RunSpan; unset if no model of the run has a price, a lower bound
+    if only some have.
+    """
+    truncated: _builtins.bool
+    """True if the run has more spans than are listed."""
     @_builtins.property
     def run(self) -> Global___Run:
         """The run."""
 
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunSpan]:
-        """Its spans, by time."""
+        """Its spans, by time; at most 5000, the first ones."""
+
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunPart]:
+        """Sums by kind, largest first, over all spans."""
+
+    @_builtins.property
+    def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelUsage]:
+        """Tokens by model, over all spans, in the order in which the models were first called."""
 
     def __init__(
         self,
         *,
         run: Global___Run | None = ...,
         spans: _abc.Iterable[Global___RunSpan] | None = ...,
+        parts: _abc.Iterable[Global___RunPart] | None = ...,
+        total_ms: _builtins.int = ...,
+        cost_micros: _builtins.int | None = ...,
+        truncated: _builtins.bool = ...,
+        models: _abc.Iterable[Global___ModelUsage] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost_micros", b"_cost_micros", "cost_micros", b"cost_micros", "run", b"run"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run", "spans", b"spans"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_micros", b"_cost_micros", "cost_micros", b"cost_micros", "models", b"models", "parts", b"parts", "run", b"run", "spans", b"spans", "total_ms", b"total_ms", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cost_micros: _TypeAlias = _typing.Literal["cost_micros"]  # noqa: Y015
+    _WhichOneofArgType__cost_micros: _TypeAlias = _typing.Literal["_cost_micros", b"_cost_micros"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_micros) -> _WhichOneofReturnType__cost_micros | None: ...
+
+Global___ExplainRunResponse: _TypeAlias = ExplainRunResponse  # noqa: Y015
+
+@_typing.final
+class StartMemoryRunRequest(_message.Message):
+    """Starts a run of a memory agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent whose memory is tended."""
+    conversation_id: _builtins.str
+    """The conversation to read; empty means the agent's default one."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___ExplainRunResponse: _TypeAlias = ExplainRunResponse  # noqa: Y015
+Global___StartMemoryRunRequest: _TypeAlias = StartMemoryRunRequest  # noqa: Y015
+
+@_typing.final
+class StartMemoryRunResponse(_message.Message):
+    """The run of the memory agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def run(self) -> Global___Run:
+        """The run that reads what was said; unset if all of it was read, or if no turn has ended since
+        the agent has a memory agent.
+        """
+
+    def __init__(
+        self,
+        *,
+        run: Global___Run | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StartMemoryRunResponse: _TypeAlias = StartMemoryRunResponse  # noqa: Y015
+
+@_typing.final
+class GetMemoryStatusRequest(_message.Message):
+    """Asks for the status of a memory agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """The agent whose memory is tended, or its memory agent."""
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetMemoryStatusRequest: _TypeAlias = GetMemoryStatusRequest  # noqa: Y015
+
+@_typing.final
+class MemoryStatus(_message.Message):
+    """How far a memory agent has read a conversation."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AGENT_ID_FIELD_NUMBER: _builtins.int
+    CONVERSATION_ID_FIELD_NUMBER: _builtins.int
+    MEMORY_AGENT_ID_FIELD_NUMBER: _builtins.int
+    SLEEPTIME_AGENT_FREQUENCY_FIELD_NUMBER: _builtins.int
+    TURNS_COUNTER_FIELD_NUMBER: _builtins.int
+    LAST_PROCESSED_MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    LAST_PROCESSED_SEQUENCE_FIELD_NUMBER: _builtins.int
+    PENDING_MESSAGES_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    RUN_OPEN_FIELD_NUMBER: _builtins.int
+    NEXT_RUN_TIME_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    LAST_ERROR_FIELD_NUMBER: _builtins.int
+    agent_id: _builtins.str
+    """Whose conversation."""
+    conversation_id: _builtins.str
+    """The conversation."""
+    memory_agent_id: _builtins.str
+    """The memory agent."""
+    sleeptime_agent_frequency: _builtins.int
+    """It runs after the first turn and then after every so many."""
+    turns_counter: _builtins.int
+    """Turns that have ended since the agent has a memory agent, less one."""
+    last_processed_message_id: _builtins.str
+    """The last message that was read; empty if none was, or if a run has read a part of what was
+    said in a very long time.
+    """
+    last_processed_sequence: _builtins.int
+    """Its sequence in the conversation; -1 if none was read."""
+    pending_messages: _builtins.int
+    """Messages that no run has read, at most: deleted ones and those of the system are counted."""
+    run_id: _builtins.str
+    """The last run of the memory agent for this conversation; empty if there was none."""
+    run_open: _builtins.bool
+    """True if that run is queued or under way."""
+    failures: _builtins.int
+    """Runs that failed in a row."""
+    last_error: _builtins.str
+    """Reason and message of the last failure; empty after a run that ended well."""
+    @_builtins.property
+    def next_run_time(self) -> _timestamp_pb2.Timestamp:
+        """When the open run may begin, if that is later than now: after failures it waits."""
+
+    def __init__(
+        self,
+        *,
+        agent_id: _builtins.str = ...,
+        conversation_id: _builtins.str = ...,
+        memory_agent_id: _builtins.str = ...,
+        sleeptime_agent_frequency: _builtins.int = ...,
+        turns_counter: _builtins.int = ...,
+        last_processed_message_id: _builtins.str = ...,
+        last_processed_sequence: _builtins.int = ...,
+        pending_messages: _builtins.int = ...,
+        run_id: _builtins.str = ...,
+        run_open: _builtins.bool = ...,
+        next_run_time: _timestamp_pb2.Timestamp | None = ...,
+        failures: _builtins.int = ...,
+        last_error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["next_run_time", b"next_run_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "failures", b"failures", "last_error", b"last_error", "last_processed_message_id", b"last_processed_message_id", "last_processed_sequence", b"last_processed_sequence", "memory_agent_id", b"memory_agent_id", "next_run_time", b"next_run_time", "pending_messages", b"pending_messages", "run_id", b"run_id", "run_open", b"run_open", "sleeptime_agent_frequency", b"sleeptime_agent_frequency", "turns_counter", b"turns_counter"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryStatus: _TypeAlias = MemoryStatus  # noqa: Y015
+
+@_typing.final
+class GetMemoryStatusResponse(_message.Message):
+    """The status of a memory agent."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONVERSATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def conversations(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryStatus]:
+        """One for each conversation in which a turn has ended."""
+
+    def __init__(
+        self,
+        *,
+        conversations: _abc.Iterable[Global___MemoryStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["conversations", b"conversations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetMemoryStatusResponse: _TypeAlias = GetMemoryStatusResponse  # noqa: Y015
+
+@_typing.final
+class ListStepsRequest(_message.Message):
+    """Asks for the steps of a run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_ID_FIELD_NUMBER: _builtins.int
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    run_id: _builtins.str
+    """The run."""
+    page_size: _builtins.int
+    """Steps to return: 0 means 50, at most 200."""
+    page_token: _builtins.str
+    """The next_page_token of the page before."""
+    def __init__(
+        self,
+        *,
+        run_id: _builtins.str = ...,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["page_size", b"page_size", "page_token", b"page_token", "run_id", b"run_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListStepsRequest: _TypeAlias = ListStepsRequest  # noqa: Y015
+
+@_typing.final
+class RunStep(_message.Message):
+    """One step of a run: a call of the model and the tools that it asked for. Times are milliseconds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    STEP_ID_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    START_TIME_FIELD_NUMBER: _builtins.int
+    SHARE_MS_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    MODEL_CALLS_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_MS_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    COST_MICROS_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    """Number of the step in the run, from 1."""
+    step_id: _builtins.str
+    """Id of the step."""
+    model: _builtins.str
+    """Handle of the model."""
+    attempt: _builtins.int
+    """Number of the dispatch that the step ended in."""
+    share_ms: _builtins.int
+    """Share of the step in the run's time; see RunSpan."""
+    model_calls: _builtins.int
+    """Times that the model was asked."""
+    first_token_ms: _builtins.int
+    """First token of the last model call; see RunSpan."""
+    cost_micros: _builtins.int
+    """Price of them; see RunSpan."""
+    @_builtins.property
+    def start_time(self) -> _timestamp_pb2.Timestamp:
+        """When it began."""
+
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunPart]:
+        """Sums by kind, largest first."""
+
+    @_builtins.property
+    def usage(self) -> _usage_pb2.Usage:
+        """Tokens of all its model calls."""
+
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of the tools called, in order; at most 32."""
+
+    def __init__(
+        self,
+        *,
+        step: _builtins.int = ...,
+        step_id: _builtins.str = ...,
+        model: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+        start_time: _timestamp_pb2.Timestamp | None = ...,
+        share_ms: _builtins.int = ...,
+        parts: _abc.Iterable[Global___RunPart] | None = ...,
+        model_calls: _builtins.int = ...,
+        first_token_ms: _builtins.int | None = ...,
+        usage: _usage_pb2.Usage | None = ...,
+        cost_micros: _builtins.int | None = ...,
+        tools: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost_micros", b"_cost_micros", "_first_token_ms", b"_first_token_ms", "cost_micros", b"cost_micros", "first_token_ms", b"first_token_ms", "start_time", b"start_time", "usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_micros", b"_cost_micros", "_first_token_ms", b"_first_token_ms", "attempt", b"attempt", "cost_micros", b"cost_micros", "first_token_ms", b"first_token_ms", "model", b"model", "model_calls", b"model_calls", "parts", b"parts", "share_ms", b"share_ms", "start_time", b"start_time", "step", b"step", "step_id", b"step_id", "tools", b"tools", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cost_micros: _TypeAlias = _typing.Literal["cost_micros"]  # noqa: Y015
+    _WhichOneofArgType__cost_micros: _TypeAlias = _typing.Literal["_cost_micros", b"_cost_micros"]  # noqa: Y015
+    _WhichOneofReturnType__first_token_ms: _TypeAlias = _typing.Literal["first_token_ms"]  # noqa: Y015
+    _WhichOneofArgType__first_token_ms: _TypeAlias = _typing.Literal["_first_token_ms", b"_first_token_ms"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_micros) -> _WhichOneofReturnType__cost_micros | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_token_ms) -> _WhichOneofReturnType__first_token_ms | None: ...
+
+Global___RunStep: _TypeAlias = RunStep  # noqa: Y015
+
+@_typing.final
+class ListStepsResponse(_message.Message):
+    """A page of steps."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Empty at the end."""
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunStep]:
+        """The steps."""
+
+    def __init__(
+        self,
+        *,
+        steps: _abc.Iterable[Global___RunStep] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["next_page_token", b"next_page_token", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListStepsResponse: _TypeAlias = ListStepsResponse  # noqa: Y015

@@ -90,6 +90,21 @@ class RunServiceStub:
                 request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ExplainRunRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ExplainRunResponse.FromString,
                 _registered_method=True)
+        self.StartMemoryRun = channel.unary_unary(
+                '/strata.api.gateway.v1.RunService/StartMemoryRun',
+                request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.StartMemoryRunRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.StartMemoryRunResponse.FromString,
+                _registered_method=True)
+        self.GetMemoryStatus = channel.unary_unary(
+                '/strata.api.gateway.v1.RunService/GetMemoryStatus',
+                request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetMemoryStatusRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetMemoryStatusResponse.FromString,
+                _registered_method=True)
+        self.ListSteps = channel.unary_unary(
+                '/strata.api.gateway.v1.RunService/ListSteps',
+                request_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ListStepsRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ListStepsResponse.FromString,
+                _registered_method=True)
 
 
 class RunServiceServicer:
@@ -102,11 +117,13 @@ class RunServiceServicer:
     """
 
     def SendMessage(self, request, context):
-        """Sends messages to an agent and streams the run. The message is stored
-        before the model is called. A client that goes away does not stop the run.
-        A request_id seen before gives the events of the first run. NOT_FOUND
-        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
+        """Sends messages to an agent, or to a group, and streams the run. The message is
+        stored before the model is called. A client that goes away does not stop the run.
+        A request_id seen before gives the events of the first run. The run of a group has
+        the events of all of its members (RunEvent.member). NOT_FOUND (AGENT_NOT_FOUND,
+        CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
+        FAILED_PRECONDITION (GROUP_INCOMPLETE), UNIMPLEMENTED (NOT_BUILT: groups of this
+        kind take no messages), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
         of a message that an agent sends also RUN_FINISHED, AGENT_WAITS,
         CHAIN_TOO_LONG).
         """
@@ -116,7 +133,7 @@ class RunServiceServicer:
 
     def StartRun(self, request, context):
         """The same without waiting; follow it with StreamRun. NOT_FOUND
-        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
+        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
         ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
         of a message that an agent sends also RUN_FINISHED, CHAIN_TOO_LONG).
         """
@@ -164,7 +181,8 @@ class RunServiceServicer:
         (APPROVAL_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
         INVALID_ARGUMENT (other tool call ids, other arguments), FAILED_PRECONDITION
         (APPROVAL_DECIDED, APPROVAL_EXPIRED, APPROVAL_OUTDATED), ALREADY_EXISTS
-        (REQUEST_ID_REUSED). What is refused changes nothing.
+        (REQUEST_ID_REUSED), PERMISSION_DENIED (SCOPE_MISSING: a return in place of a call
+        that Strata runs needs the scope "write"). What is refused changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -185,7 +203,34 @@ class RunServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExplainRun(self, request, context):
-        """Tells what a run did and where its time and tokens went. NOT_FOUND (RUN_NOT_FOUND).
+        """Returns what a run did and where its time, its tokens and its money went, from its stored
+        events. A run under way is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartMemoryRun(self, request, context):
+        """Queues a run of the memory agent of an agent now, instead of after the next turn that is due:
+        it reads what was said since the memory agent read last. If a run is queued already, that run
+        may begin at once. The run waits for a slot for memory agents and for tokens of their budget;
+        follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetMemoryStatus(self, request, context):
+        """Returns how far the memory agent of an agent has read its conversations, and what its runs
+        failed with; also by the id of the memory agent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSteps(self, request, context):
+        """Lists the steps of a run, first to last: model, tools, tokens and times of each. NOT_FOUND
+        (RUN_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -243,6 +288,21 @@ def add_RunServiceServicer_to_server(servicer, server):
                     servicer.ExplainRun,
                     request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ExplainRunRequest.FromString,
                     response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ExplainRunResponse.SerializeToString,
+            ),
+            'StartMemoryRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartMemoryRun,
+                    request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.StartMemoryRunRequest.FromString,
+                    response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.StartMemoryRunResponse.SerializeToString,
+            ),
+            'GetMemoryStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMemoryStatus,
+                    request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetMemoryStatusRequest.FromString,
+                    response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetMemoryStatusResponse.SerializeToString,
+            ),
+            'ListSteps': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSteps,
+                    request_deserializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ListStepsRequest.FromString,
+                    response_serializer=strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ListStepsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -521,6 +581,87 @@ class RunService:
             '/strata.api.gateway.v1.RunService/ExplainRun',
             strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ExplainRunRequest.SerializeToString,
             strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ExplainRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartMemoryRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.gateway.v1.RunService/StartMemoryRun',
+            strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.StartMemoryRunRequest.SerializeToString,
+            strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.StartMemoryRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMemoryStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.gateway.v1.RunService/GetMemoryStatus',
+            strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetMemoryStatusRequest.SerializeToString,
+            strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.GetMemoryStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSteps(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.gateway.v1.RunService/ListSteps',
+            strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ListStepsRequest.SerializeToString,
+            strata_dot_api_dot_gateway_dot_v1_dot_run__service__pb2.ListStepsResponse.FromString,
             options,
             channel_credentials,
             insecure,

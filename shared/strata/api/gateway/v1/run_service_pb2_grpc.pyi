@@ -22,17 +22,19 @@ class RunServiceStub:
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     SendMessage: _aio.UnaryStreamMultiCallable[_run_service_pb2.SendMessageRequest, _run_service_pb2.SendMessageResponse]
-    """Sends messages to an agent and streams the run. The message is stored
-    before the model is called. A client that goes away does not stop the run.
-    A request_id seen before gives the events of the first run. NOT_FOUND
-    (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-    ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
+    """Sends messages to an agent, or to a group, and streams the run. The message is
+    stored before the model is called. A client that goes away does not stop the run.
+    A request_id seen before gives the events of the first run. The run of a group has
+    the events of all of its members (RunEvent.member). NOT_FOUND (AGENT_NOT_FOUND,
+    CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
+    FAILED_PRECONDITION (GROUP_INCOMPLETE), UNIMPLEMENTED (NOT_BUILT: groups of this
+    kind take no messages), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
     of a message that an agent sends also RUN_FINISHED, AGENT_WAITS,
     CHAIN_TOO_LONG).
     """
     StartRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.StartRunRequest, _run_service_pb2.StartRunResponse]
     """The same without waiting; follow it with StreamRun. NOT_FOUND
-    (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
+    (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
     ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
     of a message that an agent sends also RUN_FINISHED, CHAIN_TOO_LONG).
     """
@@ -58,14 +60,31 @@ class RunServiceStub:
     (APPROVAL_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
     INVALID_ARGUMENT (other tool call ids, other arguments), FAILED_PRECONDITION
     (APPROVAL_DECIDED, APPROVAL_EXPIRED, APPROVAL_OUTDATED), ALREADY_EXISTS
-    (REQUEST_ID_REUSED). What is refused changes nothing.
+    (REQUEST_ID_REUSED), PERMISSION_DENIED (SCOPE_MISSING: a return in place of a call
+    that Strata runs needs the scope "write"). What is refused changes nothing.
     """
     ListApprovals: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ListApprovalsRequest, _run_service_pb2.ListApprovalsResponse]
     """Lists approval requests of all agents of the project, oldest first. INVALID_ARGUMENT (INVALID_PAGE_TOKEN)."""
     GetApproval: _aio.UnaryUnaryMultiCallable[_run_service_pb2.GetApprovalRequest, _run_service_pb2.GetApprovalResponse]
     """Returns an approval request, decided or not. NOT_FOUND (APPROVAL_NOT_FOUND)."""
     ExplainRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ExplainRunRequest, _run_service_pb2.ExplainRunResponse]
-    """Tells what a run did and where its time and tokens went. NOT_FOUND (RUN_NOT_FOUND)."""
+    """Returns what a run did and where its time, its tokens and its money went, from its stored
+    events. A run under way is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND).
+    """
+    StartMemoryRun: _aio.UnaryUnaryMultiCallable[_run_service_pb2.StartMemoryRunRequest, _run_service_pb2.StartMemoryRunResponse]
+    """Queues a run of the memory agent of an agent now, instead of after the next turn that is due:
+    it reads what was said since the memory agent read last. If a run is queued already, that run
+    may begin at once. The run waits for a slot for memory agents and for tokens of their budget;
+    follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+    """
+    GetMemoryStatus: _aio.UnaryUnaryMultiCallable[_run_service_pb2.GetMemoryStatusRequest, _run_service_pb2.GetMemoryStatusResponse]
+    """Returns how far the memory agent of an agent has read its conversations, and what its runs
+    failed with; also by the id of the memory agent.
+    """
+    ListSteps: _aio.UnaryUnaryMultiCallable[_run_service_pb2.ListStepsRequest, _run_service_pb2.ListStepsResponse]
+    """Lists the steps of a run, first to last: model, tools, tokens and times of each. NOT_FOUND
+    (RUN_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+    """
 
 class RunServiceServicer:
     """Runs: one message (or decision) to an agent and all that follows from it.
@@ -81,11 +100,13 @@ class RunServiceServicer:
         request: _run_service_pb2.SendMessageRequest,
         context: _aio.ServicerContext[_run_service_pb2.SendMessageRequest, _abc.AsyncIterator[_run_service_pb2.SendMessageResponse]],
     ) -> _abc.AsyncIterator[_run_service_pb2.SendMessageResponse]:
-        """Sends messages to an agent and streams the run. The message is stored
-        before the model is called. A client that goes away does not stop the run.
-        A request_id seen before gives the events of the first run. NOT_FOUND
-        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
-        ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
+        """Sends messages to an agent, or to a group, and streams the run. The message is
+        stored before the model is called. A client that goes away does not stop the run.
+        A request_id seen before gives the events of the first run. The run of a group has
+        the events of all of its members (RunEvent.member). NOT_FOUND (AGENT_NOT_FOUND,
+        CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
+        FAILED_PRECONDITION (GROUP_INCOMPLETE), UNIMPLEMENTED (NOT_BUILT: groups of this
+        kind take no messages), ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
         of a message that an agent sends also RUN_FINISHED, AGENT_WAITS,
         CHAIN_TOO_LONG).
         """
@@ -96,7 +117,7 @@ class RunServiceServicer:
         context: _aio.ServicerContext[_run_service_pb2.StartRunRequest, _abc.Awaitable[_run_service_pb2.StartRunResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.StartRunResponse]:
         """The same without waiting; follow it with StreamRun. NOT_FOUND
-        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
+        (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND, GROUP_NOT_FOUND), ABORTED (CONVERSATION_BUSY),
         ALREADY_EXISTS (REQUEST_ID_REUSED), FAILED_PRECONDITION (APPROVAL_PENDING;
         of a message that an agent sends also RUN_FINISHED, CHAIN_TOO_LONG).
         """
@@ -147,7 +168,8 @@ class RunServiceServicer:
         (APPROVAL_NOT_FOUND, AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND),
         INVALID_ARGUMENT (other tool call ids, other arguments), FAILED_PRECONDITION
         (APPROVAL_DECIDED, APPROVAL_EXPIRED, APPROVAL_OUTDATED), ALREADY_EXISTS
-        (REQUEST_ID_REUSED). What is refused changes nothing.
+        (REQUEST_ID_REUSED), PERMISSION_DENIED (SCOPE_MISSING: a return in place of a call
+        that Strata runs needs the scope "write"). What is refused changes nothing.
         """
 
     def ListApprovals(
@@ -169,6 +191,37 @@ class RunServiceServicer:
         request: _run_service_pb2.ExplainRunRequest,
         context: _aio.ServicerContext[_run_service_pb2.ExplainRunRequest, _abc.Awaitable[_run_service_pb2.ExplainRunResponse]],
     ) -> _abc.Awaitable[_run_service_pb2.ExplainRunResponse]:
-        """Tells what a run did and where its time and tokens went. NOT_FOUND (RUN_NOT_FOUND)."""
+        """Returns what a run did and where its time, its tokens and its money went, from its stored
+        events. A run under way is explained up to its last stored event. NOT_FOUND (RUN_NOT_FOUND).
+        """
+
+    def StartMemoryRun(
+        self,
+        request: _run_service_pb2.StartMemoryRunRequest,
+        context: _aio.ServicerContext[_run_service_pb2.StartMemoryRunRequest, _abc.Awaitable[_run_service_pb2.StartMemoryRunResponse]],
+    ) -> _abc.Awaitable[_run_service_pb2.StartMemoryRunResponse]:
+        """Queues a run of the memory agent of an agent now, instead of after the next turn that is due:
+        it reads what was said since the memory agent read last. If a run is queued already, that run
+        may begin at once. The run waits for a slot for memory agents and for tokens of their budget;
+        follow it with StreamRun. NOT_FOUND (AGENT_NOT_FOUND, CONVERSATION_NOT_FOUND).
+        """
+
+    def GetMemoryStatus(
+        self,
+        request: _run_service_pb2.GetMemoryStatusRequest,
+        context: _aio.ServicerContext[_run_service_pb2.GetMemoryStatusRequest, _abc.Awaitable[_run_service_pb2.GetMemoryStatusResponse]],
+    ) -> _abc.Awaitable[_run_service_pb2.GetMemoryStatusResponse]:
+        """Returns how far the memory agent of an agent has read its conversations, and what its runs
+        failed with; also by the id of the memory agent.
+        """
+
+    def ListSteps(
+        self,
+        request: _run_service_pb2.ListStepsRequest,
+        context: _aio.ServicerContext[_run_service_pb2.ListStepsRequest, _abc.Awaitable[_run_service_pb2.ListStepsResponse]],
+    ) -> _abc.Awaitable[_run_service_pb2.ListStepsResponse]:
+        """Lists the steps of a run, first to last: model, tools, tokens and times of each. NOT_FOUND
+        (RUN_NOT_FOUND), INVALID_ARGUMENT (INVALID_PAGE_TOKEN).
+        """
 
 def add_RunServiceServicer_to_server(servicer: RunServiceServicer, server: _aio.Server) -> None: ...

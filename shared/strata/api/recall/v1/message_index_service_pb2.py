@@ -22,40 +22,42 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from strata.api.common.v1 import call_options_pb2 as strata_dot_api_dot_common_dot_v1_dot_call__options__pb2
 from strata.api.common.v1 import reindex_pb2 as strata_dot_api_dot_common_dot_v1_dot_reindex__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0strata/api/recall/v1/message_index_service.proto\x12\x14strata.api.recall.v1\x1a\"strata/api/common/v1/reindex.proto\"%\n\x0fGetIndexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\"C\n\x10GetIndexResponse\x12/\n\x05index\x18\x01 \x01(\x0b\x32 .strata.api.common.v1.IndexState\"V\n\x13StartReindexRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\ncollection\x18\x02 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x03 \x01(\t\"F\n\x14StartReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex\"*\n\x14\x46inishReindexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\"G\n\x15\x46inishReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex\",\n\x16RollBackReindexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\"I\n\x17RollBackReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex2\xc5\x03\n\x13MessageIndexService\x12^\n\x08GetIndex\x12%.strata.api.recall.v1.GetIndexRequest\x1a&.strata.api.recall.v1.GetIndexResponse\"\x03\x90\x02\x01\x12j\n\x0cStartReindex\x12).strata.api.recall.v1.StartReindexRequest\x1a*.strata.api.recall.v1.StartReindexResponse\"\x03\x90\x02\x02\x12m\n\rFinishReindex\x12*.strata.api.recall.v1.FinishReindexRequest\x1a+.strata.api.recall.v1.FinishReindexResponse\"\x03\x90\x02\x02\x12s\n\x0fRollBackReindex\x12,.strata.api.recall.v1.RollBackReindexRequest\x1a-.strata.api.recall.v1.RollBackReindexResponse\"\x03\x90\x02\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n0strata/api/recall/v1/message_index_service.proto\x12\x14strata.api.recall.v1\x1a\'strata/api/common/v1/call_options.proto\x1a\"strata/api/common/v1/reindex.proto\"%\n\x0fGetIndexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\"C\n\x10GetIndexResponse\x12/\n\x05index\x18\x01 \x01(\x0b\x32 .strata.api.common.v1.IndexState\"V\n\x13StartReindexRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\ncollection\x18\x02 \x01(\t\x12\x17\n\x0f\x65mbedding_model\x18\x03 \x01(\t\"F\n\x14StartReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex\"*\n\x14\x46inishReindexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\"G\n\x15\x46inishReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex\",\n\x16RollBackReindexRequest\x12\x12\n\ncollection\x18\x01 \x01(\t\"I\n\x17RollBackReindexResponse\x12.\n\x07reindex\x18\x01 \x01(\x0b\x32\x1d.strata.api.common.v1.Reindex2\xe6\x03\n\x13MessageIndexService\x12^\n\x08GetIndex\x12%.strata.api.recall.v1.GetIndexRequest\x1a&.strata.api.recall.v1.GetIndexResponse\"\x03\x90\x02\x01\x12u\n\x0cStartReindex\x12).strata.api.recall.v1.StartReindexRequest\x1a*.strata.api.recall.v1.StartReindexResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00\x34@\x12x\n\rFinishReindex\x12*.strata.api.recall.v1.FinishReindexRequest\x1a+.strata.api.recall.v1.FinishReindexResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00\x34@\x12~\n\x0fRollBackReindex\x12,.strata.api.recall.v1.RollBackReindexRequest\x1a-.strata.api.recall.v1.RollBackReindexResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00\x34@BW\n\x14strata.api.recall.v1P\x01Z&strata.internal/api/recall/v1;recallv1\xaa\x02\x14Strata.Api.Recall.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'strata.api.recall.v1.message_index_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\024strata.api.recall.v1P\001Z&strata.internal/api/recall/v1;recallv1\252\002\024Strata.Api.Recall.V1'
   _globals['_MESSAGEINDEXSERVICE'].methods_by_name['GetIndex']._loaded_options = None
   _globals['_MESSAGEINDEXSERVICE'].methods_by_name['GetIndex']._serialized_options = b'\220\002\001'
   _globals['_MESSAGEINDEXSERVICE'].methods_by_name['StartReindex']._loaded_options = None
-  _globals['_MESSAGEINDEXSERVICE'].methods_by_name['StartReindex']._serialized_options = b'\220\002\002'
+  _globals['_MESSAGEINDEXSERVICE'].methods_by_name['StartReindex']._serialized_options = b'\220\002\002\211\347\030\000\000\000\000\000\0004@'
   _globals['_MESSAGEINDEXSERVICE'].methods_by_name['FinishReindex']._loaded_options = None
-  _globals['_MESSAGEINDEXSERVICE'].methods_by_name['FinishReindex']._serialized_options = b'\220\002\002'
+  _globals['_MESSAGEINDEXSERVICE'].methods_by_name['FinishReindex']._serialized_options = b'\220\002\002\211\347\030\000\000\000\000\000\0004@'
   _globals['_MESSAGEINDEXSERVICE'].methods_by_name['RollBackReindex']._loaded_options = None
-  _globals['_MESSAGEINDEXSERVICE'].methods_by_name['RollBackReindex']._serialized_options = b'\220\002\002'
-  _globals['_GETINDEXREQUEST']._serialized_start=110
-  _globals['_GETINDEXREQUEST']._serialized_end=147
-  _globals['_GETINDEXRESPONSE']._serialized_start=149
-  _globals['_GETINDEXRESPONSE']._serialized_end=216
-  _globals['_STARTREINDEXREQUEST']._serialized_start=218
-  _globals['_STARTREINDEXREQUEST']._serialized_end=304
-  _globals['_STARTREINDEXRESPONSE']._serialized_start=306
-  _globals['_STARTREINDEXRESPONSE']._serialized_end=376
-  _globals['_FINISHREINDEXREQUEST']._serialized_start=378
-  _globals['_FINISHREINDEXREQUEST']._serialized_end=420
-  _globals['_FINISHREINDEXRESPONSE']._serialized_start=422
-  _globals['_FINISHREINDEXRESPONSE']._serialized_end=493
-  _globals['_ROLLBACKREINDEXREQUEST']._serialized_start=495
-  _globals['_ROLLBACKREINDEXREQUEST']._serialized_end=539
-  _globals['_ROLLBACKREINDEXRESPONSE']._serialized_start=541
-  _globals['_ROLLBACKREINDEXRESPONSE']._serialized_end=614
-  _globals['_MESSAGEINDEXSERVICE']._serialized_start=617
-  _globals['_MESSAGEINDEXSERVICE']._serialized_end=1070
+  _globals['_MESSAGEINDEXSERVICE'].methods_by_name['RollBackReindex']._serialized_options = b'\220\002\002\211\347\030\000\000\000\000\000\0004@'
+  _globals['_GETINDEXREQUEST']._serialized_start=151
+  _globals['_GETINDEXREQUEST']._serialized_end=188
+  _globals['_GETINDEXRESPONSE']._serialized_start=190
+  _globals['_GETINDEXRESPONSE']._serialized_end=257
+  _globals['_STARTREINDEXREQUEST']._serialized_start=259
+  _globals['_STARTREINDEXREQUEST']._serialized_end=345
+  _globals['_STARTREINDEXRESPONSE']._serialized_start=347
+  _globals['_STARTREINDEXRESPONSE']._serialized_end=417
+  _globals['_FINISHREINDEXREQUEST']._serialized_start=419
+  _globals['_FINISHREINDEXREQUEST']._serialized_end=461
+  _globals['_FINISHREINDEXRESPONSE']._serialized_start=463
+  _globals['_FINISHREINDEXRESPONSE']._serialized_end=534
+  _globals['_ROLLBACKREINDEXREQUEST']._serialized_start=536
+  _globals['_ROLLBACKREINDEXREQUEST']._serialized_end=580
+  _globals['_ROLLBACKREINDEXRESPONSE']._serialized_start=582
+  _globals['_ROLLBACKREINDEXRESPONSE']._serialized_end=655
+  _globals['_MESSAGEINDEXSERVICE']._serialized_start=658
+  _globals['_MESSAGEINDEXSERVICE']._serialized_end=1144
 # @@protoc_insertion_point(module_scope)

@@ -27,8 +27,8 @@ if _version_not_supported:
 
 class MessageIndexServiceStub:
     """The index of messages, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs the scope admin, and a server can
-    be told to refuse them all.
+    it serves. For operators: every method needs an organisation key with the scope
+    "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -66,8 +66,8 @@ class MessageIndexServiceStub:
 
 class MessageIndexServiceServicer:
     """The index of messages, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs the scope admin, and a server can
-    be told to refuse them all.
+    it serves. For operators: every method needs an organisation key with the scope
+    "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT
@@ -145,8 +145,8 @@ def add_MessageIndexServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class MessageIndexService:
     """The index of messages, which all projects share, and its rebuilding while
-    it serves. For operators: every method needs the scope admin, and a server can
-    be told to refuse them all.
+    it serves. For operators: every method needs an organisation key with the scope
+    "installation.admin", and a server can be configured to refuse them all.
 
     Errors of every call: UNAUTHENTICATED (CREDENTIALS_MISSING,
     CREDENTIALS_INVALID), PERMISSION_DENIED (SCOPE_MISSING), INVALID_ARGUMENT

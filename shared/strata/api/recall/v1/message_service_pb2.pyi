@@ -163,6 +163,8 @@ class ListMessagesRequest(_message.Message):
     FROM_MESSAGE_ID_FIELD_NUMBER: _builtins.int
     TO_MESSAGE_ID_FIELD_NUMBER: _builtins.int
     PINNED_ONLY_FIELD_NUMBER: _builtins.int
+    FROM_SEQUENCE_FIELD_NUMBER: _builtins.int
+    TO_SEQUENCE_FIELD_NUMBER: _builtins.int
     conversation_id: _builtins.str
     """The conversation to list, of a fork also what was said before it; or"""
     agent_id: _builtins.str
@@ -185,6 +187,12 @@ class ListMessagesRequest(_message.Message):
     """Only this message of the conversation and earlier ones. Needs conversation_id."""
     pinned_only: _builtins.bool
     """Only pinned messages."""
+    from_sequence: _builtins.int
+    """Only messages with this sequence or a later one; the message need not be there any more.
+    Needs conversation_id.
+    """
+    to_sequence: _builtins.int
+    """Only messages with this sequence or an earlier one. Needs conversation_id."""
     @_builtins.property
     def roles(self) -> _containers.RepeatedScalarFieldContainer[_message_pb2.Role.ValueType]:
         """Only these roles; empty means all."""
@@ -202,12 +210,16 @@ class ListMessagesRequest(_message.Message):
         from_message_id: _builtins.str = ...,
         to_message_id: _builtins.str = ...,
         pinned_only: _builtins.bool = ...,
+        from_sequence: _builtins.int = ...,
+        to_sequence: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_to_sequence", b"_to_sequence", "to_sequence", b"to_sequence"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "conversation_id", b"conversation_id", "from_message_id", b"from_message_id", "order", b"order", "page_size", b"page_size", "page_token", b"page_token", "pinned_only", b"pinned_only", "roles", b"roles", "run_id", b"run_id", "to_message_id", b"to_message_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_to_sequence", b"_to_sequence", "agent_id", b"agent_id", "conversation_id", b"conversation_id", "from_message_id", b"from_message_id", "from_sequence", b"from_sequence", "order", b"order", "page_size", b"page_size", "page_token", b"page_token", "pinned_only", b"pinned_only", "roles", b"roles", "run_id", b"run_id", "to_message_id", b"to_message_id", "to_sequence", b"to_sequence"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__to_sequence: _TypeAlias = _typing.Literal["to_sequence"]  # noqa: Y015
+    _WhichOneofArgType__to_sequence: _TypeAlias = _typing.Literal["_to_sequence", b"_to_sequence"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__to_sequence) -> _WhichOneofReturnType__to_sequence | None: ...
 
 Global___ListMessagesRequest: _TypeAlias = ListMessagesRequest  # noqa: Y015
 
@@ -263,7 +275,7 @@ class SearchMessagesRequest(_message.Message):
     conversation_id: _builtins.str
     """Only this conversation; empty means all of the agent."""
     query: _builtins.str
-    """Words or a question; a quoted phrase must stand together. Required."""
+    """Words or a question; a quoted phrase must stand together. Not blank."""
     limit: _builtins.int
     """Results to return: 0 means 5, at most 100."""
     mode: Global___SearchMode.ValueType
@@ -433,7 +445,9 @@ class Exclusion(_message.Message):
     COUNT_FIELD_NUMBER: _builtins.int
     BEST_MESSAGE_ID_FIELD_NUMBER: _builtins.int
     condition: _builtins.str
-    """The condition: the field of the request, such as "roles" or "end_time"."""
+    """The condition: the field of the request, such as "roles" or "end_time", or
+    "relevance" for messages that have nothing to do with the query.
+    """
     count: _builtins.int
     """How many of the best matches without the conditions it leaves out."""
     best_message_id: _builtins.str
@@ -776,6 +790,54 @@ class ExportMessagesResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExportMessagesResponse: _TypeAlias = ExportMessagesResponse  # noqa: Y015
+
+@_typing.final
+class GetImageRequest(_message.Message):
+    """Asks for an image."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGE_ID_FIELD_NUMBER: _builtins.int
+    image_id: _builtins.str
+    """The image_id of an image part: 64 hexadecimal digits."""
+    def __init__(
+        self,
+        *,
+        image_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["image_id", b"image_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetImageRequest: _TypeAlias = GetImageRequest  # noqa: Y015
+
+@_typing.final
+class GetImageResponse(_message.Message):
+    """An image."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MEDIA_TYPE_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    media_type: _builtins.str
+    """MIME type, such as "image/png"."""
+    data: _builtins.bytes
+    """The bytes, as they were sent."""
+    def __init__(
+        self,
+        *,
+        media_type: _builtins.str = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "media_type", b"media_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetImageResponse: _TypeAlias = GetImageResponse  # noqa: Y015
 
 @_typing.final
 class Retention(_message.Message):

@@ -74,6 +74,11 @@ class MessageServiceStub:
                 request_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExportMessagesRequest.SerializeToString,
                 response_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExportMessagesResponse.FromString,
                 _registered_method=True)
+        self.GetImage = channel.unary_unary(
+                '/strata.api.recall.v1.MessageService/GetImage',
+                request_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.GetImageRequest.SerializeToString,
+                response_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.GetImageResponse.FromString,
+                _registered_method=True)
         self.GetRetention = channel.unary_unary(
                 '/strata.api.recall.v1.MessageService/GetRetention',
                 request_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.GetRetentionRequest.SerializeToString,
@@ -151,7 +156,16 @@ class MessageServiceServicer:
 
     def ExportMessages(self, request, context):
         """Gives all messages of a conversation by sequence, or of an agent by time,
-        in responses of some hundred. What is said meanwhile may be among them.
+        in responses of some hundred. What is said meanwhile may be among them. Images
+        are named by their ids; GetImage returns each.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetImage(self, request, context):
+        """Returns the bytes of an image of a stored message. NOT_FOUND (IMAGE_NOT_FOUND):
+        no message of the project has it, or no longer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -211,6 +225,11 @@ def add_MessageServiceServicer_to_server(servicer, server):
                     servicer.ExportMessages,
                     request_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExportMessagesRequest.FromString,
                     response_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExportMessagesResponse.SerializeToString,
+            ),
+            'GetImage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetImage,
+                    request_deserializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.GetImageRequest.FromString,
+                    response_serializer=strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.GetImageResponse.SerializeToString,
             ),
             'GetRetention': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRetention,
@@ -417,6 +436,33 @@ class MessageService:
             '/strata.api.recall.v1.MessageService/ExportMessages',
             strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExportMessagesRequest.SerializeToString,
             strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.ExportMessagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetImage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/strata.api.recall.v1.MessageService/GetImage',
+            strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.GetImageRequest.SerializeToString,
+            strata_dot_api_dot_recall_dot_v1_dot_message__service__pb2.GetImageResponse.FromString,
             options,
             channel_credentials,
             insecure,

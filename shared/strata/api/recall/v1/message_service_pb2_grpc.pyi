@@ -52,7 +52,12 @@ class MessageServiceStub:
     """
     ExportMessages: _aio.UnaryStreamMultiCallable[_message_service_pb2.ExportMessagesRequest, _message_service_pb2.ExportMessagesResponse]
     """Gives all messages of a conversation by sequence, or of an agent by time,
-    in responses of some hundred. What is said meanwhile may be among them.
+    in responses of some hundred. What is said meanwhile may be among them. Images
+    are named by their ids; GetImage returns each.
+    """
+    GetImage: _aio.UnaryUnaryMultiCallable[_message_service_pb2.GetImageRequest, _message_service_pb2.GetImageResponse]
+    """Returns the bytes of an image of a stored message. NOT_FOUND (IMAGE_NOT_FOUND):
+    no message of the project has it, or no longer.
     """
     GetRetention: _aio.UnaryUnaryMultiCallable[_message_service_pb2.GetRetentionRequest, _message_service_pb2.GetRetentionResponse]
     """Returns for how long the project keeps messages."""
@@ -137,7 +142,17 @@ class MessageServiceServicer:
         context: _aio.ServicerContext[_message_service_pb2.ExportMessagesRequest, _abc.AsyncIterator[_message_service_pb2.ExportMessagesResponse]],
     ) -> _abc.AsyncIterator[_message_service_pb2.ExportMessagesResponse]:
         """Gives all messages of a conversation by sequence, or of an agent by time,
-        in responses of some hundred. What is said meanwhile may be among them.
+        in responses of some hundred. What is said meanwhile may be among them. Images
+        are named by their ids; GetImage returns each.
+        """
+
+    def GetImage(
+        self,
+        request: _message_service_pb2.GetImageRequest,
+        context: _aio.ServicerContext[_message_service_pb2.GetImageRequest, _abc.Awaitable[_message_service_pb2.GetImageResponse]],
+    ) -> _abc.Awaitable[_message_service_pb2.GetImageResponse]:
+        """Returns the bytes of an image of a stored message. NOT_FOUND (IMAGE_NOT_FOUND):
+        no message of the project has it, or no longer.
         """
 
     def GetRetention(

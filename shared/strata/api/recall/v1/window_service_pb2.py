@@ -23,16 +23,18 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from strata.api.common.v1 import call_options_pb2 as strata_dot_api_dot_common_dot_v1_dot_call__options__pb2
 from strata.api.common.v1 import message_pb2 as strata_dot_api_dot_common_dot_v1_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)strata/api/recall/v1/window_service.proto\x12\x14strata.api.recall.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"strata/api/common/v1/message.proto\"\xa5\x01\n\x06Window\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12/\n\x08messages\x18\x04 \x03(\x0b\x32\x1d.strata.api.common.v1.Message\x12\x15\n\rmessage_count\x18\x05 \x01(\x03\x12\x16\n\x0emetadata_stale\x18\x06 \x01(\x08\"\x88\x01\n\x11OpenWindowRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12/\n\x08messages\x18\x03 \x03(\x0b\x32\x1d.strata.api.common.v1.Message\x12\x17\n\x0fsearch_language\x18\x04 \x01(\t\"B\n\x12OpenWindowResponse\x12,\n\x06window\x18\x01 \x01(\x0b\x32\x1c.strata.api.recall.v1.Window\"+\n\x10GetWindowRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\"A\n\x11GetWindowResponse\x12,\n\x06window\x18\x01 \x01(\x0b\x32\x1c.strata.api.recall.v1.Window\"\x8d\x01\n\x10\x42\x65ginTurnRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12-\n\x06inputs\x18\x05 \x03(\x0b\x32\x1d.strata.api.common.v1.Message\"\xc4\x01\n\x11\x42\x65ginTurnResponse\x12,\n\x06window\x18\x01 \x01(\x0b\x32\x1c.strata.api.recall.v1.Window\x12-\n\x06inputs\x18\x02 \x03(\x0b\x32\x1d.strata.api.common.v1.Message\x12\x17\n\x0f\x63ommitted_steps\x18\x03 \x01(\x05\x12\x39\n\x12\x63ommitted_messages\x18\x04 \x03(\x0b\x32\x1d.strata.api.common.v1.Message\"\x9e\x02\n\x11\x43ommitStepRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12\x0c\n\x04step\x18\x05 \x01(\x05\x12\x0f\n\x07step_id\x18\x06 \x01(\t\x12/\n\x08messages\x18\x07 \x03(\x0b\x32\x1d.strata.api.common.v1.Message\x12\x18\n\x0bsystem_text\x18\x08 \x01(\tH\x00\x88\x01\x01\x12\x1b\n\x0emetadata_stale\x18\t \x01(\x08H\x01\x88\x01\x01\x12\x13\n\x0b\x65vict_count\x18\n \x01(\x05\x42\x0e\n\x0c_system_textB\x11\n\x0f_metadata_stale\"n\n\x12\x43ommitStepResponse\x12/\n\x08messages\x18\x01 \x03(\x0b\x32\x1d.strata.api.common.v1.Message\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x15\n\rmessage_count\x18\x03 \x01(\x03\"\xb5\x01\n\x14\x43ompactWindowRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\x19\n\x11\x65xpected_revision\x18\x04 \x01(\x03\x12.\n\x07summary\x18\x05 \x01(\x0b\x32\x1d.strata.api.common.v1.Message\x12\x18\n\x10kept_message_ids\x18\x06 \x03(\t\"E\n\x15\x43ompactWindowResponse\x12,\n\x06window\x18\x01 \x01(\x0b\x32\x1c.strata.api.recall.v1.Window\"f\n\x11\x46orkWindowRequest\x12\x1e\n\x16source_conversation_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x18\n\x10until_message_id\x18\x03 \x01(\t\"B\n\x12\x46orkWindowResponse\x12,\n\x06window\x18\x01 \x01(\x0b\x32\x1c.strata.api.recall.v1.Window\".\n\x1a\x44\x65leteAgentMessagesRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"e\n\x1b\x44\x65leteAgentMessagesResponse\x12\x15\n\rdeleted_count\x18\x01 \x01(\x03\x12/\n\x0b\x64\x65lete_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xf7\x05\n\rWindowService\x12\x64\n\nOpenWindow\x12\'.strata.api.recall.v1.OpenWindowRequest\x1a(.strata.api.recall.v1.OpenWindowResponse\"\x03\x90\x02\x02\x12\x61\n\tGetWindow\x12&.strata.api.recall.v1.GetWindowRequest\x1a\'.strata.api.recall.v1.GetWindowResponse\"\x03\x90\x02\x01\x12\x61\n\tBeginTurn\x12&.strata.api.recall.v1.BeginTurnRequest\x1a\'.strata.api.recall.v1.BeginTurnResponse\"\x03\x90\x02\x02\x12\x64\n\nCommitStep\x12\'.strata.api.recall.v1.CommitStepRequest\x1a(.strata.api.recall.v1.CommitStepResponse\"\x03\x90\x02\x02\x12m\n\rCompactWindow\x12*.strata.api.recall.v1.CompactWindowRequest\x1a+.strata.api.recall.v1.CompactWindowResponse\"\x03\x90\x02\x02\x12\x64\n\nForkWindow\x12\'.strata.api.recall.v1.ForkWindowRequest\x1a(.strata.api.recall.v1.ForkWindowResponse\"\x03\x90\x02\x02\x12\x7f\n\x13\x44\x65leteAgentMessages\x12\x30.strata.api.recall.v1.DeleteAgentMessagesRequest\x1a\x31.strata.api.recall.v1.DeleteAgentMessagesResponse\"\x03\x90\x02\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)strata/api/recall/v1/window_service.proto\x12\x14strata.api.recall.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\'strata/api/common/v1/call_options.proto\x1a\"strata/api/common/v1/message.proto\"\xa5\x01\n\x06Window\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12/\n\x08messages\x18\x04 \x03(\x0b\x32\x1d.strata.api.common.v1.Message\x12\x15\n\rmessage_count\x18\x05 \x01(\x03\x12\x16\n\x0emetadata_stale\x18\x06 \x01(\x08\"\x88\x01\n\x11OpenWindowRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12/\n\x08messages\x18\x03 \x03(\x0b\x32\x1d.strata.api.common.v1.Message\x12\x17\n\x0fsearch_language\x18\x04 \x01(\t\"B\n\x12OpenWindowResponse\x12,\n\x06window\x18\x01 \x01(\x0b\x32\x1c.strata.api.recall.v1.Window\"+\n\x10GetWindowRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\"A\n\x11GetWindowResponse\x12,\n\x06window\x18\x01 \x01(\x0b\x32\x1c.strata.api.recall.v1.Window\"\xa3\x01\n\x10\x42\x65ginTurnRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12-\n\x06inputs\x18\x05 \x03(\x0b\x32\x1d.strata.api.common.v1.Message\x12\x14\n\x0c\x63lear_window\x18\x06 \x01(\x08\"\xc4\x01\n\x11\x42\x65ginTurnResponse\x12,\n\x06window\x18\x01 \x01(\x0b\x32\x1c.strata.api.recall.v1.Window\x12-\n\x06inputs\x18\x02 \x03(\x0b\x32\x1d.strata.api.common.v1.Message\x12\x17\n\x0f\x63ommitted_steps\x18\x03 \x01(\x05\x12\x39\n\x12\x63ommitted_messages\x18\x04 \x03(\x0b\x32\x1d.strata.api.common.v1.Message\"\x9e\x02\n\x11\x43ommitStepRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\x05\x12\x0c\n\x04step\x18\x05 \x01(\x05\x12\x0f\n\x07step_id\x18\x06 \x01(\t\x12/\n\x08messages\x18\x07 \x03(\x0b\x32\x1d.strata.api.common.v1.Message\x12\x18\n\x0bsystem_text\x18\x08 \x01(\tH\x00\x88\x01\x01\x12\x1b\n\x0emetadata_stale\x18\t \x01(\x08H\x01\x88\x01\x01\x12\x13\n\x0b\x65vict_count\x18\n \x01(\x05\x42\x0e\n\x0c_system_textB\x11\n\x0f_metadata_stale\"n\n\x12\x43ommitStepResponse\x12/\n\x08messages\x18\x01 \x03(\x0b\x32\x1d.strata.api.common.v1.Message\x12\x10\n\x08revision\x18\x02 \x01(\x03\x12\x15\n\rmessage_count\x18\x03 \x01(\x03\"\xb5\x01\n\x14\x43ompactWindowRequest\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x05\x12\x19\n\x11\x65xpected_revision\x18\x04 \x01(\x03\x12.\n\x07summary\x18\x05 \x01(\x0b\x32\x1d.strata.api.common.v1.Message\x12\x18\n\x10kept_message_ids\x18\x06 \x03(\t\"E\n\x15\x43ompactWindowResponse\x12,\n\x06window\x18\x01 \x01(\x0b\x32\x1c.strata.api.recall.v1.Window\"f\n\x11\x46orkWindowRequest\x12\x1e\n\x16source_conversation_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x18\n\x10until_message_id\x18\x03 \x01(\t\"B\n\x12\x46orkWindowResponse\x12,\n\x06window\x18\x01 \x01(\x0b\x32\x1c.strata.api.recall.v1.Window\".\n\x1a\x44\x65leteAgentMessagesRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\"e\n\x1b\x44\x65leteAgentMessagesResponse\x12\x15\n\rdeleted_count\x18\x01 \x01(\x03\x12/\n\x0b\x64\x65lete_time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\x8e\x06\n\rWindowService\x12\x64\n\nOpenWindow\x12\'.strata.api.recall.v1.OpenWindowRequest\x1a(.strata.api.recall.v1.OpenWindowResponse\"\x03\x90\x02\x02\x12\x61\n\tGetWindow\x12&.strata.api.recall.v1.GetWindowRequest\x1a\'.strata.api.recall.v1.GetWindowResponse\"\x03\x90\x02\x01\x12\x61\n\tBeginTurn\x12&.strata.api.recall.v1.BeginTurnRequest\x1a\'.strata.api.recall.v1.BeginTurnResponse\"\x03\x90\x02\x02\x12\x64\n\nCommitStep\x12\'.strata.api.recall.v1.CommitStepRequest\x1a(.strata.api.recall.v1.CommitStepResponse\"\x03\x90\x02\x02\x12m\n\rCompactWindow\x12*.strata.api.recall.v1.CompactWindowRequest\x1a+.strata.api.recall.v1.CompactWindowResponse\"\x03\x90\x02\x02\x12o\n\nForkWindow\x12\'.strata.api.recall.v1.ForkWindowRequest\x1a(.strata.api.recall.v1.ForkWindowResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00.@\x12\x8a\x01\n\x13\x44\x65leteAgentMessages\x12\x30.strata.api.recall.v1.DeleteAgentMessagesRequest\x1a\x31.strata.api.recall.v1.DeleteAgentMessagesResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00.@BW\n\x14strata.api.recall.v1P\x01Z&strata.internal/api/recall/v1;recallv1\xaa\x02\x14Strata.Api.Recall.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'strata.api.recall.v1.window_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\024strata.api.recall.v1P\001Z&strata.internal/api/recall/v1;recallv1\252\002\024Strata.Api.Recall.V1'
   _globals['_WINDOWSERVICE'].methods_by_name['OpenWindow']._loaded_options = None
   _globals['_WINDOWSERVICE'].methods_by_name['OpenWindow']._serialized_options = b'\220\002\002'
   _globals['_WINDOWSERVICE'].methods_by_name['GetWindow']._loaded_options = None
@@ -44,39 +46,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WINDOWSERVICE'].methods_by_name['CompactWindow']._loaded_options = None
   _globals['_WINDOWSERVICE'].methods_by_name['CompactWindow']._serialized_options = b'\220\002\002'
   _globals['_WINDOWSERVICE'].methods_by_name['ForkWindow']._loaded_options = None
-  _globals['_WINDOWSERVICE'].methods_by_name['ForkWindow']._serialized_options = b'\220\002\002'
+  _globals['_WINDOWSERVICE'].methods_by_name['ForkWindow']._serialized_options = b'\220\002\002\211\347\030\000\000\000\000\000\000.@'
   _globals['_WINDOWSERVICE'].methods_by_name['DeleteAgentMessages']._loaded_options = None
-  _globals['_WINDOWSERVICE'].methods_by_name['DeleteAgentMessages']._serialized_options = b'\220\002\002'
-  _globals['_WINDOW']._serialized_start=137
-  _globals['_WINDOW']._serialized_end=302
-  _globals['_OPENWINDOWREQUEST']._serialized_start=305
-  _globals['_OPENWINDOWREQUEST']._serialized_end=441
-  _globals['_OPENWINDOWRESPONSE']._serialized_start=443
-  _globals['_OPENWINDOWRESPONSE']._serialized_end=509
-  _globals['_GETWINDOWREQUEST']._serialized_start=511
-  _globals['_GETWINDOWREQUEST']._serialized_end=554
-  _globals['_GETWINDOWRESPONSE']._serialized_start=556
-  _globals['_GETWINDOWRESPONSE']._serialized_end=621
-  _globals['_BEGINTURNREQUEST']._serialized_start=624
-  _globals['_BEGINTURNREQUEST']._serialized_end=765
-  _globals['_BEGINTURNRESPONSE']._serialized_start=768
-  _globals['_BEGINTURNRESPONSE']._serialized_end=964
-  _globals['_COMMITSTEPREQUEST']._serialized_start=967
-  _globals['_COMMITSTEPREQUEST']._serialized_end=1253
-  _globals['_COMMITSTEPRESPONSE']._serialized_start=1255
-  _globals['_COMMITSTEPRESPONSE']._serialized_end=1365
-  _globals['_COMPACTWINDOWREQUEST']._serialized_start=1368
-  _globals['_COMPACTWINDOWREQUEST']._serialized_end=1549
-  _globals['_COMPACTWINDOWRESPONSE']._serialized_start=1551
-  _globals['_COMPACTWINDOWRESPONSE']._serialized_end=1620
-  _globals['_FORKWINDOWREQUEST']._serialized_start=1622
-  _globals['_FORKWINDOWREQUEST']._serialized_end=1724
-  _globals['_FORKWINDOWRESPONSE']._serialized_start=1726
-  _globals['_FORKWINDOWRESPONSE']._serialized_end=1792
-  _globals['_DELETEAGENTMESSAGESREQUEST']._serialized_start=1794
-  _globals['_DELETEAGENTMESSAGESREQUEST']._serialized_end=1840
-  _globals['_DELETEAGENTMESSAGESRESPONSE']._serialized_start=1842
-  _globals['_DELETEAGENTMESSAGESRESPONSE']._serialized_end=1943
-  _globals['_WINDOWSERVICE']._serialized_start=1946
-  _globals['_WINDOWSERVICE']._serialized_end=2705
+  _globals['_WINDOWSERVICE'].methods_by_name['DeleteAgentMessages']._serialized_options = b'\220\002\002\211\347\030\000\000\000\000\000\000.@'
+  _globals['_WINDOW']._serialized_start=178
+  _globals['_WINDOW']._serialized_end=343
+  _globals['_OPENWINDOWREQUEST']._serialized_start=346
+  _globals['_OPENWINDOWREQUEST']._serialized_end=482
+  _globals['_OPENWINDOWRESPONSE']._serialized_start=484
+  _globals['_OPENWINDOWRESPONSE']._serialized_end=550
+  _globals['_GETWINDOWREQUEST']._serialized_start=552
+  _globals['_GETWINDOWREQUEST']._serialized_end=595
+  _globals['_GETWINDOWRESPONSE']._serialized_start=597
+  _globals['_GETWINDOWRESPONSE']._serialized_end=662
+  _globals['_BEGINTURNREQUEST']._serialized_start=665
+  _globals['_BEGINTURNREQUEST']._serialized_end=828
+  _globals['_BEGINTURNRESPONSE']._serialized_start=831
+  _globals['_BEGINTURNRESPONSE']._serialized_end=1027
+  _globals['_COMMITSTEPREQUEST']._serialized_start=1030
+  _globals['_COMMITSTEPREQUEST']._serialized_end=1316
+  _globals['_COMMITSTEPRESPONSE']._serialized_start=1318
+  _globals['_COMMITSTEPRESPONSE']._serialized_end=1428
+  _globals['_COMPACTWINDOWREQUEST']._serialized_start=1431
+  _globals['_COMPACTWINDOWREQUEST']._serialized_end=1612
+  _globals['_COMPACTWINDOWRESPONSE']._serialized_start=1614
+  _globals['_COMPACTWINDOWRESPONSE']._serialized_end=1683
+  _globals['_FORKWINDOWREQUEST']._serialized_start=1685
+  _globals['_FORKWINDOWREQUEST']._serialized_end=1787
+  _globals['_FORKWINDOWRESPONSE']._serialized_start=1789
+  _globals['_FORKWINDOWRESPONSE']._serialized_end=1855
+  _globals['_DELETEAGENTMESSAGESREQUEST']._serialized_start=1857
+  _globals['_DELETEAGENTMESSAGESREQUEST']._serialized_end=1903
+  _globals['_DELETEAGENTMESSAGESRESPONSE']._serialized_start=1905
+  _globals['_DELETEAGENTMESSAGESRESPONSE']._serialized_end=2006
+  _globals['_WINDOWSERVICE']._serialized_start=2009
+  _globals['_WINDOWSERVICE']._serialized_end=2791
 # @@protoc_insertion_point(module_scope)

@@ -183,6 +183,7 @@ class BeginTurnRequest(_message.Message):
     RUN_ID_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
+    CLEAR_WINDOW_FIELD_NUMBER: _builtins.int
     conversation_id: _builtins.str
     """The conversation."""
     agent_id: _builtins.str
@@ -191,6 +192,10 @@ class BeginTurnRequest(_message.Message):
     """The run."""
     attempt: _builtins.int
     """Number of the dispatch, from 1."""
+    clear_window: _builtins.bool
+    """True to take out of the window, before the inputs are added, everything but the system
+    message and what is pinned. A repeated request takes nothing out.
+    """
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[_message_pb2.Message]:
         """What to store, with ids; may be empty."""
@@ -203,10 +208,11 @@ class BeginTurnRequest(_message.Message):
         run_id: _builtins.str = ...,
         attempt: _builtins.int = ...,
         inputs: _abc.Iterable[_message_pb2.Message] | None = ...,
+        clear_window: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "attempt", b"attempt", "conversation_id", b"conversation_id", "inputs", b"inputs", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "attempt", b"attempt", "clear_window", b"clear_window", "conversation_id", b"conversation_id", "inputs", b"inputs", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

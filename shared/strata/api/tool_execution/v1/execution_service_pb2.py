@@ -27,43 +27,46 @@ from strata.api.common.v1 import run_event_pb2 as strata_dot_api_dot_common_dot_
 from strata.api.tool_execution.v1 import tool_service_pb2 as strata_dot_api_dot_tool__execution_dot_v1_dot_tool__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n4strata/api/tool_execution/v1/execution_service.proto\x12\x1cstrata.api.tool_execution.v1\x1a\"strata/api/common/v1/message.proto\x1a$strata/api/common/v1/run_event.proto\x1a/strata/api/tool_execution/v1/tool_service.proto\"O\n\x13ResolveToolsRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x13\n\x0bif_revision\x18\x02 \x01(\t\x12\x14\n\x0cskip_missing\x18\x03 \x01(\x08\"p\n\x14ResolveToolsResponse\x12\x13\n\x0bnot_changed\x18\x01 \x01(\x08\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x31\n\x05tools\x18\x03 \x03(\x0b\x32\".strata.api.tool_execution.v1.Tool\"Z\n\x08ToolCall\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x04 \x01(\t\"\xd8\x03\n\x13\x45xecuteToolsRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0f\n\x07step_id\x18\x04 \x01(\t\x12\r\n\x05model\x18\x05 \x01(\t\x12\x10\n\x08timezone\x18\x06 \x01(\t\x12\x35\n\x05\x63\x61lls\x18\x07 \x03(\x0b\x32&.strata.api.tool_execution.v1.ToolCall\x12\x15\n\rallowed_tools\x18\x08 \x03(\t\x12\x12\n\nagent_type\x18\t \x01(\t\x12^\n\x0f\x62lock_revisions\x18\n \x03(\x0b\x32\x45.strata.api.tool_execution.v1.ExecuteToolsRequest.BlockRevisionsEntry\x12\x16\n\x0emax_files_open\x18\x0b \x01(\x05\x12\x12\n\nmessage_id\x18\x0c \x01(\t\x12/\n\x05taint\x18\r \x03(\x0e\x32 .strata.api.common.v1.Provenance\x1a\x35\n\x13\x42lockRevisionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x95\x01\n\x14\x45xecuteToolsResponse\x12\x34\n\x07started\x18\x01 \x01(\x0b\x32!.strata.api.common.v1.ToolStartedH\x00\x12>\n\x08\x66inished\x18\x02 \x01(\x0b\x32*.strata.api.tool_execution.v1.FinishedCallH\x00\x42\x07\n\x05\x65vent\"\xda\x01\n\x0c\x46inishedCall\x12\x39\n\x0btool_return\x18\x01 \x01(\x0b\x32$.strata.api.common.v1.ToolReturnPart\x12\x13\n\x0b\x64uration_ms\x18\x02 \x01(\x03\x12\x36\n\x0cmemory_edits\x18\x03 \x03(\x0b\x32 .strata.api.common.v1.MemoryEdit\x12\x18\n\x10\x61rchival_changed\x18\x04 \x01(\x08\x12\x11\n\ttruncated\x18\x05 \x01(\x08\x12\x15\n\rfiles_changed\x18\x06 \x01(\x08\"\xa8\x01\n\x1c\x45xecuteToolsWithCallsRequest\x12?\n\x07request\x18\x01 \x01(\x0b\x32,.strata.api.tool_execution.v1.NestingRequestH\x00\x12<\n\x06\x61nswer\x18\x02 \x01(\x0b\x32*.strata.api.tool_execution.v1.NestedAnswerH\x00\x42\t\n\x07message\"\x8d\x01\n\x0eNestingRequest\x12\x42\n\x07request\x18\x01 \x01(\x0b\x32\x31.strata.api.tool_execution.v1.ExecuteToolsRequest\x12\x37\n\x05tools\x18\x02 \x03(\x0b\x32(.strata.api.tool_execution.v1.NestedTool\".\n\nNestedTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nparameters\x18\x02 \x03(\t\"\xaa\x01\n\x1d\x45xecuteToolsWithCallsResponse\x12\x46\n\x08response\x18\x01 \x01(\x0b\x32\x32.strata.api.tool_execution.v1.ExecuteToolsResponseH\x00\x12\x38\n\x04\x63\x61ll\x18\x02 \x01(\x0b\x32(.strata.api.tool_execution.v1.NestedCallH\x00\x42\x07\n\x05\x65vent\"U\n\nNestedCall\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x16\n\x0eparent_call_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"P\n\x0cNestedAnswer\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x14\n\nvalue_json\x18\x02 \x01(\tH\x00\x12\x0f\n\x05\x65rror\x18\x03 \x01(\tH\x00\x42\t\n\x07outcome2\x9e\x03\n\x10\x45xecutionService\x12z\n\x0cResolveTools\x12\x31.strata.api.tool_execution.v1.ResolveToolsRequest\x1a\x32.strata.api.tool_execution.v1.ResolveToolsResponse\"\x03\x90\x02\x01\x12w\n\x0c\x45xecuteTools\x12\x31.strata.api.tool_execution.v1.ExecuteToolsRequest\x1a\x32.strata.api.tool_execution.v1.ExecuteToolsResponse0\x01\x12\x94\x01\n\x15\x45xecuteToolsWithCalls\x12:.strata.api.tool_execution.v1.ExecuteToolsWithCallsRequest\x1a;.strata.api.tool_execution.v1.ExecuteToolsWithCallsResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n4strata/api/tool_execution/v1/execution_service.proto\x12\x1cstrata.api.tool_execution.v1\x1a\"strata/api/common/v1/message.proto\x1a$strata/api/common/v1/run_event.proto\x1a/strata/api/tool_execution/v1/tool_service.proto\"_\n\x13ResolveToolsRequest\x12\r\n\x05names\x18\x01 \x03(\t\x12\x13\n\x0bif_revision\x18\x02 \x01(\t\x12\x14\n\x0cskip_missing\x18\x03 \x01(\x08\x12\x0e\n\x06run_id\x18\x04 \x01(\t\";\n\x0bServerTools\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05tools\x18\x02 \x01(\x05\x12\x0f\n\x07problem\x18\x03 \x01(\t\"\xac\x01\n\x14ResolveToolsResponse\x12\x13\n\x0bnot_changed\x18\x01 \x01(\x08\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\x31\n\x05tools\x18\x03 \x03(\x0b\x32\".strata.api.tool_execution.v1.Tool\x12:\n\x07servers\x18\x04 \x03(\x0b\x32).strata.api.tool_execution.v1.ServerTools\"Z\n\x08ToolCall\x12\x14\n\x0ctool_call_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\x12\x17\n\x0fidempotency_key\x18\x04 \x01(\t\"\x9b\x04\n\x13\x45xecuteToolsRequest\x12\x10\n\x08\x61gent_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x0e\n\x06run_id\x18\x03 \x01(\t\x12\x0f\n\x07step_id\x18\x04 \x01(\t\x12\r\n\x05model\x18\x05 \x01(\t\x12\x10\n\x08timezone\x18\x06 \x01(\t\x12\x35\n\x05\x63\x61lls\x18\x07 \x03(\x0b\x32&.strata.api.tool_execution.v1.ToolCall\x12\x15\n\rallowed_tools\x18\x08 \x03(\t\x12\x12\n\nagent_type\x18\t \x01(\t\x12^\n\x0f\x62lock_revisions\x18\n \x03(\x0b\x32\x45.strata.api.tool_execution.v1.ExecuteToolsRequest.BlockRevisionsEntry\x12\x16\n\x0emax_files_open\x18\x0b \x01(\x05\x12\x12\n\nmessage_id\x18\x0c \x01(\t\x12/\n\x05taint\x18\r \x03(\x0e\x32 .strata.api.common.v1.Provenance\x12\'\n\x1fper_file_view_window_char_limit\x18\x0e \x01(\x05\x12\x18\n\x10max_memory_bytes\x18\x0f \x01(\x03\x1a\x35\n\x13\x42lockRevisionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\x95\x01\n\x14\x45xecuteToolsResponse\x12\x34\n\x07started\x18\x01 \x01(\x0b\x32!.strata.api.common.v1.ToolStartedH\x00\x12>\n\x08\x66inished\x18\x02 \x01(\x0b\x32*.strata.api.tool_execution.v1.FinishedCallH\x00\x42\x07\n\x05\x65vent\"\xda\x01\n\x0c\x46inishedCall\x12\x39\n\x0btool_return\x18\x01 \x01(\x0b\x32$.strata.api.common.v1.ToolReturnPart\x12\x13\n\x0b\x64uration_ms\x18\x02 \x01(\x03\x12\x36\n\x0cmemory_edits\x18\x03 \x03(\x0b\x32 .strata.api.common.v1.MemoryEdit\x12\x18\n\x10\x61rchival_changed\x18\x04 \x01(\x08\x12\x11\n\ttruncated\x18\x05 \x01(\x08\x12\x15\n\rfiles_changed\x18\x06 \x01(\x08\"\xa8\x01\n\x1c\x45xecuteToolsWithCallsRequest\x12?\n\x07request\x18\x01 \x01(\x0b\x32,.strata.api.tool_execution.v1.NestingRequestH\x00\x12<\n\x06\x61nswer\x18\x02 \x01(\x0b\x32*.strata.api.tool_execution.v1.NestedAnswerH\x00\x42\t\n\x07message\"\x8d\x01\n\x0eNestingRequest\x12\x42\n\x07request\x18\x01 \x01(\x0b\x32\x31.strata.api.tool_execution.v1.ExecuteToolsRequest\x12\x37\n\x05tools\x18\x02 \x03(\x0b\x32(.strata.api.tool_execution.v1.NestedTool\".\n\nNestedTool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nparameters\x18\x02 \x03(\t\"\xaa\x01\n\x1d\x45xecuteToolsWithCallsResponse\x12\x46\n\x08response\x18\x01 \x01(\x0b\x32\x32.strata.api.tool_execution.v1.ExecuteToolsResponseH\x00\x12\x38\n\x04\x63\x61ll\x18\x02 \x01(\x0b\x32(.strata.api.tool_execution.v1.NestedCallH\x00\x42\x07\n\x05\x65vent\"U\n\nNestedCall\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x16\n\x0eparent_call_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"P\n\x0cNestedAnswer\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x14\n\nvalue_json\x18\x02 \x01(\tH\x00\x12\x0f\n\x05\x65rror\x18\x03 \x01(\tH\x00\x42\t\n\x07outcome2\x9e\x03\n\x10\x45xecutionService\x12z\n\x0cResolveTools\x12\x31.strata.api.tool_execution.v1.ResolveToolsRequest\x1a\x32.strata.api.tool_execution.v1.ResolveToolsResponse\"\x03\x90\x02\x01\x12w\n\x0c\x45xecuteTools\x12\x31.strata.api.tool_execution.v1.ExecuteToolsRequest\x1a\x32.strata.api.tool_execution.v1.ExecuteToolsResponse0\x01\x12\x94\x01\n\x15\x45xecuteToolsWithCalls\x12:.strata.api.tool_execution.v1.ExecuteToolsWithCallsRequest\x1a;.strata.api.tool_execution.v1.ExecuteToolsWithCallsResponse(\x01\x30\x01\x42u\n\x1cstrata.api.tool_execution.v1P\x01Z5strata.internal/api/tool_execution/v1;toolexecutionv1\xaa\x02\x1bStrata.Api.ToolExecution.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'strata.api.tool_execution.v1.execution_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\034strata.api.tool_execution.v1P\001Z5strata.internal/api/tool_execution/v1;toolexecutionv1\252\002\033Strata.Api.ToolExecution.V1'
   _globals['_EXECUTETOOLSREQUEST_BLOCKREVISIONSENTRY']._loaded_options = None
   _globals['_EXECUTETOOLSREQUEST_BLOCKREVISIONSENTRY']._serialized_options = b'8\001'
   _globals['_EXECUTIONSERVICE'].methods_by_name['ResolveTools']._loaded_options = None
   _globals['_EXECUTIONSERVICE'].methods_by_name['ResolveTools']._serialized_options = b'\220\002\001'
   _globals['_RESOLVETOOLSREQUEST']._serialized_start=209
-  _globals['_RESOLVETOOLSREQUEST']._serialized_end=288
-  _globals['_RESOLVETOOLSRESPONSE']._serialized_start=290
-  _globals['_RESOLVETOOLSRESPONSE']._serialized_end=402
-  _globals['_TOOLCALL']._serialized_start=404
-  _globals['_TOOLCALL']._serialized_end=494
-  _globals['_EXECUTETOOLSREQUEST']._serialized_start=497
-  _globals['_EXECUTETOOLSREQUEST']._serialized_end=969
-  _globals['_EXECUTETOOLSREQUEST_BLOCKREVISIONSENTRY']._serialized_start=916
-  _globals['_EXECUTETOOLSREQUEST_BLOCKREVISIONSENTRY']._serialized_end=969
-  _globals['_EXECUTETOOLSRESPONSE']._serialized_start=972
-  _globals['_EXECUTETOOLSRESPONSE']._serialized_end=1121
-  _globals['_FINISHEDCALL']._serialized_start=1124
-  _globals['_FINISHEDCALL']._serialized_end=1342
-  _globals['_EXECUTETOOLSWITHCALLSREQUEST']._serialized_start=1345
-  _globals['_EXECUTETOOLSWITHCALLSREQUEST']._serialized_end=1513
-  _globals['_NESTINGREQUEST']._serialized_start=1516
-  _globals['_NESTINGREQUEST']._serialized_end=1657
-  _globals['_NESTEDTOOL']._serialized_start=1659
-  _globals['_NESTEDTOOL']._serialized_end=1705
-  _globals['_EXECUTETOOLSWITHCALLSRESPONSE']._serialized_start=1708
-  _globals['_EXECUTETOOLSWITHCALLSRESPONSE']._serialized_end=1878
-  _globals['_NESTEDCALL']._serialized_start=1880
-  _globals['_NESTEDCALL']._serialized_end=1965
-  _globals['_NESTEDANSWER']._serialized_start=1967
-  _globals['_NESTEDANSWER']._serialized_end=2047
-  _globals['_EXECUTIONSERVICE']._serialized_start=2050
-  _globals['_EXECUTIONSERVICE']._serialized_end=2464
+  _globals['_RESOLVETOOLSREQUEST']._serialized_end=304
+  _globals['_SERVERTOOLS']._serialized_start=306
+  _globals['_SERVERTOOLS']._serialized_end=365
+  _globals['_RESOLVETOOLSRESPONSE']._serialized_start=368
+  _globals['_RESOLVETOOLSRESPONSE']._serialized_end=540
+  _globals['_TOOLCALL']._serialized_start=542
+  _globals['_TOOLCALL']._serialized_end=632
+  _globals['_EXECUTETOOLSREQUEST']._serialized_start=635
+  _globals['_EXECUTETOOLSREQUEST']._serialized_end=1174
+  _globals['_EXECUTETOOLSREQUEST_BLOCKREVISIONSENTRY']._serialized_start=1121
+  _globals['_EXECUTETOOLSREQUEST_BLOCKREVISIONSENTRY']._serialized_end=1174
+  _globals['_EXECUTETOOLSRESPONSE']._serialized_start=1177
+  _globals['_EXECUTETOOLSRESPONSE']._serialized_end=1326
+  _globals['_FINISHEDCALL']._serialized_start=1329
+  _globals['_FINISHEDCALL']._serialized_end=1547
+  _globals['_EXECUTETOOLSWITHCALLSREQUEST']._serialized_start=1550
+  _globals['_EXECUTETOOLSWITHCALLSREQUEST']._serialized_end=1718
+  _globals['_NESTINGREQUEST']._serialized_start=1721
+  _globals['_NESTINGREQUEST']._serialized_end=1862
+  _globals['_NESTEDTOOL']._serialized_start=1864
+  _globals['_NESTEDTOOL']._serialized_end=1910
+  _globals['_EXECUTETOOLSWITHCALLSRESPONSE']._serialized_start=1913
+  _globals['_EXECUTETOOLSWITHCALLSRESPONSE']._serialized_end=2083
+  _globals['_NESTEDCALL']._serialized_start=2085
+  _globals['_NESTEDCALL']._serialized_end=2170
+  _globals['_NESTEDANSWER']._serialized_start=2172
+  _globals['_NESTEDANSWER']._serialized_end=2252
+  _globals['_EXECUTIONSERVICE']._serialized_start=2255
+  _globals['_EXECUTIONSERVICE']._serialized_end=2669
 # @@protoc_insertion_point(module_scope)

@@ -30,13 +30,20 @@ class ResolveToolsRequest(_message.Message):
     NAMES_FIELD_NUMBER: _builtins.int
     IF_REVISION_FIELD_NUMBER: _builtins.int
     SKIP_MISSING_FIELD_NUMBER: _builtins.int
+    RUN_ID_FIELD_NUMBER: _builtins.int
     if_revision: _builtins.str
     """The revision that the caller has; empty to get the definitions."""
     skip_missing: _builtins.bool
     """True to leave out tools that are not there (any more), instead of failing."""
+    run_id: _builtins.str
+    """The run that is to be offered the tools. Every attempt of a run is offered the tools
+    of the MCP servers that its first attempt was. Empty to get those of this moment.
+    """
     @_builtins.property
     def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names, as the agent has them."""
+        """Names, as the agent has them. "files__*" stands for all tools of the MCP server
+        "files" that can be used, by name, at most 128 tools of all such names together.
+        """
 
     def __init__(
         self,
@@ -44,14 +51,45 @@ class ResolveToolsRequest(_message.Message):
         names: _abc.Iterable[_builtins.str] | None = ...,
         if_revision: _builtins.str = ...,
         skip_missing: _builtins.bool = ...,
+        run_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["if_revision", b"if_revision", "names", b"names", "skip_missing", b"skip_missing"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["if_revision", b"if_revision", "names", b"names", "run_id", b"run_id", "skip_missing", b"skip_missing"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResolveToolsRequest: _TypeAlias = ResolveToolsRequest  # noqa: Y015
+
+@_typing.final
+class ServerTools(_message.Message):
+    """What a name such as "files__*" stands for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    PROBLEM_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name."""
+    tools: _builtins.int
+    """Tools that it stands for, without those that are named besides."""
+    problem: _builtins.str
+    """Why there are no or not all tools; empty if nothing is wrong."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        tools: _builtins.int = ...,
+        problem: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "problem", b"problem", "tools", b"tools"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ServerTools: _TypeAlias = ServerTools  # noqa: Y015
 
 @_typing.final
 class ResolveToolsResponse(_message.Message):
@@ -62,13 +100,20 @@ class ResolveToolsResponse(_message.Message):
     NOT_CHANGED_FIELD_NUMBER: _builtins.int
     REVISION_FIELD_NUMBER: _builtins.int
     TOOLS_FIELD_NUMBER: _builtins.int
+    SERVERS_FIELD_NUMBER: _builtins.int
     not_changed: _builtins.bool
     """True if if_revision is current; then tools is empty."""
     revision: _builtins.str
     """Names exactly these definitions."""
     @_builtins.property
     def tools(self) -> _containers.RepeatedCompositeFieldContainer[_tool_service_pb2.Tool]:
-        """The tools, in the order asked for, without their source."""
+        """The tools, without their source: those named singly, in the order asked for, then
+        those of whole servers.
+        """
+
+    @_builtins.property
+    def servers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ServerTools]:
+        """One for each name that stands for the tools of a server, also with not_changed."""
 
     def __init__(
         self,
@@ -76,10 +121,11 @@ class ResolveToolsResponse(_message.Message):
         not_changed: _builtins.bool = ...,
         revision: _builtins.str = ...,
         tools: _abc.Iterable[_tool_service_pb2.Tool] | None = ...,
+        servers: _abc.Iterable[Global___ServerTools] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["not_changed", b"not_changed", "revision", b"revision", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["not_changed", b"not_changed", "revision", b"revision", "servers", b"servers", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -158,6 +204,8 @@ class ExecuteToolsRequest(_message.Message):
     MAX_FILES_OPEN_FIELD_NUMBER: _builtins.int
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
     TAINT_FIELD_NUMBER: _builtins.int
+    PER_FILE_VIEW_WINDOW_CHAR_LIMIT_FIELD_NUMBER: _builtins.int
+    MAX_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     agent_id: _builtins.str
     """The agent."""
     conversation_id: _builtins.str
@@ -173,10 +221,16 @@ class ExecuteToolsRequest(_message.Message):
     agent_type: _builtins.str
     """Type of the agent on the wire; empty means "letta_v1_agent"."""
     max_files_open: _builtins.int
-    """Files that may be open at once; 0 means 5."""
+    """Files that may be open at once; 0 leaves it to core memory."""
     message_id: _builtins.str
     """The assistant message that asks for the calls; it is stored with their
     returns, after them. What a tool writes names it as its origin. May be empty.
+    """
+    per_file_view_window_char_limit: _builtins.int
+    """Characters of a file that are shown; 0 leaves it to core memory."""
+    max_memory_bytes: _builtins.int
+    """UTF-8 bytes that memory blocks and open files may take together in the prompt
+    when a call opens files; 0 leaves it to core memory.
     """
     @_builtins.property
     def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
@@ -212,10 +266,12 @@ class ExecuteToolsRequest(_message.Message):
         max_files_open: _builtins.int = ...,
         message_id: _builtins.str = ...,
         taint: _abc.Iterable[_message_pb2.Provenance.ValueType] | None = ...,
+        per_file_view_window_char_limit: _builtins.int = ...,
+        max_memory_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_type", b"agent_type", "allowed_tools", b"allowed_tools", "block_revisions", b"block_revisions", "calls", b"calls", "conversation_id", b"conversation_id", "max_files_open", b"max_files_open", "message_id", b"message_id", "model", b"model", "run_id", b"run_id", "step_id", b"step_id", "taint", b"taint", "timezone", b"timezone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_id", b"agent_id", "agent_type", b"agent_type", "allowed_tools", b"allowed_tools", "block_revisions", b"block_revisions", "calls", b"calls", "conversation_id", b"conversation_id", "max_files_open", b"max_files_open", "max_memory_bytes", b"max_memory_bytes", "message_id", b"message_id", "model", b"model", "per_file_view_window_char_limit", b"per_file_view_window_char_limit", "run_id", b"run_id", "step_id", b"step_id", "taint", b"taint", "timezone", b"timezone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

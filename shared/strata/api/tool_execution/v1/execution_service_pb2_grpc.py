@@ -60,7 +60,8 @@ class ExecutionServiceServicer:
 
     def ResolveTools(self, request, context):
         """Returns the definitions of an agent's tools. Answers "not changed" when
-        if_revision is current. NOT_FOUND (TOOL_NOT_FOUND; metadata "name").
+        if_revision is current. NOT_FOUND (TOOL_NOT_FOUND; metadata "name"), also for the
+        tools of an MCP server that does not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

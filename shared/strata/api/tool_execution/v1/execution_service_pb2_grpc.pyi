@@ -19,7 +19,8 @@ class ExecutionServiceStub:
     def __init__(self, channel: _aio.Channel) -> None: ...
     ResolveTools: _aio.UnaryUnaryMultiCallable[_execution_service_pb2.ResolveToolsRequest, _execution_service_pb2.ResolveToolsResponse]
     """Returns the definitions of an agent's tools. Answers "not changed" when
-    if_revision is current. NOT_FOUND (TOOL_NOT_FOUND; metadata "name").
+    if_revision is current. NOT_FOUND (TOOL_NOT_FOUND; metadata "name"), also for the
+    tools of an MCP server that does not exist.
     """
     ExecuteTools: _aio.UnaryStreamMultiCallable[_execution_service_pb2.ExecuteToolsRequest, _execution_service_pb2.ExecuteToolsResponse]
     """Runs all calls of one reply. Each call gives one ToolFinished; a tool that
@@ -44,7 +45,8 @@ class ExecutionServiceServicer:
         context: _aio.ServicerContext[_execution_service_pb2.ResolveToolsRequest, _abc.Awaitable[_execution_service_pb2.ResolveToolsResponse]],
     ) -> _abc.Awaitable[_execution_service_pb2.ResolveToolsResponse]:
         """Returns the definitions of an agent's tools. Answers "not changed" when
-        if_revision is current. NOT_FOUND (TOOL_NOT_FOUND; metadata "name").
+        if_revision is current. NOT_FOUND (TOOL_NOT_FOUND; metadata "name"), also for the
+        tools of an MCP server that does not exist.
         """
 
     def ExecuteTools(

@@ -83,7 +83,10 @@ Global___McpToolState: _TypeAlias = McpToolState  # noqa: Y015
 
 @_typing.final
 class McpServer(_message.Message):
-    """A server."""
+    """A server. What is named like a credential (GITHUB_TOKEN, X-Api-Key, --password, ?apikey=) in
+    the variables, headers, command and URL is shown as "[secret NAME]" to keys without the scope
+    "secrets".
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

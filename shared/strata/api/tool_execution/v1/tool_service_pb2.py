@@ -23,21 +23,23 @@ _sym_db = _symbol_database.Default()
 
 
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from strata.api.common.v1 import call_options_pb2 as strata_dot_api_dot_common_dot_v1_dot_call__options__pb2
 from strata.api.common.v1 import message_pb2 as strata_dot_api_dot_common_dot_v1_dot_message__pb2
 from strata.api.common.v1 import tool_pb2 as strata_dot_api_dot_common_dot_v1_dot_tool__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/strata/api/tool_execution/v1/tool_service.proto\x12\x1cstrata.api.tool_execution.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\"strata/api/common/v1/message.proto\x1a\x1fstrata/api/common/v1/tool.proto\"\xbb\x04\n\x04Tool\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12,\n\x04type\x18\x04 \x01(\x0e\x32\x1e.strata.api.common.v1.ToolType\x12\x17\n\x0fparameters_json\x18\x05 \x01(\t\x12\x13\n\x0bsource_code\x18\x06 \x01(\t\x12\x0c\n\x04tags\x18\x07 \x03(\t\x12\x19\n\x11return_char_limit\x18\x08 \x01(\x05\x12!\n\x19\x64\x65\x66\x61ult_requires_approval\x18\t \x01(\x08\x12!\n\x19\x65nable_parallel_execution\x18\n \x01(\x08\x12\x30\n\x06\x65\x66\x66\x65\x63t\x18\x0b \x01(\x0e\x32 .strata.api.common.v1.ToolEffect\x12\x18\n\x10pip_requirements\x18\x0c \x03(\t\x12\x14\n\x0csecret_names\x18\r \x03(\t\x12\x15\n\rmcp_server_id\x18\x0e \x01(\t\x12\x0f\n\x07version\x18\x0f \x01(\t\x12/\n\x0b\x63reate_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rallowed_hosts\x18\x12 \x03(\t\x12\x36\n\x0creturns_from\x18\x13 \x01(\x0e\x32 .strata.api.common.v1.Provenance\"\x8e\x03\n\x11UpsertToolRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0bsource_code\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\x0c\n\x04tags\x18\x05 \x03(\t\x12\x19\n\x11return_char_limit\x18\x06 \x01(\x05\x12!\n\x19\x64\x65\x66\x61ult_requires_approval\x18\x07 \x01(\x08\x12!\n\x19\x65nable_parallel_execution\x18\x08 \x01(\x08\x12\x30\n\x06\x65\x66\x66\x65\x63t\x18\t \x01(\x0e\x32 .strata.api.common.v1.ToolEffect\x12\x18\n\x10pip_requirements\x18\n \x03(\t\x12\x14\n\x0csecret_names\x18\x0b \x03(\t\x12,\n\x04type\x18\x0c \x01(\x0e\x32\x1e.strata.api.common.v1.ToolType\x12\x0c\n\x04name\x18\r \x01(\t\x12\x15\n\rallowed_hosts\x18\x0e \x03(\t\"F\n\x12UpsertToolResponse\x12\x30\n\x04tool\x18\x01 \x01(\x0b\x32\".strata.api.tool_execution.v1.Tool\"/\n\x0eGetToolRequest\x12\x0f\n\x07tool_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"C\n\x0fGetToolResponse\x12\x30\n\x04tool\x18\x01 \x01(\x0b\x32\".strata.api.tool_execution.v1.Tool\"h\n\x10ListToolsRequest\x12-\n\x05types\x18\x01 \x03(\x0e\x32\x1e.strata.api.common.v1.ToolType\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"_\n\x11ListToolsResponse\x12\x31\n\x05tools\x18\x01 \x03(\x0b\x32\".strata.api.tool_execution.v1.Tool\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"$\n\x11\x44\x65leteToolRequest\x12\x0f\n\x07tool_id\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteToolResponse\"2\n\x12SearchToolsRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x05\"J\n\x07ToolHit\x12\x30\n\x04tool\x18\x01 \x01(\x0b\x32\".strata.api.tool_execution.v1.Tool\x12\r\n\x05score\x18\x02 \x01(\x01\"J\n\x13SearchToolsResponse\x12\x33\n\x04hits\x18\x01 \x03(\x0b\x32%.strata.api.tool_execution.v1.ToolHit\"w\n\x0eRunToolRequest\x12\x0f\n\x07tool_id\x18\x01 \x01(\t\x12\x13\n\x0bsource_code\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x04 \x01(\t\x12\x15\n\rfunction_name\x18\x05 \x01(\t\"\x84\x02\n\x0fRunToolResponse\x12\x39\n\x0btool_return\x18\x01 \x01(\x0b\x32$.strata.api.common.v1.ToolReturnPart\x12\x13\n\x0b\x64uration_ms\x18\x02 \x01(\x03\x12\x11\n\tisolation\x18\x03 \x01(\t\x12X\n\x0e\x63hanged_blocks\x18\x04 \x03(\x0b\x32@.strata.api.tool_execution.v1.RunToolResponse.ChangedBlocksEntry\x1a\x34\n\x12\x43hangedBlocksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"/\n\x10PutSecretRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\x13\n\x11PutSecretResponse2\xad\x06\n\x0bToolService\x12t\n\nUpsertTool\x12/.strata.api.tool_execution.v1.UpsertToolRequest\x1a\x30.strata.api.tool_execution.v1.UpsertToolResponse\"\x03\x90\x02\x02\x12k\n\x07GetTool\x12,.strata.api.tool_execution.v1.GetToolRequest\x1a-.strata.api.tool_execution.v1.GetToolResponse\"\x03\x90\x02\x01\x12q\n\tListTools\x12..strata.api.tool_execution.v1.ListToolsRequest\x1a/.strata.api.tool_execution.v1.ListToolsResponse\"\x03\x90\x02\x01\x12t\n\nDeleteTool\x12/.strata.api.tool_execution.v1.DeleteToolRequest\x1a\x30.strata.api.tool_execution.v1.DeleteToolResponse\"\x03\x90\x02\x02\x12w\n\x0bSearchTools\x12\x30.strata.api.tool_execution.v1.SearchToolsRequest\x1a\x31.strata.api.tool_execution.v1.SearchToolsResponse\"\x03\x90\x02\x01\x12\x66\n\x07RunTool\x12,.strata.api.tool_execution.v1.RunToolRequest\x1a-.strata.api.tool_execution.v1.RunToolResponse\x12q\n\tPutSecret\x12..strata.api.tool_execution.v1.PutSecretRequest\x1a/.strata.api.tool_execution.v1.PutSecretResponse\"\x03\x90\x02\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n/strata/api/tool_execution/v1/tool_service.proto\x12\x1cstrata.api.tool_execution.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\'strata/api/common/v1/call_options.proto\x1a\"strata/api/common/v1/message.proto\x1a\x1fstrata/api/common/v1/tool.proto\"\xbb\x04\n\x04Tool\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x03 \x01(\t\x12,\n\x04type\x18\x04 \x01(\x0e\x32\x1e.strata.api.common.v1.ToolType\x12\x17\n\x0fparameters_json\x18\x05 \x01(\t\x12\x13\n\x0bsource_code\x18\x06 \x01(\t\x12\x0c\n\x04tags\x18\x07 \x03(\t\x12\x19\n\x11return_char_limit\x18\x08 \x01(\x05\x12!\n\x19\x64\x65\x66\x61ult_requires_approval\x18\t \x01(\x08\x12!\n\x19\x65nable_parallel_execution\x18\n \x01(\x08\x12\x30\n\x06\x65\x66\x66\x65\x63t\x18\x0b \x01(\x0e\x32 .strata.api.common.v1.ToolEffect\x12\x18\n\x10pip_requirements\x18\x0c \x03(\t\x12\x14\n\x0csecret_names\x18\r \x03(\t\x12\x15\n\rmcp_server_id\x18\x0e \x01(\t\x12\x0f\n\x07version\x18\x0f \x01(\t\x12/\n\x0b\x63reate_time\x18\x10 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0bupdate_time\x18\x11 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x15\n\rallowed_hosts\x18\x12 \x03(\t\x12\x36\n\x0creturns_from\x18\x13 \x01(\x0e\x32 .strata.api.common.v1.Provenance\"\x8e\x03\n\x11UpsertToolRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x13\n\x0bsource_code\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x04 \x01(\t\x12\x0c\n\x04tags\x18\x05 \x03(\t\x12\x19\n\x11return_char_limit\x18\x06 \x01(\x05\x12!\n\x19\x64\x65\x66\x61ult_requires_approval\x18\x07 \x01(\x08\x12!\n\x19\x65nable_parallel_execution\x18\x08 \x01(\x08\x12\x30\n\x06\x65\x66\x66\x65\x63t\x18\t \x01(\x0e\x32 .strata.api.common.v1.ToolEffect\x12\x18\n\x10pip_requirements\x18\n \x03(\t\x12\x14\n\x0csecret_names\x18\x0b \x03(\t\x12,\n\x04type\x18\x0c \x01(\x0e\x32\x1e.strata.api.common.v1.ToolType\x12\x0c\n\x04name\x18\r \x01(\t\x12\x15\n\rallowed_hosts\x18\x0e \x03(\t\"F\n\x12UpsertToolResponse\x12\x30\n\x04tool\x18\x01 \x01(\x0b\x32\".strata.api.tool_execution.v1.Tool\"/\n\x0eGetToolRequest\x12\x0f\n\x07tool_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"C\n\x0fGetToolResponse\x12\x30\n\x04tool\x18\x01 \x01(\x0b\x32\".strata.api.tool_execution.v1.Tool\"h\n\x10ListToolsRequest\x12-\n\x05types\x18\x01 \x03(\x0e\x32\x1e.strata.api.common.v1.ToolType\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"_\n\x11ListToolsResponse\x12\x31\n\x05tools\x18\x01 \x03(\x0b\x32\".strata.api.tool_execution.v1.Tool\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"$\n\x11\x44\x65leteToolRequest\x12\x0f\n\x07tool_id\x18\x01 \x01(\t\"\x14\n\x12\x44\x65leteToolResponse\"2\n\x12SearchToolsRequest\x12\r\n\x05query\x18\x01 \x01(\t\x12\r\n\x05limit\x18\x02 \x01(\x05\"J\n\x07ToolHit\x12\x30\n\x04tool\x18\x01 \x01(\x0b\x32\".strata.api.tool_execution.v1.Tool\x12\r\n\x05score\x18\x02 \x01(\x01\"J\n\x13SearchToolsResponse\x12\x33\n\x04hits\x18\x01 \x03(\x0b\x32%.strata.api.tool_execution.v1.ToolHit\"w\n\x0eRunToolRequest\x12\x0f\n\x07tool_id\x18\x01 \x01(\t\x12\x13\n\x0bsource_code\x18\x02 \x01(\t\x12\x16\n\x0e\x61rguments_json\x18\x03 \x01(\t\x12\x10\n\x08\x61gent_id\x18\x04 \x01(\t\x12\x15\n\rfunction_name\x18\x05 \x01(\t\"\xbb\x02\n\x0fRunToolResponse\x12\x39\n\x0btool_return\x18\x01 \x01(\x0b\x32$.strata.api.common.v1.ToolReturnPart\x12\x13\n\x0b\x64uration_ms\x18\x02 \x01(\x03\x12\x11\n\tisolation\x18\x03 \x01(\t\x12X\n\x0e\x63hanged_blocks\x18\x04 \x03(\x0b\x32@.strata.api.tool_execution.v1.RunToolResponse.ChangedBlocksEntry\x12\x35\n\x03\x65nd\x18\x05 \x01(\x0e\x32(.strata.api.tool_execution.v1.RunToolEnd\x1a\x34\n\x12\x43hangedBlocksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"/\n\x10PutSecretRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"\x13\n\x11PutSecretResponse*\xcf\x02\n\nRunToolEnd\x12\x1c\n\x18RUN_TOOL_END_UNSPECIFIED\x10\x00\x12\x19\n\x15RUN_TOOL_END_RETURNED\x10\x01\x12\x17\n\x13RUN_TOOL_END_RAISED\x10\x02\x12\x18\n\x14RUN_TOOL_END_TIMEOUT\x10\x03\x12\x14\n\x10RUN_TOOL_END_CPU\x10\x04\x12\x17\n\x13RUN_TOOL_END_MEMORY\x10\x05\x12\x1a\n\x16RUN_TOOL_END_PROCESSES\x10\x06\x12\x17\n\x13RUN_TOOL_END_OUTPUT\x10\x07\x12!\n\x1dRUN_TOOL_END_RESULT_TOO_LARGE\x10\x08\x12\x1b\n\x17RUN_TOOL_END_BAD_RESULT\x10\t\x12\x17\n\x13RUN_TOOL_END_KILLED\x10\n\x12\x18\n\x14RUN_TOOL_END_REFUSED\x10\x0b\x32\xc4\x06\n\x0bToolService\x12\x7f\n\nUpsertTool\x12/.strata.api.tool_execution.v1.UpsertToolRequest\x1a\x30.strata.api.tool_execution.v1.UpsertToolResponse\"\x0e\x90\x02\x02\x89\xe7\x18\x00\x00\x00\x00\x00\x00.@\x12k\n\x07GetTool\x12,.strata.api.tool_execution.v1.GetToolRequest\x1a-.strata.api.tool_execution.v1.GetToolResponse\"\x03\x90\x02\x01\x12q\n\tListTools\x12..strata.api.tool_execution.v1.ListToolsRequest\x1a/.strata.api.tool_execution.v1.ListToolsResponse\"\x03\x90\x02\x01\x12t\n\nDeleteTool\x12/.strata.api.tool_execution.v1.DeleteToolRequest\x1a\x30.strata.api.tool_execution.v1.DeleteToolResponse\"\x03\x90\x02\x02\x12\x82\x01\n\x0bSearchTools\x12\x30.strata.api.tool_execution.v1.SearchToolsRequest\x1a\x31.strata.api.tool_execution.v1.SearchToolsResponse\"\x0e\x90\x02\x01\x89\xe7\x18\x00\x00\x00\x00\x00\x00$@\x12\x66\n\x07RunTool\x12,.strata.api.tool_execution.v1.RunToolRequest\x1a-.strata.api.tool_execution.v1.RunToolResponse\x12q\n\tPutSecret\x12..strata.api.tool_execution.v1.PutSecretRequest\x1a/.strata.api.tool_execution.v1.PutSecretResponse\"\x03\x90\x02\x02\x42u\n\x1cstrata.api.tool_execution.v1P\x01Z5strata.internal/api/tool_execution/v1;toolexecutionv1\xaa\x02\x1bStrata.Api.ToolExecution.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'strata.api.tool_execution.v1.tool_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\034strata.api.tool_execution.v1P\001Z5strata.internal/api/tool_execution/v1;toolexecutionv1\252\002\033Strata.Api.ToolExecution.V1'
   _globals['_RUNTOOLRESPONSE_CHANGEDBLOCKSENTRY']._loaded_options = None
   _globals['_RUNTOOLRESPONSE_CHANGEDBLOCKSENTRY']._serialized_options = b'8\001'
   _globals['_TOOLSERVICE'].methods_by_name['UpsertTool']._loaded_options = None
-  _globals['_TOOLSERVICE'].methods_by_name['UpsertTool']._serialized_options = b'\220\002\002'
+  _globals['_TOOLSERVICE'].methods_by_name['UpsertTool']._serialized_options = b'\220\002\002\211\347\030\000\000\000\000\000\000.@'
   _globals['_TOOLSERVICE'].methods_by_name['GetTool']._loaded_options = None
   _globals['_TOOLSERVICE'].methods_by_name['GetTool']._serialized_options = b'\220\002\001'
   _globals['_TOOLSERVICE'].methods_by_name['ListTools']._loaded_options = None
@@ -45,43 +47,45 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOOLSERVICE'].methods_by_name['DeleteTool']._loaded_options = None
   _globals['_TOOLSERVICE'].methods_by_name['DeleteTool']._serialized_options = b'\220\002\002'
   _globals['_TOOLSERVICE'].methods_by_name['SearchTools']._loaded_options = None
-  _globals['_TOOLSERVICE'].methods_by_name['SearchTools']._serialized_options = b'\220\002\001'
+  _globals['_TOOLSERVICE'].methods_by_name['SearchTools']._serialized_options = b'\220\002\001\211\347\030\000\000\000\000\000\000$@'
   _globals['_TOOLSERVICE'].methods_by_name['PutSecret']._loaded_options = None
   _globals['_TOOLSERVICE'].methods_by_name['PutSecret']._serialized_options = b'\220\002\002'
-  _globals['_TOOL']._serialized_start=184
-  _globals['_TOOL']._serialized_end=755
-  _globals['_UPSERTTOOLREQUEST']._serialized_start=758
-  _globals['_UPSERTTOOLREQUEST']._serialized_end=1156
-  _globals['_UPSERTTOOLRESPONSE']._serialized_start=1158
-  _globals['_UPSERTTOOLRESPONSE']._serialized_end=1228
-  _globals['_GETTOOLREQUEST']._serialized_start=1230
-  _globals['_GETTOOLREQUEST']._serialized_end=1277
-  _globals['_GETTOOLRESPONSE']._serialized_start=1279
-  _globals['_GETTOOLRESPONSE']._serialized_end=1346
-  _globals['_LISTTOOLSREQUEST']._serialized_start=1348
-  _globals['_LISTTOOLSREQUEST']._serialized_end=1452
-  _globals['_LISTTOOLSRESPONSE']._serialized_start=1454
-  _globals['_LISTTOOLSRESPONSE']._serialized_end=1549
-  _globals['_DELETETOOLREQUEST']._serialized_start=1551
-  _globals['_DELETETOOLREQUEST']._serialized_end=1587
-  _globals['_DELETETOOLRESPONSE']._serialized_start=1589
-  _globals['_DELETETOOLRESPONSE']._serialized_end=1609
-  _globals['_SEARCHTOOLSREQUEST']._serialized_start=1611
-  _globals['_SEARCHTOOLSREQUEST']._serialized_end=1661
-  _globals['_TOOLHIT']._serialized_start=1663
-  _globals['_TOOLHIT']._serialized_end=1737
-  _globals['_SEARCHTOOLSRESPONSE']._serialized_start=1739
-  _globals['_SEARCHTOOLSRESPONSE']._serialized_end=1813
-  _globals['_RUNTOOLREQUEST']._serialized_start=1815
-  _globals['_RUNTOOLREQUEST']._serialized_end=1934
-  _globals['_RUNTOOLRESPONSE']._serialized_start=1937
-  _globals['_RUNTOOLRESPONSE']._serialized_end=2197
-  _globals['_RUNTOOLRESPONSE_CHANGEDBLOCKSENTRY']._serialized_start=2145
-  _globals['_RUNTOOLRESPONSE_CHANGEDBLOCKSENTRY']._serialized_end=2197
-  _globals['_PUTSECRETREQUEST']._serialized_start=2199
-  _globals['_PUTSECRETREQUEST']._serialized_end=2246
-  _globals['_PUTSECRETRESPONSE']._serialized_start=2248
-  _globals['_PUTSECRETRESPONSE']._serialized_end=2267
-  _globals['_TOOLSERVICE']._serialized_start=2270
-  _globals['_TOOLSERVICE']._serialized_end=3083
+  _globals['_RUNTOOLEND']._serialized_start=2366
+  _globals['_RUNTOOLEND']._serialized_end=2701
+  _globals['_TOOL']._serialized_start=225
+  _globals['_TOOL']._serialized_end=796
+  _globals['_UPSERTTOOLREQUEST']._serialized_start=799
+  _globals['_UPSERTTOOLREQUEST']._serialized_end=1197
+  _globals['_UPSERTTOOLRESPONSE']._serialized_start=1199
+  _globals['_UPSERTTOOLRESPONSE']._serialized_end=1269
+  _globals['_GETTOOLREQUEST']._serialized_start=1271
+  _globals['_GETTOOLREQUEST']._serialized_end=1318
+  _globals['_GETTOOLRESPONSE']._serialized_start=1320
+  _globals['_GETTOOLRESPONSE']._serialized_end=1387
+  _globals['_LISTTOOLSREQUEST']._serialized_start=1389
+  _globals['_LISTTOOLSREQUEST']._serialized_end=1493
+  _globals['_LISTTOOLSRESPONSE']._serialized_start=1495
+  _globals['_LISTTOOLSRESPONSE']._serialized_end=1590
+  _globals['_DELETETOOLREQUEST']._serialized_start=1592
+  _globals['_DELETETOOLREQUEST']._serialized_end=1628
+  _globals['_DELETETOOLRESPONSE']._serialized_start=1630
+  _globals['_DELETETOOLRESPONSE']._serialized_end=1650
+  _globals['_SEARCHTOOLSREQUEST']._serialized_start=1652
+  _globals['_SEARCHTOOLSREQUEST']._serialized_end=1702
+  _globals['_TOOLHIT']._serialized_start=1704
+  _globals['_TOOLHIT']._serialized_end=1778
+  _globals['_SEARCHTOOLSRESPONSE']._serialized_start=1780
+  _globals['_SEARCHTOOLSRESPONSE']._serialized_end=1854
+  _globals['_RUNTOOLREQUEST']._serialized_start=1856
+  _globals['_RUNTOOLREQUEST']._serialized_end=1975
+  _globals['_RUNTOOLRESPONSE']._serialized_start=1978
+  _globals['_RUNTOOLRESPONSE']._serialized_end=2293
+  _globals['_RUNTOOLRESPONSE_CHANGEDBLOCKSENTRY']._serialized_start=2241
+  _globals['_RUNTOOLRESPONSE_CHANGEDBLOCKSENTRY']._serialized_end=2293
+  _globals['_PUTSECRETREQUEST']._serialized_start=2295
+  _globals['_PUTSECRETREQUEST']._serialized_end=2342
+  _globals['_PUTSECRETRESPONSE']._serialized_start=2344
+  _globals['_PUTSECRETRESPONSE']._serialized_end=2363
+  _globals['_TOOLSERVICE']._serialized_start=2704
+  _globals['_TOOLSERVICE']._serialized_end=3540
 # @@protoc_insertion_point(module_scope)

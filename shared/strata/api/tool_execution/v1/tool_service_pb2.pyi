@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from strata.api.common.v1 import message_pb2 as _message_pb2
 from strata.api.common.v1 import tool_pb2 as _tool_pb2
 import builtins as _builtins
@@ -20,6 +21,78 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _RunToolEnd:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RunToolEndEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RunToolEnd.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    RUN_TOOL_END_UNSPECIFIED: _RunToolEnd.ValueType  # 0
+    """It was not started: its arguments, secrets, packages or hosts are not in order, or
+    its MCP server cannot be used.
+    """
+    RUN_TOOL_END_RETURNED: _RunToolEnd.ValueType  # 1
+    """It returned."""
+    RUN_TOOL_END_RAISED: _RunToolEnd.ValueType  # 2
+    """It raised an exception, or its MCP server answered with an error."""
+    RUN_TOOL_END_TIMEOUT: _RunToolEnd.ValueType  # 3
+    """It was stopped at the limit of time."""
+    RUN_TOOL_END_CPU: _RunToolEnd.ValueType  # 4
+    """It was stopped at the limit of processor time."""
+    RUN_TOOL_END_MEMORY: _RunToolEnd.ValueType  # 5
+    """It was stopped at the limit of memory."""
+    RUN_TOOL_END_PROCESSES: _RunToolEnd.ValueType  # 6
+    """It was stopped at the limit of processes and threads."""
+    RUN_TOOL_END_OUTPUT: _RunToolEnd.ValueType  # 7
+    """It was stopped because it printed too much."""
+    RUN_TOOL_END_RESULT_TOO_LARGE: _RunToolEnd.ValueType  # 8
+    """It returned more than the limit."""
+    RUN_TOOL_END_BAD_RESULT: _RunToolEnd.ValueType  # 9
+    """It returned what is no JSON."""
+    RUN_TOOL_END_KILLED: _RunToolEnd.ValueType  # 10
+    """Its process was killed or lost, or its scratch folder is full, or its MCP server
+    did not answer.
+    """
+    RUN_TOOL_END_REFUSED: _RunToolEnd.ValueType  # 11
+    """The server cannot isolate it well enough, or had no place for it in time; it was
+    not started.
+    """
+
+class RunToolEnd(_RunToolEnd, metaclass=_RunToolEndEnumTypeWrapper):
+    """How a run of a tool ended."""
+
+RUN_TOOL_END_UNSPECIFIED: RunToolEnd.ValueType  # 0
+"""It was not started: its arguments, secrets, packages or hosts are not in order, or
+its MCP server cannot be used.
+"""
+RUN_TOOL_END_RETURNED: RunToolEnd.ValueType  # 1
+"""It returned."""
+RUN_TOOL_END_RAISED: RunToolEnd.ValueType  # 2
+"""It raised an exception, or its MCP server answered with an error."""
+RUN_TOOL_END_TIMEOUT: RunToolEnd.ValueType  # 3
+"""It was stopped at the limit of time."""
+RUN_TOOL_END_CPU: RunToolEnd.ValueType  # 4
+"""It was stopped at the limit of processor time."""
+RUN_TOOL_END_MEMORY: RunToolEnd.ValueType  # 5
+"""It was stopped at the limit of memory."""
+RUN_TOOL_END_PROCESSES: RunToolEnd.ValueType  # 6
+"""It was stopped at the limit of processes and threads."""
+RUN_TOOL_END_OUTPUT: RunToolEnd.ValueType  # 7
+"""It was stopped because it printed too much."""
+RUN_TOOL_END_RESULT_TOO_LARGE: RunToolEnd.ValueType  # 8
+"""It returned more than the limit."""
+RUN_TOOL_END_BAD_RESULT: RunToolEnd.ValueType  # 9
+"""It returned what is no JSON."""
+RUN_TOOL_END_KILLED: RunToolEnd.ValueType  # 10
+"""Its process was killed or lost, or its scratch folder is full, or its MCP server
+did not answer.
+"""
+RUN_TOOL_END_REFUSED: RunToolEnd.ValueType  # 11
+"""The server cannot isolate it well enough, or had no place for it in time; it was
+not started.
+"""
+Global___RunToolEnd: _TypeAlias = RunToolEnd  # noqa: Y015
 
 @_typing.final
 class Tool(_message.Message):
@@ -403,7 +476,7 @@ class SearchToolsRequest(_message.Message):
     QUERY_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     query: _builtins.str
-    """Words or a need in words, 1 to 1000 characters."""
+    """Words or a need in words, at most 1000 characters; not blank."""
     limit: _builtins.int
     """Results: 0 means 5, at most 50."""
     def __init__(
@@ -484,7 +557,7 @@ class RunToolRequest(_message.Message):
     AGENT_ID_FIELD_NUMBER: _builtins.int
     FUNCTION_NAME_FIELD_NUMBER: _builtins.int
     tool_id: _builtins.str
-    """Id of a custom tool or, for a dry run,"""
+    """Id of a custom tool or of a tool of an MCP server or, for a dry run,"""
     source_code: _builtins.str
     """source that is not stored and gets no secrets and no network."""
     arguments_json: _builtins.str
@@ -546,13 +619,16 @@ class RunToolResponse(_message.Message):
     DURATION_MS_FIELD_NUMBER: _builtins.int
     ISOLATION_FIELD_NUMBER: _builtins.int
     CHANGED_BLOCKS_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
     duration_ms: _builtins.int
     """How long it ran."""
     isolation: _builtins.str
-    """Isolation that was in force."""
+    """Isolation that was in force; empty for a tool of an MCP server."""
+    end: Global___RunToolEnd.ValueType
+    """How it ended. Where a limit was met, the return names it."""
     @_builtins.property
     def tool_return(self) -> _message_pb2.ToolReturnPart:
-        """The return."""
+        """The return; images with their bytes."""
 
     @_builtins.property
     def changed_blocks(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -567,10 +643,11 @@ class RunToolResponse(_message.Message):
         duration_ms: _builtins.int = ...,
         isolation: _builtins.str = ...,
         changed_blocks: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        end: Global___RunToolEnd.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["tool_return", b"tool_return"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_blocks", b"changed_blocks", "duration_ms", b"duration_ms", "isolation", b"isolation", "tool_return", b"tool_return"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changed_blocks", b"changed_blocks", "duration_ms", b"duration_ms", "end", b"end", "isolation", b"isolation", "tool_return", b"tool_return"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -90,6 +90,8 @@ class ToolServiceServicer:
         and parameter. ALREADY_EXISTS (NAME_TAKEN by a built-in tool or one of another
         type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata "what"): packages
         or allowed_hosts where the server has them switched off.
+        PERMISSION_DENIED (SCOPE_MISSING): the tool names secrets, or the tool that would be
+        changed does, and the key lacks the scope "secrets".
         Packages are fetched before the tool is stored, which can take minutes once;
         those that cannot be had are INVALID_ARGUMENT (INVALID_FIELD), an index that
         does not answer is UNAVAILABLE (DEPENDENCY_UNAVAILABLE).
@@ -115,6 +117,8 @@ class ToolServiceServicer:
     def DeleteTool(self, request, context):
         """Deletes a tool of the project, also if agents have it: they go on without,
         until there is a tool of that name again. NOT_FOUND (TOOL_NOT_FOUND).
+        PERMISSION_DENIED (SCOPE_MISSING): the tool names secrets, and the key lacks the
+        scope "secrets".
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -129,16 +133,24 @@ class ToolServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RunTool(self, request, context):
-        """Runs a custom tool once in the sandbox, without an agent. A tool that fails is
-        data, not a status. NOT_FOUND (TOOL_NOT_FOUND). UNIMPLEMENTED (NOT_BUILT;
-        metadata "what"): the server has no sandbox.
+        """Runs a custom tool once in the sandbox, or a tool of an MCP server there, without
+        an agent. A tool that fails or meets a limit is data, not a status: see
+        RunToolResponse.end. A custom tool is stopped before the deadline of the call; of an
+        MCP tool that did not answer by then the outcome is unknown. The call does not
+        wait for the approval of a person: who makes it has decided. A changed MCP tool that
+        waits for approval is not run. For an MCP tool the key needs the scope "write" too: PERMISSION_DENIED
+        (SCOPE_MISSING). NOT_FOUND (TOOL_NOT_FOUND). UNIMPLEMENTED
+        (NOT_BUILT; metadata "what"): the server has no sandbox. RESOURCE_EXHAUSTED
+        (OVERLOADED): the project has as many calls in the sandbox as it may.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PutSecret(self, request, context):
-        """Stores a secret that tools may ask for by name. It can never be read back.
+        """Stores a secret that tools may ask for by name. No call returns it; but the code of a
+        tool that is given it can return it in a form that is not recognised, so naming secrets
+        in a tool needs the scope "secrets" as well.
         FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

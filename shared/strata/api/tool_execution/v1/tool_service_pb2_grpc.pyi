@@ -26,6 +26,8 @@ class ToolServiceStub:
     and parameter. ALREADY_EXISTS (NAME_TAKEN by a built-in tool or one of another
     type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata "what"): packages
     or allowed_hosts where the server has them switched off.
+    PERMISSION_DENIED (SCOPE_MISSING): the tool names secrets, or the tool that would be
+    changed does, and the key lacks the scope "secrets".
     Packages are fetched before the tool is stored, which can take minutes once;
     those that cannot be had are INVALID_ARGUMENT (INVALID_FIELD), an index that
     does not answer is UNAVAILABLE (DEPENDENCY_UNAVAILABLE).
@@ -37,18 +39,28 @@ class ToolServiceStub:
     DeleteTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.DeleteToolRequest, _tool_service_pb2.DeleteToolResponse]
     """Deletes a tool of the project, also if agents have it: they go on without,
     until there is a tool of that name again. NOT_FOUND (TOOL_NOT_FOUND).
+    PERMISSION_DENIED (SCOPE_MISSING): the tool names secrets, and the key lacks the
+    scope "secrets".
     """
     SearchTools: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.SearchToolsRequest, _tool_service_pb2.SearchToolsResponse]
     """Finds tools, built-in ones too, by text and meaning, best first. Tools that
     have nothing to do with the query are left out.
     """
     RunTool: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.RunToolRequest, _tool_service_pb2.RunToolResponse]
-    """Runs a custom tool once in the sandbox, without an agent. A tool that fails is
-    data, not a status. NOT_FOUND (TOOL_NOT_FOUND). UNIMPLEMENTED (NOT_BUILT;
-    metadata "what"): the server has no sandbox.
+    """Runs a custom tool once in the sandbox, or a tool of an MCP server there, without
+    an agent. A tool that fails or meets a limit is data, not a status: see
+    RunToolResponse.end. A custom tool is stopped before the deadline of the call; of an
+    MCP tool that did not answer by then the outcome is unknown. The call does not
+    wait for the approval of a person: who makes it has decided. A changed MCP tool that
+    waits for approval is not run. For an MCP tool the key needs the scope "write" too: PERMISSION_DENIED
+    (SCOPE_MISSING). NOT_FOUND (TOOL_NOT_FOUND). UNIMPLEMENTED
+    (NOT_BUILT; metadata "what"): the server has no sandbox. RESOURCE_EXHAUSTED
+    (OVERLOADED): the project has as many calls in the sandbox as it may.
     """
     PutSecret: _aio.UnaryUnaryMultiCallable[_tool_service_pb2.PutSecretRequest, _tool_service_pb2.PutSecretResponse]
-    """Stores a secret that tools may ask for by name. It can never be read back.
+    """Stores a secret that tools may ask for by name. No call returns it; but the code of a
+    tool that is given it can return it in a form that is not recognised, so naming secrets
+    in a tool needs the scope "secrets" as well.
     FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
     """
 
@@ -70,6 +82,8 @@ class ToolServiceServicer:
         and parameter. ALREADY_EXISTS (NAME_TAKEN by a built-in tool or one of another
         type, REQUEST_ID_REUSED). UNIMPLEMENTED (NOT_BUILT; metadata "what"): packages
         or allowed_hosts where the server has them switched off.
+        PERMISSION_DENIED (SCOPE_MISSING): the tool names secrets, or the tool that would be
+        changed does, and the key lacks the scope "secrets".
         Packages are fetched before the tool is stored, which can take minutes once;
         those that cannot be had are INVALID_ARGUMENT (INVALID_FIELD), an index that
         does not answer is UNAVAILABLE (DEPENDENCY_UNAVAILABLE).
@@ -96,6 +110,8 @@ class ToolServiceServicer:
     ) -> _abc.Awaitable[_tool_service_pb2.DeleteToolResponse]:
         """Deletes a tool of the project, also if agents have it: they go on without,
         until there is a tool of that name again. NOT_FOUND (TOOL_NOT_FOUND).
+        PERMISSION_DENIED (SCOPE_MISSING): the tool names secrets, and the key lacks the
+        scope "secrets".
         """
 
     def SearchTools(
@@ -112,9 +128,15 @@ class ToolServiceServicer:
         request: _tool_service_pb2.RunToolRequest,
         context: _aio.ServicerContext[_tool_service_pb2.RunToolRequest, _abc.Awaitable[_tool_service_pb2.RunToolResponse]],
     ) -> _abc.Awaitable[_tool_service_pb2.RunToolResponse]:
-        """Runs a custom tool once in the sandbox, without an agent. A tool that fails is
-        data, not a status. NOT_FOUND (TOOL_NOT_FOUND). UNIMPLEMENTED (NOT_BUILT;
-        metadata "what"): the server has no sandbox.
+        """Runs a custom tool once in the sandbox, or a tool of an MCP server there, without
+        an agent. A tool that fails or meets a limit is data, not a status: see
+        RunToolResponse.end. A custom tool is stopped before the deadline of the call; of an
+        MCP tool that did not answer by then the outcome is unknown. The call does not
+        wait for the approval of a person: who makes it has decided. A changed MCP tool that
+        waits for approval is not run. For an MCP tool the key needs the scope "write" too: PERMISSION_DENIED
+        (SCOPE_MISSING). NOT_FOUND (TOOL_NOT_FOUND). UNIMPLEMENTED
+        (NOT_BUILT; metadata "what"): the server has no sandbox. RESOURCE_EXHAUSTED
+        (OVERLOADED): the project has as many calls in the sandbox as it may.
         """
 
     def PutSecret(
@@ -122,7 +144,9 @@ class ToolServiceServicer:
         request: _tool_service_pb2.PutSecretRequest,
         context: _aio.ServicerContext[_tool_service_pb2.PutSecretRequest, _abc.Awaitable[_tool_service_pb2.PutSecretResponse]],
     ) -> _abc.Awaitable[_tool_service_pb2.PutSecretResponse]:
-        """Stores a secret that tools may ask for by name. It can never be read back.
+        """Stores a secret that tools may ask for by name. No call returns it; but the code of a
+        tool that is given it can return it in a form that is not recognised, so naming secrets
+        in a tool needs the scope "secrets" as well.
         FAILED_PRECONDITION (MODEL_NOT_CONFIGURED): the server has no master key.
         """
 

@@ -1,0 +1,135 @@
+"""``strata agents sleep``, and what ``strata agents show`` says of a memory agent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2 as pb
+from strata.cli.client import Client
+from strata.cli.failures import UsageError
+from strata.cli.options import AgentArgument, Connection, ConversationOption, JsonOption, online
+from strata.cli.output import enum_name, note, print_fields, print_json, when
+
+# A run of a memory agent may wait for others, and takes a model its time.
+_RUN_S = 900.0
+
+SleeptimeOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--sleeptime/--no-sleeptime",
+        help="Whether a memory agent tends its memory in the background.",
+        show_default=False,
+    ),
+]
+FrequencyOption = Annotated[
+    int | None,
+    typer.Option(
+        "--sleeptime-frequency",
+        min=1,
+        max=1000,
+        help="Its memory agent runs after the first turn and then after every so many (5).",
+        show_default=False,
+    ),
+]
+
+
+@online
+def run_memory_agent(
+    connection: Connection,
+    agent: AgentArgument,
+    conversation: ConversationOption = "",
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait for the end of the run.")
+    ] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Let the memory agent of an agent run now, over what was said since it read last."""
+
+    async def start(client: Client) -> tuple[pb.Run | None, list[run_event_pb2.RunEvent]]:
+        present = await client.agent(agent)
+        if not present.enable_sleeptime:
+            raise UsageError(
+                f"{present.name} has no memory agent. Give it one with:"
+                f" strata agents update {present.name} --sleeptime"
+            )
+        request = pb.StartMemoryRunRequest(agent_id=present.id, conversation_id=conversation)
+        response = await client.runs.StartMemoryRun(request)
+        if not response.HasField("run"):
+            return None, []
+        events: list[run_event_pb2.RunEvent] = []
+        if wait:
+            follow = pb.StreamRunRequest(run_id=response.run.id, stream_tokens=False)
+            stream = client.runs.StreamRun(follow, timeout=_RUN_S)
+            events.extend([streamed.event async for streamed in stream])
+        run = await client.runs.GetRun(pb.GetRunRequest(run_id=response.run.id))
+        return run.run, events
+
+    run, events = connection.run(start)
+    if run is None:
+        if as_json:
+            print_json({})
+        else:
+            typer.echo("Its memory agent has read all that was said.")
+        return
+    if as_json:
+        print_json(run)
+        return
+    edits = [
+        (edit.label, edit.operation)
+        for event in events
+        for edit in event.tool_finished.memory_edits
+    ]
+    state = enum_name(pb.RunState, run.state, "RUN_STATE_")
+    print_fields(
+        [
+            ("run", run.id),
+            ("memory agent", run.agent_id),
+            ("state", state),
+            ("error", run.error.message),
+            ("changed", ", ".join(dict.fromkeys(f"{label} ({how})" for label, how in edits))),
+        ]
+    )
+    if edits:
+        note(f"Undo with: strata memory revert {run.agent_id} --run {run.id}")
+
+
+async def status_of(client: Client, agent: agent_pb.Agent) -> list[pb.MemoryStatus]:
+    """Returns how far the memory agent of an agent has read; of one without, nothing is asked."""
+    if not (agent.memory_agent_id or agent.tends_agent_id):
+        return []
+    request = pb.GetMemoryStatusRequest(agent_id=agent.id)
+    return list((await client.runs.GetMemoryStatus(request)).conversations)
+
+
+def status_fields(
+    agent: agent_pb.Agent, statuses: Sequence[pb.MemoryStatus]
+) -> list[tuple[str, str]]:
+    """Returns the fields that show a memory agent and its state."""
+    fields = [
+        ("memory agent", agent.memory_agent_id),
+        ("runs after", _frequency(agent)),
+        ("tends", agent.tends_agent_id),
+    ]
+    fields += [(f"memory of {status.conversation_id}", _line(status)) for status in statuses]
+    return fields
+
+
+def _frequency(agent: agent_pb.Agent) -> str:
+    number = agent.sleeptime_agent_frequency
+    return f"every {number} turns" if number > 1 else "every turn" if number else ""
+
+
+def _line(status: pb.MemoryStatus) -> str:
+    parts = [f"{status.pending_messages} message(s) not read"]
+    if status.run_open:
+        parts.append(f"{status.run_id} queued or under way")
+    if status.failures:
+        parts.append(f"failed {status.failures} time(s), last with {status.last_error}")
+        if status.HasField("next_run_time"):
+            parts.append(f"next try at {when(status.next_run_time)}")
+    return "; ".join(parts)

@@ -1,0 +1,146 @@
+"""``strata organizations``."""
+
+from __future__ import annotations
+
+import typer
+
+from strata.api.gateway.v1 import admin_service_pb2 as pb
+from strata.cli.administration import (
+    ExpiresOption,
+    KeyArgument,
+    NameArgument,
+    OrganizationOption,
+    ScopeOption,
+    expiry,
+    organization_id,
+    show_keys,
+    show_new_key,
+)
+from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.options import Connection, JsonOption, LimitOption, OrganizationKeyOption, online
+from strata.cli.output import note, print_json, print_listing, when
+
+app = typer.Typer(
+    help="List and create organisations, and keep their keys.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+keys = typer.Typer(help="Create, list and revoke organisation keys.", no_args_is_help=True)
+app.add_typer(keys, name="keys")
+
+
+@app.command("list")
+@online
+def list_organizations(
+    connection: Connection,
+    organization_key: OrganizationKeyOption = "",
+    limit: LimitOption = 100,
+    as_json: JsonOption = False,
+) -> None:
+    """List all organisations, with a key that administers the installation."""
+
+    async def read(client: Client) -> pb.ListOrganizationsResponse:
+        request = pb.ListOrganizationsRequest()
+        return await first_of(client.admin.ListOrganizations, request, "organizations", limit)
+
+    listed = connection.run_as_organization(read, organization_key)
+    print_listing(
+        listed,
+        ["name", "id", "created"],
+        [(each.name, each.id, when(each.create_time)) for each in listed.organizations],
+        empty="No organisations.",
+        as_json=as_json,
+    )
+
+
+@app.command("create")
+@online
+def create_organization(
+    connection: Connection,
+    name: NameArgument,
+    organization_key: OrganizationKeyOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Create an organisation and print its id, with a key that administers the installation.
+
+    It has no key yet: see strata organizations keys create --organization NAME.
+    """
+    request = pb.CreateOrganizationRequest(request_id=new_request_id(), name=name)
+
+    async def create(client: Client) -> pb.CreateOrganizationResponse:
+        return await client.admin.CreateOrganization(request)
+
+    made = connection.run_as_organization(create, organization_key)
+    if as_json:
+        print_json(made)
+    else:
+        typer.echo(made.organization.id)
+
+
+@keys.command("create")
+@online
+def create_key(
+    connection: Connection,
+    name: NameArgument,
+    organization: OrganizationOption = "",
+    scope: ScopeOption = None,
+    expires: ExpiresOption = "",
+    organization_key: OrganizationKeyOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Create an organisation key and print its secret, this once.
+
+    Scopes: organization.read, organization.admin, installation.admin; without --scope
+    organization.read. A key gives no scope that it does not have itself.
+    """
+    request = pb.CreateOrganizationKeyRequest(
+        name=name, scopes=scope or [], expire_time=expiry(expires)
+    )
+
+    async def create(client: Client) -> pb.CreateOrganizationKeyResponse:
+        request.organization_id = await organization_id(client, organization)
+        return await client.admin.CreateOrganizationKey(request)
+
+    show_new_key(connection.run_as_organization(create, organization_key), as_json=as_json)
+
+
+@keys.command("list")
+@online
+def list_keys(
+    connection: Connection,
+    organization: OrganizationOption = "",
+    organization_key: OrganizationKeyOption = "",
+    limit: LimitOption = 100,
+    as_json: JsonOption = False,
+) -> None:
+    """List organisation keys, without their secrets."""
+
+    async def read(client: Client) -> pb.ListOrganizationKeysResponse:
+        request = pb.ListOrganizationKeysRequest(
+            organization_id=await organization_id(client, organization)
+        )
+        call = client.admin.ListOrganizationKeys
+        return await first_of(call, request, "organization_keys", limit)
+
+    listed = connection.run_as_organization(read, organization_key)
+    show_keys(listed, listed.organization_keys, as_json=as_json)
+
+
+@keys.command("revoke")
+@online
+def revoke_key(
+    connection: Connection,
+    key: KeyArgument,
+    organization: OrganizationOption = "",
+    organization_key: OrganizationKeyOption = "",
+) -> None:
+    """Revoke an organisation key; within seconds no gateway takes it any more."""
+
+    async def revoke(client: Client) -> pb.RevokeOrganizationKeyResponse:
+        request = pb.RevokeOrganizationKeyRequest(
+            organization_id=await organization_id(client, organization), api_key_id=key
+        )
+        return await client.admin.RevokeOrganizationKey(request)
+
+    done = connection.run_as_organization(revoke, organization_key)
+    note(f"{done.organization_key.id} ({done.organization_key.name}) is revoked.")

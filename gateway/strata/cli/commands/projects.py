@@ -1,0 +1,63 @@
+"""``strata projects``."""
+
+from __future__ import annotations
+
+import typer
+
+from strata.api.gateway.v1 import admin_service_pb2 as pb
+from strata.cli.administration import NameArgument
+from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.options import Connection, JsonOption, LimitOption, OrganizationKeyOption, online
+from strata.cli.output import print_json, print_listing, when
+
+app = typer.Typer(
+    help="List and create projects, with an organisation key.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+
+@app.command("list")
+@online
+def list_projects(
+    connection: Connection,
+    organization_key: OrganizationKeyOption = "",
+    limit: LimitOption = 100,
+    as_json: JsonOption = False,
+) -> None:
+    """List the projects of the organisation."""
+
+    async def read(client: Client) -> pb.ListProjectsResponse:
+        return await first_of(
+            client.admin.ListProjects, pb.ListProjectsRequest(), "projects", limit
+        )
+
+    listed = connection.run_as_organization(read, organization_key)
+    print_listing(
+        listed,
+        ["name", "id", "created"],
+        [(each.name, each.id, when(each.create_time)) for each in listed.projects],
+        empty="No projects. Create one with: strata projects create NAME",
+        as_json=as_json,
+    )
+
+
+@app.command("create")
+@online
+def create_project(
+    connection: Connection,
+    name: NameArgument,
+    organization_key: OrganizationKeyOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Create a project and print its id. It has no key yet: see strata keys create."""
+    request = pb.CreateProjectRequest(request_id=new_request_id(), name=name)
+
+    async def create(client: Client) -> pb.CreateProjectResponse:
+        return await client.admin.CreateProject(request)
+
+    made = connection.run_as_organization(create, organization_key)
+    if as_json:
+        print_json(made)
+    else:
+        typer.echo(made.project.id)

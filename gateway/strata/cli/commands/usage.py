@@ -1,0 +1,97 @@
+"""``strata usage``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from strata.api.gateway.v1 import admin_service_pb2 as pb
+from strata.cli.administration import ProjectOption, project_id
+from strata.cli.client import Client, first_of
+from strata.cli.failures import UsageError
+from strata.cli.options import Connection, JsonOption, LimitOption, OrganizationKeyOption, online
+from strata.cli.output import print_fields, print_json, print_listing
+from strata.cli.times import timestamp_of
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+@online
+def usage(
+    connection: Connection,
+    project: ProjectOption = "",
+    every: Annotated[
+        bool, typer.Option("--all", help="All projects, with the organisation key.")
+    ] = False,
+    agent: Annotated[str, typer.Option("--agent", help="Name or id of an agent.")] = "",
+    since: Annotated[
+        str, typer.Option("--since", metavar="TIME", help='"2026-07-01", or "7d" for days ago.')
+    ] = "30d",
+    until: Annotated[
+        str, typer.Option("--until", metavar="TIME", help="Before this time; else now.")
+    ] = "",
+    organization_key: OrganizationKeyOption = "",
+    limit: LimitOption = 100,
+    as_json: JsonOption = False,
+) -> None:
+    """Show runs, model calls and tokens of a project, or of each project of the organisation."""
+    if sum((bool(project), bool(agent), every)) > 1:
+        raise UsageError("Give one of --project, --agent and --all.")
+    start, end = timestamp_of(since), timestamp_of(until)
+    if every:
+        request = pb.ListProjectUsageRequest(start_time=start, end_time=end)
+
+        async def read_all(client: Client) -> pb.ListProjectUsageResponse:
+            return await first_of(client.admin.ListProjectUsage, request, "projects", limit)
+
+        listed = connection.run_as_organization(read_all, organization_key)
+        print_listing(
+            listed,
+            ["project", *(name for name, _ in _counts(pb.GetUsageResponse()))],
+            [
+                (each.project.name, *(count for _, count in _counts(each.usage)))
+                for each in listed.projects
+            ],
+            empty="No projects.",
+            as_json=as_json,
+        )
+        return
+
+    async def read(client: Client) -> pb.GetUsageResponse:
+        return await client.admin.GetUsage(
+            pb.GetUsageRequest(
+                project_id=await project_id(client, project) if project else "",
+                agent_id=await client.agent_id(agent) if agent else "",
+                start_time=start,
+                end_time=end,
+            )
+        )
+
+    if project or organization_key:
+        total = connection.run_as_organization(read, organization_key)
+    else:
+        total = connection.run(read)
+    if as_json:
+        print_json(total)
+    else:
+        print_fields(_counts(total))
+
+
+def _from_cache(usage_: pb.GetUsageResponse) -> str:
+    """Returns the tokens that providers read from their prompt caches, with their share."""
+    cached = f"{usage_.cached_input_tokens:,}"
+    if not usage_.prompt_tokens:
+        return cached
+    return f"{cached} ({usage_.cached_input_tokens / usage_.prompt_tokens:.0%} of those sent)"
+
+
+def _counts(usage_: pb.GetUsageResponse) -> list[tuple[str, str]]:
+    return [
+        ("runs", f"{usage_.run_count:,}"),
+        ("model calls", f"{usage_.step_count:,}"),
+        ("tokens sent", f"{usage_.prompt_tokens:,}"),
+        ("from cache", _from_cache(usage_)),
+        ("tokens written", f"{usage_.completion_tokens:,}"),
+    ]

@@ -1,0 +1,191 @@
+"""``strata webhooks``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from strata.api.gateway.v1 import webhook_service_pb2 as pb
+from strata.cli.client import Client, first_of, new_request_id
+from strata.cli.failures import UsageError
+from strata.cli.options import Connection, JsonOption, LimitOption, online
+from strata.cli.output import enum_name, note, print_fields, print_json, print_listing, when
+
+app = typer.Typer(
+    help="Tell other programs that runs have ended.", no_args_is_help=True, add_completion=False
+)
+
+WebhookArgument = Annotated[str, typer.Argument(metavar="WEBHOOK", help="Id of the webhook.")]
+_STATES = ("pending", "delivered", "failed")
+
+
+@app.command("create")
+@online
+def create_webhook(
+    connection: Connection,
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where the requests go.")],
+    event: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--event", help="run.completed, run.failed or run.cancelled; repeatable; else all."
+        ),
+    ] = None,
+    agent: Annotated[str, typer.Option("--agent", help="Only runs of this agent.")] = "",
+    run: Annotated[str, typer.Option("--run", metavar="RUN", help="Only this run.")] = "",
+    secret: Annotated[
+        str,
+        typer.Option(
+            "--secret",
+            envvar="STRATA_WEBHOOK_SECRET",
+            help='"whsec_" and Base64 of 24 to 64 bytes; else a new one is made.',
+        ),
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Create a webhook, and print its secret: it is shown once."""
+
+    async def create(client: Client) -> pb.CreateWebhookResponse:
+        request = pb.CreateWebhookRequest(
+            request_id=new_request_id(),
+            url=url,
+            events=event or (),
+            agent_id=await client.agent_id(agent) if agent else "",
+            run_id=run,
+            secret=secret,
+        )
+        return await client.webhooks.CreateWebhook(request)
+
+    created = connection.run(create)
+    if as_json:
+        print_json(created)
+        return
+    print_fields(
+        [
+            ("id", created.webhook.id),
+            ("url", created.webhook.url),
+            ("events", _events(created.webhook)),
+            ("secret", created.secret),
+        ]
+    )
+    note("Keep the secret: it is not shown again.")
+
+
+@app.command("list")
+@online
+def list_webhooks(
+    connection: Connection, limit: LimitOption = 20, as_json: JsonOption = False
+) -> None:
+    """List webhooks, newest first."""
+
+    async def read(client: Client) -> pb.ListWebhooksResponse:
+        return await first_of(
+            client.webhooks.ListWebhooks, pb.ListWebhooksRequest(), "webhooks", limit
+        )
+
+    listing = connection.run(read)
+    print_listing(
+        listing,
+        ["id", "url", "events", "only", "state", "created"],
+        [
+            (
+                webhook.id,
+                webhook.url,
+                _events(webhook),
+                webhook.run_id or webhook.agent_id,
+                "enabled" if webhook.enabled else "disabled",
+                when(webhook.create_time),
+            )
+            for webhook in listing.webhooks
+        ],
+        empty="No webhooks.",
+        as_json=as_json,
+    )
+
+
+@app.command("delete")
+@online
+def delete_webhook(connection: Connection, webhook: WebhookArgument) -> None:
+    """Delete a webhook and its deliveries."""
+
+    async def delete(client: Client) -> None:
+        await client.webhooks.DeleteWebhook(pb.DeleteWebhookRequest(webhook_id=webhook))
+
+    connection.run(delete)
+    note(f"Deleted {webhook}.")
+
+
+@app.command("deliveries")
+@online
+def list_deliveries(
+    connection: Connection,
+    webhook: Annotated[
+        str, typer.Option("--webhook", metavar="WEBHOOK", help="Only of this webhook.")
+    ] = "",
+    run: Annotated[str, typer.Option("--run", metavar="RUN", help="Only of this run.")] = "",
+    state: Annotated[
+        str, typer.Option("--state", help="Only pending, delivered or failed ones.")
+    ] = "",
+    limit: LimitOption = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """List deliveries with their attempts, newest first."""
+    if state and state not in _STATES:
+        raise UsageError(f"--state is one of {', '.join(_STATES)}.")
+
+    async def read(client: Client) -> pb.ListWebhookDeliveriesResponse:
+        request = pb.ListWebhookDeliveriesRequest(
+            webhook_id=webhook,
+            run_id=run,
+            state=pb.DeliveryState.Value(f"DELIVERY_STATE_{state.upper() or 'UNSPECIFIED'}"),
+        )
+        return await first_of(client.webhooks.ListWebhookDeliveries, request, "deliveries", limit)
+
+    listing = connection.run(read)
+    print_listing(
+        listing,
+        ["id", "event", "state", "attempts", "next", "status", "error", "run"],
+        [
+            (
+                delivery.id,
+                delivery.event,
+                _state(delivery),
+                str(delivery.attempts),
+                when(delivery.next_time),
+                str(delivery.last_status or ""),
+                delivery.last_error,
+                delivery.run_id,
+            )
+            for delivery in listing.deliveries
+        ],
+        empty="No deliveries.",
+        as_json=as_json,
+    )
+
+
+@app.command("redeliver")
+@online
+def redeliver(
+    connection: Connection,
+    delivery: Annotated[str, typer.Argument(metavar="DELIVERY", help="Id of the delivery.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Send a delivery again."""
+
+    async def again(client: Client) -> pb.WebhookDelivery:
+        request = pb.RedeliverWebhookRequest(delivery_id=delivery)
+        return (await client.webhooks.RedeliverWebhook(request)).delivery
+
+    queued = connection.run(again)
+    if as_json:
+        print_json(queued)
+        return
+    print_fields([("id", queued.id), ("state", _state(queued)), ("run", queued.run_id)])
+
+
+def _events(webhook: pb.Webhook) -> str:
+    return ", ".join(webhook.events) or "all"
+
+
+def _state(delivery: pb.WebhookDelivery) -> str:
+    return enum_name(pb.DeliveryState, delivery.state, "DELIVERY_STATE_")

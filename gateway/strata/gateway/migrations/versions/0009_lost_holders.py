@@ -1,0 +1,27 @@
+"""How many gateways were lost in a row while they carried out a run.
+
+Revision ID: 0009
+"""
+
+from alembic import op
+
+from strata.shared.db import grant_columns_sql
+
+revision = "0009"
+down_revision = "0008"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Adds the count; of runs that are under way nothing is known yet."""
+    op.execute("ALTER TABLE gateway.runs ADD COLUMN lost_holders integer NOT NULL DEFAULT 0")
+    for privilege in ("SELECT", "UPDATE"):
+        op.execute(
+            grant_columns_sql(privilege, ["lost_holders"], "gateway.runs", "strata_gateway_worker")
+        )
+
+
+def downgrade() -> None:
+    """Drops the count; the deadline of a run alone bounds how often it is taken over."""
+    op.execute("ALTER TABLE gateway.runs DROP COLUMN lost_holders")

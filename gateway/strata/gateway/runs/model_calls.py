@@ -1,0 +1,75 @@
+"""When the model calls of a run under way began and ended, as its gateway sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from strata.api.agent_loop.v1 import turn_service_pb2
+from strata.api.common.v1 import run_event_pb2
+from strata.gateway.runs.convert import usage_of, usage_to_pb
+
+MAX_CALLS = 32
+"""Calls that one stored event carries; what goes beyond is added to the last of them."""
+
+
+class ModelCalls:
+    """The calls that have ended and that no stored event carries yet, and the one under way.
+
+    Attributes:
+        ended: Those that have ended.
+    """
+
+    def __init__(self) -> None:
+        self.ended: list[run_event_pb2.ModelCall] = []
+        self._open: run_event_pb2.ModelCall | None = None
+
+    def note_request(self, message_id: str, model: str, now_ms: int) -> None:
+        """Takes in that a request was sent.
+
+        Args:
+            message_id: Id that the message of the reply will have.
+            model: Handle of the model; empty if the agent loop does not say.
+            now_ms: Milliseconds since the run was accepted.
+        """
+        self.give_up(now_ms)
+        self._open = run_event_pb2.ModelCall(message_id=message_id, start_ms=now_ms, model=model)
+
+    def note_piece(self, now_ms: Callable[[], int]) -> None:
+        """Takes in that a piece of the reply has come; only the first one reads the clock."""
+        call = self._open
+        if call is not None and not call.HasField("first_token_ms"):
+            call.first_token_ms = now_ms() - call.start_ms
+
+    def note_reply(self, reply: turn_service_pb2.ReplyReceived, now_ms: int) -> None:
+        """Takes in that a call has ended; of a summary, whose request is not known, its tokens."""
+        message_id, usage = reply.message_id, reply.usage
+        call = self._open
+        if call is None or call.message_id != message_id:
+            summary = run_event_pb2.ModelCall(message_id=message_id, usage=usage, model=reply.model)
+            self._add(summary)
+            return
+        self._open = None
+        call.duration_ms = now_ms - call.start_ms
+        call.usage.CopyFrom(usage)
+        self._add(call)
+
+    def give_up(self, now_ms: int) -> None:
+        """Ends the call under way, if there is one, as lost."""
+        call, self._open = self._open, None
+        if call is not None:
+            call.duration_ms, call.lost = now_ms - call.start_ms, True
+            self._add(call)
+
+    def take(self) -> list[run_event_pb2.ModelCall]:
+        """Returns the calls that have ended, for the event that is stored now."""
+        ended, self.ended = self.ended, []
+        return ended
+
+    def _add(self, call: run_event_pb2.ModelCall) -> None:
+        if len(self.ended) < MAX_CALLS:
+            self.ended.append(call)
+            return
+        last = self.ended[-1]
+        last.usage.CopyFrom(usage_to_pb(usage_of(last.usage) + usage_of(call.usage)))
+        if last.HasField("start_ms") and call.HasField("start_ms"):
+            last.duration_ms = call.start_ms + call.duration_ms - last.start_ms

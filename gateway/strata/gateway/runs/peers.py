@@ -1,0 +1,74 @@
+"""The other gateways, for followers of runs that they hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import grpc.aio
+
+from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import run_follow_service_pb2 as pb
+from strata.api.gateway.v1 import run_follow_service_pb2_grpc as pb_grpc
+from strata.shared.channels import ChannelFactory
+from strata.shared.errors import UnavailableError
+
+_MOST_PEERS = 64
+
+
+class Peers:
+    """Streams of runs from other gateways; a channel to each is kept.
+
+    Args:
+        own_address: Where this gateway is reached; it asks itself nothing.
+        answer_s: How long a peer may take until it accepts a stream.
+    """
+
+    def __init__(self, own_address: str, *, answer_s: float = 1.0) -> None:
+        self._own = own_address
+        self._answer_s = answer_s
+        self._channels: OrderedDict[str, tuple[ChannelFactory, grpc.aio.Channel]] = OrderedDict()
+
+    def knows(self, address: str) -> bool:
+        """Returns whether an address is that of another gateway."""
+        return bool(address) and address != self._own
+
+    async def follow(
+        self, address: str, run_id: str, after: int, *, tokens: bool
+    ) -> AsyncGenerator[run_event_pb2.RunEvent, None]:
+        """Yields the events that the gateway at an address shows of a run.
+
+        Raises:
+            StrataError: It cannot be reached, or does not hold the run.
+        """
+        stub = pb_grpc.RunFollowServiceStub(await self._channel(address))
+        request = pb.FollowRunRequest(run_id=run_id, after_sequence=after, stream_tokens=tokens)
+        call: Any = stub.FollowRun(request)
+        try:
+            try:
+                await asyncio.wait_for(call.initial_metadata(), self._answer_s)
+            except TimeoutError:
+                raise UnavailableError("The gateway of the run does not answer.") from None
+            async for response in call:
+                yield response.event
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        """Closes all channels."""
+        for factory, _ in self._channels.values():
+            await factory.close()
+        self._channels.clear()
+
+    async def _channel(self, address: str) -> grpc.aio.Channel:
+        known = self._channels.get(address)
+        if known is None:
+            factory = ChannelFactory()
+            known = self._channels[address] = (factory, factory.channel(address))
+        self._channels.move_to_end(address)
+        if len(self._channels) > _MOST_PEERS:
+            _, (factory, _) = self._channels.popitem(last=False)
+            await factory.close()
+        return known[1]

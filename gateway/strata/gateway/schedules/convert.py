@@ -1,0 +1,183 @@
+"""Schedules between the wire and the domain; requests are checked here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.api.gateway.v1 import schedule_service_pb2 as pb
+from strata.gateway.runs import convert as runs
+from strata.gateway.runs.domain import NewRun, RunKind
+from strata.gateway.schedules.domain import NewSchedule, OnOverlap, RunPlan, Schedule, Tick
+from strata.gateway.schedules.timing import Timing, TimingError
+from strata.shared.context import Caller
+from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.ids import new_id
+
+_MAX_NAME = 128
+_ON_OVERLAP = {
+    pb.ON_OVERLAP_UNSPECIFIED: OnOverlap.SKIP,
+    pb.ON_OVERLAP_SKIP: OnOverlap.SKIP,
+    pb.ON_OVERLAP_ENQUEUE: OnOverlap.ENQUEUE,
+}
+
+
+def new_schedule(request: pb.CreateScheduleRequest, caller: Caller) -> NewSchedule:
+    """Returns the schedule that a request asks for.
+
+    Raises:
+        InvalidArgumentError: Naming every wrong field.
+    """
+    run = runs.new_run(
+        run_pb.StartRunRequest(
+            request_id=request.request_id,
+            agent_id=request.agent_id,
+            conversation_id=request.conversation_id,
+            messages=request.messages,
+            max_steps=request.max_steps,
+            on_approval=request.on_approval,
+        ),
+        caller,
+        RunKind.BACKGROUND,
+    )
+    start = _time(request.start_time) if request.HasField("start_time") else None
+    timing = Timing(request.cron, request.time_zone or "UTC", start)
+    plan = _plan(run, request.on_overlap)
+    return NewSchedule(
+        new_id("schedule"), _name(request.name), plan, timing, request.request_id or None
+    )
+
+
+def changed_schedule(
+    request: pb.UpdateScheduleRequest, schedule: Schedule, caller: Caller
+) -> tuple[str, RunPlan, Timing]:
+    """Returns name, plan and times of a schedule after a change.
+
+    Raises:
+        InvalidArgumentError: Naming every wrong field.
+    """
+    before = schedule_to_pb(schedule)
+    run = runs.new_run(
+        run_pb.StartRunRequest(
+            agent_id=before.agent_id,
+            conversation_id=before.conversation_id,
+            messages=request.messages or before.messages,
+            max_steps=request.max_steps if request.HasField("max_steps") else before.max_steps,
+            on_approval=(
+                request.on_approval if request.HasField("on_approval") else before.on_approval
+            ),
+        ),
+        caller,
+        RunKind.BACKGROUND,
+    )
+    overlap = request.on_overlap if request.HasField("on_overlap") else before.on_overlap
+    name = _name(request.name) if request.HasField("name") else schedule.name
+    return name, _plan(run, overlap), _changed_timing(request, schedule.timing)
+
+
+def refusal(error: TimingError) -> InvalidArgumentError:
+    """Returns the error of a request whose times cannot be used."""
+    return InvalidArgumentError(
+        f"{error}.", violations=[FieldViolation(error.field, error.description)]
+    )
+
+
+def schedule_to_pb(schedule: Schedule) -> pb.Schedule:
+    """Returns a schedule as the wire has it."""
+    plan, timing = schedule.plan, schedule.timing
+    out = pb.Schedule(
+        id=schedule.id,
+        name=schedule.name,
+        agent_id=plan.agent_id,
+        conversation_id=plan.conversation_id,
+        messages=turn_pb.ExecuteRunRequest.FromString(plan.payload).messages,
+        max_steps=plan.max_steps,
+        on_approval=run_pb.OnApproval.Value(f"ON_APPROVAL_{plan.on_approval}"),
+        on_overlap=pb.OnOverlap.Value(f"ON_OVERLAP_{plan.on_overlap}"),
+        cron=timing.cron,
+        time_zone=timing.time_zone if timing.cron else "",
+        state=pb.ScheduleState.Value(f"SCHEDULE_STATE_{schedule.state}"),
+        state_reason=schedule.state_reason,
+        last_run_id=schedule.last_run_id,
+        principal=plan.principal.name,
+    )
+    out.create_time.FromDatetime(schedule.create_time)
+    out.update_time.FromDatetime(schedule.update_time)
+    if timing.start_time is not None:
+        out.start_time.FromDatetime(timing.start_time)
+    if schedule.next_time is not None:
+        out.next_time.FromDatetime(schedule.next_time)
+    if schedule.last_time is not None:
+        out.last_time.FromDatetime(schedule.last_time)
+    return out
+
+
+def tick_to_pb(tick: Tick) -> pb.ScheduleTick:
+    """Returns a tick as the wire has it."""
+    out = pb.ScheduleTick(
+        outcome=pb.TickOutcome.Value(f"TICK_OUTCOME_{tick.outcome}"),
+        run_id=tick.run_id,
+        reason=tick.reason,
+    )
+    out.tick_time.FromDatetime(tick.tick_time)
+    out.create_time.FromDatetime(tick.create_time)
+    return out
+
+
+def _plan(run: NewRun, on_overlap: pb.OnOverlap.ValueType) -> RunPlan:
+    if on_overlap not in _ON_OVERLAP:
+        runs.refuse([FieldViolation("on_overlap", "is not a known policy")])
+    return RunPlan(
+        run.principal,
+        run.agent_id,
+        run.conversation_id,
+        run.payload,
+        run.payload_hash,
+        run.max_steps,
+        run.on_approval,
+        _ON_OVERLAP[on_overlap],
+    )
+
+
+def _name(name: str) -> str:
+    if not 0 < len(name) <= _MAX_NAME or not name.isprintable() or name != name.strip():
+        runs.refuse(
+            [
+                FieldViolation(
+                    "name",
+                    f"must be 1 to {_MAX_NAME} printable characters, without spaces at the ends",
+                )
+            ]
+        )
+    return name
+
+
+def _changed_timing(request: pb.UpdateScheduleRequest, timing: Timing) -> Timing:
+    if request.HasField("start_time"):
+        if request.cron:
+            raise refusal(TimingError("cron", "and start_time must not both be set"))
+        return Timing(start_time=_time(request.start_time))
+    if request.HasField("cron"):
+        zone = request.time_zone if request.HasField("time_zone") else timing.time_zone
+        return Timing(request.cron, zone or "UTC")
+    if request.HasField("time_zone"):
+        if not timing.cron:
+            raise refusal(TimingError("time_zone", "is of no use without cron"))
+        return replace(timing, time_zone=request.time_zone or "UTC")
+    return timing
+
+
+def _time(stamp: Timestamp) -> datetime:
+    """Returns a time of the wire.
+
+    Raises:
+        InvalidArgumentError: It is out of the range of times.
+    """
+    try:
+        return stamp.ToDatetime(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise refusal(TimingError("start_time", "must be a valid time")) from None

@@ -1,0 +1,569 @@
+"""Schedules in PostgreSQL; the contract is `domain.ScheduleStore`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.gateway.runs.approvals import OnApproval
+from strata.gateway.runs.domain import NewRun, Principal, RunKind
+from strata.gateway.runs.states import RunState
+from strata.gateway.runs.store import PostgresRunStore
+from strata.gateway.schedules.domain import (
+    DueSchedule,
+    NewSchedule,
+    OnOverlap,
+    RunPlan,
+    Schedule,
+    ScheduleState,
+    ScheduleTerms,
+    Tick,
+    TickOutcome,
+)
+from strata.gateway.schedules.timing import Timing
+from strata.shared.db import Database
+from strata.shared.errors import (
+    AlreadyExistsError,
+    FailedPreconditionError,
+    NotFoundError,
+    Reason,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+from strata.shared.ids import new_id
+
+MOST_MISSED = 100
+"""Missed ticks that are recorded of one standstill: the newest ones."""
+PREVIOUS_RUN_OPEN = "PREVIOUS_RUN_OPEN"
+
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+# What a run fails with whose schedule can start no other one.
+_GONE = frozenset({Reason.AGENT_NOT_FOUND.value, Reason.CONVERSATION_NOT_FOUND.value})
+
+_COLUMNS = """id, name, organization_id, project_id, principal, scopes, agent_id, conversation_id,
+    payload, payload_hash, max_steps, on_approval, on_overlap, cron, time_zone, start_time, state,
+    state_reason, next_time, last_run_id, last_time, create_time, update_time"""
+_ONE = "project_id = :project_id AND id = :schedule_id"
+
+_NOW = text("SELECT now()")
+# Creations of a project wait for each other, so that they see each other's count.
+_LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('schedules ' || :project_id, 0))")
+_COUNT = text("SELECT count(*) FROM gateway.schedules WHERE project_id = :project_id")
+_KNOWN = text(
+    f"SELECT {_COLUMNS}, request_hash FROM gateway.schedules"
+    " WHERE project_id = :project_id AND request_id = :request_id"
+)
+_INSERT = text(f"""
+INSERT INTO gateway.schedules (project_id, id, name, request_id, request_hash, organization_id,
+    principal, scopes, agent_id, conversation_id, payload, payload_hash, max_steps, on_approval,
+    on_overlap, cron, time_zone, start_time, state, next_time)
+VALUES (:project_id, :schedule_id, :name, :request_id, :request_hash, :organization_id,
+    :principal, :scopes, :agent_id, :conversation_id, :payload, :payload_hash, :max_steps,
+    :on_approval, :on_overlap, :cron, :time_zone, :start_time, 'ACTIVE', :next_time)
+RETURNING {_COLUMNS}
+""")
+_GET = text(f"SELECT {_COLUMNS} FROM gateway.schedules WHERE {_ONE}")
+_HOLD = text(f"SELECT {_COLUMNS} FROM gateway.schedules WHERE {_ONE} FOR UPDATE")
+_UPDATE = text(f"""
+UPDATE gateway.schedules
+   SET name = :name, organization_id = :organization_id, principal = :principal,
+       scopes = :scopes, payload = :payload, payload_hash = :payload_hash,
+       max_steps = :max_steps, on_approval = :on_approval, on_overlap = :on_overlap,
+       cron = :cron, time_zone = :time_zone, start_time = :start_time, state = :state,
+       next_time = :next_time, update_time = now()
+ WHERE {_ONE}
+RETURNING {_COLUMNS}
+""")
+_SET_STATE = text(f"""
+UPDATE gateway.schedules
+   SET state = :state, state_reason = :reason, next_time = CAST(:next_time AS timestamptz),
+       update_time = now()
+ WHERE {_ONE}
+RETURNING {_COLUMNS}
+""")
+_RESUME = text(f"""
+UPDATE gateway.schedules
+   SET state = 'ACTIVE', state_reason = '', next_time = CAST(:next_time AS timestamptz),
+       organization_id = :organization_id, principal = :principal, scopes = :scopes,
+       update_time = now()
+ WHERE {_ONE}
+RETURNING {_COLUMNS}
+""")
+_DELETE = text(f"DELETE FROM gateway.schedules WHERE {_ONE} RETURNING id")
+_DISABLE = text("""
+UPDATE gateway.schedules
+   SET state = 'DISABLED', state_reason = :reason, next_time = NULL, update_time = now()
+ WHERE project_id = :project_id AND agent_id = :agent_id AND state IN ('ACTIVE', 'PAUSED')
+""")
+_OF_PRINCIPAL = """project_id = :project_id AND principal = :principal AND state = 'ACTIVE'"""
+_COUNT_OF_PRINCIPAL = text(f"SELECT count(*) FROM gateway.schedules WHERE {_OF_PRINCIPAL}")
+_PAUSE_OF_PRINCIPAL = text(f"""
+UPDATE gateway.schedules
+   SET state = 'PAUSED', state_reason = :reason, next_time = NULL, update_time = now()
+ WHERE {_OF_PRINCIPAL}
+""")
+_TICKS = text("""
+SELECT tick_time, outcome, run_id, reason, create_time FROM gateway.schedule_ticks
+ WHERE project_id = :project_id AND schedule_id = :schedule_id
+   AND tick_time < coalesce(CAST(:before AS timestamptz), 'infinity')
+ ORDER BY tick_time DESC LIMIT :limit
+""")
+# By the worker, over all projects and few columns.
+_DUE = text("""
+SELECT project_id, id, next_time FROM gateway.schedules
+ WHERE state = 'ACTIVE' AND next_time <= now()
+   AND (next_time, id) > (CAST(:after_time AS timestamptz), CAST(:after_id AS text))
+ ORDER BY next_time, id LIMIT :limit
+""")
+# Another gateway that acts on the schedule holds its row.
+_TAKE = text(f"""
+SELECT {_COLUMNS}, now() AS now FROM gateway.schedules
+ WHERE {_ONE} AND state = 'ACTIVE' AND next_time <= now()
+   FOR UPDATE SKIP LOCKED
+""")
+_LAST_RUN = text("""
+SELECT state, error_reason, create_time FROM gateway.runs
+ WHERE project_id = :project_id AND id = :run_id
+""")
+_SEEN = text("""
+SELECT tick_time FROM gateway.schedule_ticks
+ WHERE project_id = :project_id AND schedule_id = :schedule_id AND tick_time >= :since
+""")
+_RECORD = text("""
+INSERT INTO gateway.schedule_ticks (project_id, schedule_id, tick_time, outcome, run_id, reason)
+SELECT :project_id, :schedule_id, tick_time, outcome, run_id, reason
+  FROM unnest(CAST(:tick_times AS timestamptz[]), CAST(:outcomes AS text[]),
+              CAST(:run_ids AS text[]), CAST(:reasons AS text[]))
+       AS ticks (tick_time, outcome, run_id, reason)
+""")
+_ADVANCE = text(f"""
+UPDATE gateway.schedules
+   SET state = :state, next_time = CAST(:next_time AS timestamptz),
+       last_run_id = CASE WHEN CAST(:run_id AS text) = '' THEN last_run_id ELSE :run_id END,
+       last_time = CASE WHEN CAST(:run_id AS text) = '' THEN last_time ELSE :tick_time END
+ WHERE {_ONE}
+""")
+_FORGET = text("""
+DELETE FROM gateway.schedule_ticks
+ WHERE project_id = :project_id AND schedule_id = :schedule_id
+   AND tick_time < now() - make_interval(secs => :kept_s)
+   AND create_time < now() - make_interval(secs => :kept_s)
+""")
+
+
+class PostgresScheduleStore:
+    """Schedules of all projects.
+
+    Args:
+        database: As the service role; every transaction names its project.
+        worker: As the worker role; finds what is due, over all projects.
+        runs: Stores the runs that are started.
+        terms: Bounds.
+    """
+
+    def __init__(
+        self, database: Database, worker: Database, runs: PostgresRunStore, terms: ScheduleTerms
+    ) -> None:
+        self._database = database
+        self._worker = worker
+        self._runs = runs
+        self._terms = terms
+
+    async def create(self, project_id: str, new: NewSchedule) -> Schedule:
+        """See `ScheduleStore.create`."""
+        digest = _digest(new)
+        async with self._transaction(project_id) as connection:
+            await connection.execute(_LOCK, {"project_id": project_id})
+            if new.request_id is not None:
+                request = {"project_id": project_id, "request_id": new.request_id}
+                known = (await connection.execute(_KNOWN, request)).mappings().one_or_none()
+                if known is not None:
+                    if bytes(known["request_hash"]) != digest:
+                        raise AlreadyExistsError(
+                            "The request_id was used before with another request.",
+                            reason=Reason.REQUEST_ID_REUSED,
+                            metadata={"request_id": new.request_id},
+                        )
+                    return _schedule(known)
+            now = (await connection.execute(_NOW)).scalar_one()
+            first = new.timing.check(now, min_interval=self._min_interval)
+            count = (await connection.execute(_COUNT, {"project_id": project_id})).scalar_one()
+            if count >= self._terms.per_project:
+                raise ResourceExhaustedError(
+                    f"The project has {count} schedules, as many as it may have."
+                    " Delete one that is not needed.",
+                    reason=Reason.QUOTA_EXCEEDED,
+                    metadata={"quota": "schedules", "limit": self._terms.per_project},
+                )
+            values = {
+                **_values(new.name, new.plan, new.timing),
+                "project_id": project_id,
+                "schedule_id": new.id,
+                "request_id": new.request_id,
+                "request_hash": digest,
+                "agent_id": new.plan.agent_id,
+                "conversation_id": new.plan.conversation_id,
+                "next_time": first,
+            }
+            try:
+                row = (await connection.execute(_INSERT, values)).mappings().one()
+            except IntegrityError as error:
+                raise _name_taken(new.name) from error
+        return _schedule(row)
+
+    async def get(self, project_id: str, schedule_id: str) -> Schedule:
+        """See `ScheduleStore.get`."""
+        values = {"project_id": project_id, "schedule_id": schedule_id}
+        async with self._transaction(project_id, read_only=True) as connection:
+            row = (await connection.execute(_GET, values)).mappings().one_or_none()
+        return _found(row, schedule_id)
+
+    async def list(
+        self, project_id: str, *, agent_id: str, name: str, before: str | None, limit: int
+    ) -> Sequence[Schedule]:
+        """See `ScheduleStore.list`."""
+        filters: dict[str, object] = {"agent_id": agent_id, "name": name, "before": before}
+        filters = {field: value for field, value in filters.items() if value}
+        signs = {"agent_id": "agent_id =", "name": "name =", "before": "id <"}
+        conditions = "".join(f" AND {signs[field]} :{field}" for field in filters)
+        statement = text(
+            f"SELECT {_COLUMNS} FROM gateway.schedules"
+            f" WHERE project_id = :project_id{conditions} ORDER BY id DESC LIMIT :limit"
+        )
+        values = {**filters, "project_id": project_id, "limit": limit}
+        async with self._transaction(project_id, read_only=True) as connection:
+            rows = (await connection.execute(statement, values)).mappings()
+            return [_schedule(row) for row in rows]
+
+    async def update(
+        self, project_id: str, schedule_id: str, *, name: str, plan: RunPlan, timing: Timing
+    ) -> Schedule:
+        """See `ScheduleStore.update`."""
+        async with self._transaction(project_id) as connection:
+            held = await self._hold(connection, project_id, schedule_id)
+            state, next_time = held.state, held.next_time
+            if timing != held.timing:
+                now = (await connection.execute(_NOW)).scalar_one()
+                first = timing.check(now, min_interval=self._min_interval)
+                if state is ScheduleState.FINISHED:
+                    state = ScheduleState.ACTIVE
+                next_time = first if state is ScheduleState.ACTIVE else None
+            values = {
+                **_values(name, plan, timing),
+                "project_id": project_id,
+                "schedule_id": schedule_id,
+                "state": state.value,
+                "next_time": next_time,
+            }
+            try:
+                row = (await connection.execute(_UPDATE, values)).mappings().one()
+            except IntegrityError as error:
+                raise _name_taken(name) from error
+        return _schedule(row)
+
+    async def pause(self, project_id: str, schedule_id: str) -> Schedule:
+        """See `ScheduleStore.pause`."""
+        async with self._transaction(project_id) as connection:
+            held = await self._hold(connection, project_id, schedule_id)
+            if held.state is not ScheduleState.ACTIVE:
+                return held
+            return await self._set_state(connection, project_id, held, ScheduleState.PAUSED)
+
+    async def resume(self, project_id: str, schedule_id: str, principal: Principal) -> Schedule:
+        """See `ScheduleStore.resume`."""
+        async with self._transaction(project_id) as connection:
+            held = await self._hold(connection, project_id, schedule_id)
+            if held.state is ScheduleState.ACTIVE:
+                return held
+            now = (await connection.execute(_NOW)).scalar_one()
+            # A single time that has passed in the meantime is due now.
+            following = held.timing.start_time or held.timing.next_after(now)
+            if held.state is ScheduleState.FINISHED or following is None:
+                raise FailedPreconditionError(
+                    f"The schedule {schedule_id} has no tick left. Give it another time first.",
+                    reason=Reason.SCHEDULE_FINISHED,
+                    metadata={"id": schedule_id},
+                )
+            values = {
+                "project_id": project_id,
+                "schedule_id": schedule_id,
+                "next_time": following,
+                **_principal_values(principal),
+            }
+            return _schedule((await connection.execute(_RESUME, values)).mappings().one())
+
+    async def delete(self, project_id: str, schedule_id: str) -> None:
+        """See `ScheduleStore.delete`."""
+        values = {"project_id": project_id, "schedule_id": schedule_id}
+        async with self._transaction(project_id) as connection:
+            deleted = (await connection.execute(_DELETE, values)).scalar_one_or_none()
+        if deleted is None:
+            raise _not_found(schedule_id)
+
+    async def disable_of_agent(self, project_id: str, agent_id: str, reason: str) -> None:
+        """See `ScheduleStore.disable_of_agent`."""
+        values = {"project_id": project_id, "agent_id": agent_id, "reason": reason}
+        async with self._transaction(project_id) as connection:
+            await connection.execute(_DISABLE, values)
+
+    async def count_of_principal(self, project_id: str, principal: str) -> int:
+        """See `ScheduleStore.count_of_principal`."""
+        values = {"project_id": project_id, "principal": principal}
+        async with self._transaction(project_id, read_only=True) as connection:
+            counted = await connection.execute(_COUNT_OF_PRINCIPAL, values)
+            return int(counted.scalar_one())
+
+    async def pause_of_principal(self, project_id: str, principal: str, reason: str) -> int:
+        """See `ScheduleStore.pause_of_principal`."""
+        values = {"project_id": project_id, "principal": principal, "reason": reason}
+        async with self._transaction(project_id) as connection:
+            return (await connection.execute(_PAUSE_OF_PRINCIPAL, values)).rowcount
+
+    async def ticks(
+        self, project_id: str, schedule_id: str, *, before: datetime | None, limit: int
+    ) -> Sequence[Tick]:
+        """See `ScheduleStore.ticks`."""
+        values = {"project_id": project_id, "schedule_id": schedule_id}
+        async with self._transaction(project_id, read_only=True) as connection:
+            row = (await connection.execute(_GET, values)).mappings().one_or_none()
+            _found(row, schedule_id)
+            rows = await connection.execute(_TICKS, {**values, "before": before, "limit": limit})
+            return [
+                Tick(
+                    tick["tick_time"],
+                    TickOutcome(tick["outcome"]),
+                    tick["run_id"],
+                    tick["reason"],
+                    tick["create_time"],
+                )
+                for tick in rows.mappings()
+            ]
+
+    async def due(self, after: DueSchedule | None, limit: int) -> Sequence[DueSchedule]:
+        """See `ScheduleStore.due`."""
+        values = {
+            "after_time": after.next_time if after else _LONG_AGO,
+            "after_id": after.id if after else "",
+            "limit": limit,
+        }
+        async with self._worker.system_transaction(read_only=True) as connection:
+            rows = await connection.execute(_DUE, values)
+            return [DueSchedule(row.project_id, row.id, row.next_time) for row in rows]
+
+    async def fire(self, project_id: str, schedule_id: str) -> str | None:
+        """See `ScheduleStore.fire`."""
+        values = {"project_id": project_id, "schedule_id": schedule_id}
+        async with self._transaction(project_id) as connection:
+            row = (await connection.execute(_TAKE, values)).mappings().one_or_none()
+            if row is None:
+                return None
+            schedule, now = _schedule(row), row["now"]
+            assert schedule.next_time is not None
+            last = await self._last_run(connection, project_id, schedule)
+            if last is not None and last["error_reason"] in _GONE:
+                await self._set_state(
+                    connection,
+                    project_id,
+                    schedule,
+                    ScheduleState.DISABLED,
+                    reason=last["error_reason"],
+                )
+                return None
+            due = schedule.timing.due(schedule.next_time, now, MOST_MISSED + 1)
+            seen = await connection.execute(_SEEN, {**values, "since": due[0]})
+            acted_on = frozenset(seen.scalars())
+            # The clock of the database can be set back: no tick is acted on twice.
+            due = [tick for tick in due if tick not in acted_on]
+            run_id = ""
+            if due:
+                run_id, reason = await self._start(connection, schedule, last)
+                outcome = TickOutcome.STARTED if run_id else TickOutcome.SKIPPED
+                missed = len(due) - 1
+                record = {
+                    **values,
+                    "tick_times": due,
+                    "outcomes": [TickOutcome.MISSED.value] * missed + [outcome.value],
+                    "run_ids": [""] * missed + [run_id],
+                    "reasons": [""] * missed + [reason],
+                }
+                await connection.execute(_RECORD, record)
+            following = schedule.timing.next_after(now)
+            state = ScheduleState.FINISHED if following is None else ScheduleState.ACTIVE
+            advance = {
+                **values,
+                "state": state.value,
+                "next_time": following,
+                "run_id": run_id,
+                "tick_time": due[-1] if due else None,
+            }
+            await connection.execute(_ADVANCE, advance)
+            kept_s = timedelta(days=self._terms.history_days).total_seconds()
+            await connection.execute(_FORGET, {**values, "kept_s": kept_s})
+        return run_id or None
+
+    async def _start(
+        self, connection: AsyncConnection, schedule: Schedule, last: Mapping[Any, Any] | None
+    ) -> tuple[str, str]:
+        """Queues a run; returns its id, or "" and the reason why there is none."""
+        plan = schedule.plan
+        running = last is not None and not RunState(last["state"]).final
+        if running and plan.on_overlap is OnOverlap.SKIP:
+            return "", PREVIOUS_RUN_OPEN
+        new = NewRun(
+            id=new_id("run"),
+            principal=plan.principal,
+            agent_id=plan.agent_id,
+            conversation_id=plan.conversation_id,
+            kind=RunKind.BACKGROUND,
+            payload=plan.payload,
+            payload_hash=plan.payload_hash,
+            max_steps=plan.max_steps,
+            on_approval=plan.on_approval,
+        )
+        try:
+            accepted = await self._runs.accept_within(connection, new, may_start=False)
+        except FailedPreconditionError as error:
+            return "", error.reason.value
+        if accepted is None:
+            # A run of the conversation was committed in the same moment; the tick stays due.
+            raise UnavailableError("The conversation is too busy to take the run.", retry_after=0.1)
+        return accepted.run.id, ""
+
+    async def _last_run(
+        self, connection: AsyncConnection, project_id: str, schedule: Schedule
+    ) -> Mapping[Any, Any] | None:
+        """Returns the run of the tick before; None if it says nothing about the schedule now."""
+        if not schedule.last_run_id:
+            return None
+        values = {"project_id": project_id, "run_id": schedule.last_run_id}
+        row = (await connection.execute(_LAST_RUN, values)).mappings().one_or_none()
+        # A run that failed before the schedule was resumed does not disable it again.
+        if row is None:
+            return None
+        outdated = RunState(row["state"]).final and row["create_time"] < schedule.update_time
+        return None if outdated else row
+
+    async def _hold(
+        self, connection: AsyncConnection, project_id: str, schedule_id: str
+    ) -> Schedule:
+        values = {"project_id": project_id, "schedule_id": schedule_id}
+        row = (await connection.execute(_HOLD, values)).mappings().one_or_none()
+        return _found(row, schedule_id)
+
+    async def _set_state(
+        self,
+        connection: AsyncConnection,
+        project_id: str,
+        schedule: Schedule,
+        state: ScheduleState,
+        *,
+        next_time: datetime | None = None,
+        reason: str = "",
+    ) -> Schedule:
+        values = {
+            "project_id": project_id,
+            "schedule_id": schedule.id,
+            "state": state.value,
+            "reason": reason,
+            "next_time": next_time,
+        }
+        return _schedule((await connection.execute(_SET_STATE, values)).mappings().one())
+
+    @property
+    def _min_interval(self) -> timedelta:
+        return timedelta(seconds=self._terms.min_interval_s)
+
+    def _transaction(
+        self, project_id: str, *, read_only: bool = False
+    ) -> AbstractAsyncContextManager[AsyncConnection]:
+        return self._database.transaction(project_id=project_id, read_only=read_only)
+
+
+def _principal_values(principal: Principal) -> dict[str, object]:
+    return {
+        "organization_id": principal.organization_id,
+        "principal": principal.name,
+        "scopes": sorted(principal.scopes),
+    }
+
+
+def _values(name: str, plan: RunPlan, timing: Timing) -> dict[str, object]:
+    principal = plan.principal
+    return {
+        "name": name,
+        **_principal_values(principal),
+        "payload": plan.payload,
+        "payload_hash": plan.payload_hash,
+        "max_steps": plan.max_steps,
+        "on_approval": plan.on_approval.value,
+        "on_overlap": plan.on_overlap.value,
+        "cron": timing.cron,
+        "time_zone": timing.time_zone,
+        "start_time": timing.start_time,
+    }
+
+
+def _digest(new: NewSchedule) -> bytes:
+    """Returns what tells whether a repeated request_id carries the same request."""
+    plan, timing = new.plan, new.timing
+    start = timing.start_time.isoformat() if timing.start_time else ""
+    parts = (new.name, plan.on_approval, plan.on_overlap, timing.cron, timing.time_zone, start)
+    return hashlib.sha256(plan.payload_hash + "\0".join(parts).encode()).digest()
+
+
+def _schedule(row: Mapping[Any, Any]) -> Schedule:
+    principal = Principal(
+        row["organization_id"], row["project_id"], row["principal"], frozenset(row["scopes"])
+    )
+    plan = RunPlan(
+        principal,
+        row["agent_id"],
+        row["conversation_id"],
+        bytes(row["payload"]),
+        bytes(row["payload_hash"]),
+        row["max_steps"],
+        OnApproval(row["on_approval"]),
+        OnOverlap(row["on_overlap"]),
+    )
+    return Schedule(
+        row["id"],
+        row["name"],
+        plan,
+        Timing(row["cron"], row["time_zone"], row["start_time"]),
+        ScheduleState(row["state"]),
+        row["state_reason"],
+        row["next_time"],
+        row["last_run_id"],
+        row["last_time"],
+        row["create_time"],
+        row["update_time"],
+    )
+
+
+def _found(row: Mapping[Any, Any] | None, schedule_id: str) -> Schedule:
+    if row is None:
+        raise _not_found(schedule_id)
+    return _schedule(row)
+
+
+def _not_found(schedule_id: str) -> NotFoundError:
+    return NotFoundError(
+        f"There is no schedule {schedule_id}.",
+        reason=Reason.SCHEDULE_NOT_FOUND,
+        metadata={"id": schedule_id},
+    )
+
+
+def _name_taken(name: str) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f'There is a schedule with the name "{name}" already.',
+        reason=Reason.NAME_TAKEN,
+        metadata={"name": name},
+    )

@@ -1,0 +1,150 @@
+"""When a schedule is due. Pure: the caller brings the time, which is that of the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from itertools import islice, pairwise
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+MAX_CRON_CHARS = 200
+_FIELDS = 5
+_MAX_ZONE_CHARS = 64
+# Ticks ahead among which the smallest interval is looked for.
+_SAMPLED_TICKS = 64
+_FIRST_WINDOW = timedelta(hours=1)
+
+
+class TimingError(ValueError):
+    """Times that cannot be used.
+
+    Attributes:
+        field: The field of the request that is wrong.
+    """
+
+    def __init__(self, field: str, description: str) -> None:
+        super().__init__(f"{field} {description}")
+        self.field = field
+        self.description = description
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The times of a schedule: a cron expression, or one time.
+
+    A fixed time of day that does not exist on a day, because the clocks go forward, becomes the
+    first minute after the gap; one that exists twice counts once, at its first occurrence. An
+    expression whose minute or hour begins with "*" follows elapsed time: it has no tick in the
+    gap, and ticks in both passes of the overlap. (So does cron of Debian.)
+
+    Attributes:
+        cron: Minute, hour, day of month, month, day of week; empty for one time.
+        time_zone: IANA name of the zone of `cron`.
+        start_time: The one time; None with `cron`.
+    """
+
+    cron: str = ""
+    time_zone: str = "UTC"
+    start_time: datetime | None = None
+
+    def check(self, now: datetime, *, min_interval: timedelta) -> datetime:
+        """Returns the first tick after `now`.
+
+        Raises:
+            TimingError: There is none, the expression or the zone is not valid, or two ticks
+                are closer than `min_interval`.
+        """
+        if bool(self.cron) == (self.start_time is not None):
+            raise TimingError("cron", "or start_time must be set, and not both")
+        if self.start_time is not None:
+            if self.start_time <= now:
+                raise TimingError("start_time", "must lie in the future")
+            return self.start_time
+        _check_zone(self.time_zone)
+        self._check_expression(now)
+        ticks = list(islice(self.ticks_after(now), _SAMPLED_TICKS))
+        if not ticks:
+            raise TimingError("cron", "names a time that never comes")
+        shortest = min((b - a for a, b in pairwise(ticks)), default=min_interval)
+        if shortest < min_interval:
+            raise TimingError(
+                "cron",
+                f"starts runs {shortest.total_seconds():g} seconds apart; the least that this"
+                f" server allows is {min_interval.total_seconds():g} seconds",
+            )
+        return ticks[0]
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        """Returns the first tick after a moment, in UTC; None if there is none."""
+        return next(self.ticks_after(moment), None)
+
+    def ticks_after(self, moment: datetime) -> Iterator[datetime]:
+        """Yields the ticks after a moment, in UTC, in order, each once."""
+        if self.start_time is not None:
+            if self.start_time > moment:
+                yield self.start_time
+            return
+        last = moment
+        for local in CronSim(self.cron, moment.astimezone(self._zone)):
+            # Compared in UTC: times of one zone are compared by what the clock shows.
+            tick = local.astimezone(UTC)
+            if tick > last:
+                last = tick
+                yield tick
+
+    def due(self, since: datetime, now: datetime, most: int) -> Sequence[datetime]:
+        """Returns the newest ticks from `since`, itself a tick, up to `now`, in order.
+
+        Args:
+            since: The first tick that was not acted on.
+            now: Not before `since`.
+            most: How many at most.
+        """
+        window = _FIRST_WINDOW
+        # From the end backwards, in growing windows: a schedule that stood still for a year is
+        # not counted through minute by minute.
+        while True:
+            start = max(since, now - window)
+            ticks = [since] if start == since else []
+            for tick in self.ticks_after(start):
+                if tick > now:
+                    break
+                ticks.append(tick)
+            if len(ticks) >= most or start == since:
+                return ticks[-most:]
+            window *= 4
+
+    @cached_property
+    def _zone(self) -> ZoneInfo:
+        return ZoneInfo(self.time_zone)
+
+    def _check_expression(self, now: datetime) -> None:
+        if len(self.cron) > MAX_CRON_CHARS:
+            raise TimingError("cron", f"must have at most {MAX_CRON_CHARS} characters")
+        if len(self.cron.split()) != _FIELDS:
+            raise TimingError(
+                "cron",
+                "must have 5 fields: minute, hour, day of month, month, day of week,"
+                ' such as "30 9 * * MON-FRI"',
+            )
+        try:
+            CronSim(self.cron, now.astimezone(self._zone))
+        # Some malformed expressions fail with errors of Python itself.
+        except (CronSimError, ValueError, AssertionError, TypeError, KeyError) as error:
+            reason = str(error) or "it cannot be read"
+            raise TimingError("cron", f"is not a valid cron expression: {reason}") from None
+
+
+def _check_zone(name: str) -> None:
+    try:
+        known = len(name) <= _MAX_ZONE_CHARS and ZoneInfo(name) is not None
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        known = False
+    if not known:
+        raise TimingError(
+            "time_zone", 'must be an IANA name of a time zone, such as "Europe/Berlin" or "UTC"'
+        )

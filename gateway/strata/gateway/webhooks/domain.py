@@ -1,0 +1,154 @@
+"""Webhooks and their deliveries. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+EVENTS = ("run.completed", "run.failed", "run.cancelled")
+"""What can be subscribed to: "run." and the final state of the run in lower case."""
+
+RETRIES_S = (5, 30, 120, 600, 1800, 3600, 7200, 14400, 28800)
+"""Pauses after failed attempts, in seconds: 10 attempts in about 16 hours."""
+
+_SECRET_PREFIX = "whsec_"  # noqa: S105
+_NEW_SECRET_BYTES = 32
+_SECRET_BYTES = range(24, 65)
+
+
+class DeliveryState(StrEnum):
+    """Where a delivery is."""
+
+    PENDING = "PENDING"
+    DELIVERED = "DELIVERED"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class NewWebhook:
+    """A webhook to be stored; see the proto of CreateWebhook.
+
+    Attributes:
+        sealed_secret: The secret, encrypted.
+        request_hash: Tells whether a repeated request_id carries the same request.
+    """
+
+    id: str
+    url: str
+    events: tuple[str, ...]
+    agent_id: str
+    run_id: str
+    sealed_secret: bytes
+    request_id: str | None
+    request_hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """A webhook as stored, without its secret."""
+
+    id: str
+    url: str
+    events: tuple[str, ...]
+    agent_id: str
+    run_id: str
+    enabled: bool
+    create_time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One end of a run for one webhook.
+
+    Attributes:
+        attempts: Attempts made in all.
+        tries: Attempts made since it was queued, or queued again.
+    """
+
+    id: str
+    webhook_id: str
+    run_id: str
+    event: str
+    state: DeliveryState
+    attempts: int
+    tries: int
+    next_time: datetime | None
+    last_status: int
+    last_error: str
+    last_attempt_time: datetime | None
+    create_time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An attempt that this gateway makes.
+
+    Attributes:
+        delivery: With this attempt counted.
+        url: Where it goes.
+        sealed_secret: Signs it, once it is opened.
+        timestamp: Seconds since 1970, by the clock of the database.
+    """
+
+    delivery: Delivery
+    url: str
+    sealed_secret: bytes
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended.
+
+    Attributes:
+        status: HTTP status; 0 if there was no answer.
+        error: What went wrong; empty if nothing.
+    """
+
+    status: int
+    error: str = ""
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the receiver has taken it."""
+        return not self.error and 200 <= self.status < 300
+
+    @property
+    def gone(self) -> bool:
+        """Whether the receiver wants nothing more."""
+        return self.status == 410
+
+
+def new_secret() -> str:
+    """Returns a new secret in the form of Standard Webhooks."""
+    return _SECRET_PREFIX + base64.b64encode(os.urandom(_NEW_SECRET_BYTES)).decode("ascii")
+
+
+def key_of(secret: str) -> bytes:
+    """Returns the key in a secret.
+
+    Raises:
+        ValueError: It is not "whsec_" and the Base64 of 24 to 64 bytes.
+    """
+    if not secret.startswith(_SECRET_PREFIX):
+        raise ValueError("no prefix")
+    try:
+        key = base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)
+    except binascii.Error as error:
+        raise ValueError("no Base64") from error
+    if len(key) not in _SECRET_BYTES:
+        raise ValueError("wrong length")
+    return key
+
+
+def signature(secret: str, delivery_id: str, timestamp: int, body: bytes) -> str:
+    """Returns the value of the header webhook-signature."""
+    signed = f"{delivery_id}.{timestamp}.".encode() + body
+    digest = hmac.new(key_of(secret), signed, hashlib.sha256).digest()
+    return f"v1,{base64.b64encode(digest).decode('ascii')}"

@@ -1,0 +1,356 @@
+"""Webhooks and their deliveries in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.gateway.runs.statements import webhook_deliveries_sql
+from strata.gateway.webhooks.domain import (
+    RETRIES_S,
+    Attempt,
+    Delivery,
+    DeliveryState,
+    NewWebhook,
+    Outcome,
+    Webhook,
+)
+from strata.shared.db import Database
+from strata.shared.errors import (
+    AlreadyExistsError,
+    NotFoundError,
+    Reason,
+    ResourceExhaustedError,
+)
+from strata.shared.turns import PendingInTurn
+
+# After this an attempt whose gateway is gone is made again; longer than any attempt takes.
+LEASE_S = 120.0
+_HISTORY = timedelta(days=30)
+
+_WEBHOOK = "id, url, events, agent_id, run_id, enabled, create_time"
+_DELIVERY = """id, webhook_id, run_id, event, state, attempts, tries, next_time, last_status,
+    last_error, last_attempt_time, create_time"""
+_ONE = "project_id = :project_id AND id = :delivery_id"
+
+# Creations of a project wait for each other, so that they see each other's count.
+_LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('webhooks ' || :project_id, 0))")
+_KNOWN = text(
+    f"SELECT {_WEBHOOK}, request_hash FROM gateway.webhooks"
+    " WHERE project_id = :project_id AND request_id = :request_id"
+)
+# Those of runs that are over have nothing more to do.
+_COUNT = text("""
+SELECT count(*) FROM gateway.webhooks webhook
+ WHERE project_id = :project_id AND (run_id = '' OR EXISTS (
+       SELECT FROM gateway.runs run
+        WHERE run.project_id = webhook.project_id AND run.id = webhook.run_id
+          AND run.finish_time IS NULL))
+""")
+_INSERT = text(f"""
+INSERT INTO gateway.webhooks (project_id, id, request_id, request_hash, url, events, agent_id,
+    run_id, sealed_secret)
+VALUES (:project_id, :webhook_id, :request_id, :request_hash, :url, :events, :agent_id, :run_id,
+    :sealed_secret)
+RETURNING {_WEBHOOK}
+""")
+# In a transaction after that of the creation: a run that ended meanwhile did not see the webhook,
+# or it did, and there is a delivery already.
+_CATCH_UP = text(f"""
+WITH ended AS (
+    SELECT id AS run_id, agent_id, state FROM gateway.runs
+     WHERE project_id = :project_id AND id = :run_id AND finish_time IS NOT NULL
+)
+{webhook_deliveries_sql("ended", only="webhook.id = :webhook_id")}
+""")
+_DELETE = text(
+    "DELETE FROM gateway.webhooks WHERE project_id = :project_id AND id = :webhook_id RETURNING id"
+)
+_TAKE = text(f"""
+UPDATE gateway.webhook_deliveries
+   SET attempts = attempts + 1, tries = tries + 1, last_attempt_time = now(),
+       next_time = now() + make_interval(secs => :lease_s)
+ WHERE {_ONE} AND state = 'PENDING' AND next_time <= now()
+RETURNING {_DELIVERY}, CAST(extract(epoch FROM now()) AS bigint) AS timestamp
+""")
+_TARGET = text("""
+SELECT url, sealed_secret FROM gateway.webhooks
+ WHERE project_id = :project_id AND id = :webhook_id
+""")
+# The attempt is the fence: a gateway that was too slow changes nothing of a later attempt.
+_NOTE = text(f"""
+UPDATE gateway.webhook_deliveries
+   SET state = :state, last_status = :status, last_error = :error,
+       next_time = CASE WHEN :state = 'PENDING' THEN now() + make_interval(secs => :pause_s) END
+ WHERE {_ONE} AND attempts = :attempts AND state = 'PENDING'
+RETURNING id
+""")
+_DISABLE = text("""
+UPDATE gateway.webhooks SET enabled = false
+ WHERE project_id = :project_id AND id = :webhook_id
+""")
+_ENABLE = text("""
+UPDATE gateway.webhooks SET enabled = true
+ WHERE project_id = :project_id AND id = :webhook_id AND NOT enabled
+""")
+_AGAIN = text(f"""
+UPDATE gateway.webhook_deliveries SET state = 'PENDING', tries = 0, next_time = now()
+ WHERE {_ONE}
+RETURNING {_DELIVERY}
+""")
+_FORGET = text("""
+DELETE FROM gateway.webhook_deliveries
+ WHERE project_id = :project_id AND state <> 'PENDING'
+   AND create_time < now() - CAST(:history AS interval)
+""")
+
+
+class PostgresWebhookStore:
+    """Webhooks of all projects.
+
+    Args:
+        database: As the service role; every transaction names its project.
+        worker: As the worker role; finds what is due, over all projects.
+        per_project: Webhooks that a project may have, those of runs that are over not counted.
+    """
+
+    def __init__(self, database: Database, worker: Database, *, per_project: int) -> None:
+        self._database = database
+        self._per_project = per_project
+        self._due = PendingInTurn(
+            worker,
+            "gateway.webhook_deliveries",
+            "state = 'PENDING' AND next_time <= now()",
+            "next_time",
+        )
+
+    async def create(self, project_id: str, new: NewWebhook) -> tuple[Webhook, bool]:
+        """Stores a webhook.
+
+        A request_id that is known gives the webhook that it named first.
+
+        Returns:
+            The webhook, and whether it is new.
+
+        Raises:
+            AlreadyExistsError: The request_id was used with another request.
+            ResourceExhaustedError: The project has as many webhooks as it may have.
+        """
+        async with self._transaction(project_id) as connection:
+            await connection.execute(_LOCK, {"project_id": project_id})
+            known = await self._known(connection, project_id, new)
+            webhook = known or await self._insert(connection, project_id, new)
+        if webhook.run_id:
+            values = {"project_id": project_id, "run_id": webhook.run_id, "webhook_id": webhook.id}
+            async with self._transaction(project_id) as connection:
+                await connection.execute(_CATCH_UP, values)
+        return webhook, known is None
+
+    async def list(self, project_id: str, *, before: str | None, limit: int) -> Sequence[Webhook]:
+        """Returns webhooks, newest first, those before the id `before` if it is not None."""
+        condition = " AND id < :before" if before else ""
+        statement = text(
+            f"SELECT {_WEBHOOK} FROM gateway.webhooks WHERE project_id = :project_id{condition}"
+            " ORDER BY id DESC LIMIT :limit"
+        )
+        values = {
+            "project_id": project_id,
+            "limit": limit,
+            **({"before": before} if before else {}),
+        }
+        async with self._transaction(project_id, read_only=True) as connection:
+            return [
+                _webhook(row) for row in (await connection.execute(statement, values)).mappings()
+            ]
+
+    async def delete(self, project_id: str, webhook_id: str) -> None:
+        """Deletes a webhook and its deliveries.
+
+        Raises:
+            NotFoundError: There is none (``WEBHOOK_NOT_FOUND``).
+        """
+        values = {"project_id": project_id, "webhook_id": webhook_id}
+        async with self._transaction(project_id) as connection:
+            deleted = (await connection.execute(_DELETE, values)).scalar_one_or_none()
+        if deleted is None:
+            raise NotFoundError(
+                f"There is no webhook {webhook_id}.",
+                reason=Reason.WEBHOOK_NOT_FOUND,
+                metadata={"id": webhook_id},
+            )
+
+    async def deliveries(
+        self,
+        project_id: str,
+        *,
+        webhook_id: str,
+        run_id: str,
+        state: DeliveryState | None,
+        before: tuple[datetime, str] | None,
+        limit: int,
+    ) -> Sequence[Delivery]:
+        """Returns deliveries, newest first, those before a time and an id if they are not None."""
+        filters: dict[str, object] = {"webhook_id": webhook_id, "run_id": run_id}
+        filters["state"] = state.value if state else ""
+        filters = {name: value for name, value in filters.items() if value}
+        conditions = "".join(f" AND {name} = :{name}" for name in filters)
+        if before is not None:
+            conditions += " AND (create_time, id) < (CAST(:time AS timestamptz), :id)"
+            filters |= {"time": before[0], "id": before[1]}
+        statement = text(
+            f"SELECT {_DELIVERY} FROM gateway.webhook_deliveries"
+            f" WHERE project_id = :project_id{conditions}"
+            " ORDER BY create_time DESC, id DESC LIMIT :limit"
+        )
+        values = {**filters, "project_id": project_id, "limit": limit}
+        async with self._transaction(project_id, read_only=True) as connection:
+            rows = (await connection.execute(statement, values)).mappings()
+            return [_delivery(row) for row in rows]
+
+    async def deliver_again(self, project_id: str, delivery_id: str) -> Delivery:
+        """Queues a delivery once more, and enables its webhook.
+
+        Raises:
+            NotFoundError: There is none (``DELIVERY_NOT_FOUND``).
+        """
+        values = {"project_id": project_id, "delivery_id": delivery_id}
+        async with self._transaction(project_id) as connection:
+            row = (await connection.execute(_AGAIN, values)).mappings().one_or_none()
+            if row is None:
+                raise NotFoundError(
+                    f"There is no delivery {delivery_id}.",
+                    reason=Reason.DELIVERY_NOT_FOUND,
+                    metadata={"id": delivery_id},
+                )
+            enabled = {"project_id": project_id, "webhook_id": row["webhook_id"]}
+            await connection.execute(_ENABLE, enabled)
+        return _delivery(row)
+
+    async def due(self, limit: int) -> Mapping[str, Sequence[str]]:
+        """Returns ids of deliveries that are due, by project; the projects are served in turn."""
+        return await self._due.find(limit)
+
+    async def take(self, project_id: str, delivery_id: str) -> Attempt | None:
+        """Takes a delivery for one attempt; None if another gateway has, or it is over."""
+        values = {"project_id": project_id, "delivery_id": delivery_id, "lease_s": LEASE_S}
+        async with self._transaction(project_id) as connection:
+            row = (await connection.execute(_TAKE, values)).mappings().one_or_none()
+            if row is None:
+                return None
+            target = {"project_id": project_id, "webhook_id": row["webhook_id"]}
+            webhook = (await connection.execute(_TARGET, target)).mappings().one()
+        return Attempt(
+            _delivery(row), webhook["url"], bytes(webhook["sealed_secret"]), row["timestamp"]
+        )
+
+    async def note(
+        self, project_id: str, attempt: Attempt, outcome: Outcome, *, spread: float = 1.0
+    ) -> None:
+        """Stores how an attempt ended, and when the next one is due.
+
+        Args:
+            project_id: The project.
+            attempt: The attempt; if there was a later one, nothing is stored.
+            outcome: How it ended.
+            spread: Factor of the pause, so that failed deliveries do not move in step.
+        """
+        delivery = attempt.delivery
+        over = outcome.gone or delivery.tries > len(RETRIES_S)
+        state = DeliveryState.FAILED if over else DeliveryState.PENDING
+        if outcome.delivered:
+            state = DeliveryState.DELIVERED
+        pause_s = RETRIES_S[min(delivery.tries, len(RETRIES_S)) - 1] * spread
+        values = {
+            "project_id": project_id,
+            "delivery_id": delivery.id,
+            "state": state.value,
+            "status": outcome.status,
+            "error": outcome.error,
+            "pause_s": pause_s,
+            "attempts": delivery.attempts,
+        }
+        async with self._transaction(project_id) as connection:
+            noted = (await connection.execute(_NOTE, values)).scalar_one_or_none()
+            if noted is not None and outcome.gone:
+                webhook = {"project_id": project_id, "webhook_id": delivery.webhook_id}
+                await connection.execute(_DISABLE, webhook)
+            if state is not DeliveryState.PENDING:
+                await connection.execute(_FORGET, {"project_id": project_id, "history": _HISTORY})
+
+    async def _known(
+        self, connection: AsyncConnection, project_id: str, new: NewWebhook
+    ) -> Webhook | None:
+        if new.request_id is None:
+            return None
+        values = {"project_id": project_id, "request_id": new.request_id}
+        row = (await connection.execute(_KNOWN, values)).mappings().one_or_none()
+        if row is not None and bytes(row["request_hash"]) != new.request_hash:
+            raise AlreadyExistsError(
+                "The request_id was used before with another request.",
+                reason=Reason.REQUEST_ID_REUSED,
+                metadata={"request_id": new.request_id},
+            )
+        return _webhook(row) if row is not None else None
+
+    async def _insert(
+        self, connection: AsyncConnection, project_id: str, new: NewWebhook
+    ) -> Webhook:
+        count = (await connection.execute(_COUNT, {"project_id": project_id})).scalar_one()
+        if count >= self._per_project:
+            raise ResourceExhaustedError(
+                f"The project has {count} webhooks, as many as it may have."
+                " Delete one that is not needed.",
+                reason=Reason.QUOTA_EXCEEDED,
+                metadata={"quota": "webhooks", "limit": self._per_project},
+            )
+        values = {
+            "project_id": project_id,
+            "webhook_id": new.id,
+            "request_id": new.request_id,
+            "request_hash": new.request_hash,
+            "url": new.url,
+            "events": list(new.events),
+            "agent_id": new.agent_id,
+            "run_id": new.run_id,
+            "sealed_secret": new.sealed_secret,
+        }
+        return _webhook((await connection.execute(_INSERT, values)).mappings().one())
+
+    def _transaction(
+        self, project_id: str, *, read_only: bool = False
+    ) -> AbstractAsyncContextManager[AsyncConnection]:
+        return self._database.transaction(project_id=project_id, read_only=read_only)
+
+
+def _webhook(row: Mapping[Any, Any]) -> Webhook:
+    return Webhook(
+        row["id"],
+        row["url"],
+        tuple(row["events"]),
+        row["agent_id"],
+        row["run_id"],
+        row["enabled"],
+        row["create_time"],
+    )
+
+
+def _delivery(row: Mapping[Any, Any]) -> Delivery:
+    return Delivery(
+        row["id"],
+        row["webhook_id"],
+        row["run_id"],
+        row["event"],
+        DeliveryState(row["state"]),
+        row["attempts"],
+        row["tries"],
+        row["next_time"],
+        row["last_status"],
+        row["last_error"],
+        row["last_attempt_time"],
+        row["create_time"],
+    )

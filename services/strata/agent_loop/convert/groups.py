@@ -1,0 +1,255 @@
+"""Groups between the contract and the domain; requests are checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from strata.agent_loop.convert import checks
+from strata.agent_loop.convert.agents import request_of
+from strata.agent_loop.domain.groups import (
+    DEFAULT_FREQUENCY,
+    DEFAULT_MAX_BUFFER,
+    DEFAULT_MIN_BUFFER,
+    DEFAULT_TERMINATION_TOKEN,
+    IN_TURNS,
+    MANAGED,
+    MAX_MEMBERS,
+    MAX_SHARED_BLOCKS,
+    MAX_TURNS,
+    CreateGroup,
+    Group,
+    GroupMember,
+    ManagerConfig,
+    ManagerType,
+    UpdateGroup,
+)
+from strata.api.agent_loop.v1 import group_service_pb2 as pb
+from strata.shared.errors import FieldViolation, InvalidArgumentError
+from strata.shared.ids import check_id, new_id
+
+_MAX_FREQUENCY = 1000
+_MAX_BUFFER = 1000
+_MAX_TOKEN = 128
+_TYPES = {pb.ManagerType.Value(f"MANAGER_TYPE_{kind.name}"): kind for kind in ManagerType}
+_TYPES_BACK = {kind: value for value, kind in _TYPES.items()}
+
+
+def create_from_proto(request: pb.CreateGroupRequest) -> CreateGroup:
+    """Returns the group to create.
+
+    Raises:
+        InvalidArgumentError: A malformed id; or naming every wrong field.
+    """
+    _check_manager_id(request.manager)
+    _check_ids("agent_ids", request.agent_ids, "agent")
+    _check_ids("shared_block_ids", request.shared_block_ids, "block")
+    checks.refuse(
+        [
+            *checks.request_id_violations(request.request_id),
+            *checks.text_violations("description", request.description, checks.MAX_DESCRIPTION),
+            *_manager_violations(request.manager, request.agent_ids),
+            *_member_violations("agent_ids", request.agent_ids),
+            *_block_violations("shared_block_ids", request.shared_block_ids),
+        ]
+    )
+    return CreateGroup(
+        id=new_id("group"),
+        description=request.description,
+        manager=_manager_from_proto(request.manager),
+        agent_ids=tuple(request.agent_ids),
+        shared_block_ids=tuple(request.shared_block_ids),
+        request=request_of(request),
+    )
+
+
+def update_from_proto(request: pb.UpdateGroupRequest) -> UpdateGroup:
+    """Returns what to change.
+
+    Raises:
+        InvalidArgumentError: A malformed id; or naming every wrong field.
+    """
+    check_id(request.group_id, "group", field="group_id")
+    _check_manager_id(request.manager)
+    _check_ids("members.agent_ids", request.members.agent_ids, "agent")
+    _check_ids("shared_blocks.block_ids", request.shared_blocks.block_ids, "block")
+    members = tuple(request.members.agent_ids) if request.HasField("members") else None
+    blocks = None
+    if request.HasField("shared_blocks"):
+        blocks = tuple(request.shared_blocks.block_ids)
+    violations = [
+        *checks.request_id_violations(request.request_id),
+        *checks.text_violations("description", request.description, checks.MAX_DESCRIPTION),
+    ]
+    if request.HasField("manager"):
+        violations += _manager_violations(request.manager, members or ())
+    if members is not None:
+        violations += _member_violations("members.agent_ids", members)
+    if blocks is not None:
+        violations += _block_violations("shared_blocks.block_ids", blocks)
+    if request.expected_revision < 0:
+        violations.append(FieldViolation("expected_revision", "must not be negative"))
+    checks.refuse(violations)
+    return UpdateGroup(
+        group_id=request.group_id,
+        description=request.description if request.HasField("description") else None,
+        manager=_manager_from_proto(request.manager) if request.HasField("manager") else None,
+        agent_ids=members,
+        shared_block_ids=blocks,
+        expected_revision=request.expected_revision,
+        request=request_of(request),
+    )
+
+
+def manager_type_from_proto(value: pb.ManagerType.ValueType) -> ManagerType | None:
+    """Returns the kind that a listing asks for; None for all.
+
+    Raises:
+        InvalidArgumentError: It is not known.
+    """
+    if value == pb.MANAGER_TYPE_UNSPECIFIED:
+        return None
+    if value not in _TYPES:
+        raise InvalidArgumentError(
+            "manager_type is not a known kind.",
+            violations=[FieldViolation("manager_type", "is not a known kind")],
+        )
+    return _TYPES[value]
+
+
+def group_to_proto(group: Group) -> pb.Group:
+    """Returns a group as the contract has it."""
+    manager = group.manager
+    out = pb.Group(
+        id=group.id,
+        description=group.description,
+        manager=pb.ManagerConfig(
+            type=_TYPES_BACK[manager.type],
+            manager_agent_id=manager.manager_agent_id,
+            max_turns=manager.max_turns,
+            termination_token=manager.termination_token,
+            sleeptime_agent_frequency=manager.sleeptime_agent_frequency,
+            max_message_buffer_length=manager.max_message_buffer_length,
+            min_message_buffer_length=manager.min_message_buffer_length,
+        ),
+        members=map(_member_to_proto, group.members),
+        shared_block_ids=group.shared_block_ids,
+        revision=group.revision,
+    )
+    if group.manager_agent is not None:
+        out.manager_agent.CopyFrom(_member_to_proto(group.manager_agent))
+    out.create_time.FromDatetime(group.create_time)
+    out.update_time.FromDatetime(group.update_time)
+    return out
+
+
+def _member_to_proto(member: GroupMember) -> pb.GroupMember:
+    return pb.GroupMember(
+        agent_id=member.agent_id, name=member.name, description=member.description
+    )
+
+
+def _manager_from_proto(manager: pb.ManagerConfig) -> ManagerConfig:
+    kind = _TYPES.get(manager.type, ManagerType.ROUND_ROBIN)
+    voice = kind is ManagerType.VOICE_SLEEPTIME
+    return ManagerConfig(
+        type=kind,
+        manager_agent_id=manager.manager_agent_id,
+        max_turns=manager.max_turns,
+        termination_token=(
+            manager.termination_token or DEFAULT_TERMINATION_TOKEN
+            if kind is ManagerType.DYNAMIC
+            else ""
+        ),
+        sleeptime_agent_frequency=(
+            manager.sleeptime_agent_frequency or DEFAULT_FREQUENCY
+            if kind is ManagerType.SLEEPTIME
+            else 0
+        ),
+        max_message_buffer_length=(
+            manager.max_message_buffer_length or DEFAULT_MAX_BUFFER if voice else 0
+        ),
+        min_message_buffer_length=(
+            manager.min_message_buffer_length or DEFAULT_MIN_BUFFER if voice else 0
+        ),
+    )
+
+
+def _manager_violations(
+    manager: pb.ManagerConfig, agent_ids: Sequence[str]
+) -> Iterator[FieldViolation]:
+    if manager.type not in (*_TYPES, pb.MANAGER_TYPE_UNSPECIFIED):
+        yield FieldViolation("manager.type", "is not a known kind")
+        return
+    kind = _TYPES.get(manager.type, ManagerType.ROUND_ROBIN)
+    agent_id = manager.manager_agent_id
+    if kind not in MANAGED:
+        if agent_id:
+            yield _not_of(kind, "manager_agent_id", MANAGED)
+    elif not agent_id:
+        problem = f"is required: a group of the kind {kind} needs a manager agent"
+        yield FieldViolation("manager.manager_agent_id", problem)
+    elif agent_id in agent_ids:
+        yield FieldViolation("manager.manager_agent_id", "must not be one of the members")
+    for name, kinds, most in (
+        ("max_turns", IN_TURNS, MAX_TURNS),
+        ("sleeptime_agent_frequency", {ManagerType.SLEEPTIME}, _MAX_FREQUENCY),
+        ("max_message_buffer_length", {ManagerType.VOICE_SLEEPTIME}, _MAX_BUFFER),
+        ("min_message_buffer_length", {ManagerType.VOICE_SLEEPTIME}, _MAX_BUFFER),
+    ):
+        value = getattr(manager, name)
+        if value and kind not in kinds:
+            yield _not_of(kind, name, kinds)
+        yield from checks.range_violations(f"manager.{name}", value, 0, most)
+    longest = manager.max_message_buffer_length or DEFAULT_MAX_BUFFER
+    shortest = manager.min_message_buffer_length or DEFAULT_MIN_BUFFER
+    if kind is ManagerType.VOICE_SLEEPTIME and shortest >= longest:
+        yield FieldViolation(
+            "manager.min_message_buffer_length",
+            f"is {shortest}, must be less than max_message_buffer_length, which is {longest}",
+        )
+    token = manager.termination_token
+    if token and kind is not ManagerType.DYNAMIC:
+        yield _not_of(kind, "termination_token", {ManagerType.DYNAMIC})
+    if token and (len(token) > _MAX_TOKEN or not token.isprintable() or not token.strip()):
+        yield FieldViolation(
+            "manager.termination_token", f"must be at most {_MAX_TOKEN} printable characters"
+        )
+
+
+def _not_of(
+    kind: ManagerType, name: str, kinds: set[ManagerType] | frozenset[ManagerType]
+) -> FieldViolation:
+    having = ", ".join(sorted(kinds))
+    return FieldViolation(f"manager.{name}", f"is not for the kind {kind}, but for {having}")
+
+
+def _member_violations(field: str, agent_ids: Sequence[str]) -> Iterator[FieldViolation]:
+    if not 1 <= len(agent_ids) <= MAX_MEMBERS:
+        yield FieldViolation(field, f"must hold 1 to {MAX_MEMBERS} agents, not {len(agent_ids)}")
+        return
+    yield from _double_violations(field, agent_ids)
+
+
+def _block_violations(field: str, block_ids: Sequence[str]) -> Iterator[FieldViolation]:
+    if len(block_ids) > MAX_SHARED_BLOCKS:
+        yield FieldViolation(
+            field, f"must hold at most {MAX_SHARED_BLOCKS} blocks, not {len(block_ids)}"
+        )
+        return
+    yield from _double_violations(field, block_ids)
+
+
+def _double_violations(field: str, ids: Sequence[str]) -> Iterator[FieldViolation]:
+    for index, value in enumerate(ids):
+        if value in ids[:index]:
+            yield FieldViolation(f"{field}[{index}]", "is in the list twice")
+
+
+def _check_manager_id(manager: pb.ManagerConfig) -> None:
+    if manager.manager_agent_id:
+        check_id(manager.manager_agent_id, "agent", field="manager.manager_agent_id")
+
+
+def _check_ids(field: str, ids: Sequence[str], prefix: str) -> None:
+    for index, value in enumerate(ids):
+        check_id(value, prefix, field=f"{field}[{index}]")

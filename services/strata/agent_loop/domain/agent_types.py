@@ -1,0 +1,96 @@
+"""The types of agents: one table, one row a type. Decision 0152 says where the rows come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from strata.shared.agent_types import LINE_NUMBERED_TYPES, TYPES_WITHOUT_BLOCKS, AgentType
+from strata.shared.tool_catalogue import default_tools
+
+
+class LoopKind(StrEnum):
+    """How the steps of a turn go."""
+
+    V2 = "v2"
+    """Each step must call a tool; a heartbeat goes on; ``send_message`` ends the turn."""
+    V3 = "v3"
+    """A reply without a call ends the turn."""
+
+
+class Boot(StrEnum):
+    """The first messages of a conversation, after the system message."""
+
+    NONE = "none"
+    CHAT = "chat"
+    """A call of ``send_message`` and its return, if the agent has the tool; the login event."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeTraits:
+    """What a type fixes, and its defaults at creation.
+
+    Attributes:
+        type: The type.
+        loop: Its loop.
+        prompt_key: Key of its system prompt.
+        base_tool_rules: ``include_base_tool_rules`` where a request leaves it unset.
+        boot: The first messages of a new agent.
+        autoclears: ``message_buffer_autoclear`` is always true.
+        needs_sleeptime: It cannot be created without ``enable_sleeptime``.
+        built: This release can run it; the others are refused with NOT_BUILT.
+    """
+
+    type: AgentType
+    loop: LoopKind
+    prompt_key: str
+    base_tool_rules: bool = True
+    boot: Boot = Boot.CHAT
+    autoclears: bool = False
+    needs_sleeptime: bool = False
+    built: bool = False
+
+    @property
+    def sees_blocks(self) -> bool:
+        """Whether its prompt shows its memory blocks."""
+        return self.type not in TYPES_WITHOUT_BLOCKS
+
+    @property
+    def line_numbered(self) -> bool:
+        """Whether it sees them with line numbers, where the provider is Anthropic."""
+        return self.type in LINE_NUMBERED_TYPES
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """Its tools by default, in the order offered."""
+        return default_tools(self.type)
+
+    @property
+    def tools_with_sleeptime(self) -> tuple[str, ...]:
+        """Its tools by default if it has a memory agent (``enable_sleeptime``)."""
+        return default_tools(self.type, sleeptime=True)
+
+
+_ROWS = (
+    TypeTraits(
+        AgentType.LETTA_V1,
+        LoopKind.V3,
+        "letta_v1",
+        base_tool_rules=False,
+        boot=Boot.NONE,
+        built=True,
+    ),
+    TypeTraits(AgentType.MEMGPT_V2, LoopKind.V2, "memgpt_v2_chat", built=True),
+    TypeTraits(AgentType.MEMGPT, LoopKind.V2, "memgpt_chat", built=True),
+    # No login event: nobody logs in to a memory agent (decision 0152).
+    TypeTraits(AgentType.SLEEPTIME, LoopKind.V3, "sleeptime_v2", boot=Boot.NONE, built=True),
+    TypeTraits(AgentType.REACT, LoopKind.V2, "react", built=True),
+    TypeTraits(AgentType.WORKFLOW, LoopKind.V2, "workflow", autoclears=True, built=True),
+    TypeTraits(AgentType.VOICE_CONVO, LoopKind.V2, "voice_chat", needs_sleeptime=True),
+    TypeTraits(AgentType.VOICE_SLEEPTIME, LoopKind.V2, "voice_sleeptime", boot=Boot.NONE),
+)
+
+AGENT_TYPES: Mapping[AgentType, TypeTraits] = MappingProxyType({row.type: row for row in _ROWS})
+"""What each type is."""

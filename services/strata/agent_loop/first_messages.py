@@ -1,0 +1,76 @@
+"""The first messages of a new agent, behind its system message. Decision 0160."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+
+from strata.agent_loop.domain.agent_types import AGENT_TYPES, Boot
+from strata.agent_loop.domain.agents import Agent
+from strata.agent_loop.domain.messages import (
+    Message,
+    MessagePart,
+    MessageRole,
+    Provenance,
+    ToolReturn,
+    ToolStatus,
+)
+from strata.agent_loop.loop.packaging import pack_login, package
+from strata.agent_loop.models.domain import ReasoningPart, TextPart, ToolCall
+from strata.agent_loop.models.ids import new_call_id
+from strata.agent_loop.models.quirks import Quirks
+from strata.shared.ids import new_id
+
+BOOT_THOUGHT = "Bootup sequence complete. Persona activated. Testing messaging functionality."
+"""Reasoning of the boot message."""
+
+BOOT_MESSAGE = "More human than human is our motto."
+"""What the boot message sends."""
+
+BOOT_TOOL = "send_message"
+_SHORT_ID = 9
+"""Characters of the call id for servers whose templates refuse longer ones."""
+
+
+def first_messages(
+    agent: Agent, conversation_id: str, now: datetime, quirks: Quirks
+) -> list[Message]:
+    """Returns what stands behind the system message where a creation gives no messages.
+
+    For types that boot: a call of ``send_message`` and its return, if the agent has that tool,
+    and the login event, which comes first for servers that want the user before any call.
+
+    Args:
+        agent: The agent.
+        conversation_id: The conversation that the messages open.
+        now: Time of the return and of the login.
+        quirks: Of the agent's model.
+    """
+    if AGENT_TYPES[agent.type].boot is Boot.NONE:
+        return []
+
+    def message(role: MessageRole, *parts: MessagePart) -> Message:
+        return Message(
+            id=new_id("message"),
+            role=role,
+            parts=parts,
+            conversation_id=conversation_id,
+            agent_id=agent.id,
+            # Neither the model nor the user wrote any of them.
+            provenance=(Provenance.SYSTEM,),
+        )
+
+    login = message(MessageRole.USER, TextPart(pack_login(now, agent.timezone)))
+    if BOOT_TOOL not in agent.tools:
+        return [login]
+    call_id = uuid.uuid4().hex[:_SHORT_ID] if quirks.user_before_calls else new_call_id()
+    call = ToolCall(call_id, BOOT_TOOL, json.dumps({"message": BOOT_MESSAGE}))
+    content = package(ToolStatus.OK, None, now, agent.timezone)
+    returned = ToolReturn(call_id, BOOT_TOOL, ToolStatus.OK, content, provenance=Provenance.SYSTEM)
+    boot: Sequence[Message] = (
+        message(MessageRole.ASSISTANT, ReasoningPart(BOOT_THOUGHT), call),
+        message(MessageRole.TOOL, returned),
+    )
+    return [login, *boot] if quirks.user_before_calls else [*boot, login]

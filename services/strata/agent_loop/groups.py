@@ -1,0 +1,90 @@
+"""The life of groups over the tiers: the group is stored here, its blocks are core memory's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from strata.agent_loop.domain.agents import revision_mismatch
+from strata.agent_loop.domain.groups import CreateGroup, Group, GroupStore, UpdateGroup
+from strata.agent_loop.loop.failures import ends_run
+from strata.shared.errors import StrataError
+
+
+class SharedMemory(Protocol):
+    """Core memory, as groups need it."""
+
+    async def share(self, agent_ids: Sequence[str], block_ids: Sequence[str]) -> None:
+        """Attaches each of the blocks to each of the agents, all or none; repeating is success.
+
+        Raises:
+            NotFoundError: BLOCK_NOT_FOUND, AGENT_NOT_FOUND.
+            AlreadyExistsError: NAME_TAKEN.
+            FailedPreconditionError: CONTEXT_WINDOW_EXCEEDED.
+        """
+        ...
+
+
+class GroupLifecycle:
+    """Implements what `GroupService` promises.
+
+    Args:
+        store: Where groups are kept.
+        memory: Core memory.
+    """
+
+    def __init__(self, store: GroupStore, memory: SharedMemory) -> None:
+        self._store = store
+        self._memory = memory
+
+    async def create(self, command: CreateGroup) -> Group:
+        """Creates a group whole or not at all.
+
+        After an error that may pass, the same request id goes on where this stopped. After any
+        other error nothing is left.
+
+        Raises: as `GroupStore.insert` and `SharedMemory.share`.
+        """
+        group = await self._store.insert(command)
+        if group.active:
+            return group
+        try:
+            await self._share(group, group.shared_block_ids)
+        except StrataError as error:
+            if ends_run(error) or not command.request.id:
+                await self._store.delete(group.id)
+            raise
+        return await self._store.activate(group.id)
+
+    async def update(self, command: UpdateGroup) -> Group:
+        """Changes a group.
+
+        Raises: as `GroupStore.update` and `SharedMemory.share`.
+        """
+        known = await self._store.known(command.request)
+        if known is not None:
+            return known
+        group = await self._store.get(command.group_id)
+        expected = command.expected_revision
+        if expected and group.revision != expected:
+            raise revision_mismatch("group", group.revision, expected)
+        block_ids = command.shared_block_ids
+        if block_ids is None:
+            block_ids = group.shared_block_ids
+        agent_ids = command.agent_ids
+        if agent_ids is None:
+            agent_ids = tuple(member.agent_id for member in group.members)
+        manager = command.manager or group.manager
+        changed = (command.shared_block_ids, command.agent_ids, command.manager)
+        if any(part is not None for part in changed):
+            # Attached first: a group that is seen has its blocks. Repeating it changes nothing.
+            await self._attach([*agent_ids, manager.manager_agent_id], block_ids)
+        return await self._store.update(command, group.revision)
+
+    async def _share(self, group: Group, block_ids: Sequence[str]) -> None:
+        members = [member.agent_id for member in group.members]
+        await self._attach([*members, group.manager.manager_agent_id], block_ids)
+
+    async def _attach(self, agent_ids: Sequence[str], block_ids: Sequence[str]) -> None:
+        if block_ids:
+            await self._memory.share([each for each in agent_ids if each], block_ids)

@@ -1,0 +1,59 @@
+"""Fetches images that clients name by URL, with the checks against forged internal requests."""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import AsyncExitStack
+
+from strata.agent_loop.settings import AgentLoopSettings
+from strata.shared.images import IMAGE_SUFFIXES, MAX_IMAGE_BYTES
+from strata.shared.web.errors import FetchError, ForbiddenUrlError
+from strata.shared.web.fetching import Fetcher, FetchLimits
+from strata.shared.web.guard import Guard, Resolver, SystemResolver, parse_url
+
+
+class WebImageFetcher:
+    """Implements `loop.ports.ImageFetcher`."""
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+
+    async def fetch(self, url: str) -> bytes:
+        """Returns what is at an https URL."""
+        if parse_url(url).scheme != "https":
+            raise ForbiddenUrlError("Only https URLs are fetched.")
+        answer = await self._fetcher.fetch(url, accept=", ".join(IMAGE_SUFFIXES))
+        if not 200 <= answer.status < 300:
+            raise FetchError(f"The server answered {answer.status_text}.")
+        if answer.truncated:
+            raise FetchError(f"The file is larger than {MAX_IMAGE_BYTES:,} bytes.")
+        return answer.body
+
+
+async def open_image_fetcher(
+    settings: AgentLoopSettings,
+    stack: AsyncExitStack,
+    *,
+    resolver: Resolver | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+) -> WebImageFetcher:
+    """Returns the fetcher; the stack closes what it holds.
+
+    Args:
+        settings: What may be reached.
+        stack: Closes it.
+        resolver: Finds addresses; by default that of the system.
+        ssl_context: Verifies servers; by default against the certificates of the system.
+    """
+    if resolver is None:
+        resolver = SystemResolver()
+        stack.callback(resolver.close)
+    guard = Guard(
+        resolver,
+        private_networks=settings.image_private_networks,
+        ports=settings.image_ports,
+    )
+    limits = FetchLimits(total_s=settings.image_fetch_timeout_s, body_bytes=MAX_IMAGE_BYTES)
+    return WebImageFetcher(
+        await stack.enter_async_context(Fetcher(guard, limits, ssl_context=ssl_context))
+    )

@@ -1,0 +1,247 @@
+"""Arguments that the V2 loop adds to tools: ``thinking`` first, ``request_heartbeat`` last.
+
+The model sees them in every schema and in its earlier calls. They are taken out of a reply before
+anything validates, stores or runs its calls: a thought becomes reasoning of the message, the
+heartbeat a field of the call. A tool whose own schema has a parameter of such a name keeps it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeGuard
+
+from strata.agent_loop.domain.tools import Tool
+from strata.agent_loop.models.action import StringDecoder
+from strata.agent_loop.models.domain import PromptPart, ReasoningPart, ToolCall, ToolSchema
+from strata.shared.json_text import JsonTextError, encodable, parse_json
+
+THINKING = "thinking"
+HEARTBEAT = "request_heartbeat"
+
+_THINKING_SCHEMA = {
+    "type": "string",
+    "description": "Deep inner monologue private to you only.",
+}
+_HEARTBEAT_SCHEMA = {
+    "type": "boolean",
+    "description": (
+        "Request an immediate heartbeat after function execution. Set to `true` if you want to"
+        " send a follow-up message or run a follow-up tool call."
+    ),
+}
+
+
+def added_names(tool: Tool | None, *, thoughts: bool) -> frozenset[str]:
+    """Returns which arguments are taken out of calls of a tool, None for an unknown tool."""
+    names = {THINKING, HEARTBEAT} if thoughts else {HEARTBEAT}
+    own: Mapping[str, Any] = {} if tool is None else tool.schema.parameters.get("properties", {})
+    return frozenset(names.difference(own))
+
+
+def with_added(tool: Tool, *, thoughts: bool, heartbeat: bool) -> ToolSchema:
+    """Returns the schema of a tool as the model is offered it.
+
+    Args:
+        tool: The tool.
+        thoughts: Whether the model writes its thoughts into calls.
+        heartbeat: Whether the turn may go on after a call.
+    """
+    names = added_names(tool, thoughts=thoughts)
+    first = {THINKING: _THINKING_SCHEMA} if THINKING in names else {}
+    last = {HEARTBEAT: _HEARTBEAT_SCHEMA} if heartbeat and HEARTBEAT in names else {}
+    schema = tool.schema.parameters
+    parameters = {
+        **schema,
+        "properties": {**first, **schema.get("properties", {}), **last},
+        "required": [*first, *schema.get("required", ()), *last],
+    }
+    return replace(tool.schema, parameters=parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOut:
+    """A call without the added arguments, and the thought that it held."""
+
+    call: ToolCall
+    thought: str = ""
+
+
+def take_out(call: ToolCall, names: Collection[str], *, heartbeat: bool) -> TakenOut:
+    """Takes the added arguments out of a call.
+
+    Arguments that are no JSON object stay as they are: the call is refused because of them.
+
+    Args:
+        call: The call, as the model wrote it.
+        names: Names of the arguments to take out.
+        heartbeat: Whether the schema asked for a heartbeat; otherwise what the model wrote for
+            one counts only if it is true.
+    """
+    try:
+        # An escape can stand for half a surrogate pair, which nothing could store.
+        arguments = encodable(parse_json(call.arguments)) if call.arguments.strip() else {}
+    except JsonTextError:
+        return TakenOut(call)
+    if not isinstance(arguments, dict):
+        return TakenOut(call)
+    kept = {name: value for name, value in arguments.items() if name not in names}
+    thought = arguments.get(THINKING, "") if THINKING in names else ""
+    asked = HEARTBEAT in names and str(arguments.get(HEARTBEAT, "")).lower() == "true"
+    text = call.arguments
+    if len(kept) < len(arguments):
+        text = json.dumps(kept, ensure_ascii=False)
+    flag = asked if HEARTBEAT in names and (asked or heartbeat) else None
+    thought = thought if isinstance(thought, str) else json.dumps(thought, ensure_ascii=False)
+    call = replace(call, arguments=text, request_heartbeat=flag)
+    return TakenOut(call, thought)
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """How earlier calls are shown to the model: indented, with the arguments that it wrote.
+
+    Attributes:
+        thoughts: Whether thoughts are an argument of the calls.
+    """
+
+    thoughts: bool
+
+    def shown(
+        self, content: Iterable[PromptPart], calls: tuple[ToolCall, ...]
+    ) -> tuple[tuple[PromptPart, ...], tuple[ToolCall, ...]]:
+        """Returns the content and the calls of an assistant message as the model wrote them.
+
+        Reasoning with a signature is the provider's own and stays where it is.
+        """
+        content = tuple(content)
+        if not calls:
+            return content, calls
+        thought = ""
+        if self.thoughts:
+            thought = "\n".join(part.text for part in content if is_thought(part))
+            content = tuple(part for part in content if not is_thought(part))
+        # The thoughts of several calls are one text by now, which the first call has.
+        first, *others = calls
+        shown = (_shown(first, self.thoughts, thought), *(_shown(c, False, "") for c in others))
+        return content, shown
+
+
+def is_thought(part: PromptPart) -> TypeGuard[ReasoningPart]:
+    """Says whether a part is a thought that a call held: no provider has signed it."""
+    return isinstance(part, ReasoningPart) and not part.signature and not part.redacted
+
+
+def _shown(call: ToolCall, thoughts: bool, thought: str) -> ToolCall:
+    try:
+        arguments = parse_json(call.arguments) if call.arguments.strip() else {}
+    except JsonTextError:
+        return call
+    if not isinstance(arguments, dict):
+        return call
+    first = {THINKING: thought} if thoughts else {}
+    flag = call.request_heartbeat
+    last = {} if flag is None else {HEARTBEAT: flag}
+    whole = {**first, **arguments, **last}
+    return replace(call, arguments=json.dumps(whole, ensure_ascii=False, indent=2))
+
+
+def _unescaped(key: str) -> str:
+    """Returns the name that a quoted key stands for; what cannot be read, as it is."""
+    if "\\" not in key:
+        return key[1:-1]
+    try:
+        return str(parse_json(key))
+    except JsonTextError:
+        return key[1:-1]
+
+
+class ArgumentsStream:
+    """Takes added arguments out of the arguments of one call while the model writes them.
+
+    What is no JSON object comes through as it is.
+
+    Args:
+        names: Names of the arguments to take out.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+        self._read = self._start
+        self._key = ""
+        self._kept = 0
+        self._depth = 0
+        self._quoted = False
+        self._escaped = False
+        self._thought: StringDecoder | None = None
+        self._dropped = False
+        self._arguments: list[str] = []
+        self._thoughts: list[str] = []
+
+    def feed(self, piece: str) -> tuple[str, str]:
+        """Adds a piece; returns what it has of the arguments, and of the thought."""
+        self._arguments, self._thoughts = [], []
+        for char in piece:
+            self._read(char)
+        return "".join(self._arguments), "".join(self._thoughts)
+
+    def _start(self, char: str) -> None:
+        self._arguments.append(char)
+        if char == "{":
+            self._read = self._between
+        elif not char.isspace():
+            self._read = self._rest
+
+    def _rest(self, char: str) -> None:
+        self._arguments.append(char)
+
+    def _between(self, char: str) -> None:
+        """Reads what is before a member, or the end of the object."""
+        if char == '"':
+            self._key, self._read = char, self._in_key
+        elif char == "}" or (char != "," and not char.isspace()):
+            self._arguments.append(char)
+            self._read = self._rest
+
+    def _in_key(self, char: str) -> None:
+        self._key += char
+        if self._escaped:
+            self._escaped = False
+        elif char == "\\":
+            self._escaped = True
+        elif char == '"':
+            self._read = self._before_value
+
+    def _before_value(self, char: str) -> None:
+        if char == ":" or char.isspace():
+            return
+        name = _unescaped(self._key)
+        self._dropped = name in self._names
+        self._thought = StringDecoder() if self._dropped and name == THINKING else None
+        if not self._dropped:
+            self._arguments.append(f"{', ' if self._kept else ''}{self._key}: ")
+            self._kept += 1
+        self._read = self._in_value
+        self._in_value(char)
+
+    def _in_value(self, char: str) -> None:
+        if not self._quoted and not self._depth and char in ",}":
+            self._read = self._between
+            self._between(char)
+            return
+        if not self._dropped:
+            self._arguments.append(char)
+        elif self._thought is not None and self._quoted:
+            self._thoughts.append(self._thought.feed(char))
+        if self._escaped:
+            self._escaped = False
+        elif self._quoted:
+            self._escaped = char == "\\"
+            self._quoted = char != '"'
+        elif char == '"':
+            self._quoted = True
+        elif char in "{[":
+            self._depth += 1
+        elif char in "}]":
+            self._depth -= 1

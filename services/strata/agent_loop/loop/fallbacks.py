@@ -1,0 +1,99 @@
+"""The models of an agent in order: its own, and those that answer where the one before cannot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strata.agent_loop.domain.agents import Agent
+from strata.agent_loop.loop.ports import BoundModel, Models
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+
+# What another model may do better at this moment. A key that is refused, a model that does not
+# exist and a malformed request are faults of the configuration: a fallback would hide them.
+_OF_THE_PROVIDER = frozenset(
+    {
+        ModelErrorKind.RATE_LIMITED,
+        ModelErrorKind.UNAVAILABLE,
+        ModelErrorKind.TIMEOUT,
+        ModelErrorKind.CUT_OFF,
+        ModelErrorKind.INVALID_REPLY,
+        ModelErrorKind.REFUSED,
+    }
+)
+
+
+def may_fail_over(error: ModelError) -> bool:
+    """Says whether another model is asked after this error of the agent's own model."""
+    return error.kind in _OF_THE_PROVIDER or error.out_of_credit
+
+
+class ModelChain:
+    """The models that may answer in a turn. A fallback is opened when it is first needed.
+
+    Attributes:
+        current: The model that is asked.
+
+    Args:
+        models: The configured models.
+        agent: The agent.
+        first: Its own model.
+    """
+
+    def __init__(self, models: Models, agent: Agent, first: BoundModel) -> None:
+        self.current = first
+        self._own = first.settings.handle
+        self._models = models
+        self._agent = agent
+        # The default model is known by its handle only now.
+        self._left = [h for h in agent.model.fallback_models if h != self._own]
+
+    @property
+    def handle(self) -> str:
+        """Handle of the model that is asked."""
+        return self.current.settings.handle
+
+    @property
+    def is_at_fallback(self) -> bool:
+        """Whether the model that is asked is not the agent's own."""
+        return self.handle != self._own
+
+    @property
+    def has_next(self) -> bool:
+        """Whether there is a further model."""
+        return bool(self._left)
+
+    @property
+    def upcoming(self) -> str:
+        """Handle of the next model; there must be one."""
+        return self._left[0]
+
+    async def advance(self) -> None:
+        """Takes the next model, which is asked from now on.
+
+        Raises:
+            ModelError: It cannot be opened; it is passed over.
+        """
+        handle = self._left.pop(0)
+        # What one model takes as an effort another one refuses; the fallback has its provider's.
+        config = replace(
+            self._agent.model,
+            handle=handle,
+            reasoning_effort=None,
+            fallback_models=tuple(self._left),
+        )
+        self.current = await self._models.bind(config, self._agent.model_keys, as_fallback=True)
+
+    async def advance_to(self, handle: str) -> bool:
+        """Takes the model of that name, if it is one of the fallbacks.
+
+        Returns:
+            Whether another model is asked now.
+        """
+        if handle == self.handle or handle not in self._left:
+            return False
+        del self._left[: self._left.index(handle)]
+        try:
+            await self.advance()
+        except ModelError:
+            return False
+        return True

@@ -1,0 +1,134 @@
+"""The bytes of images: fetched before they are stored, loaded before they are sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from strata.agent_loop.domain.messages import Message, MessagePart, Provenance
+from strata.agent_loop.loop.patience import until_available
+from strata.agent_loop.loop.ports import ImageFetcher, Recall
+from strata.agent_loop.loop.requests import image_note
+from strata.agent_loop.models.domain import ImagePart, ModelRequest, PromptPart, ShownImage
+from strata.shared.errors import NotFoundError, StrataError
+from strata.shared.images import MAX_IMAGES_BYTES, ImageError, image_id, inspect_image
+
+GONE = "it is no longer stored"
+TOO_LARGE_TOGETHER = f"the images of one request may have {MAX_IMAGES_BYTES:,} bytes in all"
+
+
+def identified(image: ImagePart) -> ImagePart:
+    """Returns an image with its id, type and size, read from its bytes.
+
+    Raises:
+        ImageError: They are not an image that is accepted.
+    """
+    header = inspect_image(image.data)
+    return replace(
+        image,
+        media_type=header.media_type,
+        image_id=image_id(image.data),
+        width=header.width,
+        height=header.height,
+        size_bytes=len(image.data),
+    )
+
+
+async def fetch_images(messages: Sequence[Message], fetcher: ImageFetcher | None) -> list[Message]:
+    """Returns inputs with the bytes of their images; images that are URLs are fetched.
+
+    An image that cannot be fetched becomes a text that says why: the run continues, and the model
+    can tell the person. A message with a fetched image is labelled WEB.
+
+    Args:
+        messages: The inputs.
+        fetcher: Fetches URLs; None if this server must not.
+    """
+    parts = [part for message in messages for part in message.parts]
+    urls = dict.fromkeys(p.url for p in parts if isinstance(p, ImagePart) and not p.data)
+    answers = await asyncio.gather(*(_fetch(url, fetcher) for url in urls))
+    filler = _Filler(dict(zip(urls, answers, strict=True)))
+    return [filler.message(message) for message in messages]
+
+
+async def load_images(request: ModelRequest, recall: Recall) -> ModelRequest:
+    """Returns a request whose images have their bytes.
+
+    An image that is no longer stored becomes a text that says so. Without images the request
+    is returned as it is. Recall is waited for while it is away.
+
+    Raises:
+        StrataError: Recall refused.
+    """
+    ids = list(dict.fromkeys(p.image.image_id for m in request.messages for p in m.images))
+    if not ids:
+        return request
+    found = await asyncio.gather(*(_load(each, recall) for each in ids))
+    loaded = dict(zip(ids, found, strict=True))
+
+    def with_data(part: PromptPart) -> PromptPart:
+        if not isinstance(part, ShownImage):
+            return part
+        data = loaded[part.image.image_id]
+        if not data:
+            return image_note(part.image, GONE)
+        return replace(part, image=replace(part.image, data=data))
+
+    messages = [
+        replace(message, content=tuple(map(with_data, message.content)))
+        if message.images
+        else message
+        for message in request.messages
+    ]
+    return replace(request, messages=messages)
+
+
+class _Filler:
+    """Puts the bytes into the images of inputs, up to the limit for all of them.
+
+    Args:
+        answers: The image at each URL, or why there is none.
+    """
+
+    def __init__(self, answers: Mapping[str, ImagePart | str]) -> None:
+        self._answers = answers
+        self._left = MAX_IMAGES_BYTES
+
+    def message(self, message: Message) -> Message:
+        parts = tuple(map(self._part, message.parts))
+        web = any(isinstance(part, ImagePart) and part.url for part in parts)
+        labels = dict.fromkeys((*message.provenance, *([Provenance.WEB] if web else [])))
+        return replace(message, parts=parts, provenance=tuple(labels))
+
+    def _part(self, part: MessagePart) -> MessagePart:
+        if not isinstance(part, ImagePart):
+            return part
+        image = identified(part) if part.data else self._answers[part.url]
+        if isinstance(image, str):
+            return image_note(part, image)
+        if image.size_bytes > self._left:
+            return image_note(part, TOO_LARGE_TOGETHER)
+        self._left -= image.size_bytes
+        return replace(image, alt_text=part.alt_text, detail=part.detail)
+
+
+async def _fetch(url: str, fetcher: ImageFetcher | None) -> ImagePart | str:
+    if fetcher is None:
+        return f"this server does not fetch images, such as {url}"
+    try:
+        return identified(ImagePart("", url=url, data=await fetcher.fetch(url)))
+    except StrataError as error:
+        return f"it could not be fetched from {url}: {error.message.rstrip('.')}"
+    except ImageError as error:
+        return f"the file at {url} {error}"
+
+
+async def _load(image_id: str, recall: Recall) -> bytes:
+    if not image_id:
+        # An image whose bytes were never stored.
+        return b""
+    try:
+        return await until_available(lambda: recall.image(image_id))
+    except NotFoundError:
+        return b""

@@ -1,0 +1,24 @@
+"""How an agent's memory is shown to its model: line numbers, and limits of open files."""
+
+from __future__ import annotations
+
+from strata.agent_loop.domain.agent_types import AGENT_TYPES
+from strata.agent_loop.domain.agents import Agent
+from strata.agent_loop.domain.file_limits import file_limits_of
+from strata.agent_loop.loop.ports import BoundModel, MemoryView
+from strata.agent_loop.models.dialects.table import dialect_of
+from strata.agent_loop.models.domain import DEFAULT_CONTEXT_WINDOW
+
+
+def shows_line_numbers(agent: Agent, bound: BoundModel) -> bool:
+    """Says whether the agent's model sees its memory with line numbers (blueprint §0.3.3)."""
+    dialect = dialect_of(bound.settings.endpoint_type)
+    return dialect.line_numbers and AGENT_TYPES[agent.type].line_numbered
+
+
+def memory_view(agent: Agent, bound: BoundModel | None) -> MemoryView:
+    """Returns how memory is shown; without a model as for the default context window."""
+    if bound is None:
+        return MemoryView(False, file_limits_of(agent, DEFAULT_CONTEXT_WINDOW))
+    limits = file_limits_of(agent, bound.settings.context_window)
+    return MemoryView(shows_line_numbers(agent, bound), limits)

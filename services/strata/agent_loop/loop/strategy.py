@@ -1,0 +1,251 @@
+"""In what the two loops differ: what the model is offered, and how a turn goes on after a step.
+
+All else is the same for both: journal, ledger, approvals, rules, compaction, streaming. A strategy
+holds no state; what it decides follows from what is stored, so that another dispatch of the run
+decides the same. Decision 0158 says why a loop is a strategy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from strata.agent_loop.domain.agent_types import AGENT_TYPES, LoopKind
+from strata.agent_loop.domain.agents import Agent
+from strata.agent_loop.domain.messages import Message, MessageRole, Provenance, ToolStatus
+from strata.agent_loop.domain.runs import StopReason
+from strata.agent_loop.domain.tools import ToolSet
+from strata.agent_loop.loop.added_arguments import (
+    ArgumentsStream,
+    added_names,
+    take_out,
+    with_added,
+)
+from strata.agent_loop.loop.requests import Offer
+from strata.agent_loop.models.domain import ModelReply, ReasoningPart, ToolChoice, ToolChoiceMode
+from strata.agent_loop.rules.history import Called, called_by
+from strata.agent_loop.rules.refusals import CONSTRAINT
+from strata.agent_loop.rules.solver import ToolRulesSolver
+from strata.shared.tool_catalogue import SEND_MESSAGE
+
+REQUIRED_V3 = "ToolRuleViolated: You must call {} at least once to exit the loop."
+REQUIRED_V2 = "Continuing, user expects these tools: [{}] to be called still."
+RULE_VIOLATED = "Continuing: tool rule violation."
+CHILD_RULE = "Continuing: child tool rule."
+CONTINUE_RULE = "Continuing: continue tool rule."
+HEARTBEAT_REQUESTED = "Function called using request_heartbeat=true, returning control"
+CALL_FAILED = "Function call failed, returning control"
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """What a step came to.
+
+    Attributes:
+        message: What it stored last: a reply without calls, or the returns of its calls.
+        heartbeats: Ids of the run's calls after which the model asked to go on.
+        history: The calls of the run, those of the step included.
+        names: Names of the tools that the agent has.
+        solver: The rules.
+    """
+
+    message: Message
+    heartbeats: frozenset[str]
+    history: Sequence[Called]
+    names: Sequence[str]
+    solver: ToolRulesSolver
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the model called no tool."""
+        return self.message.role is MessageRole.ASSISTANT and not self.message.tool_calls
+
+    @property
+    def callable(self) -> tuple[str, ...]:
+        """Tools that may be called next."""
+        return self.solver.allowed(self.history, self.names).names
+
+    @property
+    def due(self) -> list[str]:
+        """Tools that must be called before the turn ends; none if none can be called any more."""
+        missing = self.solver.missing(self.history, self.names)
+        return missing if missing and self.callable else []
+
+
+class LoopStrategy(Protocol):
+    """One of the two loops."""
+
+    def offered(self, offer: Offer, solver: ToolRulesSolver) -> Offer:
+        """Returns what the model is offered, of what the rules allow."""
+        ...
+
+    def taken(self, reply: ModelReply, tools: ToolSet, solver: ToolRulesSolver) -> ModelReply:
+        """Returns a reply with the calls as they are run and stored."""
+        ...
+
+    def wants_to_end(self, end: StepEnd) -> bool:
+        """Says whether a step would end the turn if no tool were due."""
+        ...
+
+    def outcome(self, end: StepEnd, note: str | None) -> tuple[StopReason | None, str | None]:
+        """Returns how a step ends the turn, or None and what the model is told, None for nothing.
+
+        Args:
+            end: The step.
+            note: What the model is told if the turn goes on and nothing else is to be said.
+        """
+        ...
+
+
+class V3Loop:
+    """The model is asked again after each call; a reply without a call ends the turn."""
+
+    def offered(self, offer: Offer, solver: ToolRulesSolver) -> Offer:
+        """See `LoopStrategy`: the tools as they are."""
+        return offer
+
+    def taken(self, reply: ModelReply, tools: ToolSet, solver: ToolRulesSolver) -> ModelReply:
+        """See `LoopStrategy`: the reply as it is."""
+        return reply
+
+    def wants_to_end(self, end: StepEnd) -> bool:
+        """See `LoopStrategy`."""
+        return end.is_text or _exits(end)
+
+    def outcome(self, end: StepEnd, note: str | None) -> tuple[StopReason | None, str | None]:
+        """See `LoopStrategy`."""
+        if not self.wants_to_end(end):
+            return None, note
+        if due := end.due:
+            return None, REQUIRED_V3.format(", ".join(due))
+        return (StopReason.END_TURN if end.is_text else StopReason.TOOL_RULE), None
+
+
+@dataclass(frozen=True, slots=True)
+class V2Loop:
+    """The model must call a tool in each step, and says after each whether it wants to go on.
+
+    Where no tool can be called, since the agent has none or the rules allow none, text ends the
+    turn.
+
+    Attributes:
+        thoughts: Whether the model writes its thoughts into its calls.
+    """
+
+    thoughts: bool = False
+
+    def offered(self, offer: Offer, solver: ToolRulesSolver) -> Offer:
+        """See `LoopStrategy`: with the added arguments, and a call is required."""
+        tools = ToolSet(
+            tuple(
+                replace(
+                    tool,
+                    schema=with_added(
+                        tool,
+                        thoughts=self.thoughts,
+                        heartbeat=not _terminal(tool.name, solver),
+                    ),
+                )
+                for tool in offer.tools.tools
+            )
+        )
+        free = tools.tools and offer.choice.mode is ToolChoiceMode.AUTO
+        choice = ToolChoice.required() if free else offer.choice
+        own = offer.tools
+
+        def stream(name: str) -> ArgumentsStream:
+            return ArgumentsStream(added_names(own.find(name), thoughts=self.thoughts))
+
+        return replace(offer, tools=tools, choice=choice, parallel=False, stream=stream)
+
+    def taken(self, reply: ModelReply, tools: ToolSet, solver: ToolRulesSolver) -> ModelReply:
+        """See `LoopStrategy`: thoughts become reasoning, heartbeats a field of the calls."""
+        out = [
+            take_out(
+                call,
+                added_names(tools.find(call.name), thoughts=self.thoughts),
+                heartbeat=not _terminal(call.name, solver),
+            )
+            for call in reply.tool_calls
+        ]
+        thoughts = tuple(ReasoningPart(each.thought) for each in out if each.thought.strip())
+        calls = tuple(each.call for each in out)
+        return replace(reply, content=(*reply.content, *thoughts), tool_calls=calls)
+
+    def wants_to_end(self, end: StepEnd) -> bool:
+        """See `LoopStrategy`."""
+        if end.is_text:
+            return True
+        return bool(end.message.tool_returns) and _reason_to_go_on(end) is None
+
+    def outcome(self, end: StepEnd, note: str | None) -> tuple[StopReason | None, str | None]:
+        """See `LoopStrategy`."""
+        if end.is_text:
+            return (StopReason.NO_TOOL_CALL if end.callable else StopReason.END_TURN), None
+        if not end.message.tool_returns:
+            return None, note
+        reason = _reason_to_go_on(end)
+        if reason is not None:
+            return None, note or reason
+        if due := end.due:
+            return None, REQUIRED_V2.format(", ".join(due))
+        # Says that the model wanted to go on and may not, as the old server did.
+        asked = any(
+            tool_return.tool_call_id in end.heartbeats for tool_return in end.message.tool_returns
+        )
+        return (StopReason.TOOL_RULE if asked else StopReason.END_TURN), None
+
+
+V3 = V3Loop()
+
+
+def strategy_of(agent: Agent) -> LoopStrategy:
+    """Returns the loop of an agent."""
+    if AGENT_TYPES[agent.type].loop is LoopKind.V3:
+        return V3
+    return V2Loop(agent.model.put_inner_thoughts_in_kwargs)
+
+
+def heartbeats_of(messages: Sequence[Message]) -> frozenset[str]:
+    """Returns the ids of calls after which the model asked to go on."""
+    calls = (call for message in messages for call in message.tool_calls)
+    return frozenset(call.id for call in calls if call.request_heartbeat)
+
+
+def _terminal(name: str, solver: ToolRulesSolver) -> bool:
+    """Says whether a call of a tool ends a turn of the V2 loop."""
+    return solver.ends(name) or (name == SEND_MESSAGE and not solver.continues(name))
+
+
+def _exits(end: StepEnd) -> bool:
+    returns = end.message.tool_returns
+    return any(
+        tool_return.status is ToolStatus.OK and end.solver.ends(tool_return.name)
+        for tool_return in returns
+    )
+
+
+def _reason_to_go_on(end: StepEnd) -> str | None:
+    """Returns why the V2 loop goes on after calls; None if nothing asks for it."""
+    returns = end.message.tool_returns
+    ran = [tool_return for tool_return in returns if tool_return.status is ToolStatus.OK]
+    if any(_terminal(tool_return.name, end.solver) for tool_return in ran):
+        return None
+    failed = [tool_return for tool_return in returns if tool_return.status is not ToolStatus.OK]
+    if any(
+        tool_return.provenance is Provenance.SYSTEM
+        and str(called_by(tool_return).output).startswith(CONSTRAINT)
+        for tool_return in failed
+    ):
+        return RULE_VIOLATED
+    if failed:
+        # Also where a rule says so: it is what the model must know.
+        return CALL_FAILED
+    if end.solver.restricts_next(end.history):
+        return CHILD_RULE
+    if any(end.solver.continues(tool_return.name) for tool_return in ran):
+        return CONTINUE_RULE
+    if any(tool_return.tool_call_id in end.heartbeats for tool_return in returns):
+        return HEARTBEAT_REQUESTED
+    return None

@@ -1,0 +1,21 @@
+"""An agent has settings of how the messages of its user are shown to the model.
+
+Revision ID: 0006
+"""
+
+from alembic import op
+
+revision = "0006"
+down_revision = "0005"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Adds the settings; an empty object shows messages as they are."""
+    op.execute("ALTER TABLE agents ADD COLUMN packaging jsonb NOT NULL DEFAULT '{}'")
+
+
+def downgrade() -> None:
+    """Drops the settings; an older release shows messages as they are."""
+    op.execute("ALTER TABLE agents DROP COLUMN packaging")

@@ -1,0 +1,82 @@
+"""What a wire protocol provides."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
+
+from strata.agent_loop.models.domain import ChatModel, EndpointType, ImagePart, ModelSettings
+
+if TYPE_CHECKING:
+    from strata.agent_loop.models.streaming import RetryPolicy
+
+
+class Connection(Protocol):
+    """The open connections to one address, shared by everything that calls a model there.
+
+    Keys come with the calls, so that projects and agents with keys of their own share it.
+    """
+
+    def chat_model(self, settings: ModelSettings, retry: RetryPolicy) -> ChatModel:
+        """Returns a model at this address; it does not speak to the server yet."""
+        ...
+
+    async def list_models(self, api_key: str) -> list[tuple[str, int | None]]:
+        """Returns the names of the models with their context window in tokens, None if unknown.
+
+        Raises:
+            ModelError: The endpoint did not answer.
+        """
+        ...
+
+    async def has_model(self, api_key: str, name: str) -> bool:
+        """Says whether the endpoint answers for a model, which need not be in its list.
+
+        Raises:
+            ModelError: The endpoint did not answer.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        ...
+
+
+class Adapter(Protocol):
+    """The module that speaks a wire protocol. It may import an SDK, which takes a second."""
+
+    def connect(self, base_url: str) -> Connection:
+        """Returns connections to an address; an empty one stands for the provider's own."""
+        ...
+
+
+def _any_address(base_url: str) -> None:
+    """Takes every address, also none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A wire protocol. It is known without the SDK that speaks it.
+
+    Attributes:
+        name: The name in settings: the `type` of an endpoint.
+        adapter: Full name of the module that speaks it, an `Adapter`.
+        bytes_per_token: Bytes of text per token, before an exact count of a model is known.
+        image_tokens: How many tokens an image takes in a prompt.
+        line_numbers: Whether its models are shown memory with line numbers, where the type of the
+            agent has them.
+        check_address: Raises a ValueError with what is wrong about a base URL.
+    """
+
+    name: EndpointType
+    adapter: str
+    bytes_per_token: float
+    image_tokens: Callable[[ImagePart], int]
+    line_numbers: bool = False
+    check_address: Callable[[str], None] = _any_address
+
+    def load(self) -> Adapter:
+        """Imports the adapter; the first call may take a second or more."""
+        return cast("Adapter", importlib.import_module(self.adapter))

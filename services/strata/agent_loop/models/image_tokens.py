@@ -1,0 +1,20 @@
+"""How many tokens an image takes in a prompt, by the formulas that the providers document. Pure."""
+
+from __future__ import annotations
+
+from strata.agent_loop.models.dialects.table import dialect_of
+from strata.agent_loop.models.domain import EndpointType, ImagePart, ShownImage
+
+
+def image_tokens(kind: EndpointType, image: ImagePart) -> int:
+    """Returns the tokens of an image; an image of unknown size counts as a large one."""
+    return dialect_of(kind).image_tokens(image)
+
+
+def shown(kind: EndpointType, image: ImagePart) -> ShownImage:
+    """Returns an image as part of a prompt.
+
+    Prompts are measured in bytes, so its tokens are counted as bytes of text, at the ratio that
+    is assumed before the first exact count.
+    """
+    return ShownImage(image, round(image_tokens(kind, image) * dialect_of(kind).bytes_per_token))

@@ -1,0 +1,163 @@
+"""Schemas for services that take a subset of OpenAPI's in place of JSON schema. Pure.
+
+They refuse a whole request for one keyword that they do not know. What can be said with theirs is
+said so; what cannot is left out, so that the schema allows more, never less. Arguments are checked
+against the original when a call is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from strata.agent_loop.models.domain import JsonSchema
+
+_KEPT = frozenset(
+    {
+        *("type", "format", "title", "description", "nullable", "enum", "items", "properties"),
+        *("required", "anyOf", "minItems", "maxItems", "minLength", "maxLength", "minimum"),
+        *("maximum", "pattern"),
+    }
+)
+_FORMATS = {
+    "string": frozenset({"date-time", "enum"}),
+    "integer": frozenset({"int32", "int64"}),
+    "number": frozenset({"float", "double"}),
+}
+_WORDS = frozenset({"title", "description", "nullable"})
+# References of a tool from elsewhere may lead to themselves, or each to many others.
+_MAX_DEPTH = 20
+_MAX_SCHEMAS = 2_000
+
+
+@dataclass(slots=True)
+class _Source:
+    """The schema that is rewritten, and how many schemas the result may still have."""
+
+    root: JsonSchema
+    left: int = _MAX_SCHEMAS
+
+
+def to_plain(schema: JsonSchema) -> dict[str, Any]:
+    """Rewrites a schema with the keywords of the subset; local references are put in place."""
+    return _plain(schema, _Source(schema), 0)
+
+
+def _plain(schema: Any, source: _Source, depth: int) -> dict[str, Any]:
+    source.left -= 1
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH or source.left < 0:
+        return {}
+    schema = _resolved(schema, source.root)
+    plain = {name: value for name, value in schema.items() if name in _KEPT}
+    _set_type(plain)
+    _set_bounds(plain, schema)
+    _set_values(plain, schema)
+    if isinstance(plain.get("properties"), Mapping):
+        plain["properties"] = {
+            name: _plain(value, source, depth + 1) for name, value in plain["properties"].items()
+        }
+        known = [name for name in plain.get("required", ()) if name in plain["properties"]]
+        plain.pop("required", None)
+        if known:
+            plain["required"] = known
+    else:
+        plain.pop("properties", None)
+        plain.pop("required", None)
+    if "items" in plain or plain.get("type") == "array":
+        plain["items"] = _plain(plain.get("items", {}), source, depth + 1)
+    _set_options(plain, schema, source, depth)
+    return plain
+
+
+def _resolved(schema: JsonSchema, root: JsonSchema) -> JsonSchema:
+    """Puts what a local reference names in its place, and joins what `allOf` lists."""
+    for _ in range(_MAX_DEPTH):
+        reference = schema.get("$ref")
+        if not isinstance(reference, str):
+            break
+        target: Any = root
+        for key in reference.removeprefix("#").strip("/").split("/"):
+            target = target.get(key, {}) if isinstance(target, Mapping) else {}
+        beside = {name: value for name, value in schema.items() if name != "$ref"}
+        schema = {**(target if isinstance(target, Mapping) else {}), **beside}
+    parts = schema.get("allOf")
+    if isinstance(parts, list):
+        joined: dict[str, Any] = {}
+        for part in [*parts, {name: value for name, value in schema.items() if name != "allOf"}]:
+            if not isinstance(part, Mapping):
+                continue
+            properties = {**joined.get("properties", {}), **part.get("properties", {})}
+            required = [*joined.get("required", ()), *part.get("required", ())]
+            joined.update(part)
+            if properties:
+                joined["properties"] = properties
+            if required:
+                joined["required"] = required
+        return joined
+    return schema
+
+
+def _set_type(plain: dict[str, Any]) -> None:
+    kinds = plain.get("type")
+    if isinstance(kinds, list):
+        named = [kind for kind in kinds if kind != "null"]
+        if len(named) < len(kinds):
+            plain["nullable"] = True
+        plain.pop("type")
+        if len(named) == 1:
+            plain["type"] = named[0]
+        elif named:
+            plain["anyOf"] = [{"type": kind} for kind in named]
+    elif kinds == "null":
+        plain.pop("type")
+        plain["nullable"] = True
+    if "format" in plain and plain["format"] not in _FORMATS.get(plain.get("type", ""), ()):
+        plain.pop("format")
+
+
+def _set_bounds(plain: dict[str, Any], schema: JsonSchema) -> None:
+    step = 1 if plain.get("type") == "integer" else 0
+    for name, bound, sign in (
+        ("exclusiveMinimum", "minimum", 1),
+        ("exclusiveMaximum", "maximum", -1),
+    ):
+        value = schema.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            plain.setdefault(bound, value + sign * step)
+
+
+def _set_values(plain: dict[str, Any], schema: JsonSchema) -> None:
+    """Lists of values are of text there; others are left to the description."""
+    values = [schema["const"]] if "const" in schema else plain.pop("enum", None)
+    plain.pop("enum", None)
+    if not isinstance(values, list):
+        return
+    if None in values:
+        plain["nullable"] = True
+    named = [value for value in values if value is not None]
+    if named and all(isinstance(value, str) and value for value in named):
+        plain.setdefault("type", "string")
+        if plain["type"] == "string":
+            plain["enum"] = named
+            return
+    listed = ", ".join(map(str, values))
+    plain["description"] = f"{plain.get('description', '')} One of: {listed}.".strip()
+
+
+def _set_options(plain: dict[str, Any], schema: JsonSchema, source: _Source, depth: int) -> None:
+    options = schema.get("anyOf", schema.get("oneOf", plain.get("anyOf")))
+    plain.pop("anyOf", None)
+    if not isinstance(options, list):
+        return
+    described = [_plain(option, source, depth + 1) for option in options]
+    named = [option for option in described if set(option) - {"nullable"}]
+    if len(named) < len(described) or any(option.get("nullable") for option in named):
+        plain["nullable"] = True
+    # An option is put in place unless both say something of the same matter.
+    if len(named) == 1 and not _WORDS.issuperset(set(plain) & set(named[0])):
+        plain["anyOf"] = named
+    elif len(named) == 1:
+        plain.update({**named[0], **plain})
+    elif named:
+        plain["anyOf"] = named

@@ -1,0 +1,40 @@
+"""Google Gemini, through its endpoint that is compatible with OpenAI's chat completions.
+
+Calls come signed, and from version 3 on a call without a signature is refused. Tools are described
+in a subset of OpenAPI's schemas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strata.agent_loop.models.presets.base import Preset
+from strata.agent_loop.models.quirks import Quirks
+
+# Taken in place of a signature for calls that Gemini did not make.
+_UNSIGNED = "skip_thought_signature_validator"
+
+_GEMINI = Quirks(
+    limit_name="max_tokens",
+    without=frozenset({"parallel_tool_calls"}),
+    system_first=True,
+    user_last=True,
+    calls_follow_user=True,
+    plain_schemas=True,
+    call_signatures=True,
+    unsigned_call=_UNSIGNED,
+    thinking_config=True,
+    efforts=(("xhigh", "high"), ("max", "high")),
+)
+# Their signatures are optional, and the word that stands for one is not theirs.
+_OPTIONAL = replace(_GEMINI, unsigned_call="")
+
+PRESET = Preset(
+    name="gemini",
+    title="Google Gemini",
+    variables="GEMINI",
+    base_url="https://generativelanguage.googleapis.com/v1beta/openai",
+    default_model="gemini-2.5-flash",
+    quirks=_GEMINI,
+    quirks_of_models={"gemini-2": _OPTIONAL, "models/gemini-2": _OPTIONAL},
+)

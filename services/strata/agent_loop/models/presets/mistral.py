@@ -1,0 +1,27 @@
+"""Mistral. Its API is strict about the order of messages, ids of calls and unknown parameters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strata.agent_loop.models.presets.base import Preset
+from strata.agent_loop.models.quirks import Quirks
+
+ORDER = Quirks(
+    call_id_length=9,
+    limit_name="max_tokens",
+    system_first=True,
+    reply_after_tool=True,
+    user_last=True,
+)
+"""What Mistral's models need wherever they are served."""
+
+PRESET = Preset(
+    name="mistral",
+    title="Mistral",
+    variables="MISTRAL",
+    base_url="https://api.mistral.ai/v1",
+    default_model="mistral-large-latest",
+    # The last event of a stream has the usage without being asked for it.
+    quirks=replace(ORDER, without=frozenset({"stream_options"})),
+)

@@ -1,0 +1,15 @@
+"""Ollama. It has no parallel_tool_calls."""
+
+from __future__ import annotations
+
+from strata.agent_loop.models.presets.base import Preset
+from strata.agent_loop.models.quirks import Quirks
+
+PRESET = Preset(
+    name="ollama",
+    title="Ollama",
+    variables="OLLAMA",
+    base_url="http://127.0.0.1:11434/v1",
+    local=True,
+    quirks=Quirks(limit_name="max_tokens", without=frozenset({"parallel_tool_calls"})),
+)

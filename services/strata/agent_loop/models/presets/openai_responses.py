@@ -1,0 +1,14 @@
+"""OpenAI's Responses, which keep the reasoning of a model from step to step."""
+
+from __future__ import annotations
+
+from strata.agent_loop.models.presets.base import Preset
+
+PRESET = Preset(
+    name="openai_responses",
+    title="OpenAI Responses",
+    variables="OPENAI_RESPONSES",
+    dialect="openai_responses",
+    keyless=True,
+    default_model="gpt-5-mini",
+)

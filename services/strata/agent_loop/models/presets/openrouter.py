@@ -1,0 +1,18 @@
+"""OpenRouter. It passes requests on to others, whose rules for messages hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strata.agent_loop.models.presets.base import Preset
+from strata.agent_loop.models.presets.mistral import ORDER
+from strata.agent_loop.models.quirks import Quirks
+
+PRESET = Preset(
+    name="openrouter",
+    title="OpenRouter",
+    variables="OPENROUTER",
+    base_url="https://openrouter.ai/api/v1",
+    quirks=Quirks(reasoning_object=True),
+    quirks_of_models={"mistralai/": replace(ORDER, reasoning_object=True)},
+)

@@ -1,0 +1,14 @@
+"""xAI. Most of its models refuse `reasoning_effort`, which is left out once they have said so."""
+
+from __future__ import annotations
+
+from strata.agent_loop.models.presets.base import Preset
+from strata.agent_loop.models.quirks import Quirks
+
+PRESET = Preset(
+    name="xai",
+    title="xAI",
+    variables="XAI",
+    base_url="https://api.x.ai/v1",
+    quirks=Quirks(limit_name="max_completion_tokens"),
+)

@@ -1,0 +1,229 @@
+"""What a model server says of one of its models when it is asked, and what the model does.
+
+The list of models is the only thing that all servers have; the routes of the local servers beside
+it are asked where the endpoint may be such a server. What a server does not answer is no finding.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+
+from strata.agent_loop.models.domain import (
+    DEFAULT_ENDPOINT_TYPE,
+    ChatMessage,
+    ChatModel,
+    ModelReply,
+    ModelRequest,
+    ToolChoice,
+    ToolSchema,
+)
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.models.presets.table import PRESETS
+from strata.agent_loop.models.registry import ModelEndpoint
+
+MODEL_SECONDS = 90.0
+"""Limit of the requests to a model, which may have to be loaded first."""
+
+SECONDS = 5.0
+"""Limit of each question to a server."""
+
+_MAX_BYTES = 4 * 1024 * 1024
+_MAX_TOKENS = 1_000_000_000
+_REPLY_TOKENS = 256
+_NUM_CTX = re.compile(r"^num_ctx\s+(\d{1,9})\s*$", re.MULTILINE)
+_TOOL = ToolSchema(
+    "report_ready",
+    "Reports that you are ready.",
+    {
+        "type": "object",
+        "properties": {"ready": {"type": "boolean", "description": "Whether you are."}},
+        "required": ["ready"],
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is known of a model now.
+
+    Attributes:
+        name: What, such as ``context window``.
+        value: The value, for a person.
+        source: Who says so: a route of the server, or ``a request``.
+        tokens: The value as a number of tokens, where it is one; else 0.
+    """
+
+    name: str
+    value: str
+    source: str
+    tokens: int = 0
+
+
+def documented(endpoint: ModelEndpoint, model: str) -> list[Finding]:
+    """Returns what the settings and the table of known models say of a model."""
+    known, findings = endpoint.known(model), []
+    if endpoint.context_window:
+        findings.append(_window("context window", endpoint.context_window, "settings"))
+    if known is not None:
+        findings.append(_window("context window", known.context_window, "table"))
+        findings.append(_window("longest reply", known.max_output_tokens, "table"))
+    return findings
+
+
+async def ask_server(endpoint: ModelEndpoint, model: str) -> list[Finding]:
+    """Asks the routes that Ollama, LM Studio and llama.cpp have beside the list of models.
+
+    Args:
+        endpoint: The endpoint.
+        model: The model's name there.
+
+    Returns:
+        What was answered; empty for a hosted service, which has no such routes, and for an
+        endpoint of another dialect than OpenAI's: its key is not one to send as it is.
+    """
+    preset = PRESETS.get(endpoint.preset)
+    is_local = endpoint.type == DEFAULT_ENDPOINT_TYPE if preset is None else preset.local
+    if not endpoint.base_url or not is_local:
+        return []
+    root = endpoint.base_url.rstrip("/").removesuffix("/v1")
+    headers = {"authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
+    findings: list[Finding] = []
+    async with httpx2.AsyncClient(headers=headers, timeout=SECONDS) as client:
+        shown = await _read(client, "POST", f"{root}/api/show", {"model": model})
+        findings += _of_ollama(shown)
+        if not findings:
+            # Names there have slashes; they are not to lead to other routes.
+            path = "/".join(quote(part, safe="") for part in model.split("/") if part.strip("."))
+            findings += _of_lm_studio(await _read(client, "GET", f"{root}/api/v0/models/{path}"))
+        if not findings:
+            findings += _of_llama_cpp(await _read(client, "GET", f"{root}/props"))
+    return findings
+
+
+async def ask_model(chat: ChatModel) -> list[Finding]:
+    """Sends two tiny requests: for a word, and for a call of a tool.
+
+    Raises:
+        ModelError: The model does not answer at all; TIMEOUT after `MODEL_SECONDS`.
+    """
+    try:
+        async with asyncio.timeout(MODEL_SECONDS):
+            return await _ask(chat)
+    except TimeoutError as error:
+        message = f"It sent no whole reply within {MODEL_SECONDS:g} s."
+        raise ModelError(ModelErrorKind.TIMEOUT, message) from error
+
+
+async def _ask(chat: ChatModel) -> list[Finding]:
+    plain = ModelRequest([ChatMessage.user("Answer with the word OK.")], max_tokens=_REPLY_TOKENS)
+    reply = await _reply(chat, plain)
+    tokens = f"{reply.usage.prompt_tokens} tokens in, {reply.usage.completion_tokens} out"
+    findings = [Finding("answers", f"yes ({tokens})", "a request")]
+    if reply.model:
+        findings.append(Finding("name in replies", reply.model, "a request"))
+    if reply.reasoning or reply.usage.reasoning_tokens:
+        findings.append(Finding("reasoning", "yes", "a request"))
+    calling = ModelRequest(
+        [ChatMessage.user("Report that you are ready.")],
+        (_TOOL,),
+        ToolChoice.required(),
+        max_tokens=_REPLY_TOKENS,
+    )
+    try:
+        called = (await _reply(chat, calling)).tool_calls
+        tools = "yes" if called else "no: it answered without the call that was asked for"
+    except ModelError as error:
+        tools = f"no: {error.message}"
+    return [*findings, Finding("tool calls", tools, "a request")]
+
+
+async def _reply(chat: ChatModel, request: ModelRequest) -> ModelReply:
+    async with aclosing(chat.stream(request)) as events:
+        async for event in events:
+            if isinstance(event, ModelReply):
+                return event
+    raise ModelError(ModelErrorKind.CUT_OFF, "The reply has no end.")
+
+
+async def _read(
+    client: httpx2.AsyncClient, method: str, url: str, body: Any = None
+) -> Mapping[str, Any]:
+    """Returns the JSON object at a route; empty if the server has none there."""
+    try:
+        async with client.stream(method, url, json=body) as response:
+            if response.status_code != httpx2.codes.OK:
+                return {}
+            content = b""
+            async for piece in response.aiter_bytes():
+                content += piece
+                if len(content) > _MAX_BYTES:
+                    return {}
+        return _object(json.loads(content))
+    except (httpx2.HTTPError, ValueError, RecursionError):
+        return {}
+
+
+def _of_ollama(shown: Mapping[str, Any]) -> list[Finding]:
+    source = "POST /api/show"
+    findings = [
+        _window("longest context window", value, source)
+        for name, value in _object(shown.get("model_info")).items()
+        if name.endswith(".context_length") and _is_count(value)
+    ]
+    findings += [
+        _window("context window", int(size), source)
+        for size in _NUM_CTX.findall(str(shown.get("parameters") or ""))
+        if _is_count(int(size))
+    ]
+    capabilities = shown.get("capabilities")
+    if isinstance(capabilities, list) and capabilities:
+        listed = ", ".join(str(each) for each in capabilities[:16])
+        findings.append(Finding("capabilities", listed, source))
+    return findings
+
+
+def _of_lm_studio(described: Mapping[str, Any]) -> list[Finding]:
+    source = "GET /api/v0/models/NAME"
+    names = {
+        "loaded_context_length": "context window",
+        "max_context_length": "longest context window",
+    }
+    findings = [
+        _window(name, described[key], source)
+        for key, name in names.items()
+        if _is_count(described.get(key))
+    ]
+    if findings and described.get("type"):
+        findings.append(Finding("kind", str(described["type"]), source))
+    return findings
+
+
+def _of_llama_cpp(props: Mapping[str, Any]) -> list[Finding]:
+    source = "GET /props"
+    window = _object(props.get("default_generation_settings")).get("n_ctx")
+    findings = [_window("context window", window, source)] if _is_count(window) else []
+    seen = _object(props.get("modalities")).get("vision")
+    if isinstance(seen, bool):
+        findings.append(Finding("images", "yes" if seen else "no", source))
+    return findings
+
+
+def _window(name: str, tokens: Any, source: str) -> Finding:
+    return Finding(name, f"{tokens:,} tokens", source, tokens)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MAX_TOKENS
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

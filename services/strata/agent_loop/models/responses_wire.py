@@ -1,0 +1,261 @@
+"""From the loop's request to the body of OpenAI's Responses. Pure.
+
+Nothing is kept at the provider (`store` is false): a request has the whole conversation, and
+reasoning goes back encrypted. Ids of items are left out, since the provider looks for items that
+are named by an id in its store.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeGuard
+
+from strata.agent_loop.models.domain import (
+    ChatMessage,
+    ModelRequest,
+    ModelSettings,
+    PromptPart,
+    ReasoningPart,
+    Role,
+    ShownImage,
+    TextPart,
+    ToolCall,
+    ToolChoice,
+    ToolChoiceMode,
+    ToolSchema,
+)
+from strata.agent_loop.models.openai_wire import says_unsupported
+from strata.agent_loop.models.proofs import mark, note_for
+from strata.agent_loop.models.schema import to_strict
+from strata.agent_loop.models.wire import CONTINUE, leading_system, legal_arguments, repair
+from strata.shared.blank_text import is_blank
+
+OWNER = "openai_responses"
+"""Whose reasoning it is that goes back; see `models.proofs`."""
+
+MIN_OUTPUT_TOKENS = 16
+"""The API refuses a lower limit of the reply."""
+
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
+# Parameters that a model may refuse without being unusable, as an error names them.
+_OPTIONAL = ("temperature", "parallel_tool_calls", "include", "reasoning.summary", "reasoning")
+_MOST_DIGESTS = 10_000
+
+
+@dataclass(slots=True)
+class Learnt:
+    """What was learnt about one model of one endpoint from what it refused.
+
+    Attributes:
+        without: Optional parameters that are left out.
+        unreadable: Digests of encrypted reasoning that the provider could not read. It was made
+            for another account, or for a model that is gone.
+    """
+
+    without: set[str] = field(default_factory=set)
+    unreadable: set[str] = field(default_factory=set)
+
+    def leave_out(self, code: str | None, parameter: str, message: str) -> bool:
+        """Leaves out a refused parameter from now on; False if it is needed or left out already.
+
+        Args:
+            code: The provider's code of the error.
+            parameter: The parameter that the error is about; empty if it does not say.
+            message: Text of the error.
+        """
+        named = next((name for name in _OPTIONAL if parameter.startswith(name)), "")
+        if not parameter:
+            named = next((name for name in _OPTIONAL if name in message), "")
+        unsupported = code in ("unsupported_parameter", "unsupported_value")
+        if not named or named in self.without or not (unsupported or says_unsupported(message)):
+            return False
+        self.without.add(named)
+        return True
+
+    def forget_reasoning(self, code: str | None, message: str, body: dict[str, Any]) -> bool:
+        """Leaves out from now on the reasoning of a request that the provider could not read.
+
+        Returns:
+            False if the error is not about that, or nothing was sent that could be left out.
+        """
+        unverified = "encrypted content" in message and "could not be verified" in message
+        if code != "invalid_encrypted_content" and not unverified:
+            return False
+        sent = {
+            _digest(item["encrypted_content"])
+            for item in body["input"]
+            if item.get("type") == "reasoning"
+        }
+        if len(self.unreadable) + len(sent) > _MOST_DIGESTS:
+            self.unreadable.clear()
+        self.unreadable |= sent
+        return bool(sent)
+
+
+def reasoning_part(text: str, encrypted: str, calls_before: int) -> ReasoningPart:
+    """Returns an item of reasoning as it is kept.
+
+    Args:
+        text: Its summary, which may be empty.
+        encrypted: The reasoning itself; empty if the provider did not send it.
+        calls_before: How many calls of the reply came before it.
+    """
+    if not encrypted:
+        return ReasoningPart(text)
+    return ReasoningPart(text, mark(OWNER, str(calls_before)), encrypted)
+
+
+def build(
+    request: ModelRequest, settings: ModelSettings, learnt: Learnt, *, official: bool
+) -> dict[str, Any]:
+    """The request body.
+
+    Args:
+        request: The call.
+        settings: The model and its defaults.
+        learnt: What the model refused so far.
+        official: Whether the endpoint is OpenAI itself, which can enforce schemas of tools.
+    """
+    system, messages = leading_system(repair(request.messages))
+    body: dict[str, Any] = {
+        "model": settings.model,
+        "input": list(_items(messages, learnt)) or [{"role": "user", "content": CONTINUE}],
+        "store": False,
+        "stream": True,
+        "include": [ENCRYPTED_REASONING],
+    }
+    if system:
+        body["instructions"] = system
+    if settings.temperature is not None:
+        body["temperature"] = settings.temperature
+    limit = request.max_tokens or settings.max_tokens
+    if limit:
+        body["max_output_tokens"] = max(limit, MIN_OUTPUT_TOKENS)
+    if reasoning := _reasoning(settings, learnt):
+        body["reasoning"] = reasoning
+    if request.response_schema is not None:
+        body["text"] = {
+            "format": {
+                "type": "json_schema",
+                "name": "reply",
+                "schema": request.response_schema,
+                "strict": False,
+            }
+        }
+    if request.tools:
+        parallel = request.parallel_tool_calls
+        body["tools"] = [_tool(tool, official) for tool in request.tools]
+        body["tool_choice"] = _tool_choice(request.tool_choice)
+        body["parallel_tool_calls"] = settings.parallel_tool_calls if parallel is None else parallel
+    return {name: value for name, value in body.items() if name not in learnt.without}
+
+
+def _reasoning(settings: ModelSettings, learnt: Learnt) -> dict[str, Any]:
+    """How much the model thinks, and that it shows a summary of it."""
+    effort = settings.reasoning_effort
+    wanted = effort is not None or settings.max_reasoning_tokens > 0
+    reasoning: dict[str, Any] = {} if effort is None else {"effort": effort}
+    if wanted and effort != "none" and "reasoning.summary" not in learnt.without:
+        reasoning["summary"] = "auto"
+    return reasoning
+
+
+def _items(messages: Sequence[ChatMessage], learnt: Learnt) -> Iterator[dict[str, Any]]:
+    for message in messages:
+        if message.role is Role.TOOL:
+            yield {
+                "type": "function_call_output",
+                "call_id": message.tool_call_id,
+                "output": _content(message) if message.images else message.text,
+            }
+        elif message.role is Role.ASSISTANT:
+            yield from _reply(message, learnt)
+        else:
+            content = _content(message) if message.images else message.text
+            yield {"role": message.role.value, "content": content}
+
+
+def _reply(message: ChatMessage, learnt: Learnt) -> Iterator[dict[str, Any]]:
+    """The items of an earlier reply, reasoning before what followed it.
+
+    Text comes before all calls, so that returns follow them at once. Reasoning that nothing
+    follows is refused, so it is left out.
+    """
+    waiting: list[dict[str, Any]] = []
+    sent = 0
+    texts = sum(_is_shown(part) for part in message.content)
+    for part in message.content:
+        if isinstance(part, ReasoningPart):
+            note = note_for(OWNER, part)
+            if note is None or _digest(part.redacted) in learnt.unreadable:
+                continue
+            before = int(note) if note.isdecimal() and not texts else 0
+            if sent < before < len(message.tool_calls):
+                yield from waiting
+                yield from map(_call, message.tool_calls[sent:before])
+                waiting, sent = [], before
+            waiting.append(_reasoning_item(part))
+        elif _is_shown(part):
+            texts -= 1
+            yield from waiting
+            waiting = []
+            yield {"role": "assistant", "content": part.text}
+    if sent < len(message.tool_calls):
+        yield from waiting
+        yield from map(_call, message.tool_calls[sent:])
+
+
+def _is_shown(part: PromptPart) -> TypeGuard[TextPart]:
+    return isinstance(part, TextPart) and not is_blank(part.text)
+
+
+def _reasoning_item(part: ReasoningPart) -> dict[str, Any]:
+    summary = [{"type": "summary_text", "text": part.text}] if part.text else []
+    return {"type": "reasoning", "summary": summary, "encrypted_content": part.redacted}
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {
+        "type": "function_call",
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": legal_arguments(call.arguments),
+    }
+
+
+def _content(message: ChatMessage) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    for part in message.content:
+        if isinstance(part, ShownImage):
+            image = part.image
+            data = base64.b64encode(image.data).decode("ascii")
+            url = f"data:{image.media_type};base64,{data}"
+            parts.append({"type": "input_image", "image_url": url, "detail": image.detail.value})
+        elif isinstance(part, TextPart) and not is_blank(part.text):
+            parts.append({"type": "input_text", "text": part.text})
+    return parts
+
+
+def _tool(tool: ToolSchema, official: bool) -> dict[str, Any]:
+    strict = to_strict(tool.parameters) if official and tool.strict else None
+    return {
+        "type": "function",
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": strict or dict(tool.parameters),
+        # Left out, it would be true.
+        "strict": strict is not None,
+    }
+
+
+def _tool_choice(choice: ToolChoice) -> str | dict[str, Any]:
+    if choice.mode is ToolChoiceMode.NAMED:
+        return {"type": "function", "name": choice.name}
+    return choice.mode.value
+
+
+def _digest(encrypted: str) -> str:
+    return hashlib.sha256(encrypted.encode("utf-8", "replace")).hexdigest()[:32]

@@ -1,0 +1,300 @@
+"""Groups in PostgreSQL; the contract is `domain.groups.GroupStore`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import TextClause, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from strata.agent_loop.domain.agents import revision_mismatch
+from strata.agent_loop.domain.groups import (
+    CreateGroup,
+    Group,
+    GroupMember,
+    ManagerConfig,
+    ManagerType,
+    UpdateGroup,
+)
+from strata.agent_loop.domain.store import Request
+from strata.agent_loop.store.agents import (
+    LostRaceError,
+    agent_not_found,
+    note,
+    request_reused,
+    seen,
+)
+from strata.shared.context import current_project
+from strata.shared.db import Database
+from strata.shared.db.errors import driver_error
+from strata.shared.errors import NotFoundError, Reason
+
+# Agents that are being deleted are not shown: they have left already.
+_GROUP = """
+    SELECT g.id, g.state, g.payload_hash, g.description, g.manager, g.shared_block_ids, g.revision,
+           g.create_time, g.update_time, m.id AS manager_id, m.name AS manager_name,
+           m.description AS manager_description, members.ids, members.names, members.descriptions
+    FROM agent_loop.groups g
+    LEFT JOIN agent_loop.agents m
+      ON m.project_id = g.project_id AND m.id = g.manager_agent_id AND m.state = 'active'
+    LEFT JOIN LATERAL (
+        SELECT array_agg(a.id ORDER BY gm.position) AS ids,
+               array_agg(a.name ORDER BY gm.position) AS names,
+               array_agg(a.description ORDER BY gm.position) AS descriptions
+        FROM agent_loop.group_members gm
+        JOIN agent_loop.agents a
+          ON a.project_id = gm.project_id AND a.id = gm.agent_id AND a.state = 'active'
+        WHERE gm.project_id = g.project_id AND gm.group_id = g.id
+    ) members ON true
+    WHERE g.project_id = :project
+"""
+_GET = text(f"{_GROUP} AND g.id = :id")
+_BY_REQUEST = text(f"{_GROUP} AND g.request_id = :request AND g.request_id <> ''")
+_PAGE = text(
+    f"""
+    {_GROUP} AND g.state = 'active' AND g.id > :after
+      AND (CAST(:type AS text) = '' OR g.manager_type = :type)
+      AND (CAST(:agent AS text) = '' OR g.manager_agent_id = :agent OR EXISTS (
+          SELECT FROM agent_loop.group_members gm
+          WHERE gm.project_id = g.project_id AND gm.group_id = g.id AND gm.agent_id = :agent))
+    ORDER BY g.id LIMIT :limit
+    """
+)
+_ACTIVE_AGENTS = text(
+    "SELECT id FROM agent_loop.agents"
+    " WHERE project_id = :project AND id = ANY(CAST(:ids AS text[])) AND state = 'active'"
+)
+_INSERT = text(
+    """
+    INSERT INTO agent_loop.groups (
+        project_id, id, state, request_id, payload_hash, description, manager_type,
+        manager_agent_id, manager, shared_block_ids)
+    VALUES (:project, :id, 'creating', :request, :payload_hash, :description, :type,
+            CAST(:manager_agent AS text), CAST(:manager AS jsonb), CAST(:blocks AS text[]))
+    """
+)
+_INSERT_MEMBERS = text(
+    """
+    INSERT INTO agent_loop.group_members (project_id, group_id, agent_id, position)
+    SELECT :project, :id, r.agent_id, r.position
+    FROM unnest(CAST(:agents AS text[])) WITH ORDINALITY r(agent_id, position)
+    """
+)
+_REMOVE_MEMBERS = text(
+    "DELETE FROM agent_loop.group_members WHERE project_id = :project AND group_id = :id"
+)
+_ACTIVATE = text(
+    "UPDATE agent_loop.groups SET state = 'active' WHERE project_id = :project AND id = :id"
+)
+_LOCK = text(
+    "SELECT revision FROM agent_loop.groups"
+    " WHERE project_id = :project AND id = :id AND state = 'active' FOR UPDATE"
+)
+_UPDATE = text(
+    """
+    UPDATE agent_loop.groups
+       SET description = :description, manager_type = :type,
+           manager_agent_id = CAST(:manager_agent AS text), manager = CAST(:manager AS jsonb),
+           shared_block_ids = CAST(:blocks AS text[]), revision = revision + 1,
+           update_time = now()
+     WHERE project_id = :project AND id = :id
+    """
+)
+_DELETE = text(
+    "DELETE FROM agent_loop.groups WHERE project_id = :project AND id = :id RETURNING id"
+)
+
+
+class PostgresGroupStore:
+    """Implements `domain.groups.GroupStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def insert(self, command: CreateGroup) -> Group:
+        """See `GroupStore.insert`."""
+        try:
+            return await self._insert(command)
+        except LostRaceError:
+            return await self._insert(command)
+
+    async def activate(self, group_id: str) -> Group:
+        """See `GroupStore.activate`."""
+        async with self._database.transaction() as connection:
+            await connection.execute(_ACTIVATE, _bound(id=group_id))
+            return await _get(connection, group_id)
+
+    async def get(self, group_id: str) -> Group:
+        """See `GroupStore.get`."""
+        async with self._database.transaction(read_only=True) as connection:
+            return await _get(connection, group_id)
+
+    async def page(
+        self, manager_type: ManagerType | None, agent_id: str, limit: int, after: str
+    ) -> Sequence[Group]:
+        """See `GroupStore.page`."""
+        values = _bound(type=manager_type or "", agent=agent_id, limit=limit, after=after)
+        async with self._database.transaction(read_only=True) as connection:
+            rows = await connection.execute(_PAGE, values)
+            return [_group(row) for row in rows.mappings()]
+
+    async def known(self, request: Request) -> Group | None:
+        """See `GroupStore.known`."""
+        if not request.id:
+            return None
+        async with self._database.transaction(read_only=True) as connection:
+            answer = await seen(connection, request)
+            return None if answer is None else await _get(connection, answer["id"])
+
+    async def update(self, command: UpdateGroup, revision: int) -> Group:
+        """See `GroupStore.update`."""
+        try:
+            return await self._update(command, revision)
+        except LostRaceError:
+            known = await self.known(command.request)
+            assert known is not None
+            return known
+
+    async def delete(self, group_id: str) -> None:
+        """See `GroupStore.delete`."""
+        async with self._database.transaction() as connection:
+            row = (await connection.execute(_DELETE, _bound(id=group_id))).one_or_none()
+        if row is None:
+            raise group_not_found(group_id)
+
+    async def _insert(self, command: CreateGroup) -> Group:
+        request = command.request
+        async with self._database.transaction() as connection:
+            values = _bound(request=request.id)
+            row = (await connection.execute(_BY_REQUEST, values)).mappings().one_or_none()
+            if row is not None:
+                if row["payload_hash"] != request.payload_hash:
+                    raise request_reused(request)
+                return _group(row)
+            await _check_agents(connection, command.manager, command.agent_ids)
+            await _write(
+                connection,
+                _INSERT,
+                id=command.id,
+                request=request.id,
+                payload_hash=request.payload_hash,
+                description=command.description,
+                blocks=list(command.shared_block_ids),
+                **_manager(command.manager),
+            )
+            await _write(connection, _INSERT_MEMBERS, id=command.id, agents=list(command.agent_ids))
+            return await _get(connection, command.id, active=False)
+
+    async def _update(self, command: UpdateGroup, revision: int) -> Group:
+        group_id = command.group_id
+        async with self._database.transaction() as connection:
+            locked = (await connection.execute(_LOCK, _bound(id=group_id))).one_or_none()
+            if locked is None:
+                raise group_not_found(group_id)
+            if locked.revision != revision:
+                raise revision_mismatch("group", locked.revision, revision)
+            group = await _get(connection, group_id)
+            manager = command.manager or group.manager
+            await _check_agents(connection, manager, command.agent_ids or ())
+            description = command.description
+            blocks = command.shared_block_ids
+            await _write(
+                connection,
+                _UPDATE,
+                id=group_id,
+                description=group.description if description is None else description,
+                blocks=list(group.shared_block_ids if blocks is None else blocks),
+                **_manager(manager),
+            )
+            if command.agent_ids is not None:
+                await connection.execute(_REMOVE_MEMBERS, _bound(id=group_id))
+                agents = list(command.agent_ids)
+                await _write(connection, _INSERT_MEMBERS, id=group_id, agents=agents)
+            if command.request.id:
+                await note(connection, command.request, {"id": group_id})
+            return await _get(connection, group_id)
+
+
+async def _get(connection: AsyncConnection, group_id: str, *, active: bool = True) -> Group:
+    row = (await connection.execute(_GET, _bound(id=group_id))).mappings().one_or_none()
+    if row is None or (active and row["state"] != "active"):
+        raise group_not_found(group_id)
+    return _group(row)
+
+
+async def _check_agents(
+    connection: AsyncConnection, manager: ManagerConfig, agent_ids: Sequence[str]
+) -> None:
+    wanted = [*agent_ids, *filter(None, [manager.manager_agent_id])]
+    rows = await connection.execute(_ACTIVE_AGENTS, _bound(ids=wanted))
+    active = {row.id for row in rows}
+    for agent_id in wanted:
+        if agent_id not in active:
+            raise agent_not_found(agent_id)
+
+
+async def _write(connection: AsyncConnection, statement: TextClause, **parameters: Any) -> None:
+    try:
+        await connection.execute(statement, _bound(**parameters))
+    except IntegrityError as error:
+        match getattr(driver_error(error), "constraint_name", None):
+            case "groups_request":
+                raise LostRaceError from error
+            case "groups_manager":
+                # The agent was removed in the same moment.
+                raise agent_not_found(parameters["manager_agent"]) from error
+            case "group_members_agent":
+                raise agent_not_found(", ".join(parameters["agents"])) from error
+        raise
+
+
+def _bound(**parameters: Any) -> dict[str, Any]:
+    return {"project": current_project(), **parameters}
+
+
+def _manager(manager: ManagerConfig) -> dict[str, Any]:
+    settings = asdict(manager)
+    agent_id = settings.pop("manager_agent_id")
+    return {
+        "type": settings.pop("type").value,
+        "manager_agent": agent_id or None,
+        "manager": json.dumps({"type": manager.type.value, **settings}),
+    }
+
+
+def _group(row: Mapping[Any, Any]) -> Group:
+    stored = row["manager"]
+    settings: dict[str, Any] = json.loads(stored) if isinstance(stored, str) else dict(stored)
+    manager_agent = None
+    if row["manager_id"] is not None:
+        manager_agent = GroupMember(
+            row["manager_id"], row["manager_name"], row["manager_description"]
+        )
+    columns = (row["ids"] or (), row["names"] or (), row["descriptions"] or ())
+    return Group(
+        id=row["id"],
+        description=row["description"],
+        manager=ManagerConfig(
+            ManagerType(settings.pop("type")),
+            manager_agent.agent_id if manager_agent else "",
+            **settings,
+        ),
+        members=tuple(GroupMember(*member) for member in zip(*columns, strict=True)),
+        manager_agent=manager_agent,
+        shared_block_ids=tuple(row["shared_block_ids"]),
+        revision=row["revision"],
+        create_time=row["create_time"],
+        update_time=row["update_time"],
+        active=row["state"] == "active",
+    )
+
+
+def group_not_found(group_id: str) -> NotFoundError:
+    """Returns the error for a group that does not exist, or not in this project."""
+    return NotFoundError(
+        f"There is no group {group_id}.", reason=Reason.GROUP_NOT_FOUND, metadata={"id": group_id}
+    )

@@ -1,0 +1,128 @@
+"""Names of request fields of the services, as the arguments that models know them by.
+
+A service refuses a request by the names of its own fields (``passage.text``). The model that called
+a tool has never seen these. A test traces every argument of every built-in tool to the fields that
+it reaches, and fails if one of them is missing here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from strata.shared.errors import StrataError
+from strata.shared.tool_arguments import INVALID
+
+# Request field -> argument. Several arguments: the first one that was passed. A field with the
+# name of its argument needs no entry; parts of a field (``[0]``, ``.file_name``) keep their name.
+_MESSAGE = {"messages[0].parts[0].text.text": "message", "agent_id": "other_agent_id"}
+_BOTH_TAGS = "match_all or match_some"
+_FIELDS: Mapping[str, Mapping[str, str | Sequence[str]]] = {
+    "archival_memory_insert": {"passage.text": "content", "passage.tags": "tags"},
+    "archival_memory_search": {"start_time": "start_datetime", "end_time": "end_datetime"},
+    "conversation_search": {"start_time": "start_date", "end_time": "end_date"},
+    "core_memory_append": {"append.content": "content"},
+    "core_memory_replace": {
+        "replace.old_content": "old_content",
+        "replace.new_content": "new_content",
+    },
+    "expand_summary": {
+        "from_sequence": "first_number",
+        "page_size": "limit",
+        "start_time": "start_date",
+    },
+    "memory": {
+        "label": ("path", "old_path"),
+        "create.description": "description",
+        "create.file_text": "file_text",
+        "insert.insert_line": "insert_line",
+        "insert.new_string": "insert_text",
+        "rename.description": "description",
+        "rename.new_label": "new_path",
+        "string_replace.old_string": "old_str",
+        "string_replace.new_string": "new_str",
+    },
+    "memory_apply_patch": {"patch.patch": "patch"},
+    "memory_insert": {"insert.new_string": "new_str", "insert.insert_line": "insert_line"},
+    "memory_replace": {
+        "string_replace.old_string": "old_str",
+        "string_replace.new_string": "new_str",
+    },
+    "memory_rethink": {"rethink.new_memory": "new_memory"},
+    "open_files": {"windows": "file_requests"},
+    "search_memory": {
+        "query": "convo_keyword_queries",
+        "start_time": "start_minutes_ago",
+        "end_time": "end_minutes_ago",
+    },
+    "send_message_to_agent_and_wait_for_reply": _MESSAGE,
+    "send_message_to_agent_async": _MESSAGE,
+    "send_message_to_agents_matching_tags": {
+        **_MESSAGE,
+        "tags": _BOTH_TAGS,
+    },
+}
+
+
+def argument_of(tool: str, field: str, arguments: Mapping[str, Any]) -> str:
+    """Returns the argument that a request field was made from; the field itself if from none.
+
+    Args:
+        tool: Name of the built-in tool.
+        field: Path of the field in the request, such as ``passage.tags[1]``.
+        arguments: Arguments of the call.
+    """
+    fields = _FIELDS.get(tool, {})
+    longest = max((known for known in fields if _is_part(field, known)), key=len, default=None)
+    if longest is None:
+        return field
+    names = fields[longest]
+    candidates = [names] if isinstance(names, str) else names
+    name = next((each for each in candidates if arguments.get(each)), candidates[0])
+    # One list is made of both: a place in it is no place in either.
+    return name if name == _BOTH_TAGS else name + field[len(longest) :]
+
+
+def in_argument_names(tool: str, error: StrataError, arguments: Mapping[str, Any]) -> str:
+    """Returns the message of a refusal with the names of arguments in place of request fields.
+
+    Args:
+        tool: Name of the built-in tool.
+        error: How a service refused its request.
+        arguments: Arguments of the call.
+    """
+    violations = [
+        (each.field, argument_of(tool, each.field, arguments), each.description)
+        for each in error.violations
+    ]
+    if not violations:
+        return error.message
+    names = {known: argument_of(tool, known, arguments) for known in _FIELDS.get(tool, {})}
+    names |= {field: name for field, name, _ in violations}
+    if all(f"{field} {description}" in error.message for field, _, description in violations):
+        problems = (f"'{name}' {_renamed(text, names)}" for _, name, text in violations)
+        return f"{INVALID} {tool}: {'; '.join(dict.fromkeys(problems))}."
+    return _renamed(error.message, names)
+
+
+def _is_part(field: str, known: str) -> bool:
+    return field == known or field.startswith((f"{known}.", f"{known}["))
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    changed = {field: name for field, name in names.items() if field != name}
+    if not changed:
+        return text
+    # The longest first; a field is not found inside of another name.
+    fields = "|".join(re.escape(field) for field in sorted(changed, key=len, reverse=True))
+    # A plain word such as "label" is prose as often as the name of a field.
+    return re.sub(
+        rf"(?<![\w.])(?:{fields})(?![\w.])",
+        lambda match: changed[match.group()] if _is_name(match.group()) else match.group(),
+        text,
+    )
+
+
+def _is_name(word: str) -> bool:
+    return not word.isalpha()

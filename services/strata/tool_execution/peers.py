@@ -1,0 +1,182 @@
+"""Channels to other services: calls are repeated while a peer is away, and failures are told apart.
+
+Every call of a built-in tool goes through one of these. A service that restarts or is replaced is
+waited for, since the contract says which methods may be repeated (`idempotency_level`: the caller
+sends an idempotency key, or nothing is changed). When the time is over, the error says whether the
+call may have had its effect, and names the service, never an address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, Self, cast
+
+import grpc
+import grpc.aio
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor_pb2 import MethodOptions
+
+from strata.shared.backoff import Backoff
+from strata.shared.context import current
+from strata.shared.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InternalError,
+    StrataError,
+    UnavailableError,
+    passes,
+)
+from strata.shared.logs import get_logger
+
+PATIENCE_S = 15.0
+"""How long a call without a deadline is repeated."""
+_log = get_logger(__name__)
+
+
+class LostAnswerError(UnavailableError):
+    """A call that changes something was sent, and nothing tells whether it had its effect."""
+
+
+class PeerChannel(grpc.aio.Channel):
+    """A channel to a service whose unary calls are repeated until their deadline.
+
+    Repeated are calls that failed with UNAVAILABLE or DEADLINE_EXCEEDED, or were shed with the
+    reason OVERLOADED, of methods that the contract lets be repeated. Streams are passed through.
+
+    Args:
+        inner: The channel that makes the calls; its errors are those of `strata.shared.errors`.
+        name: The service as models and people know it: "core memory".
+    """
+
+    def __init__(self, inner: grpc.aio.Channel, name: str) -> None:
+        self._inner: Any = inner
+        self._name = name
+
+    def unary_unary(
+        self, method: str, *args: Any, **kwargs: Any
+    ) -> grpc.aio.UnaryUnaryMultiCallable[Any, Any]:
+        """Returns the callable of a unary method.
+
+        Its calls raise LostAnswerError if they may have had an effect that no answer tells of,
+        and UnavailableError if they certainly had none.
+        """
+        inner = self._inner.unary_unary(method, *args, **kwargs)
+        return cast(
+            "grpc.aio.UnaryUnaryMultiCallable[Any, Any]",
+            _Repeating(inner, self._name, _idempotency(method)),
+        )
+
+    def unary_stream(
+        self, *args: Any, **kwargs: Any
+    ) -> grpc.aio.UnaryStreamMultiCallable[Any, Any]:
+        """Returns the callable of the inner channel."""
+        callable_: grpc.aio.UnaryStreamMultiCallable[Any, Any]
+        callable_ = self._inner.unary_stream(*args, **kwargs)
+        return callable_
+
+    def stream_unary(
+        self, *args: Any, **kwargs: Any
+    ) -> grpc.aio.StreamUnaryMultiCallable[Any, Any]:
+        """Returns the callable of the inner channel."""
+        callable_: grpc.aio.StreamUnaryMultiCallable[Any, Any]
+        callable_ = self._inner.stream_unary(*args, **kwargs)
+        return callable_
+
+    def stream_stream(
+        self, *args: Any, **kwargs: Any
+    ) -> grpc.aio.StreamStreamMultiCallable[Any, Any]:
+        """Returns the callable of the inner channel."""
+        callable_: grpc.aio.StreamStreamMultiCallable[Any, Any]
+        callable_ = self._inner.stream_stream(*args, **kwargs)
+        return callable_
+
+    async def close(self, grace: float | None = None) -> None:
+        """Does nothing: the inner channel belongs to the process."""
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """Returns the state of the inner channel."""
+        state: grpc.ChannelConnectivity = self._inner.get_state(try_to_connect)
+        return state
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        """Waits until the inner channel leaves the state."""
+        await self._inner.wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        """Waits until the inner channel is connected."""
+        await self._inner.channel_ready()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def backoff(seconds: float | None = None) -> Backoff:
+    """Returns the pauses between attempts of one call of a tool.
+
+    Args:
+        seconds: Time for all attempts; None takes the deadline of the context, or PATIENCE_S.
+    """
+    now, deadline = asyncio.get_running_loop().time(), current().deadline
+    if seconds is None and deadline is not None:
+        return Backoff(deadline)
+    return Backoff(now + (PATIENCE_S if seconds is None else seconds))
+
+
+class _Repeating:
+    def __init__(self, inner: Any, name: str, idempotency: int) -> None:
+        self._inner = inner
+        self._name = name
+        self._repeats = idempotency in (MethodOptions.NO_SIDE_EFFECTS, MethodOptions.IDEMPOTENT)
+        self._changes = idempotency != MethodOptions.NO_SIDE_EFFECTS
+
+    def __call__(self, request: Any, **options: Any) -> Awaitable[Any]:
+        return self._call(request, options)
+
+    async def _call(self, request: Any, options: dict[str, Any]) -> Any:
+        pauses = backoff()
+        lost = False
+        while True:
+            try:
+                return await self._inner(request, **options)
+            except StrataError as error:
+                lost = lost or _is_lost(error)
+                if not passes(error):
+                    raise self._final(error, lost=_is_lost(error)) from error
+                if not (self._repeats and await pauses.wait(error)):
+                    raise self._final(error, lost=lost) from error
+
+    def _final(self, error: StrataError, *, lost: bool) -> StrataError:
+        """Returns what the caller is told in the place of the last error."""
+        if lost and self._changes:
+            _log.warning("answer lost", peer=self._name, reason=error.reason.value)
+            return LostAnswerError(f"The {self._name} service gave no answer.")
+        # What gRPC itself says names addresses.
+        match error:
+            case UnavailableError() | CancelledError():
+                return UnavailableError(
+                    f"The {self._name} service cannot be reached now.",
+                    retry_after=error.retry_after,
+                )
+            case DeadlineExceededError():
+                return DeadlineExceededError(f"The {self._name} service did not answer in time.")
+            case InternalError():
+                return InternalError(f"The {self._name} service failed.")
+            case _:
+                return error
+
+
+def _is_lost(error: StrataError) -> bool:
+    """Whether the request may have been carried out all the same."""
+    return not error.unsent and isinstance(
+        error, UnavailableError | DeadlineExceededError | CancelledError | InternalError
+    )
+
+
+def _idempotency(method: str) -> int:
+    name = method.strip("/").replace("/", ".")
+    found = descriptor_pool.Default().FindMethodByName(name)
+    return int(found.GetOptions().idempotency_level)

@@ -1,0 +1,39 @@
+"""Pauses between the attempts at one call."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from strata.shared.errors import StrataError
+
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
+# With less time left, another attempt cannot succeed.
+_LEAST_S = 0.1
+
+
+class Backoff:
+    """Pauses that double from 0.1 s to 2 s, spread by a quarter, until a deadline.
+
+    Args:
+        until: Time of the event loop after which no attempt is made.
+    """
+
+    def __init__(self, until: float) -> None:
+        self._until = until
+        self._loop = asyncio.get_running_loop()
+        self._next = _FIRST_PAUSE_S
+
+    async def wait(self, error: StrataError) -> bool:
+        """Waits before the next attempt; returns False at once if no time is left for one.
+
+        Args:
+            error: How the last attempt failed. Its retry hint is a lower bound of the pause.
+        """
+        pause = max(self._next * random.uniform(0.75, 1.25), error.retry_after or 0.0)  # noqa: S311
+        self._next = min(2 * self._next, _LONGEST_PAUSE_S)
+        if self._loop.time() + pause + _LEAST_S > self._until:
+            return False
+        await asyncio.sleep(pause)
+        return True

@@ -1,0 +1,30 @@
+"""Text that shows nothing."""
+
+from __future__ import annotations
+
+import unicodedata
+
+# Format characters (zero-width ones among them), control characters and separators.
+_INVISIBLE_CATEGORIES = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs"})
+# Shown as nothing although Unicode counts them as marks, letters or symbols: the combining
+# grapheme joiner, the Hangul fillers, the Khmer inherent vowels, the Mongolian and the common
+# variation selectors, the empty Braille pattern, and the musical null notehead.
+_INVISIBLE = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0\U0001d159"
+).union(map(chr, range(0xFE00, 0xFE10)), map(chr, range(0xE0100, 0xE01F0)))
+
+BLANK = "must not be blank"
+"""What is said of a request field that must not be `is_blank`."""
+
+
+def is_blank(text: str) -> bool:
+    """Returns whether a text shows nothing: it is empty, or all white space and zero-width."""
+    return all(map(_is_invisible, text))
+
+
+def _is_invisible(character: str) -> bool:
+    return (
+        character.isspace()
+        or character in _INVISIBLE
+        or unicodedata.category(character) in _INVISIBLE_CATEGORIES
+    )

@@ -1,0 +1,70 @@
+"""Keeps a text inside its element of the system message.
+
+The prompt is plain text with tags of our own, so a value such as ``</value>`` would
+end its block early. Wherever a text holds one of our tags, opening or closing, its
+``<`` is shown as ``&lt;``; a text that already holds ``&lt;`` in front of such a tag gets
+one more level (``&amp;lt;``). Nothing else changes: other markup, ampersands and code
+are shown byte for byte, and `unescape` restores every text exactly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+_TAGS = (
+    "memory_blocks",
+    "memory_metadata",
+    "tool_usage_rules",
+    "tool_rule",
+    "directories",
+    "directory",
+    "file_limits",
+    "file",
+    "instructions",
+    "description",
+    "metadata",
+    "warning",
+    "value",
+)
+
+
+def escape(text: str, labels: Iterable[str] = ()) -> str:
+    """Returns the text as it may stand in the prompt.
+
+    Args:
+        text: Any text.
+        labels: Labels of all blocks of the agent, which are tags too.
+    """
+    if "<" not in text and "lt;" not in text:
+        return text
+    return _pattern(frozenset(labels)).sub(_raise_level, text)
+
+
+def unescape(text: str, labels: Iterable[str] = ()) -> str:
+    """Returns the original of a text made by `escape` with the same labels."""
+    if "lt;" not in text:
+        return text
+    return _pattern(frozenset(labels)).sub(_lower_level, text)
+
+
+@lru_cache(maxsize=256)
+def _pattern(labels: frozenset[str]) -> re.Pattern[str]:
+    names = "|".join(re.escape(name) for name in sorted({*_TAGS, *labels}, key=len, reverse=True))
+    # The blanks are bounded: two unbounded runs in a row would take quadratic time.
+    blanks = r"[ \t]{0,8}"
+    tag = rf"{blanks}/?{blanks}(?i:{names})(?:[\s/>]|\Z)"
+    return re.compile(rf"(?:<|&(?:amp;)*lt;)(?={tag})")
+
+
+def _raise_level(match: re.Match[str]) -> str:
+    found = match[0]
+    return "&lt;" if found == "<" else f"&amp;{found[1:]}"
+
+
+def _lower_level(match: re.Match[str]) -> str:
+    found = match[0]
+    if found == "<":
+        return found
+    return "<" if found == "&lt;" else f"&{found[5:]}"

@@ -1,0 +1,234 @@
+"""Slots that are shared fairly between projects, whatever one of them asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from strata.shared.context import current
+from strata.shared.errors import Reason, ResourceExhaustedError
+
+SHARE = 0.75
+"""Part of the slots that one project may hold unless something else is said."""
+QUEUE = 256
+"""Waiters that one project may have unless something else is said."""
+_RETRY_S = 1.0
+_RECENT_S = 10.0
+# With one, a busy project beside others leaves processors idle; with more, the others wait longer.
+_SHORT_BESIDE_OTHERS = 2
+_SHORT_S = 0.1
+# Callers are limited elsewhere: runs where they are accepted, calls where they are admitted.
+_ANY_NUMBER = 2**31
+# Of two projects, one at least is another one.
+_RECENT_PROJECTS = 2
+
+
+def share_of(slots: int, share: float = SHARE) -> int:
+    """Returns how many of the slots one project may hold; at least one, all of a few.
+
+    Args:
+        slots: All of them.
+        share: The part for one project, rounded up.
+    """
+    return max(1, min(slots, math.ceil(slots * share)))
+
+
+def slots_of_short_work(slots: int, name: str) -> FairSlots:
+    """Returns slots of work that takes milliseconds of this machine, for example a call.
+
+    Without an order the one call of a quiet project waits behind all that a busy project has
+    begun. A project alone has its share of the slots. While another one is active it has two, so
+    that few calls are under way before one of the other. A slot counts as free after a tenth of a
+    second: what takes longer waits for something, such as a model or another service, and does
+    not keep the processor from others.
+
+    Args:
+        slots: Slots in all.
+        name: As for `FairSlots`.
+    """
+    return FairSlots(
+        slots,
+        name,
+        queue=_ANY_NUMBER,
+        most_beside_others=_SHORT_BESIDE_OTHERS,
+        hold_s=_SHORT_S,
+    )
+
+
+def calling_project() -> str:
+    """Returns the project of the call being served; empty outside of any."""
+    caller = current().caller
+    return caller.project_id if caller is not None else ""
+
+
+class FairSlots:
+    """A number of slots, held by projects for as long as their work takes.
+
+    A project holds its share at most, so that some are left for others even where work is long. A
+    free slot goes to the project that holds fewest of them, among equals to the one that was
+    served longest ago; within a project, first come, first served.
+
+    Args:
+        slots: Slots in all.
+        name: What a slot is for, in errors: "calls in the sandbox".
+        share: Part of the slots that one project may hold.
+        queue: Waiters of one project, after which it is refused.
+        most_beside_others: Slots that one project may hold while others ask for some too, or did
+            so in the last ten seconds; its share if None.
+        hold_s: Seconds after which a slot counts as free though its block has not ended: work
+            that waits for something else must not hold up the work of others. None for never.
+        now: Seconds of a clock that only rises.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        name: str,
+        *,
+        share: float = SHARE,
+        queue: int = QUEUE,
+        most_beside_others: int | None = None,
+        hold_s: float | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._slots = slots
+        self._name = name
+        self._most = share_of(slots, share)
+        self._most_beside_others = most_beside_others or self._most
+        self._queue = queue
+        self._hold_s = hold_s
+        self._now = now
+        # The last two projects that asked for a slot, and when; the last one comes last.
+        self._recent: dict[str, float] = {}
+        self._used = 0
+        self._held: dict[str, int] = {}
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        # The order in which projects were served: those without an entry come first.
+        self._served: dict[str, int] = {}
+        self._turn = 0
+
+    @property
+    def most(self) -> int:
+        """Slots that one project may hold."""
+        return self._most
+
+    def held(self, project_id: str) -> int:
+        """Returns how many slots a project holds."""
+        return self._held.get(project_id, 0)
+
+    def waiting(self, project_id: str) -> int:
+        """Returns how many waiters a project has."""
+        return len(self._waiting.get(project_id, ()))
+
+    @asynccontextmanager
+    async def slot(self, project_id: str | None = None) -> AsyncIterator[None]:
+        """Holds a slot while the block lasts; waits for one first.
+
+        Args:
+            project_id: Whose; that of the call being served unless something else is said.
+
+        Raises:
+            ResourceExhaustedError: Too many of the project wait already (``OVERLOADED``).
+        """
+        project = calling_project() if project_id is None else project_id
+        await self._acquire(project)
+        held = True
+
+        def release() -> None:
+            nonlocal held
+            if held:
+                held = False
+                self._release(project)
+
+        timer: asyncio.TimerHandle | None = None
+        if self._hold_s is not None:
+            timer = asyncio.get_running_loop().call_later(self._hold_s, release)
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+            release()
+
+    async def _acquire(self, project: str) -> None:
+        self._note(project)
+        if self._may_have(project) and not self.waiting(project):
+            self._take(project)
+            return
+        waiters = self._waiting.setdefault(project, deque())
+        if len(waiters) >= self._queue:
+            raise ResourceExhaustedError(
+                f"The project has as many {self._name} as it may: {self._most} at once and"
+                f" {self._queue} more that wait. Try again when some have ended.",
+                reason=Reason.OVERLOADED,
+                metadata={"limit": self._most, "queue": self._queue, "of": self._name},
+                retry_after=_RETRY_S,
+            )
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiters.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            if waiter.done() and not waiter.cancelled():
+                # The slot came at the same moment.
+                self._release(project)
+            elif waiter in waiters:
+                waiters.remove(waiter)
+                self._tidy(project)
+            raise
+
+    def _note(self, project: str) -> None:
+        self._recent.pop(project, None)
+        self._recent[project] = self._now()
+        while len(self._recent) > _RECENT_PROJECTS:
+            del self._recent[next(iter(self._recent))]
+
+    def _may_have(self, project: str) -> bool:
+        return self._used < self._slots and self.held(project) < self._limit(project)
+
+    def _limit(self, project: str) -> int:
+        if self._most_beside_others == self._most:
+            return self._most
+        earliest = self._now() - _RECENT_S
+        others = (when for other, when in self._recent.items() if other != project)
+        return self._most_beside_others if max(others, default=0.0) > earliest else self._most
+
+    def _take(self, project: str) -> None:
+        self._used += 1
+        self._held[project] = self.held(project) + 1
+        self._turn += 1
+        self._served[project] = self._turn
+
+    def _release(self, project: str) -> None:
+        self._used -= 1
+        self._held[project] -= 1
+        self._hand_out()
+        self._tidy(project)
+
+    def _hand_out(self) -> None:
+        while self._used < self._slots:
+            able = [each for each in self._waiting if self.waiting(each) and self._may_have(each)]
+            if not able:
+                return
+            project = min(able, key=self._claim)
+            waiter = self._waiting[project].popleft()
+            # One that was cancelled has not run since.
+            if not waiter.done():
+                self._take(project)
+                waiter.set_result(None)
+            self._tidy(project)
+
+    def _claim(self, project: str) -> tuple[int, int]:
+        return self.held(project), self._served.get(project, 0)
+
+    def _tidy(self, project: str) -> None:
+        """Forgets a project that neither holds nor waits: there may be any number of them."""
+        if not self.waiting(project):
+            self._waiting.pop(project, None)
+            if not self.held(project):
+                self._held.pop(project, None)
+                self._served.pop(project, None)

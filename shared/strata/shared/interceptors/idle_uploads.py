@@ -1,0 +1,58 @@
+"""Ends uploads that send nothing: each holds a place that others could have."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from strata.shared.errors import DeadlineExceededError
+from strata.shared.interceptors.pipeline import Method, Next, ServerCall
+
+_UPLOAD = "Upload"
+
+
+class IdleUploads:
+    """Limits the time between two messages of an upload.
+
+    Uploads are the methods to which the client alone sends a stream, and those whose name says so.
+    Other streams in both directions may be silent: their client answers when it is asked. The time
+    while the server works on a message does not count.
+
+    Args:
+        seconds: Time that the server waits for the next message.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def bind(self, method: Method, proceed: Next) -> Next:
+        """Returns the call whose requests must keep coming."""
+        name = method.path.rpartition("/")[2]
+        alone = method.request_streaming and not method.response_streaming
+        upload = alone or (method.request_streaming and name.startswith(_UPLOAD))
+        if method.infrastructure or not method.known or not upload:
+            return proceed
+
+        async def run(call: ServerCall) -> Any:
+            call.request = self._timed(call.request)
+            return await proceed(call)
+
+        return run
+
+    async def _timed(self, requests: Any) -> AsyncIterator[Any]:
+        messages = aiter(requests)
+        while True:
+            try:
+                async with asyncio.timeout(self._seconds) as scope:
+                    message = await anext(messages)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                if not scope.expired():
+                    raise
+                raise DeadlineExceededError(
+                    f"The upload sent nothing for {self._seconds:g} seconds and was ended. Send it"
+                    " again without such a pause."
+                ) from None
+            yield message

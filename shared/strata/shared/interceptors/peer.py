@@ -1,0 +1,76 @@
+"""The other side of a channel: its clock, and what its errors mean to us."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import grpc.aio
+
+from strata.shared.errors import Reason, StrataError, UnauthenticatedError, UnavailableError
+from strata.shared.logs import get_logger
+from strata.shared.skew import SkewMeter
+from strata.shared.status import from_rpc_error
+
+_WARN_EVERY_S = 60.0
+
+_log = get_logger(__name__)
+
+
+class Peer:
+    """The other side of a channel.
+
+    Args:
+        name: The service, where it is called with internal tokens; else empty.
+        skew: Measures its clock.
+    """
+
+    __slots__ = ("_name", "_skew", "_warn_at")
+
+    def __init__(self, name: str, skew: SkewMeter | None) -> None:
+        self._name = name
+        self._skew = skew if name else None
+        self._warn_at = 0.0
+
+    def clock_due(self) -> bool:
+        """Whether the time of its next answer is wanted."""
+        return self._skew is not None and self._skew.due(self._name)
+
+    def clock_seen(self, trailing: Any, elapsed_s: float) -> None:
+        """Takes the time that came with an answer, so many seconds after the request."""
+        if self._skew is not None:
+            self._skew.note(self._name, trailing, elapsed_s)
+
+    def not_connected(self) -> StrataError:
+        """Returns the error of a call that this side ended because it got no connection."""
+        raised = UnavailableError("A service that the call needs cannot be reached now.")
+        # It may have got one in the moment of its end.
+        raised.lost = True
+        return raised
+
+    def error(self, error: grpc.aio.AioRpcError, elapsed_s: float, *, vouched: bool) -> StrataError:
+        """Returns the error that a failed call stands for.
+
+        A service that refuses an internal token refuses this process, not the client that
+        it acts for: the error must not say to a client with a valid key that the key is wrong.
+
+        Args:
+            error: How the call ended.
+            elapsed_s: Seconds since the request was sent.
+            vouched: The call carried the internal token of the context.
+        """
+        self.clock_seen(error.trailing_metadata(), elapsed_s)
+        raised = from_rpc_error(error)
+        if not (vouched and self._name and isinstance(raised, UnauthenticatedError)):
+            return raised
+        now = time.monotonic()
+        if now >= self._warn_at:
+            self._warn_at = now + _WARN_EVERY_S
+            _log.warning("internal token refused", service=self._name, error=raised.message)
+        return UnavailableError(
+            f"The service {self._name} did not accept the identity that another service vouches "
+            "for. The credentials of this call are not the cause; the log of the server tells it.",
+            reason=Reason.INTERNAL_TOKEN_REFUSED,
+            metadata={"service": self._name},
+            retry_after=1.0,
+        )

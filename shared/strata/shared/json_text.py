@@ -1,0 +1,117 @@
+"""Parsing JSON text that comes from outside: models, MCP servers, clients, stored rows.
+
+`json.loads` alone accepts what later code cannot handle: nesting that exhausts the stack
+(`RecursionError` is no `ValueError`), `NaN` and numbers that overflow to infinity, which no other
+JSON parser accepts, and escapes of half a surrogate pair, which UTF-8 cannot encode.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import Any
+
+MAX_JSON_DEPTH = 100
+"""Levels of arrays and objects that a JSON value may have; the value itself is the first."""
+PACKED_JSON_DEPTH = MAX_JSON_DEPTH + 4
+"""The same for a value inside an envelope of Strata's own, such as a packed tool return."""
+
+
+class JsonTextError(ValueError):
+    """The text is no JSON that can be used; the message says why."""
+
+
+class JsonTooDeepError(JsonTextError):
+    """The text is nested deeper than the limit."""
+
+    def __init__(self, max_depth: int) -> None:
+        super().__init__(f"nested deeper than {max_depth} levels")
+
+
+def parse_json(text: str | bytes, *, max_depth: int = MAX_JSON_DEPTH) -> Any:
+    """Returns the value that a JSON text holds.
+
+    Args:
+        text: The text; bytes are read as UTF-8.
+        max_depth: Levels of nesting that are accepted.
+
+    Raises:
+        JsonTooDeepError: It is nested deeper.
+        JsonTextError: It is not JSON, or holds a number that JSON or Python cannot express.
+    """
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8")
+        value = _DECODER.decode(text)
+    except RecursionError:
+        raise JsonTooDeepError(max_depth) from None
+    except ValueError as error:
+        raise JsonTextError(_problem(error)) from None
+    # Fewer brackets than levels cannot be nested too deeply; counting is much faster than walking.
+    if text.count("[") + text.count("{") > max_depth and is_deeper(value, max_depth):
+        raise JsonTooDeepError(max_depth)
+    return value
+
+
+def is_deeper(value: object, max_depth: int = MAX_JSON_DEPTH) -> bool:
+    """Returns whether a JSON value has more than `max_depth` levels of arrays and objects."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(max_depth):
+        if not level:
+            return False
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, dict | list)
+        ]
+    return bool(level)
+
+
+def encodable(value: Any) -> Any:
+    """Returns a JSON value in which unpaired surrogates are replaced, so that UTF-8 can encode it.
+
+    Args:
+        value: A value of limited depth; see `parse_json`.
+    """
+    match value:
+        case str():
+            return encodable_text(value)
+        case list():
+            return [encodable(item) for item in value]
+        case dict():
+            return {encodable_text(name): encodable(item) for name, item in value.items()}
+        case _:
+            return value
+
+
+def encodable_text(text: str) -> str:
+    """Returns the text with unpaired surrogates replaced."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _problem(error: ValueError) -> str:
+    # A ValueError of any other kind is about whole numbers with too many digits;
+    # Python's text about them names a function of its own.
+    if isinstance(error, json.JSONDecodeError | UnicodeError | _NumberError):
+        return str(error)
+    return f"it holds a number of more than {sys.get_int_max_str_digits():,} digits"
+
+
+class _NumberError(ValueError):
+    """A number that JSON or Python cannot express."""
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise _NumberError(f"the number {text[:40]} is too large")
+    return value
+
+
+def _no_constant(name: str) -> float:
+    raise _NumberError(f"{name} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)

@@ -1,0 +1,167 @@
+"""Takes the values of secrets out of texts that others are shown or that are stored.
+
+What a provider, an MCP server or a tool answers can repeat the key that it was sent. Every such
+text passes a `Redactor` before it is cut to a length: half of a key is harder to find.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote, urlsplit
+
+REDACTED = "[secret {name}]"
+MIN_KEY_CHARS = 6
+"""Shorter keys are placeholders for servers that check none, and ordinary words."""
+
+# Of long values parts are found, too: whoever repeats a key may have cut it.
+_MIN_CUT_FORM = 20
+_MIN_CUT_CHARS = 12
+_UNSAFE_IN_HTML = re.compile("[&<>'+]")
+
+
+class Redactor:
+    """Finds secrets as they are, in the forms that requests write them in, and cut off.
+
+    A form is cut off if at least half of it, and no less than 12 characters, stands in the text,
+    from its beginning or up to its end.
+
+    A tool that wants to give a secret away can disguise it; this is against mistakes, such as an
+    address with a key in an error message. What must not leave has no place in a tool's hands.
+
+    Args:
+        secrets: Values by name; none of them empty.
+    """
+
+    def __init__(self, secrets: Mapping[str, str]) -> None:
+        self._names = {form: name for name, value in secrets.items() for form in _forms(value)}
+        # The longest first: one secret may be part of another.
+        self._longest_first = sorted(self._names, key=len, reverse=True)
+        forms = self._longest_first
+        self._pattern = re.compile("|".join(map(re.escape, forms))) if forms else None
+
+    def text(self, text: str) -> str:
+        """Returns a text with each secret replaced by its name."""
+        if self._pattern is None:
+            return text
+        text = self._pattern.sub(
+            lambda found: REDACTED.format(name=self._names[found.group()]), text
+        )
+        return self._without_cut_forms(text)
+
+    def _without_cut_forms(self, text: str) -> str:
+        spans = sorted(
+            (start, end, form)
+            for form in self._longest_first
+            if len(form) >= _MIN_CUT_FORM
+            for start, end in _cut_spans(text, form)
+        )
+        pieces, at = [], 0
+        for start, end, form in spans:
+            # Of spans that overlap, such as two forms of one key, one replacement is left.
+            if start >= at:
+                pieces += [text[at:start], REDACTED.format(name=self._names[form])]
+            at = max(at, end)
+        return "".join([*pieces, text[at:]])
+
+    def value(self, value: Any) -> Any:
+        """Returns a JSON value with each secret in it replaced."""
+        if self._pattern is None:
+            return value
+        match value:
+            case str():
+                return self.text(value)
+            case list():
+                return [self.value(item) for item in value]
+            case dict():
+                return {self.text(name): self.value(item) for name, item in value.items()}
+            case bool() | None:
+                return value
+            case _:
+                shown = self.text(str(value))
+                return value if shown == str(value) else shown
+
+
+def key_redactor(key: str, url: str = "") -> Redactor:
+    """Returns what takes an endpoint's credentials out of what the endpoint answers.
+
+    Args:
+        key: The key that is sent; empty for none.
+        url: The endpoint's address, which can hold a password.
+    """
+    password = urlsplit(url).password or ""
+    found = {"API key": key, "password of the address": unquote(password)}
+    return Redactor({name: value for name, value in found.items() if len(value) >= MIN_KEY_CHARS})
+
+
+def _cut_spans(text: str, form: str) -> Iterable[tuple[int, int]]:
+    """Finds where a text holds the beginning or the end of a form."""
+    least = max(_MIN_CUT_CHARS, (len(form) + 1) // 2)
+    start = text.find(form[:least])
+    while start != -1:
+        end = start + least
+        while end < len(text) and end - start < len(form) and text[end] == form[end - start]:
+            end += 1
+        yield start, end
+        start = text.find(form[:least], end)
+    found = text.find(form[-least:])
+    while found != -1:
+        start, end = found, found + least
+        while start > 0 and end - start < len(form) and text[start - 1] == form[start - 1 - end]:
+            start -= 1
+        yield start, end
+        found = text.find(form[-least:], end)
+
+
+def _forms(value: str) -> Iterable[str]:
+    raw = value.encode("utf-8", "replace")
+    encoded = base64.b64encode(raw).decode()
+    urlsafe = base64.urlsafe_b64encode(raw).decode()
+    percent = quote(value, safe="")
+    return {
+        value,
+        percent,
+        quote_plus(value),
+        re.sub("%[0-9A-F]{2}", lambda match: match.group().lower(), percent),
+        raw.hex(),
+        raw.hex().upper(),
+        encoded,
+        encoded.rstrip("="),
+        urlsafe.rstrip("="),
+        *_within_base64(raw),
+        repr(value)[1:-1],
+        html.escape(value),
+        *_in_json(value),
+    }
+
+
+def _in_json(value: str) -> Iterable[str]:
+    """The value as encoders of JSON write it, alone and in a JSON text that is a string itself."""
+    for ascii_only in (False, True):
+        plain = json.dumps(value, ensure_ascii=ascii_only)[1:-1]
+        for form in (
+            plain,
+            plain.replace("/", "\\/"),
+            # For a place in HTML: the characters with a meaning there, in either spelling.
+            _UNSAFE_IN_HTML.sub(lambda match: f"\\u{ord(match.group()):04x}", plain),
+            _UNSAFE_IN_HTML.sub(lambda match: f"\\u{ord(match.group()):04X}", plain),
+        ):
+            yield form
+            yield json.dumps(form, ensure_ascii=False)[1:-1]
+
+
+def _within_base64(raw: bytes) -> Iterable[str]:
+    """What stands of a value for certain in the base64 of a longer text, such as ``user:key``."""
+    if len(raw) < _MIN_CUT_CHARS:
+        return
+    for before in (0, 1, 2):
+        # Four characters hold three bytes; those shared with the neighbours are left out.
+        first = -(-before * 4 // 3)
+        last = (before + len(raw)) * 4 // 3
+        padded = bytes(before) + raw + bytes(2)
+        yield base64.b64encode(padded).decode()[first:last]
+        yield base64.urlsafe_b64encode(padded).decode()[first:last]

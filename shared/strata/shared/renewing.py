@@ -1,0 +1,179 @@
+"""A channel that learns of new replicas by itself.
+
+gRPC looks a name up when a channel is new or a connection of it breaks, and not otherwise: a
+new replica behind a headless service would get its first call when some server closes a
+connection for its age. So the channel is replaced every few seconds by a new one to the same
+name. Connections belong to all channels of a process that have the same target and arguments:
+those that exist are used on, and only to new addresses new ones are made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import ipaddress
+import random
+import re
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from strata.shared.logs import get_logger
+
+_NAMED = re.compile(r"(?:dns:(?://[^/]*/)?)?(?P<host>[A-Za-z0-9_.-]+):\d{1,5}")
+# As long as the longest stream may last.
+_DRAIN_S = 960.0
+_CONNECT_S = 5.0
+
+_log = get_logger(__name__)
+
+
+def names_a_host(target: str) -> bool:
+    """Whether a gRPC target has a host name in it, which can get other addresses."""
+    match = _NAMED.fullmatch(target)
+    if match is None:
+        return False
+    try:
+        ipaddress.ip_address(match["host"])
+    except ValueError:
+        return True
+    return False
+
+
+class RenewingChannel(grpc.aio.Channel):
+    """A channel to all addresses of a host name, as they are now.
+
+    It is replaced only while it is used, and only by a channel that is connected: a name
+    server that does not answer changes nothing.
+
+    Args:
+        make: Makes a channel; always to the same target, with the same arguments, and with
+            the connections of the process (``grpc.use_local_subchannel_pool`` is 0).
+        every_s: Mean pause between two replacements, seconds.
+    """
+
+    def __init__(self, make: Callable[[], grpc.aio.Channel], *, every_s: float) -> None:
+        self._make = make
+        self._every_s = every_s
+        self._current = make()
+        self._used = False
+        self._renewing: asyncio.Task[None] | None = None
+        self._draining: dict[asyncio.Task[None], grpc.aio.Channel] = {}
+        self._closed = False
+
+    @property
+    def current(self) -> grpc.aio.Channel:
+        """The channel that new calls go through."""
+        self._used = True
+        if self._renewing is None and not self._closed:
+            # Not in the context of the call that happens to be the first.
+            self._renewing = asyncio.get_running_loop().create_task(
+                self._keep_renewing(), context=contextvars.Context()
+            )
+        return self._current
+
+    def unary_unary(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the callable of a unary method."""
+        return _Callable(self, "unary_unary", args, kwargs)
+
+    def unary_stream(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the callable of a method that streams its responses."""
+        return _Callable(self, "unary_stream", args, kwargs)
+
+    def stream_unary(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the callable of a method that takes a stream of requests."""
+        return _Callable(self, "stream_unary", args, kwargs)
+
+    def stream_stream(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns the callable of a method that streams both ways."""
+        return _Callable(self, "stream_stream", args, kwargs)
+
+    async def close(self, grace: float | None = None) -> None:
+        """Ends the replacing; closes the channel and those that still have calls."""
+        self._closed = True
+        channels = [*self._draining.values(), self._current]
+        tasks = [*self._draining, *([self._renewing] if self._renewing is not None else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(channel.close(grace) for channel in channels))
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        """Returns the state of the channel that new calls go through."""
+        state: grpc.ChannelConnectivity = self._current.get_state(try_to_connect)
+        return state
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        """Waits until the channel that new calls go through leaves the state."""
+        await self.current.wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        """Waits until the channel that new calls go through is connected."""
+        await self.current.channel_ready()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_val: BaseException | None,
+        exc_tb: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _keep_renewing(self) -> None:
+        while True:
+            # Spread, so that the processes of a cluster do not ask in step.
+            await asyncio.sleep(self._every_s * random.uniform(0.8, 1.2))  # noqa: S311
+            if not self._used:
+                continue
+            self._used = False
+            try:
+                await self._renew()
+            except Exception:  # noqa: BLE001 - the present channel goes on, and another try comes
+                _log.exception("channel not renewed")
+
+    async def _renew(self) -> None:
+        after = self._make()
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                await after.channel_ready()
+        except BaseException as error:
+            await after.close()
+            if isinstance(error, TimeoutError):
+                return
+            raise
+        before, self._current = self._current, after
+        # Calls that run on it go on; its connections have another owner now.
+        draining = asyncio.get_running_loop().create_task(before.close(_DRAIN_S))
+        self._draining[draining] = before
+        draining.add_done_callback(self._draining.pop)
+
+
+class _Callable:
+    """Starts calls of one method through the channel of the moment."""
+
+    def __init__(
+        self,
+        renewing: RenewingChannel,
+        shape: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self._renewing = renewing
+        self._shape = shape
+        self._args = args
+        self._kwargs = kwargs
+        self._channel: grpc.aio.Channel | None = None
+        self._inner: Any = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        channel = self._renewing.current
+        if channel is not self._channel:
+            self._inner = getattr(channel, self._shape)(*self._args, **self._kwargs)
+            self._channel = channel
+        return self._inner(*args, **kwargs)

@@ -1,0 +1,316 @@
+"""The built-in tools: what every service must know of them, in one place.
+
+The tool service defines the description and the JSON schema of each tool and runs it; a test
+ties its definitions and its executors to this catalogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from strata.shared.agent_types import AgentType
+from strata.shared.tool_rules import ToolRuleType
+
+SEND_MESSAGE = "send_message"
+"""The tool that talks to the user, in types of agents whose text is not their reply."""
+
+SENT_MESSAGE = "Sent message successfully."
+"""The return of every call of ``send_message``, which the contract fixes."""
+
+
+class ToolEffect(StrEnum):
+    """What a tool does to the world; see ``ToolEffect`` in the protos."""
+
+    UNDECLARED = "undeclared"
+    READ_ONLY = "read_only"
+    IDEMPOTENT = "idempotent"
+    SIDE_EFFECT = "side_effect"
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a call with an unknown outcome may be made again without a second effect."""
+        return self in (ToolEffect.READ_ONLY, ToolEffect.IDEMPOTENT)
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinTool:
+    """A built-in tool.
+
+    Attributes:
+        name: The name that the model calls it by. No custom tool can have it.
+        effect: What it does to the world.
+        schema_module: Module of ``strata.tool_execution.builtin`` that defines its description
+            and JSON schema; empty if it is not built.
+        keyed: A tier does its writes once per idempotency key.
+        parallel: Calls of one reply may run at the same time.
+        default_rule: Rule that ``include_base_tool_rules`` adds: EXIT_LOOP, CONTINUE_LOOP or None.
+        exits_without_rule: A call ends the turn of every agent that has no EXIT_LOOP or
+            CONTINUE_LOOP rule for the tool.
+        agent_types: Types that get it by default without a memory agent (sleeptime).
+        agent_types_with_sleeptime: Types that get it by default with a memory agent.
+        with_folders: Every agent that has a folder is offered it, beside its own tools.
+        calls_other_tools: Its code calls the agent's other tools (decision 0086).
+        shows_history: It returns messages of recall, which recall therefore leaves out of its
+            index: a search that finds searches feeds on itself.
+    """
+
+    name: str
+    effect: ToolEffect
+    schema_module: str
+    keyed: bool = False
+    parallel: bool = False
+    default_rule: ToolRuleType | None = None
+    exits_without_rule: bool = False
+    agent_types: frozenset[AgentType] = frozenset()
+    agent_types_with_sleeptime: frozenset[AgentType] = frozenset()
+    with_folders: bool = False
+    calls_other_tools: bool = False
+    shows_history: bool = False
+
+    @property
+    def built(self) -> bool:
+        """Whether this release has the tool; the name is reserved in any case."""
+        return bool(self.schema_module)
+
+
+_CONTINUE, _EXIT = ToolRuleType.CONTINUE_LOOP, ToolRuleType.EXIT_LOOP
+_READS, _ONCE = ToolEffect.READ_ONLY, ToolEffect.IDEMPOTENT
+_V1, _V2, _OLD = AgentType.LETTA_V1, AgentType.MEMGPT_V2, AgentType.MEMGPT
+_VOICE = AgentType.VOICE_CONVO
+# A memory agent is tended by no other: its tools are the same in both cases.
+_SLEEP = frozenset({AgentType.SLEEPTIME})
+_VOICE_SLEEP = frozenset({AgentType.VOICE_SLEEPTIME})
+_CHAT = frozenset({_V1, _V2, _OLD})
+
+_ENTRIES = (
+    BuiltinTool(
+        SEND_MESSAGE,
+        _READS,
+        "talk_definitions",
+        keyed=True,
+        default_rule=_EXIT,
+        agent_types=frozenset({_V2, _OLD, _VOICE}),
+        # Not letta_v1_agent, which replies in plain text.
+        agent_types_with_sleeptime=frozenset({_V2, _OLD, _VOICE}),
+    ),
+    BuiltinTool(
+        "conversation_search",
+        _READS,
+        "search_definitions",
+        keyed=True,
+        parallel=True,
+        default_rule=_CONTINUE,
+        agent_types=_CHAT,
+        agent_types_with_sleeptime=_CHAT,
+        shows_history=True,
+    ),
+    # Of old agents; this release never had it.
+    BuiltinTool("conversation_search_date", _READS, "", shows_history=True),
+    BuiltinTool(
+        "memory_insert",
+        _ONCE,
+        "memory_definitions",
+        keyed=True,
+        default_rule=_CONTINUE,
+        agent_types=frozenset({_V1, _V2}) | _SLEEP,
+        agent_types_with_sleeptime=_SLEEP,
+    ),
+    BuiltinTool(
+        "memory_replace",
+        _ONCE,
+        "memory_definitions",
+        keyed=True,
+        default_rule=_CONTINUE,
+        agent_types=frozenset({_V1, _V2}) | _SLEEP,
+        agent_types_with_sleeptime=_SLEEP,
+    ),
+    BuiltinTool(
+        "memory_rethink",
+        _ONCE,
+        "memory_definitions",
+        keyed=True,
+        default_rule=_CONTINUE,
+        agent_types=_SLEEP,
+        agent_types_with_sleeptime=_SLEEP,
+    ),
+    BuiltinTool(
+        "memory_finish_edits",
+        _READS,
+        "memory_definitions",
+        keyed=True,
+        default_rule=_EXIT,
+        exits_without_rule=True,
+        agent_types=_SLEEP,
+        agent_types_with_sleeptime=_SLEEP,
+    ),
+    BuiltinTool(
+        "core_memory_append",
+        _ONCE,
+        "memory_definitions",
+        keyed=True,
+        default_rule=_CONTINUE,
+        agent_types=frozenset({_OLD}),
+    ),
+    BuiltinTool(
+        "core_memory_replace",
+        _ONCE,
+        "memory_definitions",
+        keyed=True,
+        default_rule=_CONTINUE,
+        agent_types=frozenset({_OLD}),
+    ),
+    BuiltinTool(
+        "memory",
+        _ONCE,
+        "memory_definitions",
+        keyed=True,
+        default_rule=_CONTINUE,
+        agent_types=frozenset({_OLD}),
+    ),
+    BuiltinTool(
+        "memory_apply_patch",
+        _ONCE,
+        "memory_definitions",
+        keyed=True,
+        default_rule=_CONTINUE,
+        agent_types=frozenset({_OLD}),
+    ),
+    # The two of archival memory and expand_summary are Strata's addition: an agent can reach
+    # all of its tiers, and what a summary stands for.
+    BuiltinTool(
+        "archival_memory_insert",
+        _ONCE,
+        "search_definitions",
+        keyed=True,
+        default_rule=_CONTINUE,
+        agent_types=_CHAT,
+    ),
+    BuiltinTool(
+        "archival_memory_search",
+        _READS,
+        "search_definitions",
+        keyed=True,
+        parallel=True,
+        default_rule=_CONTINUE,
+        agent_types=_CHAT,
+        agent_types_with_sleeptime=_CHAT,
+    ),
+    BuiltinTool(
+        "expand_summary",
+        _READS,
+        "search_definitions",
+        keyed=True,
+        parallel=True,
+        default_rule=_CONTINUE,
+        agent_types=_CHAT,
+        shows_history=True,
+    ),
+    BuiltinTool(
+        "search_memory",
+        _READS,
+        "search_definitions",
+        keyed=True,
+        parallel=True,
+        default_rule=_CONTINUE,
+        agent_types=frozenset({_VOICE}),
+        agent_types_with_sleeptime=frozenset({_VOICE}),
+        shows_history=True,
+    ),
+    BuiltinTool(
+        "store_memories",
+        _ONCE,
+        "",
+        default_rule=_CONTINUE,
+        agent_types=_VOICE_SLEEP,
+        agent_types_with_sleeptime=_VOICE_SLEEP,
+    ),
+    BuiltinTool(
+        "rethink_user_memory",
+        _ONCE,
+        "",
+        default_rule=_CONTINUE,
+        agent_types=_VOICE_SLEEP,
+        agent_types_with_sleeptime=_VOICE_SLEEP,
+    ),
+    BuiltinTool(
+        "finish_rethinking_memory",
+        _READS,
+        "",
+        default_rule=_EXIT,
+        exits_without_rule=True,
+        agent_types=_VOICE_SLEEP,
+        agent_types_with_sleeptime=_VOICE_SLEEP,
+    ),
+    BuiltinTool("open_files", _ONCE, "file_definitions", keyed=True, with_folders=True),
+    BuiltinTool(
+        "grep_files", _READS, "file_definitions", keyed=True, parallel=True, with_folders=True
+    ),
+    BuiltinTool(
+        "semantic_search_files",
+        _READS,
+        "file_definitions",
+        keyed=True,
+        parallel=True,
+        with_folders=True,
+    ),
+    BuiltinTool("web_search", _READS, "web_definitions", parallel=True),
+    BuiltinTool("fetch_webpage", _READS, "web_definitions", parallel=True),
+    # Nothing of it outlives the call, so that it can be made again.
+    BuiltinTool("run_code", _READS, "code_definitions", parallel=True),
+    # Whatever the tools that it calls do.
+    BuiltinTool(
+        "run_code_with_tools",
+        ToolEffect.SIDE_EFFECT,
+        "code_definitions",
+        calls_other_tools=True,
+    ),
+    # The key of a call names the run that it starts.
+    BuiltinTool(
+        "send_message_to_agent_and_wait_for_reply", _ONCE, "agent_definitions", parallel=True
+    ),
+    BuiltinTool("send_message_to_agents_matching_tags", _ONCE, "agent_definitions", parallel=True),
+    BuiltinTool(
+        "send_message_to_agent_async",
+        _ONCE,
+        "agent_definitions",
+        parallel=True,
+        default_rule=_EXIT,
+    ),
+)
+
+CATALOGUE: Mapping[str, BuiltinTool] = MappingProxyType({entry.name: entry for entry in _ENTRIES})
+"""The built-in tools by name, in the order in which agents are offered them."""
+
+
+def default_tools(agent_type: AgentType, *, sleeptime: bool = False) -> tuple[str, ...]:
+    """Returns the tools that an agent of a type gets by default, in the order offered.
+
+    Args:
+        agent_type: The type.
+        sleeptime: A memory agent tends its memory (``enable_sleeptime``).
+    """
+    return tuple(
+        entry.name
+        for entry in _ENTRIES
+        if agent_type in (entry.agent_types_with_sleeptime if sleeptime else entry.agent_types)
+    )
+
+
+def _names(entries: Iterable[BuiltinTool]) -> tuple[str, ...]:
+    return tuple(entry.name for entry in entries)
+
+
+FILE_TOOLS = _names(entry for entry in _ENTRIES if entry.with_folders)
+"""Offered to every agent that has a folder, beside its own tools."""
+
+EXIT_TOOLS = frozenset(_names(entry for entry in _ENTRIES if entry.exits_without_rule))
+"""Tools that end the turn unless the agent has another rule for them."""
+
+CODE_TOOLS = frozenset(_names(entry for entry in _ENTRIES if entry.calls_other_tools))
+"""Tools whose code calls the agent's other tools (decision 0086)."""
+
+HISTORY_TOOLS = frozenset(_names(entry for entry in _ENTRIES if entry.shows_history))
+"""Tools whose calls and returns recall leaves out of its index."""

@@ -1,0 +1,140 @@
+"""Queues over all projects, from which the projects are served in turn (plain round-robin).
+
+A project that has 100,000 rows in a queue delays another project's single row by one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from sqlalchemy import text
+
+from strata.shared.db import Database
+
+ResultT = TypeVar("ResultT")
+
+# Projects that share a batch.
+_PROJECTS = 16
+
+
+def projects_in_turn(table: str, waiting: str) -> str:
+    """Returns the common table expression ``in_turn (project_id, turn)``.
+
+    It lists projects that have waiting rows, in the order of their ids, numbered from 1. It belongs
+    after ``WITH RECURSIVE``. It jumps from project to project in an index that leads with
+    ``project_id``, so that its cost depends on the number of projects, not of rows. Its
+    parameters: ``after``, the project after which it begins, and ``projects``, the most of them.
+
+    Args:
+        table: The queue; it has a column ``project_id``.
+        waiting: The condition of its rows that wait.
+    """
+    return f"""
+    in_turn (project_id, turn) AS (
+        (SELECT project_id, 1 FROM {table}
+          WHERE ({waiting}) AND project_id > CAST(:after AS text) ORDER BY project_id LIMIT 1)
+        UNION ALL
+        SELECT following.project_id, in_turn.turn + 1
+          FROM in_turn CROSS JOIN LATERAL (
+               SELECT project_id FROM {table}
+                WHERE ({waiting}) AND project_id > in_turn.project_id
+                ORDER BY project_id LIMIT 1) following
+         WHERE in_turn.turn < :projects
+    )"""
+
+
+class Turns:
+    """Whose turn it is, in this process: replicas need not agree about it."""
+
+    def __init__(self) -> None:
+        self._after = ""
+
+    async def take(
+        self, look: Callable[[str], Awaitable[tuple[ResultT | None, str]]]
+    ) -> ResultT | None:
+        """Takes work of the projects that have their turn.
+
+        Args:
+            look: Looks for work of the projects after an id, and returns it, or None, and the last
+                project that was served; empty if the turn goes to the first project again.
+        """
+        work, after = await look(self._after)
+        if work is None and self._after:
+            work, after = await look("")
+        self._after = after
+        return work
+
+
+class PendingInTurn:
+    """Batches of a queue: the rows of several projects, as many of each as the batch has space for.
+
+    Of a project its oldest rows and its newest: what came now does not wait for its own backlog,
+    and that does not wait for ever.
+
+    Args:
+        worker: Sees the queue of every project.
+        table: The queue, with columns ``project_id`` and ``id``.
+        waiting: The condition of its rows that wait.
+        since: The column of the time since when they wait.
+    """
+
+    def __init__(self, worker: Database, table: str, waiting: str, since: str) -> None:
+        self._worker = worker
+        self._turns = Turns()
+
+        def end(direction: str, limit: str) -> str:
+            return f"""
+            (SELECT id, row_number() OVER (ORDER BY {since} {direction}) AS place FROM {table}
+              WHERE project_id = in_turn.project_id AND {waiting}
+              ORDER BY {since} {direction} LIMIT :{limit})"""
+
+        self._statement = text(f"""
+        WITH RECURSIVE {projects_in_turn(table, waiting)}
+        SELECT in_turn.project_id, pending.id, in_turn.turn
+          FROM in_turn CROSS JOIN LATERAL (
+               {end("ASC", "oldest")} UNION ALL {end("DESC", "newest")}) pending
+         GROUP BY in_turn.project_id, in_turn.turn, pending.id
+         ORDER BY min(pending.place), in_turn.turn LIMIT :limit
+        """)
+
+        self._lag = text(f"""
+        WITH RECURSIVE {projects_in_turn(table, waiting)}
+        SELECT (SELECT count(*) FROM (
+                   SELECT FROM {table} WHERE {waiting} LIMIT :most) counted) AS waiting,
+               coalesce(extract(epoch FROM now() - min(oldest.since)), 0) AS seconds
+          FROM in_turn CROSS JOIN LATERAL (
+               SELECT {since} AS since FROM {table}
+                WHERE project_id = in_turn.project_id AND {waiting}
+                ORDER BY {since} LIMIT 1) oldest
+        """)
+
+    async def lag(self, most: int) -> tuple[int, float]:
+        """Returns how many rows wait, counting `most` at most, and the seconds of the oldest."""
+        values = {"after": "", "projects": most, "most": most}
+        async with self._worker.system_transaction(read_only=True) as connection:
+            row = (await connection.execute(self._lag, values)).one()
+        return row.waiting, max(0.0, float(row.seconds))
+
+    async def find(self, limit: int) -> dict[str, list[str]]:
+        """Returns the ids of at most so many rows by project, and passes the turn on."""
+        # Each of them has a row in the batch.
+        projects = min(_PROJECTS, max(1, limit // 2))
+
+        async def look(after: str) -> tuple[dict[str, list[str]] | None, str]:
+            values = {
+                "after": after,
+                "projects": projects,
+                "limit": limit,
+                "oldest": limit - limit // 2,
+                "newest": limit // 2,
+            }
+            async with self._worker.system_transaction(read_only=True) as connection:
+                rows = (await connection.execute(self._statement, values)).all()
+            pending: dict[str, list[str]] = {}
+            for row in rows:
+                pending.setdefault(row.project_id, []).append(row.id)
+            last = next((row.project_id for row in rows if row.turn == projects), "")
+            return pending or None, last
+
+        return await self._turns.take(look) or {}

@@ -1,0 +1,79 @@
+"""The indexer serves the projects in turn, whatever one of them stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from archival_support import Stores, caller
+from strata.shared import context
+from strata.shared.ids import new_id
+
+
+async def passages_of(stores: Stores, project: str, count: int) -> list[str]:
+    with context.use(caller(project)):
+        texts = [f"Note {number} of {project}." for number in range(count)]
+        return [each.passage.id for each in await stores.insert(new_id("agent"), *texts)]
+
+
+async def done(stores: Stores, project: str, ids: Sequence[str]) -> None:
+    with context.use(caller(project)):
+        await stores.pending.done(project, await stores.pending.load(project, ids))
+
+
+async def test_a_hundred_passages_before_and_after_do_not_delay_another_project(
+    stores: Stores,
+) -> None:
+    before = await passages_of(stores, "project-a", 100)
+    single = await passages_of(stores, "project-b", 1)
+    after = await passages_of(stores, "project-a", 100)
+    batch = await stores.pending.find(16)
+    assert batch["project-b"] == single
+    assert len(batch["project-a"]) == 15
+    # Of one project those that came now do not wait for its backlog.
+    assert set(batch["project-a"]) & set(before)
+    assert set(batch["project-a"]) & set(after)
+
+
+async def test_every_project_has_its_turn_where_there_are_more_than_a_batch_serves(
+    stores: Stores,
+) -> None:
+    for number in range(9):
+        await passages_of(stores, f"project-{number}", 5)
+    # Two projects share a batch of four. Nothing is noted as done: the turn goes on all the same.
+    served = [project for _ in range(5) for project in await stores.pending.find(4)]
+    assert sorted(served) == [f"project-{number}" for number in range(9)]
+
+
+async def test_a_batch_that_one_project_can_fill_is_full(stores: Stores) -> None:
+    ids = await passages_of(stores, "project-a", 20)
+    first = await stores.pending.find(16)
+    assert {project: len(some) for project, some in first.items()} == {"project-a": 16}
+    await done(stores, "project-a", first["project-a"])
+    rest = await stores.pending.find(16)
+    assert sorted([*first["project-a"], *rest["project-a"]]) == sorted(ids)
+
+
+async def test_an_empty_queue_is_looked_at_with_one_statement(stores: Stores) -> None:
+    before = stores.worker.statistics.statements
+    assert await stores.pending.find(16) == {}
+    assert stores.worker.statistics.statements - before == 1
+
+
+async def test_files_of_projects_are_indexed_in_turn(stores: Stores) -> None:
+    for project, count in (("project-a", 6), ("project-b", 1), ("project-c", 2)):
+        with context.use(caller(project)):
+            for _ in range(count):
+                await stores.index_file(new_id("folder"), new_id("file"), "words")
+    served = []
+    for _ in range(9):
+        async with stores.queue.claim() as queued:
+            assert queued is not None
+            served.append(queued.project_id)
+            with context.use(caller(queued.project_id)):
+                batch = await stores.queue.next(queued, 4)
+                assert batch is not None
+                await stores.queue.indexed(queued, batch)
+    a, b, c = "project-a", "project-b", "project-c"
+    assert served == [a, b, c, a, c, a, a, a, a]
+    async with stores.queue.claim() as queued:
+        assert queued is None

@@ -1,0 +1,96 @@
+"""Runs that may not start before a time, on the real store."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+
+from contract.gateway.stores import Gateways
+from contract.gateway.test_approvals import asking
+from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run, taken
+from strata.gateway.runs.domain import OnBusy
+from strata.gateway.runs.states import RunState
+
+SOON = datetime.now(UTC) + timedelta(hours=1)
+
+
+async def make_ready(gateways: Gateways, run_id: str) -> None:
+    connection = await asyncpg.connect(gateways.urls.admin_url)
+    await connection.execute(
+        "UPDATE gateway.runs SET run_at = now() WHERE id = $1 AND run_at > now()", run_id
+    )
+    await connection.close()
+
+
+async def test_a_run_with_a_later_time_waits_for_it(gateways: Gateways) -> None:
+    accepted = await gateways.first.accept(new_run(run_at=SOON))
+    assert (accepted.run.state, accepted.dispatch) == (RunState.QUEUED, None)
+    assert accepted.run.run_at == SOON
+    assert await gateways.second.claim(10) == []
+    await make_ready(gateways, accepted.run.id)
+    assert await gateways.second.claim(10) == [(PROJECT, accepted.run.id)]
+
+
+async def test_a_time_that_has_passed_is_now(gateways: Gateways) -> None:
+    past = datetime.now(UTC) - timedelta(hours=1)
+    accepted = await gateways.first.accept(new_run(run_at=past))
+    assert accepted.dispatch is not None
+    assert accepted.run.run_at == accepted.run.create_time
+
+
+async def test_a_run_that_may_not_start_yet_holds_up_no_other_run_of_its_conversation(
+    gateways: Gateways,
+) -> None:
+    later = await gateways.first.accept(new_run(run_at=SOON))
+    first = await gateways.first.accept(new_run(on_busy=OnBusy.REJECT))
+    assert first.dispatch is not None
+    second = await gateways.first.accept(new_run())
+    assert second.run.state is RunState.QUEUED
+    following = await gateways.first.finish(
+        fence_of(first.dispatch, "gateway-1"), WELL, events(1), take_next=False
+    )
+    assert following is None
+    # The queued one is claimed though the later one has the smaller id.
+    assert await gateways.second.claim(10) == [(PROJECT, second.run.id)]
+    dispatch = await gateways.second.load(PROJECT, second.run.id)
+    await make_ready(gateways, later.run.id)
+    assert await gateways.second.claim(10) == []
+    next_run = await gateways.second.finish(
+        fence_of(dispatch, "gateway-2"), WELL, events(1), take_next=True
+    )
+    assert next_run is not None
+    assert next_run.run.id == later.run.id
+
+
+@pytest.mark.parametrize("take_next", [True, False])
+async def test_the_end_of_a_run_does_not_start_what_may_not_start_yet(
+    gateways: Gateways, take_next: bool
+) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    await gateways.first.accept(new_run(run_at=SOON))
+    assert await gateways.first.finish(fence, WELL, events(1), take_next=take_next) is None
+    assert await gateways.second.claim(10) == []
+
+
+async def test_a_later_run_is_cancelled_before_it_starts(gateways: Gateways) -> None:
+    accepted = await gateways.first.accept(new_run(run_at=SOON))
+    cancelled = await gateways.second.cancel(PROJECT, accepted.run.id, b"finished")
+    assert cancelled.state is RunState.CANCELLED
+    await make_ready(gateways, accepted.run.id)
+    assert await gateways.second.claim(10) == []
+
+
+async def test_an_approval_that_is_open_now_does_not_refuse_a_later_run(
+    gateways: Gateways,
+) -> None:
+    fence = await taken(gateways.first, "gateway-1")
+    approval_id, ending = asking(600)
+    await gateways.first.finish(fence, ending, events(1), take_next=False)
+    accepted = await gateways.first.accept(new_run(run_at=SOON))
+    assert accepted.run.state is RunState.QUEUED
+    assert not (await gateways.first.approval(PROJECT, approval_id)).decided
+    # At its time it waits for the answer.
+    await make_ready(gateways, accepted.run.id)
+    assert await gateways.second.claim(10) == []

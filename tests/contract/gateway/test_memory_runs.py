@@ -1,0 +1,288 @@
+"""Runs of memory agents in the store: ranges, priority and budgets; on the real PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from contract.gateway.stores import Gateways
+from contract.gateway.test_run_store import PROJECT, WELL, events, fence_of, new_run
+from strata.api.agent_loop.v1 import turn_service_pb2 as turn_pb
+from strata.gateway.runs.domain import Dispatch, Ending, RunFailure, RunKind, StopReason, Usage
+from strata.gateway.runs.memory_agents import MAX_RANGE, MemoryBudget, MemoryMark, TendedTurn
+from strata.gateway.runs.memory_store import note_turn
+from strata.gateway.runs.states import RunState
+from strata.gateway.runs.store import PostgresRunStore
+from strata.shared.ids import default_conversation_id
+
+AGENT, MEMORY_AGENT = "agent-1", "agent-memory"
+TALK = default_conversation_id(AGENT)
+READ = Ending(StopReason.TOOL_RULE, None, Usage(total_tokens=100), 1, reads_transcript=True)
+BROKEN = replace(
+    READ, stop_reason=StopReason.ERROR, failure=RunFailure("INTERNAL", "broken", retryable=True)
+)
+STOPPED = replace(READ, stop_reason=StopReason.CANCELLED)
+
+
+async def turn(
+    gateways: Gateways, sequence: int, *, project: str = PROJECT, frequency: int = 1
+) -> str:
+    """A turn whose last message has this sequence; returns its run."""
+    accepted = await gateways.first.accept(new_run(TALK, project, agent_id=AGENT))
+    assert accepted.dispatch is not None
+    tended = TendedTurn(MEMORY_AGENT, frequency, f"message-{sequence}", sequence)
+    fence = fence_of(accepted.dispatch, "gateway-1")
+    ending = replace(WELL, tended=tended)
+    await gateways.first.finish(fence, ending, events(1), take_next=True)
+    return accepted.run.id
+
+
+async def claimed(
+    store: PostgresRunStore, project: str = PROJECT, budget: MemoryBudget | None = None
+) -> Dispatch | None:
+    """The run that the memory agent may begin with now."""
+    found = await store.claim_memory_runs(10, held={}, most=10, budget=budget or MemoryBudget())
+    mine = [run_id for project_id, run_id in found if project_id == project]
+    assert len(mine) <= 1
+    return await store.load(project, mine[0]) if mine else None
+
+
+def range_of(dispatch: Dispatch | None) -> tuple[int, int]:
+    assert dispatch is not None
+    read = turn_pb.ExecuteRunRequest.FromString(dispatch.payload).transcript
+    assert (read.agent_id, read.conversation_id) == (AGENT, TALK)
+    return read.after_sequence, read.until_sequence
+
+
+async def end(store: PostgresRunStore, dispatch: Dispatch | None, ending: Ending = READ) -> None:
+    assert dispatch is not None
+    await store.finish(fence_of(dispatch, "gateway-2"), ending, events(1), take_next=False)
+
+
+async def mark(gateways: Gateways) -> MemoryMark:
+    [found] = await gateways.first.memory_marks(PROJECT, AGENT)
+    return found
+
+
+async def test_a_turn_queues_a_run_that_reads_from_the_mark_to_its_last_message(
+    gateways: Gateways,
+) -> None:
+    ended = await turn(gateways, 3)
+    run = await claimed(gateways.second)
+    assert range_of(run) == (-1, 3)
+    assert run is not None
+    assert (run.run.kind, run.run.parent_run_id) == (RunKind.SLEEPTIME, ended)
+    assert run.principal.project_id == PROJECT
+    assert (await mark(gateways)).processed_sequence == -1
+    await end(gateways.second, run)
+    found = await mark(gateways)
+    assert (found.processed_sequence, found.processed_message_id) == (3, "message-3")
+    assert await claimed(gateways.second) is None
+
+
+async def test_turns_that_end_meanwhile_are_one_range_of_the_next_run(gateways: Gateways) -> None:
+    await turn(gateways, 2)
+    first = await claimed(gateways.second)
+    for sequence in (4, 6, 8):
+        await turn(gateways, sequence)
+    assert await claimed(gateways.second) is None
+    await end(gateways.second, first)
+    assert range_of(await claimed(gateways.second)) == (2, 8)
+
+
+async def test_two_turns_that_end_at_once_queue_one_run(gateways: Gateways) -> None:
+    for number in range(5):
+        await asyncio.gather(*(turn_elsewhere(gateways, number, last) for last in (2, 3)))
+    marks = await gateways.first.memory_marks(PROJECT, AGENT)
+    assert {each.turns_counter for each in marks} == {1}
+    found = await gateways.second.claim_memory_runs(50, held={}, most=50, budget=MemoryBudget())
+    # All of them are runs in one conversation of the memory agent.
+    assert len(found) == 1
+    assert {each.run_count for each in marks} == {1}
+
+
+async def turn_elsewhere(gateways: Gateways, number: int, sequence: int) -> None:
+    accepted = await gateways.first.accept(
+        new_run(f"conversation-{number}-{sequence}", agent_id=AGENT)
+    )
+    assert accepted.dispatch is not None
+    async with gateways.database.transaction(project_id=PROJECT) as connection:
+        run = accepted.run.id, AGENT, f"conversation-{number}"
+        tended = TendedTurn(MEMORY_AGENT, 1, f"message-{sequence}", sequence)
+        await note_turn(connection, PROJECT, run, tended)
+    fence = fence_of(accepted.dispatch, "gateway-1")
+    await gateways.first.finish(fence, WELL, events(1), take_next=False)
+
+
+async def test_it_runs_after_the_first_turn_and_then_after_every_so_many(
+    gateways: Gateways,
+) -> None:
+    ranges = []
+    for number in range(1, 12):
+        await turn(gateways, 2 * number, frequency=5)
+        run = await claimed(gateways.second)
+        if run is not None:
+            ranges.append((number, range_of(run)))
+            await end(gateways.second, run)
+    assert ranges == [(1, (-1, 2)), (6, (2, 12)), (11, (12, 22))]
+
+
+async def test_a_failed_run_waits_longer_each_time_and_its_range_stays_unread(
+    gateways: Gateways,
+) -> None:
+    await turn(gateways, 2)
+    pauses = []
+    for _ in range(9):
+        run = await claimed(gateways.second)
+        await end(gateways.second, run, BROKEN)
+        assert await claimed(gateways.second) is None
+        found = await mark(gateways)
+        pauses.append(found.pause_s)
+        assert (found.processed_sequence, found.last_error) == (-1, "INTERNAL: broken")
+        await gateways.first.start_memory_run(PROJECT, AGENT, TALK)
+    assert pauses == [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
+    last = await claimed(gateways.second)
+    assert range_of(last) == (-1, 2)
+    await end(gateways.second, last)
+    assert (await mark(gateways)).failures == 0
+
+
+async def test_the_range_of_a_cancelled_run_belongs_to_the_next_one(gateways: Gateways) -> None:
+    await turn(gateways, 2)
+    await end(gateways.second, await claimed(gateways.second), STOPPED)
+    assert await claimed(gateways.second) is None
+    await turn(gateways, 4)
+    queued = await mark(gateways)
+    # Cancelled before it began.
+    assert (await gateways.first.cancel(PROJECT, queued.run_id, b"")).state is RunState.CANCELLED
+    await turn(gateways, 6)
+    assert range_of(await claimed(gateways.second)) == (-1, 6)
+
+
+async def test_a_memory_agent_that_was_taken_away_is_not_tried_again(gateways: Gateways) -> None:
+    await turn(gateways, 2)
+    gone = RunFailure("AGENT_NOT_FOUND", "There is no such agent.", retryable=False)
+    await end(gateways.second, await claimed(gateways.second), replace(BROKEN, failure=gone))
+    assert not (await mark(gateways)).run_open
+    assert await claimed(gateways.second) is None
+    # Another one goes on where it stopped.
+    await turn(gateways, 4)
+    assert range_of(await claimed(gateways.second)) == (-1, 4)
+
+
+async def test_a_very_long_range_is_read_in_parts(gateways: Gateways) -> None:
+    newest = 2 * MAX_RANGE + 7
+    await turn(gateways, newest)
+    ranges = []
+    while (run := await claimed(gateways.second)) is not None:
+        ranges.append(range_of(run))
+        await end(gateways.second, run)
+    assert ranges == [
+        (-1, MAX_RANGE - 1),
+        (MAX_RANGE - 1, 2 * MAX_RANGE - 1),
+        (2 * MAX_RANGE - 1, newest),
+    ]
+    assert (await mark(gateways)).processed_message_id == f"message-{newest}"
+
+
+async def test_a_run_that_dies_with_its_gateway_is_taken_over_with_its_range(
+    gateways: Gateways,
+) -> None:
+    await turn(gateways, 2)
+    run = await claimed(gateways.first)
+    assert run is not None
+    await gateways.first.release()
+    await turn(gateways, 4)
+    assert (PROJECT, run.run.id) in await gateways.second.claim(10)
+    again = await gateways.second.load(PROJECT, run.run.id)
+    assert range_of(again) == (-1, 2)
+    await end(gateways.second, again)
+    assert range_of(await claimed(gateways.second)) == (2, 4)
+
+
+async def test_nobody_else_waits_for_queued_runs_of_memory_agents(gateways: Gateways) -> None:
+    await turn(gateways, 2)
+    assert await gateways.second.claim(10) == []
+    conversation = default_conversation_id(MEMORY_AGENT)
+    direct = await gateways.first.accept(new_run(conversation, agent_id=MEMORY_AGENT))
+    assert direct.dispatch is not None
+    assert await claimed(gateways.second) is None
+    fence = fence_of(direct.dispatch, "gateway-1")
+    # The end of that run does not hand its slot to the memory agent.
+    assert await gateways.first.finish(fence, WELL, events(1), take_next=True) is None
+    assert await claimed(gateways.second) is not None
+
+
+async def test_they_do_not_count_as_open_runs_of_the_project(gateways: Gateways) -> None:
+    # The project may have 20.
+    for number in range(25):
+        await turn_elsewhere(gateways, number, 2)
+    accepted = await gateways.first.accept(new_run("conversation-last"))
+    assert accepted.dispatch is not None
+
+
+async def test_a_project_that_has_used_its_tokens_waits_and_others_do_not(
+    gateways: Gateways,
+) -> None:
+    budget = MemoryBudget(project=100)
+    await turn(gateways, 2)
+    await end(gateways.second, await claimed(gateways.second, budget=budget))
+    await turn(gateways, 4)
+    await turn(gateways, 2, project="project-2")
+    found = await gateways.second.claim_memory_runs(10, held={}, most=10, budget=budget)
+    assert [project_id for project_id, _ in found] == ["project-2"]
+    assert await claimed(gateways.second, budget=MemoryBudget(project=101)) is not None
+
+
+async def test_all_wait_when_the_tokens_of_the_server_are_used(gateways: Gateways) -> None:
+    await turn(gateways, 2)
+    await end(gateways.second, await claimed(gateways.second))
+    await turn(gateways, 2, project="project-2")
+    budget = MemoryBudget(server=100)
+    assert await claimed(gateways.second, "project-2", budget) is None
+    assert await claimed(gateways.second, "project-2", MemoryBudget(server=101)) is not None
+
+
+async def test_a_project_has_its_number_of_runs_at_once(gateways: Gateways) -> None:
+    await turn(gateways, 2)
+    held = {PROJECT: 2}
+    budget = MemoryBudget()
+    assert await gateways.second.claim_memory_runs(10, held=held, most=2, budget=budget) == []
+    assert await gateways.second.claim_memory_runs(10, held=held, most=3, budget=budget)
+
+
+async def test_the_marks_go_with_the_agent_or_its_memory_agent(gateways: Gateways) -> None:
+    await turn(gateways, 2)
+    run = await claimed(gateways.second)
+    assert run is not None
+    assert await gateways.first.forget_memory_agent(PROJECT, MEMORY_AGENT) == [run.run.id]
+    assert await gateways.first.memory_marks(PROJECT, AGENT) == []
+    await end(gateways.second, run)
+    assert await claimed(gateways.second) is None
+
+
+async def test_turns_end_after_a_memory_agent_was_deleted_and_made_again(
+    gateways: Gateways,
+) -> None:
+    newest = MAX_RANGE + 200
+    for sequence in (newest, newest + 10):
+        run_id = await turn(gateways, sequence)
+        run = await gateways.first.get(PROJECT, run_id)
+        assert run.state is RunState.COMPLETED
+        run_of_memory = await claimed(gateways.second)
+        assert range_of(run_of_memory) == (-1, MAX_RANGE - 1)
+        await end(gateways.second, run_of_memory)
+        for open_run in await gateways.first.forget_memory_agent(PROJECT, MEMORY_AGENT):
+            await gateways.first.cancel(PROJECT, open_run, b"")
+
+
+async def test_projects_whose_runs_wait_for_their_time_hold_up_no_other(
+    gateways: Gateways,
+) -> None:
+    for number in range(65):
+        project = f"project-{number:03}"
+        await turn(gateways, 2, project=project)
+        await end(gateways.second, await claimed(gateways.second, project), BROKEN)
+    await turn(gateways, 2, project="project-zzz")
+    # This gateway has claimed nothing yet: it looks from the first project on.
+    assert await claimed(gateways.first, "project-zzz") is not None

@@ -1,0 +1,102 @@
+"""The statement that ends a run queues its deliveries, on the real store."""
+
+from __future__ import annotations
+
+import pytest
+
+from contract.gateway.stores import Gateways
+from contract.gateway.test_run_store import PROJECT, WELL, events, new_run, taken
+from strata.gateway.runs.domain import LeaseLostError
+from strata.gateway.webhooks.domain import NewWebhook, Outcome
+from strata.gateway.webhooks.store import PostgresWebhookStore
+from strata.shared.errors import ResourceExhaustedError
+from strata.shared.ids import new_id
+
+
+def store_of(gateways: Gateways) -> PostgresWebhookStore:
+    return PostgresWebhookStore(gateways.database, gateways.worker, per_project=2)
+
+
+def new_webhook() -> NewWebhook:
+    return NewWebhook(new_id("webhook"), "https://hook.example/", (), "", "", b"s", None, b"h")
+
+
+async def deliveries(store: PostgresWebhookStore, project_id: str = PROJECT) -> list[str]:
+    found = await store.deliveries(
+        project_id, webhook_id="", run_id="", state=None, before=None, limit=10
+    )
+    return [each.run_id for each in found]
+
+
+async def test_the_end_of_a_run_is_one_statement_with_webhooks_and_without(
+    gateways: Gateways,
+) -> None:
+    store, statistics = store_of(gateways), gateways.database.statistics
+    costs = []
+    for _ in range(2):
+        fence = await taken(gateways.first, "gateway-1")
+        before = (statistics.statements, statistics.commits)
+        await gateways.first.finish(fence, WELL, events(1), take_next=True)
+        costs.append((statistics.statements - before[0], statistics.commits - before[1]))
+        await store.create(PROJECT, new_webhook())
+    assert costs == [(1, 1), (1, 1)]
+    assert await deliveries(store) == [fence.run_id]
+
+
+async def test_who_lost_the_run_queues_nothing(gateways: Gateways) -> None:
+    store = store_of(gateways)
+    await store.create(PROJECT, new_webhook())
+    fence = await taken(gateways.first, "gateway-1")
+    await gateways.first.finish(fence, WELL, events(1), take_next=True)
+    with pytest.raises(LeaseLostError):
+        await gateways.second.finish(fence, WELL, events(1), take_next=True)
+    assert await deliveries(store) == [fence.run_id]
+
+
+async def test_a_queued_run_that_is_cancelled_is_announced_once(gateways: Gateways) -> None:
+    store = store_of(gateways)
+    await store.create(PROJECT, new_webhook())
+    await taken(gateways.first, "gateway-1")
+    waiting = await gateways.first.accept(new_run())
+    for _ in range(2):
+        await gateways.first.cancel(PROJECT, waiting.run.id, b"finished")
+    assert await deliveries(store) == [waiting.run.id]
+
+
+async def test_webhooks_of_another_project_get_nothing(gateways: Gateways) -> None:
+    store = store_of(gateways)
+    await store.create("project-2", new_webhook())
+    fence = await taken(gateways.first, "gateway-1")
+    await gateways.first.finish(fence, WELL, events(1), take_next=True)
+    assert await deliveries(store) == []
+    assert await deliveries(store, "project-2") == []
+
+
+async def test_a_late_answer_changes_nothing_of_a_later_attempt(gateways: Gateways) -> None:
+    store = store_of(gateways)
+    await store.create(PROJECT, new_webhook())
+    fence = await taken(gateways.first, "gateway-1")
+    await gateways.first.finish(fence, WELL, events(1), take_next=True)
+    [delivery_id] = (await store.due(10))[PROJECT]
+    slow = await store.take(PROJECT, delivery_id)
+    assert slow is not None
+    assert await store.take(PROJECT, delivery_id) is None
+    await store.deliver_again(PROJECT, delivery_id)
+    quick = await store.take(PROJECT, delivery_id)
+    assert quick is not None
+    seen = []
+    for attempt, outcome in ((slow, Outcome(500, "broken")), (quick, Outcome(200))):
+        await store.note(PROJECT, attempt, outcome)
+        [found] = await store.deliveries(
+            PROJECT, webhook_id="", run_id="", state=None, before=None, limit=10
+        )
+        seen.append((found.state, found.attempts, found.last_status))
+    assert seen == [("PENDING", 2, 0), ("DELIVERED", 2, 200)]
+
+
+async def test_a_project_has_a_limit_of_webhooks(gateways: Gateways) -> None:
+    store = store_of(gateways)
+    for _ in range(2):
+        await store.create(PROJECT, new_webhook())
+    with pytest.raises(ResourceExhaustedError):
+        await store.create(PROJECT, new_webhook())

@@ -1,0 +1,106 @@
+"""The indexer serves the projects in turn, whatever one of them has said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from sqlalchemy import text
+
+from recall_support import START, Writer
+from strata.recall.migrations import MIGRATIONS
+from strata.recall.store import PendingMessages
+from strata.shared import context
+from strata.shared.context import Caller, RequestContext
+from strata.shared.db import Database
+from strata.shared.ids import new_id
+
+
+@pytest.fixture
+async def rooms(databases: Any) -> AsyncIterator[tuple[Database, PendingMessages]]:
+    urls = await databases.of(MIGRATIONS)
+    database, worker = Database(urls.service_url), Database(urls.worker_url)
+    yield database, PendingMessages(database, worker)
+    await database.close()
+    await worker.close()
+
+
+async def said(database: Database, project: str, days: range) -> list[str]:
+    """Messages of these days after the beginning."""
+    with context.use(RequestContext(caller=Caller(new_id("org"), project, "key"))):
+        writer = Writer(database, new_id("agent"))
+        await writer.open()
+        return [
+            (await writer.say(f"Day {day}.", at=START + timedelta(days=day))).id for day in days
+        ]
+
+
+async def test_a_message_between_the_oldest_and_the_newest_of_another_project_is_in_the_batch(
+    rooms: tuple[Database, PendingMessages],
+) -> None:
+    database, pending = rooms
+    before = await said(database, "project-a", range(30))
+    [single] = await said(database, "project-b", range(30, 31))
+    after = await said(database, "project-a", range(31, 60))
+    batch = await pending.find(8)
+    assert single in batch["project-b"]
+    assert sum(len(ids) for ids in batch.values()) == 8
+    assert {*batch["project-a"]} & {*before, *after}
+
+
+async def test_every_project_has_its_turn_where_there_are_more_than_a_batch_serves(
+    rooms: tuple[Database, PendingMessages],
+) -> None:
+    database, pending = rooms
+    for number in range(5):
+        await said(database, f"project-{number}", range(3))
+    served = [project for _ in range(3) for project in await pending.find(4)]
+    assert sorted(served) == [f"project-{number}" for number in range(5)]
+
+
+async def test_a_batch_beside_a_long_backlog_reads_few_rows(databases: Any) -> None:
+    urls = await databases.of(MIGRATIONS)
+    database, worker = Database(urls.service_url), Database(urls.worker_url)
+    [first] = await said(database, "project-a", range(1))
+    await said(database, "project-b", range(1))
+    async with database.transaction(project_id="project-a") as connection:
+        columns = await connection.execute(
+            text(
+                "SELECT column_name FROM information_schema.columns WHERE table_schema = 'recall'"
+                " AND table_name = 'messages' AND is_generated = 'NEVER'"
+            )
+        )
+        changed = {
+            "id": "'message-' || n",
+            "sequence": "1000 + n",
+            "create_time": "create_time + n * interval '1 s'",
+        }
+        values = {name: changed.get(name, name) for (name,) in columns}
+        await connection.execute(
+            text(
+                f"INSERT INTO recall.messages ({', '.join(values)})"
+                f" SELECT {', '.join(values.values())}"
+                " FROM recall.messages, generate_series(1, 5000) n WHERE id = :first"
+            ),
+            {"first": first},
+        )
+    admin = await asyncpg.connect(urls.admin_url)
+    await admin.execute("ANALYZE recall.messages")
+    await admin.close()
+    pending = PendingMessages(database, worker)
+    bound = {"after": "''", "projects": "16", "limit": "64", "oldest": "32", "newest": "32"}
+    statement = re.sub(
+        r"(?<!:):(\w+)", lambda name: bound[name[1]], pending._in_turn._statement.text
+    )
+    async with worker.system_transaction(read_only=True) as connection:
+        plan = [row[0] for row in await connection.exec_driver_sql("EXPLAIN ANALYZE " + statement)]
+    await database.close()
+    await worker.close()
+    reads = [re.search(r" on messages.*actual .*rows=(\d+).* loops=(\d+)", line) for line in plan]
+    rows = sum(int(each[1]) * int(each[2]) for each in reads if each)
+    assert 64 <= rows < 200, "\n".join(plan)
+    assert not [line for line in plan if "Rows Removed by Filter: 5" in line], "\n".join(plan)

@@ -1,0 +1,167 @@
+"""TLS between the command line, the Python client and the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from certificates import issued, self_signed
+from e2e.cli.conftest import Outcome
+from e2e.cli.scripted import KEY, ScriptedGateway
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.cli.main import app
+from strata.client import connect
+from strata.client.settings import ClientSettings
+from strata.client.target import Choice, find_target
+from strata.embedded.ports import pick_port
+from strata.shared.errors import FailedPreconditionError, UnavailableError
+from strata.shared.tls import ClientTls, ServerTls
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    """Certificate, which is its own authority, and key of a gateway called localhost."""
+    return self_signed(tmp_path, ["localhost"], "127.0.0.1")
+
+
+@asynccontextmanager
+async def gateway(pair: tuple[Path, Path], **settings: Any) -> AsyncIterator[ScriptedGateway]:
+    files = {"tls_certificate_file": pair[0], "tls_key_file": pair[1]}
+    scripted = ScriptedGateway(settings=files | settings)
+    with scripted.port:
+        await scripted.start()
+        yield scripted
+        await scripted.stop()
+
+
+async def strata(*arguments: str, **environment: str) -> Outcome:
+    settings = {"STRATA_API_KEY": KEY, **environment}
+    result = await asyncio.to_thread(
+        CliRunner().invoke, app, list(arguments), env=settings, catch_exceptions=False
+    )
+    return Outcome(result.exit_code, result.stdout, result.stderr)
+
+
+async def agent_names(address: str, ca: Path | None = None) -> list[str]:
+    async with connect(address, api_key=KEY, ca_file=ca, timeout_s=5) as client:
+        found = await client.agents.ListAgents(pb.ListAgentsRequest())
+    return [agent.name for agent in found.agents]
+
+
+async def test_the_command_line_speaks_tls(pair: tuple[Path, Path]) -> None:
+    async with gateway(pair) as world:
+        world.agents.add("ann")
+        port = world.port.number
+        ca = str(pair[0])
+        for options in (
+            ("--address", f"https://localhost:{port}", "--ca-file", ca),
+            ("--address", f"127.0.0.1:{port}", "--tls", "--ca-file", ca),
+            ("--address", f"127.0.0.1:{port}", "--ca-file", ca),
+        ):
+            done = await strata("agents", "list", *options)
+            assert done.code == 0, done.err
+            assert "ann" in done.out
+        environment = {"STRATA_ADDRESS": f"localhost:{port}", "STRATA_TLS_CA_FILE": ca}
+        done = await strata("agents", "list", STRATA_TLS="1", **environment)
+        assert "ann" in done.out
+
+
+async def test_the_python_client_speaks_tls(pair: tuple[Path, Path]) -> None:
+    async with gateway(pair) as world:
+        world.agents.add("ann")
+        assert await agent_names(f"https://localhost:{world.port.number}", pair[0]) == ["ann"]
+
+
+async def test_an_authority_that_is_not_known_is_not_trusted(pair: tuple[Path, Path]) -> None:
+    async with gateway(pair) as world:
+        done = await strata("agents", "list", "--address", f"https://localhost:{world.port.number}")
+        assert done.code == 3
+        assert "certificate" in done.err
+        assert "STRATA_TLS_CA_FILE" in done.err
+
+
+async def test_without_tls_nothing_is_answered(pair: tuple[Path, Path]) -> None:
+    async with gateway(pair) as world:
+        with pytest.raises(UnavailableError):
+            await agent_names(world.address)
+
+
+async def test_the_other_services_have_an_address_without_tls(pair: tuple[Path, Path]) -> None:
+    inner = f"127.0.0.1:{pick_port()}"
+    async with gateway(pair, internal_listen=inner) as world:
+        world.agents.add("ann")
+        assert await agent_names(inner) == ["ann"]
+
+
+async def test_only_clients_with_a_certificate_are_served_if_one_is_asked_for(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "client"
+    folder.mkdir()
+    authority, certificate, key = issued(folder, "client.example.com")
+    async with gateway(pair, tls_client_ca_file=authority) as world:
+        world.agents.add("ann")
+        address = f"https://localhost:{world.port.number}"
+        with pytest.raises(UnavailableError):
+            await agent_names(address, pair[0])
+        monkeypatch.setenv("STRATA_TLS_CERTIFICATE_FILE", str(certificate))
+        monkeypatch.setenv("STRATA_TLS_KEY_FILE", str(key))
+        assert await agent_names(address, pair[0]) == ["ann"]
+
+
+async def test_a_certificate_that_was_replaced_is_used_for_new_connections(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    renewed = tmp_path / "renewed"
+    renewed.mkdir()
+    self_signed(renewed, ["localhost"])
+    async with gateway(pair) as world:
+        address = f"https://localhost:{world.port.number}"
+        before = tmp_path / "before.pem"
+        shutil.copy(pair[0], before)
+        assert await agent_names(address, before) == []
+        # Between the two files the former pair stays in use.
+        (renewed / "key.pem").replace(pair[1])
+        assert await agent_names(address, before) == []
+        (renewed / "certificate.pem").replace(pair[0])
+        assert await agent_names(address, pair[0]) == []
+        with pytest.raises(UnavailableError):
+            await agent_names(address, before)
+
+
+def test_files_that_do_not_belong_together_are_refused(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    certificate, _ = self_signed(other, ["localhost"])
+    with pytest.raises(FailedPreconditionError, match="a certificate and its private key"):
+        ServerTls(certificate, pair[1]).credentials()
+    with pytest.raises(FailedPreconditionError, match="There is no file"):
+        ServerTls(tmp_path / "missing.pem", pair[1]).credentials()
+    with pytest.raises(FailedPreconditionError, match="certificates of authorities"):
+        ClientTls(ca=pair[1]).credentials()
+    with pytest.raises(FailedPreconditionError, match="needs its key"):
+        ClientTls(certificate=certificate).credentials()
+
+
+@pytest.mark.parametrize(
+    ("address", "target"),
+    [
+        ("https://example.com", "example.com:443"),
+        ("https://example.com:7600/", "example.com:7600"),
+        ("https://[::1]", "[::1]:443"),
+    ],
+)
+async def test_an_https_address_needs_no_port(address: str, target: str) -> None:
+    done = await strata("agents", "list", "--address", address, "--ca-file", "/missing.pem")
+    assert "There is no file /missing.pem" in done.err
+
+    assert find_target(Choice(address, KEY), ClientSettings()).address == target

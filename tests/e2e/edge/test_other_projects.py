@@ -1,0 +1,151 @@
+"""Keys of another project and of another organisation, at every public method.
+
+The methods and the fields that hold ids are read from the descriptors: a new method is attacked
+as soon as it exists, and a new field that names something has to be listed in `hostile.KINDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from google.protobuf import message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from e2e.edge.answers import Answer, ask, judge
+from e2e.edge.conftest import Attacker, Store, Tenant
+from e2e.edge.contract import Method, public_methods
+from e2e.edge.hostile import KINDS, build, id_fields, put, unknown
+from faults.live import Client
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+# Fields that look like ids and name nothing that is stored under them.
+_NO_IDS = frozenset(
+    {
+        "request_id",  # of the client's own making
+        "tool_call_id",  # of the model's
+        "client_id",  # of an OAuth server
+        "image_id",  # the digest of the bytes: who knows it has them
+        "client_message_id",  # of the client's own making
+        *("first_message_id", "last_message_id", "step_id"),  # what only the server fills in
+    }
+)
+# Kinds that no method of this release makes.
+_NOT_MADE = frozenset({"organization"})
+
+
+async def test_every_field_that_holds_an_id_has_a_kind() -> None:
+    unlisted = {
+        f"{method.name}: {path}"
+        for method in public_methods().values()
+        for path, field in text_fields(method.descriptor.input_type)
+        if field.name.endswith(("_id", "_ids")) and field.name not in {*KINDS, *_NO_IDS}
+    }
+    assert unlisted == set()
+
+
+async def test_the_other_project_has_something_of_every_kind(stranger: Tenant) -> None:
+    assert set(KINDS.values()) - set(stranger.ids) == _NOT_MADE
+
+
+@pytest.mark.parametrize(
+    "who",
+    [
+        "a project of the same organisation",
+        "a project of another organisation",
+        "another organisation",
+    ],
+)
+@pytest.mark.parametrize("name", sorted(public_methods()))
+async def test_a_key_reaches_nothing_of_another_project(
+    name: str,
+    who: str,
+    client: Client,
+    attackers: Mapping[str, Attacker],
+    stranger: Tenant,
+    store: Store,
+) -> None:
+    method, attacker = public_methods()[name], attackers[who]
+    await store.rest()
+    before = await store.rows_of(stranger.ids["project"])
+    assert sum(rows for rows, _ in before.values())
+    for request, twin in _attacks(method, attacker, stranger):
+        answer = await _ask(client, method, request, attacker)
+        judge(method, answer)
+        shown = answer.said.encode() + b"".join(answer.responses)
+        assert stranger.mark.encode() not in shown
+        sent = request.SerializeToString()
+        leaked = {kind for kind, id_ in stranger.ids.items() if id_.encode() in shown}
+        assert {kind for kind in leaked if stranger.ids[kind].encode() not in sent} == set()
+        if answer.status not in {"NOT_FOUND", "PERMISSION_DENIED"}:
+            # Then it must be what it is for ids that nobody has.
+            assert answer.pair == (await _ask(client, method, twin, attacker)).pair, request
+    after = await store.rows_of(stranger.ids["project"])
+    assert {table: after[table] for table in after if after[table] != before[table]} == {}
+
+
+def _attacks(method: Method, attacker: Attacker, victim: Tenant) -> Iterator[tuple[Any, Any]]:
+    """Requests that name everything of the victim, or one thing of it.
+
+    Each comes with a twin, which names what nobody has in its place.
+    """
+    kind = method.descriptor.input_type
+    yield (
+        build(kind, lambda prefix: victim.ids.get(prefix) or unknown(prefix)),
+        build(kind, unknown),
+    )
+
+    def own() -> Any:
+        return build(kind, lambda prefix: attacker.ids.get(prefix) or unknown(prefix))
+
+    for path, (_, field) in id_fields(own()).items():
+        prefix = KINDS[field.name]
+        if prefix in victim.ids:
+            request, twin = own(), own()
+            put(*id_fields(request)[path], victim.ids[prefix])
+            put(*id_fields(twin)[path], unknown(prefix))
+            yield request, twin
+    # Also fields that cannot stand beside others; alone they may be too little.
+    for path, field in text_fields(kind):
+        prefix = KINDS.get(field.name, "")
+        if prefix in victim.ids:
+            yield (
+                _with_one_field(kind, path, field, victim.ids[prefix]),
+                _with_one_field(kind, path, field, unknown(prefix)),
+            )
+
+
+def _with_one_field(kind: Descriptor, path: str, field: FieldDescriptor, value: str) -> Any:
+    request = message_factory.GetMessageClass(kind)()
+    put(holder_of(request, path), field, value)
+    return request
+
+
+def holder_of(message: Any, path: str) -> Any:
+    """Returns the message that has the last field of a path; those on the way are set."""
+    *inner, _ = path.split(".")
+    for name in inner:
+        field = message.DESCRIPTOR.fields_by_name[name]
+        if field.is_repeated:
+            message = getattr(message, name).add()
+        else:
+            message = getattr(message, name)
+            message.SetInParent()
+    return message
+
+
+async def _ask(client: Client, method: Method, request: Any, attacker: Attacker) -> Answer:
+    return await ask(client, method.path, request.SerializeToString(), attacker.metadata)
+
+
+def text_fields(
+    descriptor: Descriptor, path: str = "", seen: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, FieldDescriptor]]:
+    for field in descriptor.fields:
+        inner = field.message_type
+        if inner is not None and inner.full_name not in seen:
+            yield from text_fields(inner, f"{path}{field.name}.", seen | {inner.full_name})
+        elif field.type == FieldDescriptor.TYPE_STRING:
+            yield f"{path}{field.name}", field

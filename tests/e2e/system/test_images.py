@@ -1,0 +1,88 @@
+"""Images of MCP tools and of users, through a running server that is killed."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from doubles.model_server import ModelServer
+from doubles.script import Call, Reply, say
+from image_samples import png
+from live import LiveStrata
+from mcp_support import program_command, tool
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import message_pb2
+from strata.api.common.v1 import run_event_pb2 as event_pb
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
+from strata.api.tool_execution.v1 import mcp_service_pb2_grpc as mcp_grpc
+from strata.client.images import user_message
+from world import Ran, Stream, World
+
+pytestmark = pytest.mark.timeout(240)
+
+SENT, DRAWN = png(3, 3, shade=50), png(5, 4, shade=200)
+DRAW = Call("painter__draw", {"data": base64.b64encode(DRAWN).decode()})
+
+
+async def add_painter(world: World, folder: Path) -> None:
+    listed = folder / "tools.json"
+    listed.write_text(json.dumps([tool("draw")]))
+    command = [*program_command(), str(listed)]
+    server = mcp_pb.McpServer(name="painter", transport=mcp_pb.MCP_TRANSPORT_STDIO, command=command)
+    stub = mcp_grpc.McpServiceStub(world.channel)
+    added = (await stub.AddMcpServer(mcp_pb.AddMcpServerRequest(server=server))).server
+    assert [each.name for each in added.tools] == ["painter__draw"], added.error
+
+
+async def send(world: World, agent: agent_pb.Agent, message: message_pb2.MessageInput) -> Ran:
+    request = run_pb.SendMessageRequest(agent_id=agent.id, messages=[message])
+    return await Stream(world.runs.SendMessage(request)).rest()
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+async def test_images_of_users_and_tools_outlive_the_death_of_the_server(
+    dialect: str, open_folder: Path
+) -> None:
+    async with ModelServer() as model:
+        strata = LiveStrata(
+            open_folder / "data",
+            model,
+            environment={
+                "ANTHROPIC_BASE_URL": model.anthropic_url,
+                "ANTHROPIC_API_KEY": "key",
+            },
+        )
+        try:
+            world = await strata.start()
+            await add_painter(world, open_folder)
+            agent = await world.make_agent(f"{dialect}/test-model", tools=["painter__draw"])
+            model.script(Reply(calls=(DRAW,)), say("Two squares."))
+            ran = await send(world, agent, user_message("Draw one like this.", [SENT]))
+            assert ran.finished.stop_reason == event_pb.STOP_REASON_END_TURN
+            assert list(ran.finished.taint) == [message_pb2.PROVENANCE_MCP]
+            both = [("image/png", SENT), ("image/png", DRAWN)]
+            assert [each.images for each in model.requests] == [both[:1], both]
+            (told,) = model.requests[1].answered
+            assert json.loads(told)["message"] == "Drawn.\n[image 1: image/png, 5 x 4]"
+            (returned,) = [
+                part.tool_return for m in ran.messages for part in m.parts if part.tool_return.name
+            ]
+            (image,) = returned.images
+            assert (image.width, image.height, image.data) == (5, 4, b"")
+            assert all(DRAWN not in event.SerializeToString() for event in ran.events)
+            await world.channel.close()
+
+            await strata.kill()
+            world = await strata.start()
+            model.script(say("The same two."))
+            again = await world.send(agent, "What do you see?")
+            assert again.text == "The same two."
+            assert model.requests[-1].images == both
+            assert model.violations == []
+            await world.channel.close()
+        finally:
+            await strata.close()

@@ -1,0 +1,156 @@
+"""Organisations, projects, keys and usage from the command line, on a data folder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from doubles.script import say
+from live import LiveStrata
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.gateway.v1 import admin_service_pb2 as pb
+from strata.cli.main import app
+
+pytestmark = pytest.mark.asyncio
+
+Run = Callable[..., Coroutine[Any, Any, Any]]
+
+
+def command_line(live: LiveStrata) -> Run:
+    """Runs a command on the data folder, in a thread with an event loop of its own."""
+    runner = CliRunner(env={"STRATA_ADDRESS": "", "STRATA_API_KEY": ""})
+
+    async def run(*arguments: str, env: dict[str, str] | None = None) -> Any:
+        words = [*arguments, "--data", str(live.data)]
+        return await asyncio.to_thread(runner.invoke, app, words, env=env, catch_exceptions=False)
+
+    return run
+
+
+async def test_projects_and_keys_are_kept_with_the_organisation_key_of_the_folder(
+    live: LiveStrata,
+) -> None:
+    world = await live.start()
+    strata = command_line(live)
+    for name in ("organization-key", "api-key"):
+        assert stat.S_IMODE((live.data / "secrets" / name).stat().st_mode) == 0o600
+
+    made = await strata("projects", "create", "shop")
+    assert made.exit_code == 0, made.output
+    listed = await strata("projects", "list")
+    assert [line.split("\t")[0] for line in listed.stdout.splitlines()] == [
+        "NAME",
+        "default",
+        "shop",
+    ]
+    assert made.stdout.strip() in listed.stdout
+    taken = await strata("projects", "create", "shop")
+    assert (taken.exit_code, "NAME_TAKEN" in taken.stderr) == (1, True)
+
+    key = await strata(
+        *("keys", "create", "ci", "--project", "shop"),
+        *("--scope", "read", "--scope", "admin", "--expires", "90d"),
+    )
+    assert key.exit_code == 0, key.output
+    secret = key.stdout.strip()
+    assert secret.startswith("sk-strata-")
+    assert "admin, read" in key.stderr
+    # That key manages its own project, and not the one of the folder.
+    own = await strata("keys", "list", "--json", "--api-key", secret)
+    [shown] = json.loads(own.stdout)["apiKeys"]
+    assert (shown["name"], shown["scopes"]) == ("ci", ["admin", "read"])
+    assert shown["expireTime"]
+    other = await strata("keys", "list", "--project", "default", "--json")
+    first = json.loads(other.stdout)["apiKeys"][0]
+    refused = await strata("keys", "revoke", first["id"], "--api-key", secret)
+    assert (refused.exit_code, "API_KEY_NOT_FOUND" in refused.stderr) == (1, True)
+    assert (await strata("projects", "list", "--organization-key", secret)).exit_code == 1
+
+    revoked = await strata("keys", "revoke", shown["id"], "--project", "shop")
+    assert revoked.exit_code == 0, revoked.output
+    after = await strata("keys", "list", "--api-key", secret)
+    assert "CREDENTIALS_INVALID" in after.stderr
+    await world.channel.close()
+
+
+async def test_the_command_line_does_what_it_did_and_the_indexes_are_the_operators(
+    live: LiveStrata,
+) -> None:
+    world = await live.start()
+    strata = command_line(live)
+    agent = await world.make_agent()
+    live.model.script(say("Hello."))
+    await world.send(agent, "Hello!")
+    own = await strata("usage")
+    assert own.stdout.splitlines()[0] == "runs: 1"
+    assert (await strata("usage", "--agent", agent.id)).stdout == own.stdout
+    all_projects = await strata("usage", "--all")
+    assert all_projects.stdout.splitlines()[1].split("\t")[:2] == ["default", "1"]
+    assert (await strata("usage", "--all", "--project", "default")).exit_code == 2
+
+    status = await strata("status")
+    assert status.exit_code == 0, status.output
+    assert "\nmessages\t" in status.stdout
+    rebuilt = await strata("reindex", "messages")
+    assert rebuilt.exit_code == 0, rebuilt.output
+    project_key = (live.data / "secrets" / "api-key").read_text()
+    refused = await strata("reindex", "messages", "--organization-key", project_key)
+    assert (refused.exit_code, "organisation key" in refused.stderr) == (1, True)
+    await world.channel.close()
+
+
+async def test_organisations_have_keys_of_their_own(live: LiveStrata) -> None:
+    world = await live.start()
+    strata = command_line(live)
+    assert (await strata("organizations", "create", "acme")).exit_code == 0
+    made = await strata(
+        *("organizations", "keys", "create", "ops", "--organization", "acme"),
+        *("--scope", "organization.admin"),
+    )
+    assert made.exit_code == 0, made.output
+    theirs = {"STRATA_ORGANIZATION_KEY": made.stdout.strip()}
+    # The variable does not count for a folder that is named; the option does.
+    with_key = ("--organization-key", made.stdout.strip())
+    assert (await strata("projects", "create", "theirs", *with_key)).exit_code == 0
+    names = (await strata("projects", "list", *with_key)).stdout
+    assert ("theirs" in names, "default" in names) == (True, False)
+    assert "default" in (await strata("projects", "list", env=theirs)).stdout
+    refused = await strata("organizations", "list", *with_key)
+    assert (refused.exit_code, "SCOPE_MISSING" in refused.stderr) == (1, True)
+    listed = await strata("organizations", "keys", "list", "--organization", "acme", "--json")
+    [key] = json.loads(listed.stdout)["organizationKeys"]
+    revoked = await strata("organizations", "keys", "revoke", key["id"], "--organization", "acme")
+    assert revoked.exit_code == 0, revoked.output
+    assert "CREDENTIALS_INVALID" in (await strata("projects", "list", *with_key)).stderr
+    await world.channel.close()
+
+
+async def test_a_folder_of_the_release_before_gets_an_organisation_key(live: LiveStrata) -> None:
+    world = await live.start()
+    agent = await world.make_agent()
+    await world.channel.close()
+    assert await live.stop() == 0
+    secrets = live.data / "secrets"
+    api_key, master_key = (secrets / "api-key").read_text(), (secrets / "master-key").read_text()
+    # As the release before left it: no organisation key, one master key for both services.
+    for name in ("organization-key", "tool-master-key"):
+        (secrets / name).unlink()
+    world = await live.start()
+    assert (secrets / "api-key").read_text() == api_key
+    assert (secrets / "master-key").read_text() == master_key
+    newest, *earlier = (secrets / "tool-master-key").read_text().split()
+    assert earlier == [master_key]
+    assert newest != master_key
+    found = await world.agents.GetAgent(agent_pb.GetAgentRequest(agent_id=agent.id))
+    assert found.agent.id == agent.id
+    who = await world.admin.WhoAmI(pb.WhoAmIRequest())
+    assert who.project.name == "default"
+    listed = await command_line(live)("projects", "list")
+    assert "default" in listed.stdout
+    await world.channel.close()

@@ -1,0 +1,84 @@
+"""Which process of a split Strata holds which secret."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+
+from doubles.model_server import ModelServer
+from live import LiveStrata
+from strata.api.tool_execution.v1 import tool_service_pb2 as pb
+
+PROVIDER = "provider-key-of-this-test"
+ALL = {"gateway", "agent_loop", "core_memory", "recall", "archival", "tool_execution"}
+
+# File in the folder of secrets to the services that are given it.
+HOLDERS: Mapping[str, set[str]] = {
+    "token-signing-key": {"gateway"},
+    "key-pepper": {"gateway"},
+    "core-memory-worker-key": {"core_memory"},
+    "master-key": {"agent_loop"},
+    "tool-master-key": {"tool_execution"},
+    "api-key": set(),
+    "organization-key": set(),
+    **{f"postgres-{name}": {name} for name in ALL},
+    **{f"postgres-{name}-worker": {name} for name in ALL},
+}
+
+
+def service_of(process: psutil.Process) -> tuple[str, bool]:
+    """The service that a process is or was started by, and whether it is the service itself."""
+    try:
+        for place, each in enumerate((process, *process.parents())):
+            for word in each.cmdline():
+                if word.startswith("strata.") and word.endswith(".main"):
+                    return word.split(".")[1], place == 0
+    except psutil.NoSuchProcess:
+        # One that ran code of a tool, and has ended.
+        pass
+    return "", False
+
+
+def environment_of(process: psutil.Process) -> str:
+    try:
+        return Path(f"/proc/{process.pid}/environ").read_text(errors="replace")
+    except (FileNotFoundError, PermissionError):
+        return ""
+
+
+@pytest.mark.asyncio
+async def test_each_process_is_given_the_secrets_that_it_needs(open_folder: Path) -> None:
+    async with ModelServer() as model:
+        environment = {
+            "OPENAI_API_KEY": PROVIDER,
+            "STRATA_API_KEY": "client-key-of-this-test",
+            "STRATA_DATABASE_ADMIN_URL": "postgresql://admin-of-this-test",
+        }
+        strata = LiveStrata(open_folder / "data", model, split=True, environment=environment)
+        try:
+            world = await strata.start()
+            source = 'def idle() -> str:\n    """Returns nothing of interest."""\n    return ""\n'
+            await world.tools.RunTool(pb.RunToolRequest(source_code=source))
+            processes = strata.tree()[1:]
+            seen = {process: environment_of(process) for process in processes}
+            services = {process: service_of(process) for process in processes}
+            await world.channel.close()
+        finally:
+            await strata.close()
+    assert {name for name, itself in services.values() if itself} == ALL
+    # Programs that a service starts, such as those that run code of tools, get no secret.
+    assert ("tool_execution", False) in services.values()
+    secrets = {name: (strata.data / "secrets" / name).read_text() for name in HOLDERS}
+    for name, holders in HOLDERS.items():
+        # Of a PEM text the line that tells it from others.
+        lines = secrets[name].splitlines()
+        text = lines[1] if lines[0].startswith("-----") else lines[0]
+        found = {services[process] for process, env in seen.items() if text in env}
+        assert found == {(holder, True) for holder in holders}, name
+    found = {services[process] for process, env in seen.items() if PROVIDER in env}
+    assert found == {("agent_loop", True)}
+    for text in ("client-key-of-this-test", "admin-of-this-test"):
+        assert [services[process] for process, env in seen.items() if text in env] == []

@@ -1,0 +1,146 @@
+"""Processes die while memory agents work: each message is read once.
+
+A run of a memory agent that ended well has read its range. The ranges of a conversation begin
+where the one before ended, and together they are what was said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import random
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import grpc.aio
+import pytest
+import pytest_asyncio
+
+from doubles.script import Call, ModelCall, Reply, Step, say
+from faults.live import Client, Live, ModelThread, gone
+from faults.test_death_at_any_point import process_of
+
+VICTIMS = ("agent_loop", "gateway", "postgres", "agent_loop")
+_RUNS = """
+    SELECT id, state, kind, request_id FROM gateway.runs WHERE kind = 'SLEEPTIME' ORDER BY id
+"""
+_READ = """
+    SELECT m.run_id, m.parts::text AS parts FROM recall.messages m
+     WHERE m.role = 'user' AND m.parts::text LIKE '%Messages:%' ORDER BY m.sequence
+"""
+_MARKS = """
+    SELECT last_processed_sequence, newest_sequence, failures FROM gateway.memory_agents
+"""
+
+
+def answer(call: ModelCall) -> Step:
+    """Finishes edits at once for a memory agent; repeats what was said for any other."""
+    names = {each["function"]["name"] for each in call.body.get("tools", ())}
+    if "memory_finish_edits" in names:
+        return Reply(calls=(Call("memory_finish_edits"),))
+    said = [each["content"] for each in call.body["messages"] if each["role"] == "user"][-1]
+    return say(f"heard {said}")
+
+
+@pytest.fixture
+def memory_model() -> Iterator[ModelThread]:
+    with ModelThread(answer) as thread:
+        yield thread
+
+
+@pytest_asyncio.fixture
+async def split(open_folder: Path, memory_model: ModelThread) -> Any:
+    live = Live(open_folder / "data", memory_model.url, split=True)
+    await live.start()
+    yield live
+    family = live.family()
+    await live.stop()
+    assert await gone(family, 10.0) == []
+
+
+async def say_all(client: Client, agent_id: str, texts: list[str]) -> None:
+    """Sends each text until its turn has ended."""
+    for text in texts:
+        while True:
+            try:
+                if (await client.send(agent_id, text, request_id=text)).ended_well:
+                    break
+                raise AssertionError(f"the turn of {text} failed")
+            except grpc.aio.AioRpcError as error:
+                assert error.code() in {
+                    grpc.StatusCode.UNAVAILABLE,
+                    grpc.StatusCode.DEADLINE_EXCEEDED,
+                }
+                await asyncio.sleep(0.1)
+
+
+async def fetch(live: Live, statement: str) -> list[Any]:
+    connection = await asyncpg.connect(live.admin_url)
+    try:
+        return list(await connection.fetch(statement))
+    finally:
+        await connection.close()
+
+
+async def all_is_read(live: Live) -> bool:
+    with contextlib.suppress(OSError, asyncpg.PostgresError):
+        marks = await fetch(live, _MARKS)
+        # A run is due after each turn, and the run after the last turn is behind all others.
+        return bool(marks) and all(
+            mark["last_processed_sequence"] == mark["newest_sequence"] for mark in marks
+        )
+    return False
+
+
+async def read_through_deaths(live: Live, kills: int, turns: int) -> None:
+    chance = random.Random(kills)
+    texts = [f"fact-{number:03}" for number in range(turns)]
+    async with live.client() as client:
+        agent = await client.new_agent(enable_sleeptime=True, sleeptime_agent_frequency=1)
+        talking = asyncio.create_task(say_all(client, agent.id, texts))
+        for number in range(kills):
+            await asyncio.sleep(chance.uniform(0.2, 2.0))
+            victim = VICTIMS[number % len(VICTIMS)]
+            if victim == "postgres":
+                process = process_of(live, victim)
+                if process is not None:
+                    process.kill()
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(live.runtime.processes[victim], signal.SIGKILL)
+        await talking
+        async with asyncio.timeout(150):
+            while not await all_is_read(live):
+                await asyncio.sleep(0.2)
+    runs = {row["id"]: row for row in await fetch(live, _RUNS)}
+    ranges = sorted(
+        tuple(map(int, row["request_id"].split()[-3:-1]))
+        for row in runs.values()
+        if row["state"] == "COMPLETED"
+    )
+    assert ranges[0][0] == -1
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(ranges))
+    read = [
+        fact
+        for row in await fetch(live, _READ)
+        if runs[row["run_id"]]["state"] == "COMPLETED"
+        for fact in re.findall(r"user: (fact-\d+)", row["parts"])
+    ]
+    assert read == texts
+
+
+@pytest.mark.timeout(400)
+async def test_no_message_is_read_twice_or_skipped_through_six_deaths(split: Live) -> None:
+    await read_through_deaths(split, 6, 20)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3_600)
+async def test_no_message_is_read_twice_or_skipped_through_sixty_deaths(split: Live) -> None:
+    await read_through_deaths(split, 60, 300)

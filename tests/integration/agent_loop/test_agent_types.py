@@ -1,0 +1,258 @@
+"""Agents of each type: what is stored at creation, and the first request that a model gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from doubles.script import call, say
+from integration.agent_loop.world import World, roles, user
+from strata.agent_loop.domain.agent_types import AGENT_TYPES, LoopKind
+from strata.agent_loop.prompts.library import system_prompt
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.api.common.v1 import message_pb2, run_event_pb2, tool_pb2
+from strata.shared.agent_types import AgentType
+from strata.shared.errors import InvalidArgumentError
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+EXIT, CONTINUE = tool_pb2.TOOL_RULE_TYPE_EXIT_LOOP, tool_pb2.TOOL_RULE_TYPE_CONTINUE_LOOP
+TOKYO = ZoneInfo("Asia/Tokyo")
+ARCHIVAL = ["archival_memory_insert", "archival_memory_search", "expand_summary"]
+V1_TOOLS = ["conversation_search", "memory_insert", "memory_replace", *ARCHIVAL]
+MEMGPT_TOOLS = ["core_memory_append", "core_memory_replace", "memory", "memory_apply_patch"]
+SLEEPTIME_TOOLS = ["memory_insert", "memory_replace", "memory_rethink", "memory_finish_edits"]
+BOOTED = ["system", "assistant", "tool", "user"]
+
+TYPES: list[tuple[AgentType, list[str], list[str]]] = [
+    (AgentType.LETTA_V1, V1_TOOLS, ["system"]),
+    (AgentType.MEMGPT_V2, ["send_message", *V1_TOOLS], BOOTED),
+    (
+        AgentType.MEMGPT,
+        ["send_message", "conversation_search", *MEMGPT_TOOLS, *ARCHIVAL],
+        BOOTED,
+    ),
+    (AgentType.SLEEPTIME, SLEEPTIME_TOOLS, ["system"]),
+    (AgentType.REACT, [], ["system", "user"]),
+    (AgentType.WORKFLOW, [], ["system", "user"]),
+]
+"""Type, tools by default, roles of the first messages."""
+
+PARAMETERS = {
+    "send_message": ["message"],
+    "conversation_search": ["query", "roles", "limit", "start_date", "end_date"],
+    "memory_insert": ["label", "new_str", "insert_line"],
+    "memory_replace": ["label", "old_str", "new_str"],
+    "memory_rethink": ["label", "new_memory"],
+    "memory_finish_edits": [],
+    "core_memory_append": ["label", "content"],
+    "core_memory_replace": ["label", "old_content", "new_content"],
+}
+"""Parameters of tools, without what the loop of a type adds to them."""
+ADDED = {"request_heartbeat", "thinking"}
+
+
+@pytest.fixture(params=["test/test-model", "claude/test-model"])
+def handle(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def wire(agent_type: AgentType) -> Any:
+    return pb.AgentType.Value(f"AGENT_TYPE_{agent_type.name}")
+
+
+def first_words(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(block.get("text", "") for block in content)
+
+
+def login_text(message: message_pb2.Message) -> str:
+    made = message.create_time.ToDatetime(tzinfo=UTC).astimezone(TOKYO)
+    time = f"{made:%Y-%m-%d %I:%M:%S %p} JST+0900"
+    return '{"type": "login", "last_login": "Never (first login)", "time": "' + time + '"}'
+
+
+@pytest.mark.parametrize(("agent_type", "tools", "first"), TYPES)
+async def test_new_agent_has_the_tools_rules_prompt_and_messages_of_its_type(
+    world: World, agent_type: AgentType, tools: list[str], first: list[str]
+) -> None:
+    agent = await world.make_agent(type=wire(agent_type), timezone="Asia/Tokyo")
+    traits = AGENT_TYPES[agent_type]
+    assert agent.type == wire(agent_type)
+    assert list(agent.tools) == tools
+    assert agent.system == system_prompt(traits.prompt_key)
+    ending = {"send_message", "memory_finish_edits"}
+    rules = [(tool, EXIT if tool in ending else CONTINUE) for tool in tools]
+    expected = rules if agent_type is not AgentType.LETTA_V1 else []
+    assert [(rule.tool_name, rule.type) for rule in agent.tool_rules] == expected
+    assert agent.message_buffer_autoclear is (agent_type is AgentType.WORKFLOW)
+
+    messages = (await world.window(agent)).messages
+    assert roles(messages) == first
+    assert all(list(m.provenance) == [message_pb2.PROVENANCE_SYSTEM] for m in messages)
+    assert ("<memory_blocks>" in messages[0].parts[0].text.text) is traits.sees_blocks
+    if "user" in first:
+        assert [part.text.text for part in messages[-1].parts] == [login_text(messages[-1])]
+    if "assistant" in first:
+        thought, called = messages[1].parts
+        assert thought.reasoning.text == (
+            "Bootup sequence complete. Persona activated. Testing messaging functionality."
+        )
+        assert (called.tool_call.name, called.tool_call.arguments) == (
+            "send_message",
+            '{"message": "More human than human is our motto."}',
+        )
+        returned = messages[2].parts[0].tool_return
+        assert returned.tool_call_id == called.tool_call.tool_call_id
+        time = json.loads(login_text(messages[-1]))["time"]
+        assert returned.content == (
+            '{\n  "status": "OK",\n  "message": null,\n  "time": "' + time + '"\n}'
+        )
+
+
+@pytest.mark.parametrize(("agent_type", "tools", "first"), TYPES)
+async def test_first_request_of_a_type_shows_its_prompt_first_messages_and_tools(
+    world: World, agent_type: AgentType, tools: list[str], first: list[str], handle: str
+) -> None:
+    # A type without tools of its own gets one, which ends the turn.
+    fields: dict[str, Any] = {}
+    if not tools:
+        tools = ["conversation_search"]
+        fields["tools"] = tools
+        fields["tool_rules"] = [{"type": EXIT, "tool_name": tools[0]}]
+    agent = await world.make_agent(
+        type=wire(agent_type), timezone="Asia/Tokyo", model={"handle": handle}, **fields
+    )
+    created = (await world.window(agent)).messages
+    world.model.script(_ending(agent_type, tools))
+    ran = await world.run(agent, "Hello.")
+    assert ran.finished.stop_reason in _ENDINGS
+    request = world.model.requests[0]
+
+    assert request.system == (await world.window(agent)).messages[0].parts[0].text.text
+    assert request.system.startswith(system_prompt(AGENT_TYPES[agent_type].prompt_key)[:200])
+    offered = dict(_offered(request))
+    assert list(offered) == tools
+    for name, parameters in offered.items():
+        if name in PARAMETERS:
+            assert [p for p in parameters if p not in ADDED] == PARAMETERS[name]
+    spoken = _spoken(request)
+    if "assistant" in first:
+        booted = [each for each in spoken if each[0] in ("call", "return")][:2]
+        assert [kind for kind, _ in booted] == ["call", "return"]
+        assert json.loads(booted[-1][1]) == json.loads(created[2].parts[0].tool_return.content)
+        arguments = json.loads(booted[-2][1])
+        arguments.pop("thinking", None)
+        assert arguments == {"message": "More human than human is our motto."}
+    said = [text for kind, text in spoken if kind == "user"]
+    logged_in = [login_text(created[-1])] if "user" in first else []
+    assert said[-len(logged_in) - 1 :] == [*logged_in, "Hello."]
+
+
+async def test_lmstudio_gets_the_login_before_the_call_with_a_short_id(world: World) -> None:
+    agent = await world.make_agent(
+        type=pb.AGENT_TYPE_MEMGPT_V2, model={"handle": "studio/test-model"}
+    )
+    messages = (await world.window(agent)).messages
+    assert roles(messages) == ["system", "user", "assistant", "tool"]
+    call_id = messages[2].parts[1].tool_call.tool_call_id
+    assert len(call_id) == 9
+    assert messages[3].parts[0].tool_return.tool_call_id == call_id
+
+
+async def test_agent_without_send_message_only_logs_in(world: World) -> None:
+    agent = await world.make_agent(type=pb.AGENT_TYPE_MEMGPT_V2, include_base_tools=False)
+    assert list(agent.tools) == []
+    assert roles((await world.window(agent)).messages) == ["system", "user"]
+
+
+async def test_messages_of_the_request_take_the_place_of_those_of_the_type(world: World) -> None:
+    kind = pb.AGENT_TYPE_MEMGPT_V2
+    agent = await world.make_agent(type=kind, initial_messages=[user("We met before.")])
+    window = await world.window(agent)
+    assert roles(window.messages) == ["system", "user"]
+    assert window.messages[1].parts[0].text.text == "We met before."
+    agent = await world.make_agent(type=kind, without_initial_messages=True)
+    assert roles((await world.window(agent)).messages) == ["system"]
+    with pytest.raises(InvalidArgumentError) as raised:
+        await world.make_agent(
+            type=kind, initial_messages=[user("Hi.")], without_initial_messages=True
+        )
+    assert [v.field for v in raised.value.violations] == ["without_initial_messages"]
+
+
+async def test_rules_of_a_type_can_be_left_out_or_asked_for(world: World) -> None:
+    kind = pb.AGENT_TYPE_MEMGPT_V2
+    assert not (await world.make_agent(type=kind, include_base_tool_rules=False)).tool_rules
+    agent = await world.make_agent(include_base_tool_rules=True)
+    assert [rule.tool_name for rule in agent.tool_rules] == list(agent.tools)
+
+
+async def test_repeated_creation_gives_the_agent_and_the_messages_that_are_there(
+    world: World,
+) -> None:
+    fields: dict[str, Any] = {"type": pb.AGENT_TYPE_MEMGPT_V2, "request_id": "once", "name": "Bo"}
+    agent = await world.make_agent(**fields)
+    before = (await world.window(agent)).messages
+    assert await world.make_agent(**fields) == agent
+    assert (await world.window(agent)).messages == before
+
+
+async def test_boot_messages_are_of_the_first_conversation_alone(world: World) -> None:
+    agent = await world.make_agent(type=pb.AGENT_TYPE_MEMGPT_V2)
+    started = await world.agents.CreateConversation(pb.CreateConversationRequest(agent_id=agent.id))
+    window = await world.window(agent, started.conversation.id)
+    assert roles(window.messages) == ["system"]
+
+
+_ENDINGS = (run_event_pb2.STOP_REASON_END_TURN, run_event_pb2.STOP_REASON_TOOL_RULE)
+
+
+def _ending(agent_type: AgentType, tools: Sequence[str]) -> Any:
+    """A reply that ends a turn of the type, whichever loop runs it."""
+    if AGENT_TYPES[agent_type].loop is LoopKind.V3:
+        return say("Hi.")
+    if "send_message" in tools:
+        return call("send_message", {"message": "Hi."})
+    return call(tools[0], {"query": "x"})
+
+
+def _offered(request: Any) -> list[tuple[str, list[str]]]:
+    if request.dialect == "anthropic":
+        return [
+            (tool["name"], list(tool["input_schema"]["properties"]))
+            for tool in request.body.get("tools", ())
+        ]
+    return [
+        (tool["function"]["name"], list(tool["function"]["parameters"]["properties"]))
+        for tool in request.body.get("tools", ())
+    ]
+
+
+def _spoken(request: Any) -> list[tuple[str, str]]:
+    """The messages of a request without the system message: kind and text or JSON."""
+    spoken: list[tuple[str, str]] = []
+    for message in request.body["messages"]:
+        content = message["content"] or ""
+        if message["role"] == "tool":
+            spoken.append(("return", content))
+        elif message["role"] == "assistant" and message.get("tool_calls"):
+            spoken.append(("call", message["tool_calls"][0]["function"]["arguments"]))
+        elif isinstance(content, str):
+            if message["role"] != "system":
+                spoken.append((message["role"], content))
+        else:
+            for block in content:
+                if block["type"] == "tool_use":
+                    spoken.append(("call", json.dumps(block["input"])))
+                elif block["type"] == "tool_result":
+                    spoken.append(("return", first_words(block["content"])))
+                elif block["type"] == "text" and message["role"] != "system":
+                    spoken.append((message["role"], block["text"]))
+    return spoken

@@ -1,0 +1,286 @@
+"""Groups as they are stored: create, read, change, delete, and their shared blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from integration.agent_loop.world import World
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.agent_loop.v1 import group_service_pb2 as pb
+from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.shared.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+    StrataError,
+)
+from strata.shared.ids import new_id
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def agents(world: World, count: int) -> list[str]:
+    return [(await world.make_agent()).id for _ in range(count)]
+
+
+async def block(world: World, label: str = "plan") -> str:
+    made = await world.blocks.CreateBlock(
+        block_pb.CreateBlockRequest(block=block_pb.NewBlock(label=label, value="Ship it."))
+    )
+    return str(made.block.id)
+
+
+async def labels(world: World, agent_id: str) -> list[str]:
+    listed = await world.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent_id))
+    return [each.label for each in listed.blocks]
+
+
+async def create(world: World, **fields: Any) -> pb.Group:
+    return (await world.groups.CreateGroup(pb.CreateGroupRequest(**fields))).group
+
+
+async def get(world: World, group_id: str) -> pb.Group:
+    return (await world.groups.GetGroup(pb.GetGroupRequest(group_id=group_id))).group
+
+
+def members(group: pb.Group) -> list[str]:
+    return [member.agent_id for member in group.members]
+
+
+async def refusal(call: Any) -> StrataError:
+    with pytest.raises(StrataError) as caught:
+        await call
+    return caught.value
+
+
+async def test_a_group_is_stored_with_its_members_in_order_and_their_names(world: World) -> None:
+    first, second, third, manager = await agents(world, 4)
+    made = await create(
+        world,
+        description="Plans trips.",
+        agent_ids=[third, first, second],
+        manager=pb.ManagerConfig(
+            type=pb.MANAGER_TYPE_DYNAMIC, manager_agent_id=manager, max_turns=7
+        ),
+    )
+    assert await get(world, made.id) == made
+    assert members(made) == [third, first, second]
+    assert all(member.name for member in made.members)
+    assert made.manager_agent.agent_id == manager
+    assert (made.manager.max_turns, made.manager.termination_token) == (7, "DONE!")
+    assert made.revision == 1
+
+
+@pytest.mark.parametrize(
+    "kind", [pb.MANAGER_TYPE_SLEEPTIME, pb.MANAGER_TYPE_VOICE_SLEEPTIME, pb.MANAGER_TYPE_SUPERVISOR]
+)
+async def test_every_kind_with_a_manager_can_be_stored(world: World, kind: Any) -> None:
+    member, manager = await agents(world, 2)
+    made = await create(
+        world,
+        agent_ids=[member],
+        manager=pb.ManagerConfig(type=kind, manager_agent_id=manager),
+    )
+    stored = (await get(world, made.id)).manager
+    assert stored.type == kind
+    assert stored.sleeptime_agent_frequency == (5 if kind == pb.MANAGER_TYPE_SLEEPTIME else 0)
+    voice = kind == pb.MANAGER_TYPE_VOICE_SLEEPTIME
+    buffer = (stored.max_message_buffer_length, stored.min_message_buffer_length)
+    assert buffer == ((30, 15) if voice else (0, 0))
+
+
+async def test_wrong_fields_of_a_group_are_all_named(world: World) -> None:
+    [agent] = await agents(world, 1)
+    error = await refusal(
+        create(
+            world,
+            request_id="é",
+            agent_ids=[agent, agent],
+            manager=pb.ManagerConfig(
+                type=pb.MANAGER_TYPE_ROUND_ROBIN,
+                manager_agent_id=agent,
+                max_turns=101,
+                termination_token="STOP",
+                sleeptime_agent_frequency=-1,
+            ),
+        )
+    )
+    assert isinstance(error, InvalidArgumentError)
+    assert {violation.field for violation in error.violations} == {
+        "request_id",
+        "manager.manager_agent_id",
+        "manager.max_turns",
+        "manager.termination_token",
+        "manager.sleeptime_agent_frequency",
+        "agent_ids[1]",
+    }
+    for malformed in (
+        {"agent_ids": [agent, "x"]},
+        {"agent_ids": [agent], "shared_block_ids": ["x"]},
+    ):
+        assert (await refusal(create(world, **malformed))).reason is Reason.INVALID_ID
+    wrong: list[dict[str, Any]] = [
+        {"agent_ids": []},
+        {"agent_ids": [new_id("agent") for _ in range(33)]},
+        {"agent_ids": [agent], "manager": pb.ManagerConfig(type=pb.MANAGER_TYPE_SUPERVISOR)},
+        {
+            "agent_ids": [agent],
+            "manager": pb.ManagerConfig(type=pb.MANAGER_TYPE_DYNAMIC, manager_agent_id=agent),
+        },
+    ]
+    for fields in wrong:
+        assert isinstance(await refusal(create(world, **fields)), InvalidArgumentError)
+
+
+async def test_a_group_of_an_unknown_agent_is_refused_and_nothing_is_stored(world: World) -> None:
+    [agent] = await agents(world, 1)
+    error = await refusal(create(world, agent_ids=[agent, new_id("agent")]))
+    assert error.reason is Reason.AGENT_NOT_FOUND
+    assert not await listed(world, agent_id=agent)
+
+
+async def listed(world: World, **fields: Any) -> list[str]:
+    page = await world.groups.ListGroups(pb.ListGroupsRequest(**fields))
+    return [group.id for group in page.groups]
+
+
+async def test_a_repeated_request_gives_the_first_group(world: World) -> None:
+    [agent] = await agents(world, 1)
+    request_id = new_id("request")
+    first = await create(world, request_id=request_id, agent_ids=[agent])
+    assert await create(world, request_id=request_id, agent_ids=[agent]) == first
+    error = await refusal(
+        create(world, request_id=request_id, agent_ids=[agent], description="Other.")
+    )
+    assert isinstance(error, AlreadyExistsError)
+    assert error.reason is Reason.REQUEST_ID_REUSED
+
+
+async def test_shared_blocks_are_attached_to_every_member_or_to_none(world: World) -> None:
+    first, second, manager = await agents(world, 3)
+    plan = await block(world)
+    managed = pb.ManagerConfig(type=pb.MANAGER_TYPE_DYNAMIC, manager_agent_id=manager)
+    made = await create(world, agent_ids=[first, second], manager=managed, shared_block_ids=[plan])
+    assert list(made.shared_block_ids) == [plan]
+    for agent in (first, second, manager):
+        assert "plan" in await labels(world, agent)
+    # The second member has another block of the label.
+    third, fourth = await agents(world, 2)
+    goals, other = await block(world, "goals"), await block(world, "goals")
+    await world.blocks.AttachBlock(block_pb.AttachBlockRequest(agent_id=fourth, block_id=other))
+    request = {"agent_ids": [third, fourth], "shared_block_ids": [plan, goals]}
+    error = await refusal(create(world, request_id=new_id("request"), **request))
+    assert error.reason is Reason.NAME_TAKEN
+    assert not {"plan", "goals"} & set(await labels(world, third))
+    assert not await listed(world, agent_id=third)
+    error = await refusal(create(world, agent_ids=[third], shared_block_ids=[new_id("block")]))
+    assert error.reason is Reason.BLOCK_NOT_FOUND
+    assert not await listed(world, agent_id=third)
+
+
+async def test_an_update_changes_what_is_set_once_and_checks_the_revision(world: World) -> None:
+    first, second, third = await agents(world, 3)
+    plan = await block(world)
+    made = await create(world, agent_ids=[first, second], description="Before.")
+    request = pb.UpdateGroupRequest(
+        request_id=new_id("request"),
+        group_id=made.id,
+        members=pb.MemberList(agent_ids=[third, first]),
+        shared_blocks=pb.SharedBlockList(block_ids=[plan]),
+        manager=pb.ManagerConfig(type=pb.MANAGER_TYPE_SWARM, max_turns=3),
+        expected_revision=1,
+    )
+    changed = (await world.groups.UpdateGroup(request)).group
+    assert (members(changed), changed.description) == ([third, first], "Before.")
+    assert changed.manager.type == pb.MANAGER_TYPE_SWARM
+    assert changed.revision == 2
+    assert "plan" in await labels(world, third)
+    assert "plan" not in await labels(world, second)
+    assert (await world.groups.UpdateGroup(request)).group == changed
+    request.request_id = ""
+    error = await refusal(world.groups.UpdateGroup(request))
+    assert isinstance(error, AbortedError)
+    assert error.reason is Reason.REVISION_MISMATCH
+    error = await refusal(
+        world.groups.UpdateGroup(
+            pb.UpdateGroupRequest(
+                group_id=made.id, members=pb.MemberList(agent_ids=[new_id("agent")])
+            )
+        )
+    )
+    assert error.reason is Reason.AGENT_NOT_FOUND
+    assert members(await get(world, made.id)) == [third, first]
+    # A member that joins later gets the blocks that the group shares.
+    later = pb.UpdateGroupRequest(group_id=made.id, members=pb.MemberList(agent_ids=[second]))
+    await world.groups.UpdateGroup(later)
+    assert "plan" in await labels(world, second)
+
+
+async def test_an_agent_that_is_deleted_leaves_its_groups(world: World) -> None:
+    first, second, manager = await agents(world, 3)
+    made = await create(
+        world,
+        agent_ids=[first, second],
+        manager=pb.ManagerConfig(type=pb.MANAGER_TYPE_DYNAMIC, manager_agent_id=manager),
+    )
+    for agent in (first, manager):
+        await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent))
+    left = await get(world, made.id)
+    assert members(left) == [second]
+    assert not left.HasField("manager_agent")
+    assert left.manager.manager_agent_id == ""
+    assert left.manager.type == pb.MANAGER_TYPE_DYNAMIC
+
+
+async def test_a_deleted_group_leaves_its_agents_with_their_blocks(world: World) -> None:
+    [agent] = await agents(world, 1)
+    plan = await block(world)
+    made = await create(world, agent_ids=[agent], shared_block_ids=[plan])
+    await world.groups.DeleteGroup(pb.DeleteGroupRequest(group_id=made.id))
+    for call in (
+        get(world, made.id),
+        world.groups.DeleteGroup(pb.DeleteGroupRequest(group_id=made.id)),
+    ):
+        error = await refusal(call)
+        assert isinstance(error, NotFoundError)
+        assert error.reason is Reason.GROUP_NOT_FOUND
+    assert "plan" in await labels(world, agent)
+
+
+async def test_groups_are_listed_by_kind_and_by_agent_page_by_page(world: World) -> None:
+    first, second = await agents(world, 2)
+    made = [(await create(world, agent_ids=[first])).id for _ in range(3)]
+    swarm = await create(
+        world, agent_ids=[second], manager=pb.ManagerConfig(type=pb.MANAGER_TYPE_SWARM)
+    )
+    page = await world.groups.ListGroups(pb.ListGroupsRequest(agent_id=first, page_size=2))
+    assert [group.id for group in page.groups] == made[:2]
+    rest = await listed(world, agent_id=first, page_size=2, page_token=page.next_page_token)
+    assert rest == made[2:]
+    only = await listed(world, agent_id=second, manager_type=pb.MANAGER_TYPE_SWARM)
+    assert only == [swarm.id]
+    assert not await listed(world, agent_id=first, manager_type=pb.MANAGER_TYPE_SWARM)
+
+
+async def test_a_group_is_not_seen_from_another_project(world: World) -> None:
+    [agent] = await agents(world, 1)
+    made = await create(world, agent_ids=[agent])
+    with world.signed_in():
+        error = await refusal(get(world, made.id))
+        assert error.reason is Reason.GROUP_NOT_FOUND
+        error = await refusal(create(world, agent_ids=[agent]))
+        assert error.reason is Reason.AGENT_NOT_FOUND
+        assert not await listed(world)
+
+
+async def test_a_group_can_be_changed_after_a_shared_block_was_deleted(world: World) -> None:
+    shared = await block(world)
+    made = await create(world, agent_ids=await agents(world, 2), shared_block_ids=[shared])
+    await world.blocks.DeleteBlock(block_pb.DeleteBlockRequest(block_id=shared))
+    request = pb.UpdateGroupRequest(group_id=made.id, description="Other trips.")
+    changed = (await world.groups.UpdateGroup(request)).group
+    assert changed.description == "Other trips."

@@ -1,0 +1,211 @@
+"""`enable_sleeptime`: an agent and its memory agent are made, changed and deleted together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from integration.agent_loop.world import World, roles
+from strata.agent_loop.memory_agents import creation_of_memory_agent
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.api.common.v1 import tool_pb2
+from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.shared.agent_types import AgentType
+from strata.shared.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NotFoundError,
+    Reason,
+)
+from strata.shared.tool_catalogue import default_tools
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+ON = {"enable_sleeptime": True}
+
+
+async def get(world: World, agent_id: str) -> pb.Agent:
+    response = await world.agents.GetAgent(pb.GetAgentRequest(agent_id=agent_id))
+    agent: pb.Agent = response.agent
+    return agent
+
+
+async def update(world: World, agent: pb.Agent, **fields: Any) -> pb.Agent:
+    request = pb.UpdateAgentRequest(agent_id=agent.id, **fields)
+    changed: pb.Agent = (await world.agents.UpdateAgent(request)).agent
+    return changed
+
+
+async def labels(world: World, agent_id: str) -> list[str]:
+    response = await world.blocks.ListBlocks(block_pb.ListBlocksRequest(agent_id=agent_id))
+    return sorted(block.label for block in response.blocks)
+
+
+async def names(world: World) -> list[str]:
+    response = await world.agents.ListAgents(pb.ListAgentsRequest())
+    return sorted(agent.name for agent in response.agents)
+
+
+async def is_gone(world: World, agent_id: str) -> bool:
+    with pytest.raises(NotFoundError) as raised:
+        await get(world, agent_id)
+    return raised.value.reason is Reason.AGENT_NOT_FOUND
+
+
+async def test_enable_sleeptime_makes_a_memory_agent_with_the_same_blocks(world: World) -> None:
+    agent = await world.make_agent(name="chat", enable_sleeptime=True)
+
+    assert agent.enable_sleeptime
+    assert agent.sleeptime_agent_frequency == 5
+    # A letta_v1_agent replies in plain text: send_message is not among its tools.
+    assert list(agent.tools) == list(default_tools(AgentType.LETTA_V1, sleeptime=True))
+    assert {"conversation_search", "archival_memory_search"} <= set(agent.tools)
+    assert not {"send_message", "memory_insert", "memory_replace"} & set(agent.tools)
+    memory = await get(world, agent.memory_agent_id)
+    assert (memory.name, memory.type) == ("chat-sleeptime", pb.AGENT_TYPE_SLEEPTIME)
+    assert memory.tends_agent_id == agent.id
+    assert not memory.enable_sleeptime
+    assert set(memory.tools) == {
+        "memory_replace",
+        "memory_insert",
+        "memory_rethink",
+        "memory_finish_edits",
+    }
+    ends = [
+        rule.tool_name
+        for rule in memory.tool_rules
+        if rule.type == tool_pb2.TOOL_RULE_TYPE_EXIT_LOOP
+    ]
+    assert ends == ["memory_finish_edits"]
+    assert await labels(world, memory.id) == ["human", "memory_persona", "persona"]
+    assert await labels(world, agent.id) == ["human", "persona"]
+    # Nobody logs in to a memory agent.
+    assert roles((await world.window(memory)).messages) == ["system"]
+
+
+async def test_an_edit_of_the_chat_agent_is_seen_by_its_memory_agent(world: World) -> None:
+    agent = await world.make_agent(enable_sleeptime=True)
+    request = block_pb.CreateBlockRequest(
+        block=block_pb.NewBlock(label="project", value="Strata"), agent_id=agent.id
+    )
+    await world.blocks.CreateBlock(request)
+
+    shared = await world.blocks.GetBlock(
+        block_pb.GetBlockRequest(agent_id=agent.memory_agent_id, label="project")
+    )
+
+    assert shared.block.value == "Strata"
+
+
+async def test_a_repeated_creation_gives_the_same_pair(world: World) -> None:
+    fields: dict[str, Any] = {"name": "chat", "enable_sleeptime": True, "request_id": "once"}
+    first = await world.make_agent(**fields)
+    second = await world.make_agent(**fields)
+
+    assert (second.id, second.memory_agent_id) == (first.id, first.memory_agent_id)
+    assert await names(world) == ["chat", "chat-sleeptime"]
+
+
+async def test_a_creation_that_cannot_have_its_memory_agent_leaves_nothing(world: World) -> None:
+    await world.make_agent(name="chat-sleeptime")
+
+    with pytest.raises(AlreadyExistsError) as raised:
+        await world.make_agent(name="chat", enable_sleeptime=True)
+
+    assert raised.value.reason is Reason.NAME_TAKEN
+    assert await names(world) == ["chat-sleeptime"]
+    blocks = await world.blocks.ListBlocks(block_pb.ListBlocksRequest())
+    assert len(blocks.blocks) == 2
+
+
+async def test_deleting_an_agent_deletes_its_memory_agent(world: World) -> None:
+    agent = await world.make_agent(name="chat", enable_sleeptime=True)
+
+    await world.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=agent.id))
+
+    assert await is_gone(world, agent.id)
+    assert await is_gone(world, agent.memory_agent_id)
+    assert not (await world.blocks.ListBlocks(block_pb.ListBlocksRequest())).blocks
+    # Both names are free again.
+    await world.make_agent(name="chat", enable_sleeptime=True)
+
+
+async def test_an_agent_whose_memory_agent_is_deleted_goes_on_without(world: World) -> None:
+    agent = await world.make_agent(enable_sleeptime=True)
+
+    await world.agents.DeleteAgent(pb.DeleteAgentRequest(agent_id=agent.memory_agent_id))
+
+    alone = await get(world, agent.id)
+    assert (alone.enable_sleeptime, alone.memory_agent_id) == (False, "")
+    assert alone.revision > agent.revision
+    assert await labels(world, agent.id) == ["human", "persona"]
+
+
+async def test_update_turns_the_memory_agent_on_and_off(world: World) -> None:
+    agent = await world.make_agent(name="chat")
+    tools = list(agent.tools)
+
+    on = await update(world, agent, enable_sleeptime=True, sleeptime_agent_frequency=2)
+    assert on.enable_sleeptime
+    assert on.sleeptime_agent_frequency == 2
+    assert list(on.tools) == tools
+    assert await labels(world, on.memory_agent_id) == ["human", "memory_persona", "persona"]
+    again = await update(world, agent, enable_sleeptime=True)
+    assert again.memory_agent_id == on.memory_agent_id
+    assert (await update(world, agent, sleeptime_agent_frequency=7)).sleeptime_agent_frequency == 7
+
+    off = await update(world, agent, enable_sleeptime=False)
+    assert (off.enable_sleeptime, off.memory_agent_id) == (False, "")
+    assert await is_gone(world, on.memory_agent_id)
+    assert await names(world) == ["chat"]
+    assert await labels(world, agent.id) == ["human", "persona"]
+    # And on again.
+    last = await update(world, agent, enable_sleeptime=True)
+    assert last.memory_agent_id not in ("", on.memory_agent_id)
+
+
+async def test_a_repeated_update_gets_the_first_answer(world: World) -> None:
+    agent = await world.make_agent()
+    first = await update(world, agent, enable_sleeptime=True, request_id="on")
+    second = await update(world, agent, enable_sleeptime=True, request_id="on")
+    assert second == first
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"type": pb.AGENT_TYPE_SLEEPTIME, "enable_sleeptime": True}, "enable_sleeptime"),
+        ({"sleeptime_agent_frequency": 3}, "sleeptime_agent_frequency"),
+        ({"enable_sleeptime": True, "sleeptime_agent_frequency": -1}, "sleeptime_agent_frequency"),
+        (
+            {"enable_sleeptime": True, "sleeptime_agent_frequency": 1001},
+            "sleeptime_agent_frequency",
+        ),
+    ],
+)
+async def test_wrong_settings_of_memory_agents_are_named(
+    world: World, fields: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as raised:
+        await world.make_agent(**fields)
+    assert [violation.field for violation in raised.value.violations] == [field]
+    assert await names(world) == []
+
+
+async def test_a_frequency_without_a_memory_agent_is_refused(world: World) -> None:
+    agent = await world.make_agent()
+    with pytest.raises(InvalidArgumentError) as raised:
+        await update(world, agent, sleeptime_agent_frequency=3)
+    assert raised.value.violations[0].field == "sleeptime_agent_frequency"
+
+
+async def test_a_long_name_is_cut_for_the_memory_agent(world: World) -> None:
+    agent = await world.make_agent(name="n" * 128, enable_sleeptime=True)
+    memory = await get(world, agent.memory_agent_id)
+    assert memory.name == "n" * 118 + "-sleeptime"
+
+
+async def test_a_client_cannot_send_the_request_id_of_a_memory_agent(world: World) -> None:
+    agent = await world.make_agent(enable_sleeptime=True)
+    with pytest.raises(InvalidArgumentError):
+        await world.make_agent(request_id=creation_of_memory_agent(agent.id).id)

@@ -1,0 +1,391 @@
+"""The V2 loop on the real services: what both providers are asked, what is stored and streamed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import pytest
+
+from doubles.script import Call, ModelCall, Reply, say
+from integration.agent_loop.world import Ran, World, roles
+from strata.agent_loop.convert import agents as creation
+from strata.agent_loop.domain.agent_types import AGENT_TYPES
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.api.common.v1 import tool_pb2 as tool
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+PREFIX = "[This is an automated system message hidden from the user] "
+REQUESTED = PREFIX + "Function called using request_heartbeat=true, returning control"
+FAILED = PREFIX + "Function call failed, returning control"
+TYPES = {
+    "memgpt_v2_agent": pb.AGENT_TYPE_MEMGPT_V2,
+    "memgpt_agent": pb.AGENT_TYPE_MEMGPT,
+    "react_agent": pb.AGENT_TYPE_REACT,
+    "workflow_agent": pb.AGENT_TYPE_WORKFLOW,
+}
+TOOLS = ["send_message", "conversation_search", "memory_replace"]
+SEND = Call("send_message", {"message": "Done."})
+STOP = run_event_pb2.StopReason
+
+
+@pytest.fixture(autouse=True)
+def _all_types_are_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {kind: replace(row, built=True) for kind, row in AGENT_TYPES.items()}
+    monkeypatch.setattr(creation, "AGENT_TYPES", rows)
+
+
+async def make(
+    world: World,
+    dialect: str = "openai",
+    kind: pb.AgentType.ValueType = pb.AGENT_TYPE_MEMGPT_V2,
+    *,
+    thoughts: bool = False,
+    **fields: Any,
+) -> pb.Agent:
+    handle = "test/test-model" if dialect == "openai" else "claude/test-model"
+    fields.setdefault("tools", TOOLS)
+    fields.setdefault("include_base_tool_rules", False)
+    return await world.make_agent(
+        type=kind,
+        include_base_tools=False,
+        model=pb.ModelConfig(handle=handle, put_inner_thoughts_in_kwargs=thoughts),
+        **fields,
+    )
+
+
+def search(query: str, **more: Any) -> Call:
+    return Call("conversation_search", {"query": query, **more})
+
+
+def rule(kind: str, name: str, **fields: Any) -> tool.ToolRule:
+    number = tool.ToolRuleType.Value(f"TOOL_RULE_TYPE_{kind.upper()}")
+    return tool.ToolRule(type=number, tool_name=name, **fields)
+
+
+def schemas(asked: ModelCall) -> dict[str, dict[str, Any]]:
+    if asked.dialect == "openai":
+        functions = [each["function"] for each in asked.body["tools"]]
+        return {each["name"]: each["parameters"] for each in functions}
+    return {each["name"]: each["input_schema"] for each in asked.body["tools"]}
+
+
+def choice(asked: ModelCall) -> Any:
+    value = asked.body["tool_choice"]
+    return value if isinstance(value, str) else {"any": "required"}.get(value["type"], value)
+
+
+def flat(asked: ModelCall, after: str) -> list[tuple[str, Any]]:
+    """What the model was shown after a message of the user, the same for both dialects."""
+    seen: list[tuple[str, Any]] = []
+    for message in asked.body["messages"]:
+        content = message.get("content")
+        if message["role"] == "tool":
+            seen.append(("return", json.loads(content)["status"]))
+        elif isinstance(content, str) and content:
+            seen.append((message["role"], content))
+        else:
+            seen += [_block(message["role"], block) for block in content or ()]
+        seen += [
+            ("call", (each["function"]["name"], each["function"]["arguments"]))
+            for each in message.get("tool_calls", ())
+        ]
+    return seen[seen.index(("user", after)) + 1 :]
+
+
+def _block(role: str, block: dict[str, Any]) -> tuple[str, Any]:
+    match block["type"]:
+        case "tool_use":
+            return "call", (block["name"], json.dumps(block["input"], indent=2))
+        case "tool_result":
+            content = block["content"]
+            text = content if isinstance(content, str) else content[0]["text"]
+            return "return", json.loads(text)["status"]
+        case _:
+            return role, block["text"]
+
+
+def shown(name: str, arguments: dict[str, Any]) -> tuple[str, tuple[str, str]]:
+    return "call", (name, json.dumps(arguments, indent=2))
+
+
+def reasons(seen: Sequence[tuple[str, Any]]) -> list[str]:
+    """The reasons of the heartbeats; each is JSON with type, reason and time, indented by 2."""
+    bodies = [(text, json.loads(text)) for kind, text in seen if kind == "user"]
+    assert all(json.dumps(body, indent=2) == text for text, body in bodies)
+    assert all(list(body) == ["type", "reason", "time"] for _, body in bodies)
+    assert all(body["type"] == "heartbeat" for _, body in bodies)
+    return [body["reason"] for _, body in bodies]
+
+
+def without_users(seen: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    return [each for each in seen if each[0] != "user"]
+
+
+def calls(ran: Ran) -> list[message_pb2.ToolCallPart]:
+    return [p.tool_call for m in ran.stored for p in m.parts if p.HasField("tool_call")]
+
+
+def deltas(ran: Ran, kind: Literal["reasoning_delta", "tool_call_delta"]) -> str:
+    field = "arguments" if kind == "tool_call_delta" else "text"
+    pieces = (getattr(event, kind) for event in ran.events if event.HasField(kind))
+    return "".join(getattr(piece, field) for piece in pieces)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+@pytest.mark.parametrize("kind", list(TYPES))
+async def test_three_chained_calls_go_on_by_heartbeat_and_send_message_ends_the_turn(
+    world: World, kind: str, dialect: str, stream: bool
+) -> None:
+    agent = await make(world, dialect, TYPES[kind])
+    world.model.script(
+        *(Reply(calls=(search(q, request_heartbeat=True),)) for q in "abc"),
+        Reply(calls=(SEND,)),
+    )
+    ran = await world.run(agent, "Look it up.", stream_tokens=stream)
+
+    assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
+    first = world.model.requests[0]
+    assert flat(first, "Look it up.") == []
+    assert choice(first) == "required"
+    offered = schemas(first)
+    assert list(offered) == TOOLS
+    for name, schema in offered.items():
+        injected = list(schema["properties"])[-1] == "request_heartbeat"
+        assert injected is ("request_heartbeat" in schema["required"])
+        assert injected is (name != "send_message")
+        assert "thinking" not in schema["properties"]
+    last = flat(world.model.requests[3], "Look it up.")
+    assert without_users(last) == [
+        each
+        for q in "abc"
+        for each in (
+            shown("conversation_search", {"query": q, "request_heartbeat": True}),
+            ("return", "OK"),
+        )
+    ]
+    assert reasons(last) == [REQUESTED] * 3
+    assert roles(ran.stored) == ["assistant", "tool"] * 4
+    assert [json.loads(call.arguments) for call in calls(ran)] == [
+        *({"query": q} for q in "abc"),
+        {"message": "Done."},
+    ]
+    asked = [call.request_heartbeat for call in calls(ran)]
+    assert asked == [True, True, True, False]
+    assert not calls(ran)[3].HasField("request_heartbeat")
+    body = json.loads(ran.stored[-1].parts[0].tool_return.content)
+    assert (body["status"], body["message"]) == ("OK", "Sent message successfully.")
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+async def test_failed_call_goes_on_though_no_heartbeat_was_asked_for(
+    world: World, dialect: str
+) -> None:
+    agent = await make(world, dialect)
+    broken = {"label": "gone", "old_str": "a", "new_str": "b"}
+    call = Call("memory_replace", {**broken, "request_heartbeat": False})
+    world.model.script(Reply(calls=(call,)), Reply(calls=(SEND,)))
+    ran = await world.run(agent, "Change it.")
+    seen = flat(world.model.requests[1], "Change it.")
+    assert without_users(seen) == [
+        shown("memory_replace", {**broken, "request_heartbeat": False}),
+        ("return", "Failed"),
+    ]
+    assert reasons(seen) == [FAILED]
+    assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
+
+
+async def test_failed_send_message_does_not_end_the_turn(world: World) -> None:
+    agent = await make(world)
+    world.model.script(Reply(calls=(Call("send_message", {"text": 1}),)), Reply(calls=(SEND,)))
+    ran = await world.run(agent, "Hello.")
+    assert reasons(flat(world.model.requests[1], "Hello.")) == [FAILED]
+    assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
+
+
+async def test_call_without_heartbeat_ends_the_turn_where_no_rule_goes_on(world: World) -> None:
+    agent = await make(world)
+    world.model.script(Reply(calls=(search("a", request_heartbeat=False),)))
+    ran = await world.run(agent, "Hello.")
+    assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
+    assert roles(ran.stored) == ["assistant", "tool"]
+    assert calls(ran)[0].HasField("request_heartbeat")
+
+
+@pytest.mark.parametrize(
+    ("rules", "reason"),
+    [
+        ([rule("continue_loop", "conversation_search")], "Continuing: continue tool rule."),
+        (
+            [rule("constrain_child_tools", "conversation_search", children=["send_message"])],
+            "Continuing: child tool rule.",
+        ),
+        (
+            [rule("required_before_exit", "send_message")],
+            "Continuing, user expects these tools: [send_message] to be called still.",
+        ),
+    ],
+    ids=["continue", "child", "required"],
+)
+async def test_rules_go_on_with_a_heartbeat_that_says_so(
+    world: World, rules: list[tool.ToolRule], reason: str
+) -> None:
+    agent = await make(world, tool_rules=rules)
+    world.model.script(Reply(calls=(search("a", request_heartbeat=False),)), Reply(calls=(SEND,)))
+    ran = await world.run(agent, "Hello.")
+    assert reasons(flat(world.model.requests[1], "Hello.")) == [PREFIX + reason]
+    assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
+
+
+async def test_call_that_the_rules_forbid_goes_on_with_the_reason(world: World) -> None:
+    agent = await make(world)
+    world.model.script(
+        Reply(calls=(Call("memory_insert", {"request_heartbeat": False}),)), Reply(calls=(SEND,))
+    )
+    await world.run(agent, "Hello.")
+    seen = reasons(flat(world.model.requests[1], "Hello."))
+    assert seen == [PREFIX + "Continuing: tool rule violation."]
+
+
+async def test_exit_rule_ends_the_turn_and_says_so_if_the_model_wanted_to_go_on(
+    world: World,
+) -> None:
+    agent = await make(world, tool_rules=[rule("exit_loop", "conversation_search")])
+    world.model.script(
+        Reply(calls=(search("a"),)), Reply(calls=(search("b", request_heartbeat=True),))
+    )
+    ran = await world.run(agent, "Hello.")
+    offered = schemas(world.model.requests[0])["conversation_search"]
+    assert "request_heartbeat" not in offered["properties"]
+    assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
+    ran = await world.run(agent, "Again.")
+    assert ran.finished.stop_reason == STOP.STOP_REASON_TOOL_RULE
+
+
+async def test_reply_without_a_call_ends_the_run_and_loses_nothing(world: World) -> None:
+    agent = await make(world)
+    world.model.script(say("I will not."), Reply(calls=(SEND,)))
+    ran = await world.run(agent, "Hello.")
+    assert ran.finished.stop_reason == STOP.STOP_REASON_NO_TOOL_CALL
+    assert ran.finished.error.message.startswith(
+        "No tool calls found in response, model must make a tool call"
+    )
+    assert ran.text == "I will not."
+    ran = await world.run(agent, "Once more.")
+    assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
+    assert ("assistant", "I will not.") in flat(world.model.requests[1], "Hello.")
+
+
+async def test_agent_without_tools_answers_in_text(world: World) -> None:
+    """The old server failed each of its turns, since it asked for calls of nothing."""
+    agent = await make(world, kind=pb.AGENT_TYPE_REACT, tools=[])
+    world.model.script(say("Hi."))
+    ran = await world.run(agent, "Hello.")
+    assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
+    assert "tool_choice" not in world.model.requests[0].body
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+async def test_inner_thoughts_are_reasoning_and_are_shown_in_the_calls(
+    world: World, dialect: str
+) -> None:
+    agent = await make(world, dialect, thoughts=True)
+    thought = 'I "must" look\n'
+    looked = {"thinking": thought, "query": "a}", "request_heartbeat": True}
+    told = {"thinking": "Tell.", "message": "Hé {"}
+    world.model.script(
+        Reply(calls=(Call("conversation_search", looked),), piece=3),
+        Reply(calls=(Call("send_message", told),), piece=3),
+    )
+    ran = await world.run(agent, "Look it up.", stream_tokens=True)
+
+    for schema in schemas(world.model.requests[0]).values():
+        assert next(iter(schema["properties"])) == schema["required"][0] == "thinking"
+        description = schema["properties"]["thinking"]["description"]
+        assert description == "Deep inner monologue private to you only."
+    seen = flat(world.model.requests[1], "Look it up.")
+    assert seen[0] == shown("conversation_search", looked)
+    assert [json.loads(call.arguments) for call in calls(ran)] == [
+        {"query": "a}"},
+        {"message": "Hé {"},
+    ]
+    thoughts = [p.reasoning.text for m in ran.stored for p in m.parts if p.HasField("reasoning")]
+    assert thoughts == [thought, "Tell."]
+    assert deltas(ran, "reasoning_delta") == thought + "Tell."
+    assert deltas(ran, "tool_call_delta") == '{"query": "a}"}{"message": "Hé {"}'
+
+
+async def test_last_step_of_a_run_stores_no_heartbeat(world: World) -> None:
+    agent = await make(world)
+    before = len((await world.window(agent)).messages)
+    world.model.script(Reply(calls=(search("a", request_heartbeat=True),)), Reply(calls=(SEND,)))
+    ran = await world.run(agent, "Look.", max_steps=1)
+    assert ran.finished.stop_reason == STOP.STOP_REASON_MAX_STEPS
+    assert roles((await world.window(agent)).messages[before:]) == ["user", "assistant", "tool"]
+    ran = await world.run(agent, "Go on.")
+    assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
+
+
+async def test_several_calls_of_one_reply_are_all_run_and_one_heartbeat_follows(
+    world: World,
+) -> None:
+    agent = await make(world)
+    both = (search("a", request_heartbeat=True), search("b", request_heartbeat=False))
+    world.model.script(Reply(calls=both), Reply(calls=(SEND,)))
+    ran = await world.run(agent, "Look.")
+    assert world.model.requests[0].body["parallel_tool_calls"] is False
+    assert reasons(flat(world.model.requests[1], "Look.")) == [REQUESTED]
+    assert roles(ran.stored) == ["assistant", "tool"] * 2
+    assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
+
+
+async def test_approved_call_goes_on_by_the_heartbeat_that_it_was_asked_with(
+    world: World,
+) -> None:
+    agent = await make(world, tool_rules=[rule("requires_approval", "conversation_search")])
+    world.model.script(Reply(calls=(search("a", request_heartbeat=True),)), Reply(calls=(SEND,)))
+    ran = await world.run(agent, "Look.")
+    assert ran.finished.stop_reason == STOP.STOP_REASON_REQUIRES_APPROVAL
+    (asked,) = [e.approval_requested for e in ran.events if e.HasField("approval_requested")]
+    answer = message_pb2.ApprovalResponsePart(
+        approval_id=asked.approval.approval_id,
+        decisions=[
+            message_pb2.ApprovalDecision(
+                tool_call_id=asked.approval.tool_calls[0].tool_call_id, approve=True
+            )
+        ],
+    )
+    ran = await world.run(agent, approval=answer)
+    assert reasons(flat(world.model.requests[1], "Look.")) == [REQUESTED]
+    assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
+
+
+async def test_structured_tool_mode_writes_the_added_arguments_into_its_actions(
+    world: World,
+) -> None:
+    agent = await make(world, thoughts=True)
+    structured = pb.ModelConfig(
+        handle="test/test-model", structured_tools=True, put_inner_thoughts_in_kwargs=True
+    )
+    await world.agents.UpdateAgent(pb.UpdateAgentRequest(agent_id=agent.id, model=structured))
+    looked = {"thinking": "Look.", "query": "a", "request_heartbeat": True}
+    world.model.script(
+        say(json.dumps({"tool": "conversation_search", "arguments": looked})),
+        say(json.dumps({"tool": "send_message", "arguments": {"thinking": "", "message": "Hi."}})),
+    )
+    ran = await world.run(agent, "Look it up.")
+    assert ran.finished.stop_reason == STOP.STOP_REASON_END_TURN
+    assert [json.loads(call.arguments) for call in calls(ran)] == [
+        {"query": "a"},
+        {"message": "Hi."},
+    ]
+    schema = world.model.requests[0].body["response_format"]["json_schema"]["schema"]
+    options = {each["properties"]["tool"]["const"]: each for each in schema["anyOf"]}
+    assert list(options) == TOOLS
+    arguments = options["conversation_search"]["properties"]["arguments"]
+    assert list(arguments["properties"]) == ["thinking", "query", "request_heartbeat"]

@@ -1,0 +1,48 @@
+"""The limit of tokens holds for every call that stores a text, whatever the text is made of."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from integration.archival.conftest import Client
+from integration.archival.test_files import index
+from integration.archival.test_repeated_requests import count, made
+from integration.archival.test_uploads import upload
+from strata.api.archival.v1 import passage_service_pb2 as pb
+from strata.shared.errors import FailedPreconditionError, Reason
+from strata.shared.ids import new_id
+
+# Each is below the limit of bytes, and one token or a few thousand to the embedding model.
+TEXTS = ("x" * 30_000, "\U0001f389" * 8_000, "\u30e2" * 9_000, "\u65e5\u672c" * 4_200)
+
+
+async def _streamed(archive: str, text: str) -> AsyncIterator[pb.InsertPassagesRequest]:
+    yield pb.InsertPassagesRequest(archive_id=archive, passages=[pb.NewPassage(text=text)])
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=["letters", "emoji", "kana", "Han"])
+async def test_no_call_stores_a_text_above_the_limit(client: Client, text: str) -> None:
+    archive = await made(client)
+    stored = await client.passages.InsertPassage(
+        pb.InsertPassageRequest(archive_id=archive, passage=pb.NewPassage(text="A fact."))
+    )
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        lambda: client.passages.InsertPassage(
+            pb.InsertPassageRequest(archive_id=archive, passage=pb.NewPassage(text=text))
+        ),
+        lambda: client.passages.UpdatePassage(
+            pb.UpdatePassageRequest(passage_id=stored.passage.id, text=text)
+        ),
+        lambda: client.passages.InsertPassages(_streamed(archive, text)),
+        lambda: upload(client, archive, [text]),
+        lambda: index(client, new_id("folder"), new_id("file"), text),
+    ]
+    for call in calls:
+        with pytest.raises(FailedPreconditionError) as caught:
+            await call()
+        assert caught.value.reason is Reason.TOKEN_LIMIT_EXCEEDED
+        assert "8192" in caught.value.message
+    assert await count(client, archive) == 1

@@ -1,0 +1,56 @@
+"""Services of every shape behind real sockets, and channels to several of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from contract.channels.conftest import echo, keys
+from strata.shared.auth import TokenVerifier
+from strata.shared.clock import Clock, SystemClock
+from strata.shared.interceptors.auth import TokenAuthenticator
+from strata.shared.room import Room, Service
+from strata.shared.server import GrpcServer
+from strata.shared.settings import RoomSettings
+
+__all__ = ["echo", "keys"]
+
+Start = Callable[..., Awaitable[GrpcServer]]
+
+
+def targets(servers: Iterable[GrpcServer]) -> str:
+    """Returns one gRPC target for several servers, whose turn comes round."""
+    return "ipv4:" + ",".join(server.address for server in servers)
+
+
+def echo_room(echo: Any, servicer: object) -> Room:
+    """Returns a service `echo` with this servicer."""
+    full_name = echo.pb.DESCRIPTOR.services_by_name["EchoService"].full_name
+    add = echo.pb_grpc.add_EchoServiceServicer_to_server
+    return Room("echo", [Service(full_name, add, servicer)])
+
+
+@pytest.fixture
+async def start(echo: Any, keys: Any) -> AsyncIterator[Start]:
+    """Starts a server for a servicer, on a clock; settings as keywords."""
+    async with AsyncExitStack() as stack:
+
+        async def serve(
+            servicer: object, *, clock: Clock | None = None, **settings: Any
+        ) -> GrpcServer:
+            clock = clock or SystemClock()
+            verifier = TokenVerifier(keys.public, clock=clock)
+            server = GrpcServer(
+                echo_room(echo, servicer),
+                RoomSettings(**settings),
+                TokenAuthenticator(verifier),
+                clock=clock,
+            )
+            await server.start()
+            stack.push_async_callback(server.stop, 0)
+            return server
+
+        yield serve

@@ -1,0 +1,110 @@
+"""Attempts at a call: how long each lasts, and what a slow method makes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from strata.shared.channels import ChannelFactory, ChannelOptions
+from strata.shared.errors import DeadlineExceededError
+
+
+class Slow:
+    """Makes a servicer whose methods take so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.started = 0
+        self.cancelled = 0
+
+    def servicer(self, echo: Any) -> Any:
+        slow = self
+
+        class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
+            async def Echo(self, request: Any, context: Any) -> Any:
+                slow.started += 1
+                try:
+                    await asyncio.sleep(slow.seconds)
+                except asyncio.CancelledError:
+                    slow.cancelled += 1
+                    raise
+                context.set_trailing_metadata((("x-attempt", str(slow.started)),))
+                return request
+
+            async def Change(self, request: Any, context: Any) -> Any:
+                return await self.Echo(request, context)
+
+        return Servicer()
+
+
+@pytest.fixture
+async def factory() -> AsyncIterator[ChannelFactory]:
+    made = ChannelFactory(ChannelOptions(attempt_s=0.2))
+    yield made
+    await made.close()
+
+
+def stub_to(server: Any, factory: ChannelFactory, echo: Any, peer: str = "echo") -> Any:
+    services = echo.pb.DESCRIPTOR.services_by_name.values()
+    return echo.pb_grpc.EchoServiceStub(factory.channel(server.address, services, peer=peer))
+
+
+async def test_a_slow_method_has_time_enough_in_a_later_attempt(
+    start: Any, echo: Any, keys: Any, factory: ChannelFactory
+) -> None:
+    slow = Slow(0.5)
+    server = await start(slow.servicer(echo))
+    with keys.signed_in():
+        call = stub_to(server, factory, echo).Echo(echo.pb.Note(text="a"))
+        assert (await call).text == "a"
+    # Of the one that answered, not of the first.
+    assert ("x-attempt", str(slow.started)) in tuple(await call.trailing_metadata())
+    assert slow.started > 1
+    assert slow.cancelled == slow.started - 1
+
+
+async def test_attempts_end_with_the_deadline_of_the_call(
+    start: Any, echo: Any, keys: Any, factory: ChannelFactory
+) -> None:
+    slow = Slow(60)
+    server = await start(slow.servicer(echo))
+    stub = stub_to(server, factory, echo)
+    with keys.signed_in():
+        for seconds in (0.1, 0.5, 1.0):
+            with pytest.raises(DeadlineExceededError):
+                await stub.Echo(echo.pb.Note(), timeout=seconds)
+
+
+@pytest.mark.parametrize("method", ["Change", "Echo"])
+async def test_what_is_not_declared_repeatable_or_comes_from_outside_is_attempted_once(
+    start: Any, echo: Any, keys: Any, factory: ChannelFactory, method: str
+) -> None:
+    slow = Slow(1.0)
+    server = await start(slow.servicer(echo))
+    stub = stub_to(server, factory, echo, peer="echo" if method == "Change" else "")
+    with keys.signed_in():
+        await getattr(stub, method)(echo.pb.Note())
+    assert (slow.started, slow.cancelled) == (1, 0)
+
+
+async def test_cancelling_the_caller_is_no_reason_for_another_attempt(
+    start: Any, echo: Any, keys: Any, factory: ChannelFactory
+) -> None:
+    slow = Slow(60)
+    server = await start(slow.servicer(echo))
+    stub = stub_to(server, factory, echo)
+    with keys.signed_in():
+        call = asyncio.ensure_future(stub.Echo(echo.pb.Note()))
+        while not slow.started:
+            await asyncio.sleep(0.01)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        # An attempt that was sent before may still arrive.
+        await asyncio.sleep(0.3)
+        started = slow.started
+        await asyncio.sleep(1)
+    assert slow.started == started

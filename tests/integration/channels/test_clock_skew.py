@@ -1,0 +1,191 @@
+"""Hosts whose clocks differ: measured, tolerated, and never blamed on the client."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from integration.channels.conftest import targets
+from strata.gateway.proxy import proxied_service
+from strata.shared.channels import ChannelFactory
+from strata.shared.clock import SystemClock
+from strata.shared.errors import Reason, UnavailableError
+from strata.shared.inprocess import InProcessNetwork
+from strata.shared.room import Room
+from strata.shared.skew import METRIC, SERVER_HOST_KEY, SkewMeter
+from strata.shared.status import from_rpc_error
+from strata.shared.telemetry import Telemetry
+
+TOLERATED_S = 60.0
+REFUSED_S = 600.0
+
+
+class OtherClock(SystemClock):
+    """The clock of a host that is ahead by so many seconds."""
+
+    def __init__(self, ahead_s: float) -> None:
+        self._ahead = timedelta(seconds=ahead_s)
+
+    def now(self) -> datetime:
+        return super().now() + self._ahead
+
+
+def servicer(echo: Any) -> Any:
+    class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
+        async def Echo(self, request: Any, context: Any) -> Any:
+            return request
+
+        async def Change(self, request: Any, context: Any) -> Any:
+            return request
+
+        async def Count(self, request: Any, context: Any) -> AsyncIterator[Any]:
+            yield request
+
+        async def Sum(self, requests: Any, context: Any) -> Any:
+            total = 0
+            async for each in requests:
+                total += each.number
+            return echo.pb.Note(number=total)
+
+        async def Chat(self, requests: Any, context: Any) -> AsyncIterator[Any]:
+            async for each in requests:
+                yield each
+
+    return Servicer()
+
+
+async def every_shape(stub: Any, echo: Any) -> None:
+    """Makes a call of each shape."""
+    note = echo.pb.Note(number=7)
+    assert await stub.Echo(note) == note
+    assert await stub.Change(note) == note
+    assert [each async for each in stub.Count(note)] == [note]
+    assert (await stub.Sum(iter([note, note]))).number == 14
+    assert [each async for each in stub.Chat(iter([note]))] == [note]
+
+
+class Client:
+    """A channel as services have it to each other."""
+
+    def __init__(self) -> None:
+        self.telemetry = Telemetry()
+        self.factory = ChannelFactory(skew=SkewMeter(self.telemetry, SystemClock()))
+
+    def channel(self, target: str, echo: Any) -> Any:
+        services = echo.pb.DESCRIPTOR.services_by_name.values()
+        return self.factory.channel(target, services, peer="echo")
+
+    def stub(self, target: str, echo: Any) -> Any:
+        return echo.pb_grpc.EchoServiceStub(self.channel(target, echo))
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    made = Client()
+    yield made
+    await made.factory.close()
+
+
+@pytest.mark.parametrize("ahead_s", [-TOLERATED_S, TOLERATED_S])
+async def test_a_minute_between_two_clocks_is_tolerated_measured_and_logged(
+    start: Any, echo: Any, keys: Any, client: Client, ahead_s: float, caplog: Any
+) -> None:
+    server = await start(servicer(echo), clock=OtherClock(ahead_s))
+    with keys.signed_in(), caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            await every_shape(client.stub(server.address, echo), echo)
+    assert client.telemetry.total(METRIC, peer="echo") == pytest.approx(ahead_s, abs=3)
+    warnings = [each for each in caplog.records if "clocks differ" in each.getMessage()]
+    assert len(warnings) == 1
+
+
+async def test_clocks_that_agree_are_measured_without_a_warning(
+    start: Any, echo: Any, keys: Any, client: Client, caplog: Any
+) -> None:
+    server = await start(servicer(echo))
+    with keys.signed_in(), caplog.at_level(logging.WARNING):
+        await every_shape(client.stub(server.address, echo), echo)
+    assert [sample.name for sample in client.telemetry.samples()] == [METRIC]
+    assert client.telemetry.total(METRIC) == pytest.approx(0, abs=1)
+    assert not [each for each in caplog.records if "clocks differ" in each.getMessage()]
+
+
+async def test_a_replica_that_refuses_the_token_is_left_for_another_one(
+    start: Any, echo: Any, keys: Any, client: Client
+) -> None:
+    servers = [await start(servicer(echo)), await start(servicer(echo), clock=OtherClock(-900))]
+    stub = client.stub(targets(servers), echo)
+    with keys.signed_in():
+        for _ in range(4):
+            await every_shape(stub, echo)
+    refused = [
+        server.telemetry.total("rpc_server_requests", code="UNAUTHENTICATED") for server in servers
+    ]
+    assert refused[0] == 0 < refused[1]
+
+
+async def test_a_refused_internal_token_is_not_the_fault_of_the_client(
+    start: Any, echo: Any, keys: Any, client: Client
+) -> None:
+    server = await start(servicer(echo), clock=OtherClock(-900))
+    stub = client.stub(server.address, echo)
+    note = echo.pb.Note()
+    with keys.signed_in():
+        for call in (stub.Echo(note), stub.Change(note), stub.Count(note).read()):
+            with pytest.raises(UnavailableError) as raised:
+                await call
+            assert raised.value.reason is Reason.INTERNAL_TOKEN_REFUSED
+            assert raised.value.metadata == {"service": "echo"}
+            assert raised.value.retry_after is not None
+    # The clock is named although no call succeeds.
+    assert client.telemetry.total(METRIC, peer="echo") == pytest.approx(-900, abs=3)
+
+
+async def test_the_gateway_answers_unavailable_when_a_service_refuses_its_token(
+    start: Any, echo: Any, keys: Any, client: Client
+) -> None:
+    server = await start(servicer(echo), clock=OtherClock(-900))
+    service = echo.pb.DESCRIPTOR.services_by_name["EchoService"]
+    async with AsyncExitStack() as stack:
+        network = await stack.enter_async_context(InProcessNetwork(keys.verifier))
+        behind = client.channel(server.address, echo)
+        network.register(Room("front", [proxied_service(service, behind)]))
+        stub = echo.pb_grpc.EchoServiceStub(network.raw_channel("front"))
+        note, metadata = echo.pb.Note(), keys.metadata()
+        calls = (
+            stub.Echo(note, metadata=metadata),
+            stub.Change(note, metadata=metadata),
+            stub.Count(note, metadata=metadata).read(),
+            stub.Sum(iter([note]), metadata=metadata),
+            stub.Chat(iter([note]), metadata=metadata).read(),
+        )
+        for call in calls:
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await call
+            assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert from_rpc_error(raised.value).reason is Reason.INTERNAL_TOKEN_REFUSED
+
+
+async def test_the_name_of_an_internal_host_stays_inside(
+    start: Any, echo: Any, keys: Any, client: Client
+) -> None:
+    server = await start(servicer(echo))
+    service = echo.pb.DESCRIPTOR.services_by_name["EchoService"]
+    async with InProcessNetwork(keys.verifier) as network:
+        behind = client.channel(server.address, echo)
+        network.register(Room("front", [proxied_service(service, behind)]))
+        stub = echo.pb_grpc.EchoServiceStub(network.raw_channel("front"))
+        direct = echo.pb_grpc.EchoServiceStub(behind)
+        with keys.signed_in():
+            inside = direct.Echo(echo.pb.Note())
+            await inside
+        outside = stub.Echo(echo.pb.Note(), metadata=keys.metadata())
+        await outside
+        assert SERVER_HOST_KEY in dict(await inside.trailing_metadata())
+        assert SERVER_HOST_KEY not in dict(await outside.trailing_metadata())

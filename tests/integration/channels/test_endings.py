@@ -1,0 +1,118 @@
+"""Streams that the client leaves after their last message: what the server's log says."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from contract.channels.conftest import until
+from strata.shared.channels import ChannelFactory
+from strata.shared.endings import let_end
+from strata.shared.questions import answering
+from strata.shared.telemetry import Telemetry
+
+
+def servicer(echo: Any, ends: bool) -> Any:
+    class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
+        async def Count(self, request: Any, context: Any) -> AsyncIterator[Any]:
+            yield request
+            # What is left to do after the last message.
+            await asyncio.sleep(0.1 if ends else 3600)
+
+        async def Chat(self, requests: Any, context: Any) -> AsyncIterator[Any]:
+            async for each in requests:
+                yield each
+                await asyncio.sleep(0.1)
+                return
+
+    return Servicer()
+
+
+@pytest.fixture
+async def factory() -> AsyncIterator[ChannelFactory]:
+    made = ChannelFactory()
+    yield made
+    await made.close()
+
+
+def codes(telemetry: Telemetry) -> Callable[[], dict[str, float]]:
+    def read() -> dict[str, float]:
+        return {
+            sample.labels["code"]: telemetry.total("rpc_server_requests", **sample.labels)
+            for sample in telemetry.samples()
+            if sample.name == "rpc_server_requests"
+        }
+
+    return read
+
+
+async def test_a_stream_that_is_let_end_is_logged_as_it_ended(
+    start: Any, echo: Any, keys: Any, factory: ChannelFactory
+) -> None:
+    server = await start(servicer(echo, ends=True))
+    ended = codes(server.telemetry)
+    stub = echo.pb_grpc.EchoServiceStub(factory.channel(server.address))
+
+    async def first_of_count() -> None:
+        call = stub.Count(echo.pb.Note())
+        async for _ in call:
+            let_end(call)
+            return
+
+    with keys.signed_in():
+        await first_of_count()
+        gc.collect()
+        await until(lambda: bool(ended()))
+    assert ended() == {"OK": 1}
+
+
+async def test_a_stream_in_which_the_server_asks_is_let_end_after_its_result(
+    start: Any, echo: Any, keys: Any, factory: ChannelFactory
+) -> None:
+    server = await start(servicer(echo, ends=True))
+    ended = codes(server.telemetry)
+    stub = echo.pb_grpc.EchoServiceStub(factory.channel(server.address))
+    with keys.signed_in():
+        stream: Any = answering(
+            stub.Chat, echo.pb.Note(), lambda _: None, lambda _: True, ends=lambda _: True
+        )
+        async with aclosing(stream) as told:
+            async for _ in told:
+                break
+        await until(lambda: bool(ended()))
+    assert ended() == {"OK": 1}
+
+
+async def test_a_server_that_does_not_end_is_cancelled_after_all(
+    start: Any, echo: Any, keys: Any, factory: ChannelFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strata.shared.endings._LONGEST_S", 0.1)
+    server = await start(servicer(echo, ends=False))
+    ended = codes(server.telemetry)
+    stub = echo.pb_grpc.EchoServiceStub(factory.channel(server.address))
+    with keys.signed_in():
+        call = stub.Count(echo.pb.Note())
+        assert await call.read() is not grpc.aio.EOF
+        let_end(call)
+        await until(lambda: bool(ended()))
+    assert ended() == {"CANCELLED": 1}
+
+
+async def test_no_task_reads_requests_after_the_end_of_a_call(
+    start: Any, echo: Any, keys: Any, factory: ChannelFactory
+) -> None:
+    server = await start(servicer(echo, ends=True))
+    stub = echo.pb_grpc.EchoServiceStub(factory.channel(server.address))
+    with keys.signed_in():
+        stream: Any = answering(stub.Chat, echo.pb.Note(), lambda _: None, lambda _: True)
+        async with aclosing(stream) as responses:
+            assert len([response async for response in responses]) == 1
+    await until(
+        lambda: not [task for task in asyncio.all_tasks() if "request_iterator" in repr(task)]
+    )

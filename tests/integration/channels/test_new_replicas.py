@@ -1,0 +1,175 @@
+"""Replicas that come and go behind one name, with a DNS server of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from name_server import NameServer
+from strata.shared.channels import ChannelFactory, ChannelOptions
+from strata.shared.renewing import names_a_host
+
+
+class Replica:
+    """Counts the calls of a server, and the connections that they came by."""
+
+    def __init__(self, host: str) -> None:
+        self.host = host
+        self.connections: set[str] = set()
+        self.go_on = asyncio.Event()
+        self.server: Any = None
+
+    def servicer(self, echo: Any) -> Any:
+        replica = self
+
+        class Servicer(echo.pb_grpc.EchoServiceServicer):  # type: ignore[misc]
+            async def Echo(self, request: Any, context: Any) -> Any:
+                replica.connections.add(context.peer())
+                return echo.pb.Note(text=replica.host)
+
+            async def Count(self, request: Any, context: Any) -> AsyncIterator[Any]:
+                replica.connections.add(context.peer())
+                yield echo.pb.Note(text=replica.host)
+                await replica.go_on.wait()
+                yield echo.pb.Note(text="the end")
+
+        return Servicer()
+
+
+class World:
+    """A client, a name server and replicas: one port, many loopback addresses."""
+
+    def __init__(self, names: NameServer, port: int, start: Any, echo: Any) -> None:
+        self.names = names
+        self._port = port
+        self._start = start
+        self._echo = echo
+        self.factory = ChannelFactory(ChannelOptions(renew_s=0.1))
+        services = echo.pb.DESCRIPTOR.services_by_name.values()
+        target = f"dns://{names.address}/replicas.test:{port}"
+        channel = self.factory.channel(target, services, peer="echo")
+        self.stub = echo.pb_grpc.EchoServiceStub(channel)
+
+    async def replica(self, host: str) -> Replica:
+        made = Replica(host)
+        made.server = await self._start(made.servicer(self._echo), host=host, port=self._port)
+        return made
+
+    async def answers(self, calls: int = 30) -> Counter[str]:
+        note = self._echo.pb.Note()
+        return Counter([(await self.stub.Echo(note)).text for _ in range(calls)])
+
+    async def until_asked(self, times: int) -> Counter[str]:
+        """Calls until the name server was asked so often; returns who answered."""
+        asked, found = self.names.questions, Counter[str]()
+        async with asyncio.timeout(60):
+            while self.names.questions < asked + times:
+                found += await self.answers(1)
+        return found
+
+    async def until(self, *hosts: str) -> None:
+        """Calls until exactly these hosts answer."""
+        async with asyncio.timeout(60):
+            while set(await self.answers()) != set(hosts):
+                await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+async def world(start: Any, echo: Any, keys: Any) -> AsyncIterator[World]:
+    names = NameServer()
+    await names.start()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    made = World(names, port, start, echo)
+    with keys.signed_in():
+        yield made
+    await made.factory.close()
+    names.stop()
+
+
+async def test_a_new_replica_gets_calls_and_every_replica_keeps_its_one_connection(
+    world: World,
+) -> None:
+    one = await world.replica("127.0.0.1")
+    world.names.addresses = [one.host]
+    await world.until(one.host)
+    two = await world.replica("127.0.0.2")
+    world.names.addresses = [one.host, two.host]
+    await world.until(one.host, two.host)
+    three = await world.replica("127.0.0.3")
+    world.names.addresses = [three.host, one.host, two.host]
+    await world.until(one.host, two.host, three.host)
+    # Many replacements later there is still no storm of connections.
+    await world.until_asked(5)
+    assert [len(each.connections) for each in (one, two, three)] == [1, 1, 1]
+
+
+async def test_a_replica_that_has_left_gets_no_new_calls_and_ends_those_it_has(
+    world: World, echo: Any
+) -> None:
+    one, two = await world.replica("127.0.0.1"), await world.replica("127.0.0.2")
+    world.names.addresses = [one.host]
+    stream = world.stub.Count(echo.pb.Note())
+    assert (await stream.read()).text == one.host
+    world.names.addresses = [two.host]
+    await world.until(two.host)
+    one.go_on.set()
+    assert (await stream.read()).text == "the end"
+
+
+async def test_a_name_server_that_fails_or_knows_nothing_changes_nothing(world: World) -> None:
+    one = await world.replica("127.0.0.1")
+    world.names.addresses = [one.host]
+    await world.until(one.host)
+    for world.names.fails, world.names.addresses in ((True, [one.host]), (False, [])):
+        assert set(await world.until_asked(2)) == {one.host}
+
+
+async def test_a_new_address_that_does_not_answer_takes_no_calls(world: World) -> None:
+    one = await world.replica("127.0.0.1")
+    world.names.addresses = [one.host]
+    await world.until(one.host)
+    world.names.addresses = [one.host, "127.0.0.9"]
+    assert set(await world.until_asked(3)) == {one.host}
+
+
+async def test_a_channel_that_nobody_uses_asks_no_name_server(world: World) -> None:
+    one = await world.replica("127.0.0.1")
+    world.names.addresses = [one.host]
+    await world.until(one.host)
+    # What the last calls have asked for may still be on its way. Then there is quiet, while a
+    # channel in use asks every few tenths of a second.
+    async with asyncio.timeout(60):
+        asked = -1
+        while world.names.questions != asked:
+            asked = world.names.questions
+            await asyncio.sleep(1.5)
+
+
+def test_a_new_replica_has_work_within_fifteen_seconds_of_being_ready() -> None:
+    # The pause is spread by a fifth; the name servers of Kubernetes remember for five seconds.
+    assert ChannelOptions().renew_s * 1.2 + 5 < 15
+
+
+@pytest.mark.parametrize(
+    ("target", "named"),
+    [
+        ("dns:///recall:7603", True),
+        ("dns://10.0.0.1:53/recall:7603", True),
+        ("dns:recall.strata.svc:7603", True),
+        ("recall:7603", True),
+        ("127.0.0.1:7603", False),
+        ("dns:///127.0.0.1:7603", False),
+        ("ipv4:10.0.0.1:1,10.0.0.2:1", False),
+        ("unix:/run/strata/recall.sock", False),
+        ("[::1]:7603", False),
+    ],
+)
+def test_only_names_of_hosts_can_get_other_addresses(target: str, named: bool) -> None:
+    assert names_a_host(target) is named

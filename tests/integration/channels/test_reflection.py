@@ -1,0 +1,109 @@
+"""Reflection of both versions, as clients like grpcurl use it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc.aio
+import pytest
+from google.protobuf import descriptor_pb2
+from grpc_reflection.v1alpha import reflection_pb2 as pb
+
+from strata.api.archival.v1 import passage_service_pb2
+from strata.gateway.proxy import proxied_service
+from strata.shared.interceptors.auth import TokenAuthenticator
+from strata.shared.room import Room
+from strata.shared.server import GrpcServer
+from strata.shared.settings import RoomSettings
+
+VERSIONS = ("grpc.reflection.v1", "grpc.reflection.v1alpha")
+PASSAGES = "strata.api.archival.v1.PassageService"
+NOT_FOUND = grpc.StatusCode.NOT_FOUND.value[0]
+
+
+@pytest.fixture
+async def address(keys: Any) -> AsyncIterator[str]:
+    descriptor = passage_service_pb2.DESCRIPTOR.services_by_name["PassageService"]
+    async with grpc.aio.insecure_channel("127.0.0.1:1") as nowhere:
+        room = Room("front", [proxied_service(descriptor, nowhere)])
+        server = GrpcServer(room, RoomSettings(), TokenAuthenticator(keys.verifier))
+        await server.start()
+        yield server.address
+        await server.stop(0)
+
+
+async def ask(address: str, version: str, **question: str) -> pb.ServerReflectionResponse:
+    async with grpc.aio.insecure_channel(address) as channel:
+        method: Any = channel.stream_stream(
+            f"/{version}.ServerReflection/ServerReflectionInfo",
+            request_serializer=pb.ServerReflectionRequest.SerializeToString,
+            response_deserializer=pb.ServerReflectionResponse.FromString,
+        )
+        questions = [pb.ServerReflectionRequest(**question)]  # type: ignore[arg-type]
+        (answer,) = [each async for each in method(iter(questions))]
+        assert isinstance(answer, pb.ServerReflectionResponse)
+        return answer
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_both_versions_list_the_services_and_each_other(address: str, version: str) -> None:
+    answer = await ask(address, version, list_services="")
+    names = {service.name for service in answer.list_services_response.service}
+    assert names == {
+        PASSAGES,
+        "grpc.health.v1.Health",
+        *(f"{each}.ServerReflection" for each in VERSIONS),
+    }
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("symbol", "file"),
+    [
+        (PASSAGES, "strata/api/archival/v1/passage_service.proto"),
+        (f"{PASSAGES}.SearchPassages", "strata/api/archival/v1/passage_service.proto"),
+        (
+            "strata.api.archival.v1.SearchPassagesRequest",
+            "strata/api/archival/v1/passage_service.proto",
+        ),
+        (
+            "strata.api.archival.v1.SearchPassagesRequest.query",
+            "strata/api/archival/v1/passage_service.proto",
+        ),
+        ("strata.api.common.v1.attempt_seconds", "strata/api/common/v1/call_options.proto"),
+        ("grpc.reflection.v1.ServerReflection", None),
+        ("grpc.reflection.v1.ServerReflection.ServerReflectionInfo", None),
+        ("grpc.health.v1.Health.Check", None),
+    ],
+)
+async def test_symbols_of_every_kind_are_resolved(
+    address: str, version: str, symbol: str, file: str | None
+) -> None:
+    answer = await ask(address, version, file_containing_symbol=symbol)
+    assert not answer.HasField("error_response"), answer.error_response
+    raw = answer.file_descriptor_response.file_descriptor_proto
+    found = [descriptor_pb2.FileDescriptorProto.FromString(each) for each in raw]
+    if file is not None:
+        assert file in {each.name for each in found}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("symbol", ["", "nothing", f"{PASSAGES}.Nothing", "strata.api.Nothing.X"])
+async def test_unknown_symbols_are_not_found(address: str, version: str, symbol: str) -> None:
+    answer = await ask(address, version, file_containing_symbol=symbol)
+    assert answer.error_response.error_code == NOT_FOUND
+
+
+@pytest.mark.skipif(shutil.which("grpcurl") is None, reason="grpcurl is not on the PATH")
+@pytest.mark.parametrize("symbol", [PASSAGES, f"{PASSAGES}.SearchPassages"])
+async def test_grpcurl_describes_services_and_methods(address: str, symbol: str) -> None:
+    program = await asyncio.create_subprocess_exec(
+        "grpcurl", "-plaintext", address, "describe", symbol,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await program.communicate()
+    assert program.returncode == 0, err.decode()
+    assert "SearchPassages" in out.decode()

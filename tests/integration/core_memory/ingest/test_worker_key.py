@@ -1,0 +1,71 @@
+"""The key that core memory's background work signs with opens no more than it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+
+from integration.core_memory.ingest.conftest import Rooms
+from strata.api.archival.v1 import (
+    agent_archive_service_pb2,
+    archive_service_pb2,
+    file_index_service_pb2,
+    passage_index_service_pb2,
+    passage_service_pb2,
+)
+from strata.shared.auth import TokenSigner
+from strata.shared.context import RequestContext, use
+from strata.shared.ids import new_id
+
+SERVICES: list[ServiceDescriptor] = [
+    service
+    for file in (
+        agent_archive_service_pb2,
+        archive_service_pb2,
+        file_index_service_pb2,
+        passage_index_service_pb2,
+        passage_service_pb2,
+    )
+    for service in file.DESCRIPTOR.services_by_name.values()
+]
+NEEDED = {"IndexFile", "GetFileProgress", "DropFiles"}
+
+
+async def status(channel: Any, method: MethodDescriptor, token: str) -> grpc.StatusCode:
+    """Calls a method with an empty request and returns how it ends."""
+    path = f"/{method.containing_service.full_name}/{method.name}"
+    metadata = (("authorization", f"Bearer {token}"),)
+    try:
+        if method.client_streaming:
+            await channel.stream_unary(path)(iter([b""]), metadata=metadata, timeout=20)
+        elif method.server_streaming:
+            async for _ in channel.unary_stream(path)(b"", metadata=metadata, timeout=20):
+                pass
+        else:
+            await channel.unary_unary(path)(b"", metadata=metadata, timeout=20)
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+async def test_archival_accepts_the_workers_key_for_the_index_of_files_only(rooms: Rooms) -> None:
+    await rooms.start_archival()
+    channel = rooms.network.raw_channel("archival")
+    worker = TokenSigner(rooms.worker_keys[0]).mint(
+        "", new_id("project"), "core-memory-worker", ["files", "read", "write", "admin"]
+    )
+    gateway = rooms.keys.signer.mint("org", new_id("project"), "key-1", ["read", "write"])
+    accepted = set()
+    with use(RequestContext()):
+        for service in SERVICES:
+            for method in service.methods:
+                if await status(channel, method, worker) is not grpc.StatusCode.UNAUTHENTICATED:
+                    accepted.add(f"{service.name}.{method.name}")
+                assert await status(channel, method, gateway) not in {
+                    grpc.StatusCode.UNAUTHENTICATED,
+                    grpc.StatusCode.UNIMPLEMENTED,
+                }
+    assert accepted == {f"FileIndexService.{name}" for name in NEEDED}

@@ -1,0 +1,77 @@
+"""``strata migrate``: up to date, and back to an earlier revision."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from strata.cli.commands.migrate import NOTHING, Migrated, migrate_all, take_back
+from strata.cli.commands.server import migrate
+from strata.cli.compose.rooms import ROOMS
+from strata.cli.failures import UsageError
+from strata.shared.errors import FailedPreconditionError
+
+if TYPE_CHECKING:
+    from conftest import Databases
+
+
+def urls(databases: Databases) -> dict[str, tuple[str, str]]:
+    """Returns URLs with the passwords that the roles get."""
+    words = databases.passwords
+    pair = tuple(f"postgresql://role:{word}@host/name" for word in (words.service, words.worker))
+    return {spec.name: (pair[0], pair[1]) for spec in ROOMS}
+
+
+RECALL = next(spec.migrations for spec in ROOMS if spec.name == "recall")
+
+
+async def test_one_service_goes_back_and_forth_and_the_others_stay(databases: Databases) -> None:
+    url = databases.url(await databases.create())
+    await migrate_all(url, urls(databases), check_only=False)
+    first = RECALL.revisions[0]
+    assert await take_back(url, "recall", first) == Migrated("recall", RECALL.head, first)
+    for spec in ROOMS:
+        expected = first if spec.name == "recall" else spec.migrations.head
+        assert await spec.migrations.version(url) == expected
+    assert await take_back(url, "recall", None) == Migrated("recall", first, NOTHING)
+    assert await RECALL.version(url) is None
+    done = await migrate_all(url, urls(databases), check_only=False)
+    assert Migrated("recall", NOTHING, RECALL.head) in done
+
+
+async def test_unknown_services_and_revisions_are_named_with_what_there_is(
+    databases: Databases,
+) -> None:
+    url = databases.url(await databases.create())
+    with pytest.raises(UsageError, match=r"no service 'attic'.*recall"):
+        await take_back(url, "attic", None)
+    with pytest.raises(UsageError, match=rf"no revision '9000'.*{RECALL.head}"):
+        await take_back(url, "recall", "9000")
+    with pytest.raises(FailedPreconditionError):
+        await take_back(url, "recall", RECALL.head)
+
+
+async def test_what_would_destroy_rows_needs_consent(databases: Databases) -> None:
+    url = databases.url(await databases.create())
+    await migrate_all(url, urls(databases), check_only=False)
+    first = RECALL.revisions[0]
+
+    def typed(*, yes: bool) -> None:
+        migrate(url=url, service="recall", to=first, yes=yes)
+
+    with pytest.raises(UsageError, match=r"Give --yes"):
+        await asyncio.to_thread(typed, yes=False)
+    assert await RECALL.version(url) == RECALL.head
+    await asyncio.to_thread(typed, yes=True)
+    assert await RECALL.version(url) == first
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"to": "0001"}, {"service": "recall"}, {"service": "recall", "to": "0001", "check": True}],
+)
+def test_options_that_do_not_fit_together_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        migrate(url="postgresql://nowhere", **options)  # type: ignore[arg-type]

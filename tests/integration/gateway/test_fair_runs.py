@@ -1,0 +1,93 @@
+"""Runs of one project leave slots of a gateway to other projects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+from integration.gateway.test_admin import project, project_key
+from integration.gateway.world import (
+    World,
+    collect,
+    eventually,
+    finished,
+    kinds,
+    started,
+    step,
+    stored,
+)
+from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import run_service_pb2 as pb
+
+
+class Held:
+    """Turns that last until the test ends one of their project.
+
+    Attributes:
+        running: Turns under way by project.
+        order: The projects, in the order in which their turns began.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.running: Counter[str] = Counter()
+        self.order: list[str] = []
+        self._world = world
+        self._end: dict[str, asyncio.Semaphore] = {}
+        world.turns.script = self.turn
+
+    async def turn(self, _: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        project_id = self._world.turns.callers[-1].project_id
+        self.running[project_id] += 1
+        self.order.append(project_id)
+        try:
+            yield started()
+            yield step()
+            await self._end.setdefault(project_id, asyncio.Semaphore(0)).acquire()
+            yield stored("done")
+            yield finished()
+        finally:
+            self.running[project_id] -= 1
+
+    def end(self, project_id: str, count: int = 1) -> None:
+        semaphore = self._end.setdefault(project_id, asyncio.Semaphore(0))
+        for _ in range(count):
+            semaphore.release()
+
+
+async def test_a_project_with_many_runs_leaves_slots_to_another(world: World) -> None:
+    held = Held(world)
+    # The polls are far apart: what a slot is freed for starts at once.
+    gateway = await world.gateway(runs_at_once=4, poll_s=60)
+    made = [await project(gateway, name) for name in ("noisy", "quiet")]
+    noisy, quiet = [await project_key(gateway, each.id, "run", "read") for each in made]
+    runs = [await noisy.start_run(world.new_agent()) for _ in range(8)]
+    await eventually(lambda: held.running[made[0].id] == 3)
+    states = Counter([(await noisy.run(each.id)).state for each in runs])
+    assert states == {pb.RUN_STATE_RUNNING: 3, pb.RUN_STATE_QUEUED: 5}
+    run = await quiet.start_run(world.new_agent())
+    await eventually(lambda: held.running[made[1].id] == 1)
+    held.end(made[1].id)
+    held.end(made[0].id, 8)
+    for each in runs:
+        assert kinds(await collect(noisy.stream(each.id)))[-1] == "run_finished"
+    assert kinds(await collect(quiet.stream(run.id)))[-1] == "run_finished"
+
+
+async def test_a_long_conversation_does_not_keep_its_slot_when_another_project_waits(
+    world: World,
+) -> None:
+    held = Held(world)
+    gateway = await world.gateway(runs_at_once=1, poll_s=60)
+    made = [await project(gateway, name) for name in ("noisy", "quiet")]
+    noisy, quiet = [await project_key(gateway, each.id, "run", "read") for each in made]
+    agent = world.new_agent()
+    for _ in range(4):
+        await noisy.start_run(agent)
+    await quiet.start_run(world.new_agent())
+    await eventually(lambda: len(held.order) == 1)
+    held.end(made[1].id)
+    held.end(made[0].id, 4)
+    await eventually(lambda: len(held.order) == 5)
+    assert made[1].id in held.order[1:3]

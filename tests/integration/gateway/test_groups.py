@@ -1,0 +1,499 @@
+"""Messages to groups: one run whose turns are runs of the members, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+
+from integration.gateway.world import (
+    Gateway,
+    World,
+    collect,
+    delta,
+    eventually,
+    finished,
+    kinds,
+    message,
+    started,
+    step,
+    stored,
+)
+from strata.api.agent_loop.v1 import group_service_pb2 as group_pb
+from strata.api.agent_loop.v1 import group_service_pb2_grpc as group_grpc
+from strata.api.common.v1 import message_pb2, run_event_pb2
+from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.shared.errors import UnavailableError
+from strata.shared.ids import new_id
+
+
+@dataclass
+class Members:
+    """The agents of a group; each says its name and the number of its turn.
+
+    Attributes:
+        spoken: Agents whose turns were ended, in order.
+        held: Turns, by name and number, that wait until their event is set.
+        says: What an agent says in place of that, by its name.
+    """
+
+    world: World
+    names: dict[str, str] = field(default_factory=dict)
+    spoken: list[str] = field(default_factory=list)
+    held: dict[str, asyncio.Event] = field(default_factory=dict)
+    begun: list[str] = field(default_factory=list)
+    says: dict[str, Callable[[], str]] = field(default_factory=dict)
+    reasons: dict[str, Any] = field(default_factory=dict)
+    turns: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.world.turns.script = self._play
+
+    def group(self, *names: str, manager: str = "", **config: Any) -> group_pb.Group:
+        """Makes a group of new agents."""
+        config.setdefault("type", group_pb.MANAGER_TYPE_ROUND_ROBIN)
+        group = group_pb.Group(
+            id=new_id("group"),
+            members=[self._member(name) for name in names],
+            manager=group_pb.ManagerConfig(**config),
+        )
+        if manager:
+            group.manager_agent.CopyFrom(self._member(manager))
+        self.world.groups.groups[group.id] = group
+        return group
+
+    def _member(self, name: str) -> group_pb.GroupMember:
+        agent_id = self.world.new_agent()
+        self.names[agent_id] = name
+        return group_pb.GroupMember(agent_id=agent_id, name=name)
+
+    def shown(self, name: str) -> list[list[tuple[str, str]]]:
+        """The messages, with names, that an agent was sent, turn by turn, each once."""
+        by_run = {
+            request.run_id: [
+                (each.name, "".join(part.text.text for part in each.parts))
+                for each in request.messages
+            ]
+            for request in self.world.turns.requests
+            if self.names[request.agent_id] == name
+        }
+        return list(by_run.values())
+
+    async def _play(self, request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        name = self.names[request.agent_id]
+        yield started()
+        if request.record_only:
+            yield run_event_pb2.RunEvent(
+                run_finished=run_event_pb2.RunFinished(
+                    stop_reason=run_event_pb2.STOP_REASON_END_TURN
+                )
+            )
+            return
+        if request.attempt == 1:
+            self.turns[name] = self.turns.get(name, 0) + 1
+        key = f"{name} {self.turns[name]}"
+        text = self.says.get(name, lambda: key)()
+        self.begun.append(key)
+        yield step()
+        yield delta(text[:2], f"message-{request.run_id}")
+        if key in self.held:
+            await self.held[key].wait()
+        yield delta(text[2:], f"message-{request.run_id}")
+        said = stored(text, f"message-{request.run_id}")
+        said.message_stored.message.provenance.append(message_pb2.PROVENANCE_MCP)
+        yield said
+        self.spoken.append(key)
+        yield finished(self.reasons.get(key, run_event_pb2.STOP_REASON_END_TURN))
+
+
+def send(gateway: Gateway, group: group_pb.Group, text: str = "Hi", **fields: Any) -> Any:
+    return gateway.runs.SendMessage(
+        run_pb.SendMessageRequest(group_id=group.id, messages=[message(text)], **fields),
+        metadata=gateway.metadata,
+        timeout=60,
+    )
+
+
+def said(events: Sequence[run_event_pb2.RunEvent]) -> list[tuple[str, str, int]]:
+    """Name, text and turn of the messages in a stream."""
+    return [
+        (
+            event.member.agent_name,
+            event.message_stored.message.parts[0].text.text,
+            event.member.turn,
+        )
+        for event in events
+        if event.HasField("message_stored")
+    ]
+
+
+def check_log(events: Sequence[run_event_pb2.RunEvent], turns: int) -> None:
+    """The stored events have no gap, no double, and each turn begins and ends once."""
+    stored_events = [event for event in events if event.sequence]
+    assert [event.sequence for event in stored_events] == list(range(1, len(stored_events) + 1))
+    copied = [
+        (event.member.run_id, event.member.sequence)
+        for event in stored_events
+        if event.HasField("member")
+    ]
+    assert len(set(copied)) == len(copied)
+    ended = [event.member.turn for event in events if event.HasField("turn_finished")]
+    assert ended == list(range(1, turns + 1))
+    assert kinds(list(events))[-1] == "run_finished"
+    steps = [event.step_started.step for event in events if event.HasField("step_started")]
+    # A step that was cut off is begun again under its number.
+    assert list(dict.fromkeys(steps)) == list(range(1, turns + 1))
+
+
+async def test_each_member_speaks_in_turn_and_is_shown_what_the_others_said(world: World) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    group = members.group("Ada", "Bo", "Cy", max_turns=4)
+    events = await collect(send(gateway, group, "Plan a trip."))
+    check_log(events, 4)
+    assert said(events) == [
+        ("Ada", "Ada 1", 1),
+        ("Bo", "Bo 1", 2),
+        ("Cy", "Cy 1", 3),
+        ("Ada", "Ada 2", 4),
+    ]
+    assert members.shown("Ada")[:2] == [
+        [("", "Plan a trip.")],
+        [("Bo", "Bo 1"), ("Cy", "Cy 1")],
+    ]
+    assert members.shown("Bo")[0] == [("", "Plan a trip."), ("Ada", "Ada 1")]
+    # What was said after its last turn is stored in the window of each member, too.
+    assert members.shown("Bo")[1:] == [[("Cy", "Cy 1"), ("Ada", "Ada 2")]]
+    assert members.shown("Cy")[1:] == [[("Ada", "Ada 2")]]
+    assert len(members.shown("Ada")) == 2
+    deltas = [event for event in events if event.HasField("text_delta")]
+    assert {event.member.agent_name for event in deltas} == {"Ada", "Bo", "Cy"}
+    end = events[-1].run_finished
+    assert (end.usage.total_tokens, end.step_count) == (40, 4)
+    assert end.stop_reason == run_event_pb2.STOP_REASON_END_TURN
+    asked = [each for each in world.turns.requests if members.names[each.agent_id] == "Bo"]
+    assert list(asked[0].senders) == ["", group.members[0].agent_id]
+    assert asked[0].group_id == group.id
+    assert list(asked[0].messages[1].taint) == [message_pb2.PROVENANCE_MCP]
+
+
+async def test_a_run_of_a_group_is_a_run_like_any_other(world: World) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    group = members.group("Ada", "Bo")
+    request_id = new_id("request")
+    events = await collect(send(gateway, group, request_id=request_id))
+    # Changed meanwhile: the same request is still the same run.
+    group.manager.max_turns = 9
+    assert await collect(send(gateway, group, request_id=request_id)) == [
+        event for event in events if event.sequence
+    ]
+    assert members.spoken == ["Ada 1", "Bo 1"]
+    run = await gateway.run(events[0].run_id)
+    assert (run.group_id, run.agent_id, run.conversation_id) == (group.id, "", "")
+    assert run.state == run_pb.RUN_STATE_COMPLETED
+    assert run.usage.total_tokens == 20
+    after = events[4].sequence or events[5].sequence
+    rest = await collect(gateway.stream(run.id, after))
+    assert rest == [event for event in events if event.sequence > after]
+    steps = await gateway.runs.ListSteps(
+        run_pb.ListStepsRequest(run_id=run.id), metadata=gateway.metadata
+    )
+    assert [each.step for each in steps.steps] == [1, 2]
+    request = run_pb.ListRunsRequest(group_id=group.id)
+    listed = (await gateway.runs.ListRuns(request, metadata=gateway.metadata)).runs
+    assert [each.id for each in listed] == [run.id]
+    request = run_pb.ListRunsRequest(agent_id=group.members[0].agent_id)
+    [member_run] = (await gateway.runs.ListRuns(request, metadata=gateway.metadata)).runs[-1:]
+    assert member_run.parent_run_id == run.id
+    # The tokens of the members are counted once.
+    usage = await gateway.admin.GetUsage(admin_pb.GetUsageRequest(), metadata=gateway.metadata)
+    assert (usage.prompt_tokens, usage.step_count) == (14, 2)
+
+
+@pytest.mark.parametrize("held", ["Ada 1", "Bo 1", "Cy 1", "Ada 2"])
+async def test_a_gateway_that_is_lost_at_any_turn_lets_no_member_speak_twice(
+    network_world: World, held: str
+) -> None:
+    world, members = network_world, Members(network_world)
+    group = members.group("Ada", "Bo", "Cy", max_turns=5)
+    members.held[held] = asyncio.Event()
+    first = await world.gateway()
+    request = run_pb.StartRunRequest(group_id=group.id, messages=[message("Hi")])
+    run_id = (await first.runs.StartRun(request, metadata=first.metadata)).run.id
+    await eventually(lambda: held in members.begun)
+    await first.stop()
+    second = await world.gateway()
+    members.held[held].set()
+    events = await collect(second.stream(run_id))
+    check_log(events, 5)
+    assert [text for _, text, _ in said(events)] == ["Ada 1", "Bo 1", "Cy 1", "Ada 2", "Bo 2"]
+    assert events[-1].run_finished.usage.total_tokens == 50
+    assert sorted(set(members.turns.items())) == [("Ada", 2), ("Bo", 2), ("Cy", 1)]
+
+
+async def test_a_gateway_that_hangs_and_is_taken_for_lost_lets_no_member_speak_twice(
+    network_world: World,
+) -> None:
+    world, members = network_world, Members(network_world)
+    group = members.group("Ada", "Bo", "Cy", max_turns=4)
+    members.held["Bo 1"] = asyncio.Event()
+    # It keeps no lease, and goes on with the runs that it has all the same.
+    hanging = await world.gateway(lease_s=0.4, heartbeat_s=600, poll_s=600)
+    request = run_pb.StartRunRequest(group_id=group.id, messages=[message("Hi")])
+    run_id = (await hanging.runs.StartRun(request, metadata=hanging.metadata)).run.id
+    await eventually(lambda: "Bo 1" in members.begun)
+    other = await world.gateway(lease_s=30)
+
+    async def taken_over() -> bool:
+        return (await other.run(run_id)).attempt > 1
+
+    await eventually(taken_over)
+    members.held["Bo 1"].set()
+    events = await collect(other.stream(run_id))
+    check_log(events, 4)
+    assert [text for _, text, _ in said(events)] == ["Ada 1", "Bo 1", "Cy 1", "Ada 2"]
+    assert members.turns == {"Ada": 2, "Bo": 1, "Cy": 1}
+
+
+async def test_an_agent_loop_that_breaks_off_is_asked_again_for_the_same_turn(
+    world: World,
+) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    group = members.group("Ada", "Bo")
+    play, broken = world.turns.script, []
+
+    async def breaks_once(request: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        async for happened in play(request):
+            if happened.HasField("message_stored") and request.agent_id not in broken:
+                broken.append(request.agent_id)
+                raise UnavailableError("Gone.")
+            yield happened
+
+    world.turns.script = breaks_once
+    events = await collect(send(gateway, group))
+    assert [text for _, text, _ in said(events)] == ["Ada 1", "Bo 1"]
+    assert members.turns == {"Ada": 1, "Bo": 1}
+
+
+async def test_a_cancelled_group_stops_the_member_that_speaks_and_begins_no_turn(
+    world: World,
+) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    group = members.group("Ada", "Bo")
+    members.held["Ada 1"] = asyncio.Event()
+
+    async def stops(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        yield finished(run_event_pb2.STOP_REASON_CANCELLED)
+
+    world.turns.on_cancel = stops
+    call = send(gateway, group)
+    reading = asyncio.create_task(collect(call))
+    await eventually(lambda: "Ada 1" in members.begun)
+    request = run_pb.ListRunsRequest(group_id=group.id)
+    [run] = (await gateway.runs.ListRuns(request, metadata=gateway.metadata)).runs
+    await gateway.cancel(run.id)
+    events = await reading
+    assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED
+    assert (await gateway.run(run.id)).state == run_pb.RUN_STATE_CANCELLED
+    assert members.turns == {"Ada": 1}
+    request = run_pb.ListRunsRequest(agent_id=group.members[0].agent_id)
+    [member_run] = (await gateway.runs.ListRuns(request, metadata=gateway.metadata)).runs
+    assert member_run.state == run_pb.RUN_STATE_CANCELLED
+
+
+async def test_a_group_whose_time_is_over_ends_with_its_deadline(world: World) -> None:
+    gateway, members = await world.gateway(run_timeout_s=1.0), Members(world)
+    group = members.group("Ada", "Bo")
+    members.held["Ada 1"] = asyncio.Event()
+
+    async def stops(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        yield finished(run_event_pb2.STOP_REASON_CANCELLED)
+
+    world.turns.on_cancel = stops
+    events = await collect(send(gateway, group))
+    assert events[-1].run_finished.error.reason == "DEADLINE_EXCEEDED"
+    assert members.turns == {"Ada": 1}
+
+
+async def test_a_member_that_fails_ends_the_run_with_its_reason(world: World) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    group = members.group("Ada", "Bo", "Cy")
+    members.reasons["Bo 1"] = run_event_pb2.STOP_REASON_LLM_API_ERROR
+    events = await collect(send(gateway, group))
+    assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_LLM_API_ERROR
+    assert members.spoken == ["Ada 1", "Bo 1"]
+    ended = [event for event in events if event.HasField("turn_finished")]
+    assert ended[-1].turn_finished.stop_reason == run_event_pb2.STOP_REASON_LLM_API_ERROR
+
+
+async def test_a_member_that_waits_for_an_approval_ends_the_run_and_the_group_stays_free(
+    world: World,
+) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    group = members.group("Ada", "Bo")
+    members.reasons["Ada 1"] = run_event_pb2.STOP_REASON_REQUIRES_APPROVAL
+    events = await collect(send(gateway, group))
+    assert events[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_REQUIRES_APPROVAL
+    assert (await gateway.run(events[0].run_id)).state == run_pb.RUN_STATE_COMPLETED
+    assert members.spoken == ["Ada 1"]
+    check_log(await collect(send(gateway, group)), 2)
+
+
+async def test_a_second_message_waits_for_the_first_and_goes_on_where_it_ended(
+    world: World,
+) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    group = members.group("Ada", "Bo")
+    members.held["Bo 1"] = asyncio.Event()
+    first = asyncio.create_task(collect(send(gateway, group, "First.")))
+    await eventually(lambda: "Bo 1" in members.begun)
+    second = asyncio.create_task(collect(send(gateway, group, "Second.")))
+    members.held["Bo 1"].set()
+    check_log(await first, 2)
+    check_log(await second, 2)
+    assert members.spoken == ["Ada 1", "Bo 1", "Ada 2", "Bo 2"]
+    assert members.shown("Ada")[1:] == [
+        [("Bo", "Bo 1")],
+        [("", "Second.")],
+        [("Bo", "Bo 2")],
+    ]
+
+
+async def test_groups_that_wait_for_their_members_leave_slots_to_them(world: World) -> None:
+    gateway, members = await world.gateway(runs_at_once=2), Members(world)
+    groups = [members.group("Ada", "Bo") for _ in range(4)]
+    runs = await asyncio.gather(*(collect(send(gateway, group)) for group in groups))
+    for events in runs:
+        check_log(events, 2)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+async def test_the_manager_agent_picks_the_speakers_and_ends_the_run(
+    world: World, by_name: bool
+) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    group = members.group(
+        "Ada",
+        "Bo",
+        manager="Max",
+        type=group_pb.MANAGER_TYPE_DYNAMIC,
+        max_turns=5,
+        termination_token="DONE!",
+    )
+    ids = {member.name: member.agent_id for member in group.members}
+    choices = iter([("Bo", ""), ("Ada", ""), ("", "nobody"), ("Bo", ""), ("", "DONE!")])
+
+    def choose() -> str:
+        name, other = next(choices)
+        return other or (f"I choose {name}." if by_name else ids[name])
+
+    members.says["Max"] = choose
+    events = await collect(send(gateway, group, "Go."))
+    check_log(events, 8)
+    assert [text for name, text, _ in said(events) if name != "Max"] == ["Bo 1", "Ada 1", "Bo 2"]
+    begun = [event for event in events if event.HasField("turn_started")]
+    assert [event.turn_started.manager for event in begun] == [True, False] * 2 + [
+        True,
+        True,
+        False,
+        True,
+    ]
+    shown = members.shown("Max")
+    assert shown[0][0] == ("", "Go.")
+    assert ids["Ada"] in shown[0][1][1]
+    assert shown[1][0] == ("Bo", "Bo 1")
+    # Who has just spoken is not offered again.
+    assert ids["Bo"] not in shown[1][1][1]
+    assert "names none of these agents" in shown[3][0][1]
+    assert not any("Max" in name for turn in members.shown("Bo") for name, _ in turn)
+
+
+async def test_a_member_ends_a_dynamic_run_with_the_token_and_turns_are_bounded(
+    world: World,
+) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    config: dict[str, Any] = {
+        "type": group_pb.MANAGER_TYPE_DYNAMIC,
+        "termination_token": "DONE!",
+        "max_turns": 3,
+        "manager": "Max",
+    }
+    group = members.group("Ada", "Bo", **config)
+    # A manager that names no member twice: the members speak in their order.
+    members.says["Max"] = lambda: "I do not know."
+    events = await collect(send(gateway, group))
+    spoken = [text for name, text, _ in said(events) if name != "Max"]
+    assert spoken == ["Ada 1", "Bo 1", "Ada 2"]
+    group = members.group("Eve", "Flo", **config)
+    members.says["Flo"] = lambda: "That is all. DONE!"
+    events = await collect(send(gateway, group))
+    assert [name for name, _, _ in said(events) if name != "Max"] == ["Eve", "Flo"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "reason"),
+    [
+        ({"group_id": new_id("group")}, "NOT_FOUND", "GROUP_NOT_FOUND"),
+        ({"group_id": "group-x"}, "INVALID_ARGUMENT", "INVALID_ID"),
+        ({"agent_id": new_id("agent")}, "INVALID_ARGUMENT", "INVALID_FIELD"),
+        ({"conversation_id": new_id("conversation")}, "INVALID_ARGUMENT", "INVALID_FIELD"),
+        ({"messages": []}, "INVALID_ARGUMENT", "INVALID_FIELD"),
+    ],
+)
+async def test_wrong_messages_to_groups_are_refused(
+    world: World, fields: dict[str, Any], code: str, reason: str
+) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    group = members.group("Ada")
+    request = run_pb.StartRunRequest(
+        **{"group_id": group.id, "messages": [message("Hi")], **fields}
+    )
+    await _refused(gateway, request, code, reason)
+    assert not members.begun
+
+
+async def _refused(gateway: Gateway, request: Any, code: str, reason: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await gateway.runs.StartRun(request, metadata=gateway.metadata)
+    assert caught.value.code().name == code
+    assert reason in str(caught.value.trailing_metadata())
+
+
+async def test_groups_that_cannot_answer_say_why(world: World) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    for group, code, reason in (
+        (members.group(), "FAILED_PRECONDITION", "GROUP_INCOMPLETE"),
+        (
+            members.group("Ada", type=group_pb.MANAGER_TYPE_DYNAMIC),
+            "FAILED_PRECONDITION",
+            "GROUP_INCOMPLETE",
+        ),
+        (
+            members.group("Ada", manager="Max", type=group_pb.MANAGER_TYPE_SLEEPTIME),
+            "UNIMPLEMENTED",
+            "NOT_BUILT",
+        ),
+    ):
+        request = run_pb.StartRunRequest(group_id=group.id, messages=[message("Hi")])
+        await _refused(gateway, request, code, reason)
+
+
+async def test_a_deleted_group_has_its_run_cancelled(world: World) -> None:
+    gateway, members = await world.gateway(), Members(world)
+    group = members.group("Ada", "Bo")
+    members.held["Ada 1"] = asyncio.Event()
+
+    async def stops(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        yield finished(run_event_pb2.STOP_REASON_CANCELLED)
+
+    world.turns.on_cancel = stops
+    reading = asyncio.create_task(collect(send(gateway, group)))
+    await eventually(lambda: "Ada 1" in members.begun)
+    await group_grpc.GroupServiceStub(gateway.channel).DeleteGroup(
+        group_pb.DeleteGroupRequest(group_id=group.id), metadata=gateway.metadata
+    )
+    assert (await reading)[-1].run_finished.stop_reason == run_event_pb2.STOP_REASON_CANCELLED

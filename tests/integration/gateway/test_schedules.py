@@ -1,0 +1,279 @@
+"""Schedules through the API and the command line, with several gateways and with kills."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections import Counter
+from typing import Any
+
+import asyncpg
+import grpc.aio
+import pytest
+from typer.testing import CliRunner
+
+from integration.gateway.test_admin import project, project_key
+from integration.gateway.test_replicas import start_process
+from integration.gateway.world import Gateway, World, eventually, message
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.agent_loop.v1 import agent_service_pb2_grpc as agent_grpc
+from strata.api.gateway.v1 import admin_service_pb2 as admin_pb
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.api.gateway.v1 import schedule_service_pb2 as pb
+from strata.api.gateway.v1 import schedule_service_pb2_grpc as pb_grpc
+from strata.cli.main import app
+from strata.shared.ids import new_id
+from strata.shared.status import from_rpc_error
+
+YEARLY = "0 0 1 1 *"
+
+
+class Schedules:
+    """Calls of ScheduleService at one gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._stub = pb_grpc.ScheduleServiceStub(gateway.channel)
+        self._call: dict[str, Any] = {"metadata": gateway.metadata, "timeout": 30}
+
+    async def create(self, agent_id: str, **fields: Any) -> pb.Schedule:
+        fields = {"name": new_id("name"), "messages": [message("Good morning")], **fields}
+        if "start_time" not in fields:
+            fields.setdefault("cron", YEARLY)
+        request = pb.CreateScheduleRequest(agent_id=agent_id, **fields)
+        return (await self._stub.CreateSchedule(request, **self._call)).schedule
+
+    async def get(self, schedule_id: str) -> pb.Schedule:
+        request = pb.GetScheduleRequest(schedule_id=schedule_id)
+        return (await self._stub.GetSchedule(request, **self._call)).schedule
+
+    async def list(self, **fields: Any) -> pb.ListSchedulesResponse:
+        return await self._stub.ListSchedules(pb.ListSchedulesRequest(**fields), **self._call)
+
+    async def update(self, schedule_id: str, **fields: Any) -> pb.Schedule:
+        request = pb.UpdateScheduleRequest(schedule_id=schedule_id, **fields)
+        return (await self._stub.UpdateSchedule(request, **self._call)).schedule
+
+    async def ticks(self, schedule_id: str, **fields: Any) -> pb.ListScheduleTicksResponse:
+        request = pb.ListScheduleTicksRequest(schedule_id=schedule_id, **fields)
+        return await self._stub.ListScheduleTicks(request, **self._call)
+
+
+async def make_due(world: World) -> None:
+    """Sets all schedules back to the tick of this year: they are due."""
+    connection = await asyncpg.connect(world.urls.admin_url)
+    try:
+        await connection.execute(
+            "UPDATE gateway.schedules SET next_time = next_time - interval '1 year'"
+            " WHERE state = 'ACTIVE'"
+        )
+    finally:
+        await connection.close()
+
+
+async def completed(gateway: Gateway, run_id: str) -> bool:
+    return (await gateway.run(run_id)).state == run_pb.RUN_STATE_COMPLETED
+
+
+async def refused(call: Any) -> tuple[str, str, list[str]]:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call
+    error = from_rpc_error(raised.value)
+    return error.status, error.reason.value, [each.field for each in error.violations]
+
+
+async def test_a_due_schedule_starts_one_run_whichever_gateway_sees_it(world: World) -> None:
+    first, second = await world.gateway(), await world.gateway()
+    schedules = Schedules(first)
+    schedule = await schedules.create(world.new_agent())
+    assert schedule.state == pb.SCHEDULE_STATE_ACTIVE
+    await make_due(world)
+
+    async def started() -> bool:
+        return bool((await schedules.get(schedule.id)).last_run_id)
+
+    await eventually(started)
+    run_id = (await Schedules(second).get(schedule.id)).last_run_id
+    await eventually(lambda: completed(second, run_id))
+    run = await second.run(run_id)
+    assert run.kind == run_pb.RUN_KIND_BACKGROUND
+    [request] = world.turns.requests
+    assert [part.text.text for part in request.messages[0].parts] == ["Good morning"]
+    [tick] = (await schedules.ticks(schedule.id)).ticks
+    assert (tick.run_id, tick.outcome) == (run_id, pb.TICK_OUTCOME_STARTED)
+    # It acts with the scopes of the key that made the schedule.
+    assert set(world.turns.callers[0].scopes) >= {"run"}
+
+
+async def test_a_gateway_that_is_killed_costs_no_tick_and_doubles_none(
+    network_world: World,
+) -> None:
+    world = network_world
+    survivor = await world.gateway()
+    schedules = Schedules(survivor)
+    made = [await schedules.create(world.new_agent()) for _ in range(12)]
+    process, _ = await start_process(world, lease_s=2, poll_s=0.05)
+    try:
+        await make_due(world)
+
+        async def some_started() -> bool:
+            listing = await schedules.list(page_size=100)
+            return any(schedule.last_run_id for schedule in listing.schedules)
+
+        await eventually(some_started)
+        process.send_signal(signal.SIGKILL)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+    async def all_completed() -> bool:
+        listing = await schedules.list(page_size=100)
+        run_ids = [schedule.last_run_id for schedule in listing.schedules]
+        return all(run_ids) and all([await completed(survivor, each) for each in run_ids])
+
+    await eventually(all_completed, seconds=60)
+    for schedule in made:
+        [tick] = (await schedules.ticks(schedule.id)).ticks
+        assert tick.outcome == pb.TICK_OUTCOME_STARTED
+        runs = await survivor.runs.ListRuns(
+            run_pb.ListRunsRequest(agent_id=schedule.agent_id), metadata=survivor.metadata
+        )
+        assert [run.id for run in runs.runs] == [tick.run_id]
+    # A turn may be dispatched again; no agent has a second run.
+    assert len(Counter(each.run_id for each in world.turns.requests)) == len(made)
+
+
+async def test_a_deleted_agent_disables_its_schedules(network_world: World) -> None:
+    gateway = await network_world.gateway()
+    schedules = Schedules(gateway)
+    agent_id = network_world.new_agent()
+    schedule = await schedules.create(agent_id)
+    agents = agent_grpc.AgentServiceStub(gateway.channel)
+    request = agent_pb.DeleteAgentRequest(agent_id=agent_id)
+    await agents.DeleteAgent(request, metadata=gateway.metadata)
+    found = await schedules.get(schedule.id)
+    assert found.state == pb.SCHEDULE_STATE_DISABLED
+    assert found.state_reason == "AGENT_NOT_FOUND"
+    assert not found.HasField("next_time")
+    stub = pb_grpc.ScheduleServiceStub(gateway.channel)
+    resume = stub.ResumeSchedule(
+        pb.ResumeScheduleRequest(schedule_id=schedule.id), metadata=gateway.metadata
+    )
+    assert (await refused(resume))[:2] == ("NOT_FOUND", "AGENT_NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    ("fields", "violation"),
+    [
+        ({"cron": ""}, "cron"),
+        ({"cron": "61 * * * *"}, "cron"),
+        ({"time_zone": "Mars/Olympus"}, "time_zone"),
+        ({"cron": "", "start_time": {"seconds": 1}}, "start_time"),
+        ({"cron": "", "start_time": {"seconds": 2**62}}, "start_time"),
+        ({"name": ""}, "name"),
+        ({"name": "two\nlines"}, "name"),
+        ({"messages": []}, "messages"),
+        ({"max_steps": 201}, "max_steps"),
+        ({"on_overlap": 9}, "on_overlap"),
+        ({"on_approval": 9}, "on_approval"),
+    ],
+)
+async def test_a_wrong_field_is_named(
+    network_world: World, fields: dict[str, Any], violation: str
+) -> None:
+    schedules = Schedules(await network_world.gateway())
+    refusal = await refused(schedules.create(network_world.new_agent(), **fields))
+    assert refusal == ("INVALID_ARGUMENT", "INVALID_FIELD", [violation])
+    assert not (await schedules.list()).schedules
+
+
+async def test_a_schedule_of_an_unknown_agent_is_refused(network_world: World) -> None:
+    schedules = Schedules(await network_world.gateway())
+    assert (await refused(schedules.create(new_id("agent"))))[:2] == (
+        "NOT_FOUND",
+        "AGENT_NOT_FOUND",
+    )
+
+
+async def test_schedules_are_listed_in_pages_and_changed_field_by_field(
+    network_world: World,
+) -> None:
+    schedules = Schedules(await network_world.gateway())
+    agents = [network_world.new_agent() for _ in range(3)]
+    made = [await schedules.create(each, time_zone="Europe/Berlin") for each in agents]
+    first = await schedules.list(page_size=2)
+    rest = await schedules.list(page_size=2, page_token=first.next_page_token)
+    listed = [each.id for page in (first, rest) for each in page.schedules]
+    assert listed == [each.id for each in reversed(made)]
+    [named] = (await schedules.list(name=made[1].name)).schedules
+    assert named == made[1]
+    assert [each.id for each in (await schedules.list(agent_id=agents[2])).schedules] == [
+        made[2].id
+    ]
+
+    changed = await schedules.update(named.id, cron="30 9 * * MON-FRI")
+    assert (changed.cron, changed.time_zone) == ("30 9 * * MON-FRI", "Europe/Berlin")
+    assert changed.next_time != named.next_time
+    changed = await schedules.update(named.id, messages=[message("Hi")], max_steps=3)
+    assert changed.cron == "30 9 * * MON-FRI"
+    assert (changed.max_steps, changed.messages[0].parts[0].text.text) == (3, "Hi")
+    again = await schedules.update(named.id, on_overlap=pb.ON_OVERLAP_ENQUEUE)
+    assert (again.max_steps, again.on_overlap) == (3, pb.ON_OVERLAP_ENQUEUE)
+    assert again.next_time == changed.next_time
+    once = await schedules.update(named.id, start_time={"seconds": 4_000_000_000})
+    assert (once.cron, once.next_time.seconds) == ("", 4_000_000_000)
+
+
+async def test_the_command_line_creates_shows_pauses_and_deletes_schedules(
+    network_world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = await network_world.gateway()
+    monkeypatch.setenv("STRATA_ADDRESS", gateway.address)
+    monkeypatch.setenv("STRATA_API_KEY", gateway.api_key)
+    agent_id = network_world.new_agent()
+
+    async def strata(*arguments: str, code: int = 0) -> str:
+        result = await asyncio.to_thread(CliRunner().invoke, app, ["schedules", *arguments])
+        assert result.exit_code == code, result.output
+        return result.stdout if code == 0 else result.stderr
+
+    created = json.loads(
+        await strata(
+            *("create", "morning", agent_id, "Good morning", "--cron", YEARLY),
+            *("--time-zone", "Europe/Berlin", "--enqueue", "--json"),
+        )
+    )
+    assert (created["cron"], created["timeZone"]) == (YEARLY, "Europe/Berlin")
+    assert "morning" in await strata("list")
+    assert "Good morning" in await strata("show", "morning")
+    assert "0 9 * * *" in await strata("update", "morning", "--cron", "0 9 * * *")
+    assert "paused" in (await strata("pause", "morning")).lower()
+    assert "active" in (await strata("resume", created["id"])).lower()
+    assert await strata("ticks", "morning", "--json")
+    await strata("create", "once", agent_id, "Ping", "--at", "2h")
+    await strata("create", "neither", agent_id, "Ping", code=2)
+    await strata("delete", "morning")
+    assert "no schedule" in await strata("show", "morning", code=1)
+
+
+@pytest.mark.parametrize("pause", [False, True])
+async def test_revoking_a_key_says_which_schedules_act_with_it_and_can_pause_them(
+    world: World, pause: bool
+) -> None:
+    gateway = await world.gateway()
+    own = await project(gateway, f"own {pause}")
+    admin = await project_key(gateway, own.id, "admin", "read", "run")
+    other = await project_key(gateway, own.id, "read", "run")
+    agent = world.new_agent()
+    kept = await Schedules(admin).create(agent)
+    of_other = await Schedules(other).create(agent)
+    listed = await admin.admin.ListApiKeys(admin_pb.ListApiKeysRequest(), metadata=admin.metadata)
+    [key_id] = [key.id for key in listed.api_keys if "admin" not in key.scopes]
+    revoke = admin_pb.RevokeApiKeyRequest(api_key_id=key_id, pause_schedules=pause)
+    revoked = await admin.admin.RevokeApiKey(revoke, metadata=admin.metadata)
+    assert revoked.schedule_count == 1
+    assert (await Schedules(admin).get(kept.id)).state == pb.SCHEDULE_STATE_ACTIVE
+    shown = await Schedules(admin).get(of_other.id)
+    expected = pb.SCHEDULE_STATE_PAUSED if pause else pb.SCHEDULE_STATE_ACTIVE
+    assert (shown.state, shown.state_reason) == (expected, "KEY_REVOKED" if pause else "")

@@ -1,0 +1,424 @@
+"""Webhooks: real gateways on one database, real receivers, kills in between."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import re
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import grpc.aio
+import pytest
+from typer.testing import CliRunner
+
+from integration.gateway.world import Gateway, World, collect, eventually, finished, started
+from strata.api.common.v1 import run_event_pb2
+from strata.api.gateway.v1 import webhook_service_pb2 as pb
+from strata.api.gateway.v1 import webhook_service_pb2_grpc as pb_grpc
+from strata.cli.main import app
+from strata.gateway.webhooks.domain import RETRIES_S
+from strata.shared.ids import new_id
+from strata.shared.secrets import generate_master_key
+from strata.shared.status import from_rpc_error
+from web_servers import RawServer, ok, raw_server, redirect
+
+MASTER_KEY = generate_master_key()
+BROKEN = b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\n\r\n"
+GONE = b"HTTP/1.1 410 Gone\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[RawServer]:
+    async with raw_server() as server:
+        server.answers["/hook"] = ok(b"")
+        yield server
+
+
+async def gateway_of(world: World, *receivers: RawServer, **changes: Any) -> Gateway:
+    """A gateway whose webhooks may reach the receivers."""
+    settings: dict[str, Any] = {
+        "master_keys": (MASTER_KEY,),
+        "webhook_private_networks": ("127.0.0.0/8",),
+        "webhook_ports": tuple(each.port for each in receivers),
+        "webhook_timeout_s": 5,
+        **changes,
+    }
+    return await world.gateway(**settings)
+
+
+class Webhooks:
+    """Calls of WebhookService at one gateway, with a key that has the scope."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._stub = pb_grpc.WebhookServiceStub(gateway.channel)
+        self._call: dict[str, Any] = {"metadata": gateway.metadata, "timeout": 30}
+
+    async def create(self, url: str, **fields: Any) -> pb.CreateWebhookResponse:
+        request = pb.CreateWebhookRequest(url=url, **fields)
+        return await self._stub.CreateWebhook(request, **self._call)
+
+    async def deliveries(self, **fields: Any) -> list[pb.WebhookDelivery]:
+        request = pb.ListWebhookDeliveriesRequest(**fields)
+        response = await self._stub.ListWebhookDeliveries(request, **self._call)
+        return list(response.deliveries)
+
+    async def all(self) -> list[pb.Webhook]:
+        response = await self._stub.ListWebhooks(pb.ListWebhooksRequest(), **self._call)
+        return list(response.webhooks)
+
+    async def redeliver(self, delivery_id: str) -> pb.WebhookDelivery:
+        request = pb.RedeliverWebhookRequest(delivery_id=delivery_id)
+        return (await self._stub.RedeliverWebhook(request, **self._call)).delivery
+
+    async def reach(self, state: Any, count: int = 1) -> list[pb.WebhookDelivery]:
+        """Waits until so many deliveries are in a state, and returns them."""
+        deliveries: list[pb.WebhookDelivery] = []
+
+        async def there() -> bool:
+            deliveries[:] = await self.deliveries(state=state)
+            return len(deliveries) >= count
+
+        await eventually(there)
+        return deliveries
+
+
+def header(head: str, name: str) -> str:
+    match = re.search(rf"^{name}: (.*?)\r$", head, re.IGNORECASE | re.MULTILINE)
+    assert match is not None, head
+    return match[1]
+
+
+async def execute(world: World, *statements: str) -> None:
+    connection = await asyncpg.connect(world.urls.admin_url)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+async def test_the_end_of_a_run_is_delivered_once_and_signed(
+    world: World, receiver: RawServer
+) -> None:
+    first = await gateway_of(world, receiver)
+    second = await gateway_of(world, receiver)
+    created = await Webhooks(first).create(receiver.url("/hook"))
+    assert created.secret.startswith("whsec_")
+    events = await collect(second.send(world.new_agent()))
+    [delivery] = await Webhooks(second).reach(pb.DELIVERY_STATE_DELIVERED)
+    run = await first.run(events[0].run_id)
+    assert (delivery.run_id, delivery.event) == (run.id, "run.completed")
+    assert (delivery.attempts, delivery.last_status, delivery.last_error) == (1, 200, "")
+    [body], [head] = receiver.bodies, receiver.heads
+    # Verified as a receiver does it, by the specification of Standard Webhooks.
+    signed = f"{header(head, 'webhook-id')}.{header(head, 'webhook-timestamp')}.".encode() + body
+    key = base64.b64decode(created.secret.removeprefix("whsec_"))
+    expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    assert header(head, "webhook-signature") == f"v1,{expected}"
+    assert header(head, "webhook-id") == delivery.id
+    assert head.startswith("POST /hook HTTP/1.1\r\n")
+    content = json.loads(body)
+    assert content["type"] == "run.completed"
+    assert content["data"]["run_id"] == run.id
+    assert content["data"]["stop_reason"] == "END_TURN"
+    assert content["data"]["usage"]["total_tokens"] == 10
+
+
+async def test_a_webhook_gets_the_events_the_agent_and_the_run_that_it_names(
+    network_world: World, receiver: RawServer
+) -> None:
+    world = network_world
+    gateway = await gateway_of(world, receiver)
+    webhooks = Webhooks(gateway)
+    agent, other = world.new_agent(), world.new_agent()
+    later = await gateway.start_run(other, start_time={"seconds": 4_000_000})
+    await eventually(lambda: ended(gateway, later.id))
+    waiting = await gateway.start_run(other, start_time={"seconds": int(time.time()) + 3600})
+    of_agent = await webhooks.create(receiver.url("/hook"), agent_id=agent)
+    of_failures = await webhooks.create(receiver.url("/hook"), events=["run.failed"])
+    of_waiting = await webhooks.create(receiver.url("/hook"), run_id=waiting.id)
+    of_ended = await webhooks.create(receiver.url("/hook"), run_id=later.id)
+    await collect(gateway.send(agent))
+    await collect(gateway.send(other))
+    await gateway.cancel(waiting.id)
+    done = await webhooks.reach(pb.DELIVERY_STATE_DELIVERED, 3)
+
+    async def failing(_: Any) -> AsyncIterator[run_event_pb2.RunEvent]:
+        yield started()
+        yield finished(run_event_pb2.STOP_REASON_ERROR)
+
+    world.turns.script = failing
+    await collect(gateway.send(other))
+    done = await webhooks.reach(pb.DELIVERY_STATE_DELIVERED, 4)
+    assert sorted((each.webhook_id, each.event) for each in done) == sorted(
+        [
+            (of_agent.webhook.id, "run.completed"),
+            (of_failures.webhook.id, "run.failed"),
+            (of_waiting.webhook.id, "run.cancelled"),
+            (of_ended.webhook.id, "run.completed"),
+        ]
+    )
+    assert len(receiver.bodies) == 4
+
+
+async def ended(gateway: Gateway, run_id: str) -> bool:
+    return (await gateway.run(run_id)).HasField("finish_time")
+
+
+async def test_a_failed_delivery_is_tried_again_with_the_same_id_and_then_given_up(
+    network_world: World, receiver: RawServer
+) -> None:
+    world = network_world
+    receiver.answers["/hook"] = BROKEN
+    gateway = await gateway_of(world, receiver)
+    webhooks = Webhooks(gateway)
+    await webhooks.create(receiver.url("/hook"))
+    await collect(gateway.send(world.new_agent()))
+
+    async def tried() -> bool:
+        [delivery] = await webhooks.deliveries()
+        return delivery.last_status == 500
+
+    await eventually(tried)
+    [delivery] = await webhooks.deliveries()
+    assert delivery.state == pb.DELIVERY_STATE_PENDING
+    assert delivery.attempts == 1
+    assert delivery.next_time.seconds > delivery.last_attempt_time.seconds
+    # The pauses grow; the last attempt ends it.
+    due = "UPDATE gateway.webhook_deliveries SET next_time = now()"
+    await execute(world, f"{due}, tries = {len(RETRIES_S)} WHERE state = 'PENDING'")
+    [failed] = await webhooks.reach(pb.DELIVERY_STATE_FAILED)
+    assert failed.attempts == 2
+    assert failed.last_error == "The receiver answered 500 Internal Server Error."
+    assert {header(head, "webhook-id") for head in receiver.heads} == {failed.id}
+    # Somebody mends the receiver and asks for it again.
+    receiver.answers["/hook"] = ok(b"")
+    assert (await webhooks.redeliver(failed.id)).state == pb.DELIVERY_STATE_PENDING
+    [done] = await webhooks.reach(pb.DELIVERY_STATE_DELIVERED)
+    assert (done.id, done.attempts) == (failed.id, 3)
+
+
+async def test_a_redirect_is_a_failure_and_is_not_followed(
+    network_world: World, receiver: RawServer
+) -> None:
+    receiver.answers["/hook"] = redirect(receiver.url("/elsewhere"), 307)
+    receiver.answers["/elsewhere"] = ok(b"")
+    gateway = await gateway_of(network_world, receiver)
+    webhooks = Webhooks(gateway)
+    await webhooks.create(receiver.url("/hook"))
+    await collect(gateway.send(network_world.new_agent()))
+
+    async def tried() -> bool:
+        [delivery] = await webhooks.deliveries()
+        return bool(delivery.last_error)
+
+    await eventually(tried)
+    assert not any("/elsewhere" in head for head in receiver.heads)
+
+
+async def test_a_receiver_that_is_gone_disables_its_webhook(
+    network_world: World, receiver: RawServer
+) -> None:
+    receiver.answers["/hook"] = GONE
+    gateway = await gateway_of(network_world, receiver)
+    webhooks = Webhooks(gateway)
+    await webhooks.create(receiver.url("/hook"))
+    await collect(gateway.send(network_world.new_agent()))
+    [failed] = await webhooks.reach(pb.DELIVERY_STATE_FAILED)
+    assert [each.enabled for each in await webhooks.all()] == [False]
+    await collect(gateway.send(network_world.new_agent()))
+    assert len(await webhooks.deliveries()) == 1
+    # Asking for the delivery again enables it.
+    receiver.answers["/hook"] = ok(b"")
+    await webhooks.redeliver(failed.id)
+    await webhooks.reach(pb.DELIVERY_STATE_DELIVERED)
+    assert [each.enabled for each in await webhooks.all()] == [True]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1/hook",
+        "http://169.254.169.254/latest/meta-data",
+        "http://[::1]/",
+        "http://localhost/",
+        "http://10.0.0.1/",
+        "http://[::ffff:127.0.0.1]/",
+        "http://2130706433/",
+        "https://example.com:22/",
+        "https://user:pass@example.com/",
+        "ftp://example.com/",
+        "example.com",
+        "",
+    ],
+)
+async def test_a_url_that_may_not_be_reached_is_refused(network_world: World, url: str) -> None:
+    gateway = await network_world.gateway(master_keys=(MASTER_KEY,))
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await Webhooks(gateway).create(url)
+    error = from_rpc_error(raised.value)
+    assert (error.status, error.violations[0].field) == ("INVALID_ARGUMENT", "url")
+
+
+async def test_an_address_that_has_become_private_is_not_reached(
+    network_world: World, receiver: RawServer
+) -> None:
+    maker = await gateway_of(network_world, receiver, poll_s=60)
+    await Webhooks(maker).create(receiver.url("/hook"))
+    await collect(maker.send(network_world.new_agent()))
+    await maker.stop()
+    # Another gateway, whose operator allows no private network.
+    strict = await gateway_of(network_world, receiver, webhook_private_networks=())
+
+    async def tried() -> bool:
+        [delivery] = await Webhooks(strict).deliveries()
+        return "private" in delivery.last_error or delivery.state == pb.DELIVERY_STATE_DELIVERED
+
+    await eventually(tried)
+    assert receiver.heads == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "violation"),
+    [
+        ({"events": ["run.started"]}, "events"),
+        ({"secret": "short"}, "secret"),
+        ({"secret": "whsec_AAAA"}, "secret"),
+        ({"request_id": "ä"}, "request_id"),
+    ],
+)
+async def test_a_wrong_field_is_named(
+    network_world: World, receiver: RawServer, fields: dict[str, Any], violation: str
+) -> None:
+    gateway = await gateway_of(network_world, receiver)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await Webhooks(gateway).create(receiver.url("/hook"), **fields)
+    assert from_rpc_error(raised.value).violations[0].field == violation
+
+
+async def test_a_webhook_of_what_is_not_there_or_without_a_master_key_is_refused(
+    network_world: World, receiver: RawServer
+) -> None:
+    webhooks = Webhooks(await gateway_of(network_world, receiver))
+    without_key = Webhooks(await gateway_of(network_world, receiver, master_keys=()))
+    for calls, fields, expected in (
+        (webhooks, {"agent_id": new_id("agent")}, "AGENT_NOT_FOUND"),
+        (webhooks, {"run_id": new_id("run")}, "RUN_NOT_FOUND"),
+        (without_key, {}, "SECRETS_NOT_CONFIGURED"),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await calls.create(receiver.url("/hook"), **fields)
+        assert from_rpc_error(raised.value).reason.value == expected
+
+
+async def test_a_repeated_request_gives_the_webhook_without_its_secret(
+    network_world: World, receiver: RawServer
+) -> None:
+    webhooks = Webhooks(await gateway_of(network_world, receiver))
+    first = await webhooks.create(receiver.url("/hook"), request_id="r")
+    again = await webhooks.create(receiver.url("/hook"), request_id="r")
+    assert (again.webhook.id, again.secret) == (first.webhook.id, "")
+    connection = await asyncpg.connect(network_world.urls.admin_url)
+    sealed = await connection.fetchval("SELECT sealed_secret FROM gateway.webhooks")
+    await connection.close()
+    key = base64.b64decode(first.secret.removeprefix("whsec_"))
+    assert key not in sealed
+    assert first.secret.encode() not in sealed
+
+
+async def test_a_slow_receiver_holds_up_no_run_and_no_other_project(
+    network_world: World, receiver: RawServer
+) -> None:
+    world = network_world
+
+    async def never(_: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    receiver.answers["/slow"] = never
+    gateway = await gateway_of(world, receiver, webhook_timeout_s=60)
+    await Webhooks(gateway).create(receiver.url("/slow"))
+    for _ in range(12):
+        await collect(gateway.send(world.new_agent()))
+    await eventually(lambda: len(receiver.heads) == 8)
+    # Another project has a receiver that is quick.
+    await execute(
+        world,
+        "INSERT INTO gateway.webhooks SELECT 'project-other', id, request_id, request_hash,"
+        f" '{receiver.url('/hook')}', events, agent_id, run_id, sealed_secret"
+        " FROM gateway.webhooks",
+        "INSERT INTO gateway.webhook_deliveries (project_id, id, webhook_id, run_id, event)"
+        " SELECT 'project-other', 'delivery-other', id, 'run-other', 'run.completed'"
+        " FROM gateway.webhooks WHERE project_id = 'project-other'",
+    )
+
+    async def tried() -> bool:
+        connection = await asyncpg.connect(world.urls.admin_url)
+        try:
+            return bool(
+                await connection.fetchval(
+                    "SELECT attempts FROM gateway.webhook_deliveries WHERE id = 'delivery-other'"
+                )
+            )
+        finally:
+            await connection.close()
+
+    await eventually(tried)
+    slow = [head for head in receiver.heads if "/slow" in head]
+    assert len(slow) == 8
+
+
+async def test_a_delivery_of_a_gateway_that_died_is_made_by_another(
+    network_world: World, receiver: RawServer
+) -> None:
+    world = network_world
+    hanging = asyncio.Event()
+
+    async def never(_: asyncio.StreamWriter) -> None:
+        hanging.set()
+        await asyncio.Event().wait()
+
+    receiver.answers["/hook"] = never
+    first = await gateway_of(world, receiver, webhook_timeout_s=60)
+    await Webhooks(first).create(receiver.url("/hook"))
+    await collect(first.send(world.new_agent()))
+    await hanging.wait()
+    await first.stop()
+    receiver.answers["/hook"] = ok(b"")
+    second = await gateway_of(world, receiver)
+    [delivery] = await Webhooks(second).deliveries()
+    # As long as it may be under way it is not sent a second time.
+    assert (delivery.state, delivery.attempts) == (pb.DELIVERY_STATE_PENDING, 1)
+    await execute(world, "UPDATE gateway.webhook_deliveries SET next_time = now()")
+    [done] = await Webhooks(second).reach(pb.DELIVERY_STATE_DELIVERED)
+    assert (done.id, done.attempts) == (delivery.id, 2)
+
+
+async def test_the_command_line_creates_lists_and_redelivers(
+    network_world: World, receiver: RawServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = await gateway_of(network_world, receiver)
+    monkeypatch.setenv("STRATA_ADDRESS", gateway.address)
+    monkeypatch.setenv("STRATA_API_KEY", gateway.api_key)
+
+    async def strata(*arguments: str) -> str:
+        result = await asyncio.to_thread(CliRunner().invoke, app, ["webhooks", *arguments])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    created = json.loads(await strata("create", receiver.url("/hook"), "--json"))
+    assert created["secret"].startswith("whsec_")
+    assert created["webhook"]["id"] in await strata("list")
+    assert created["secret"] not in await strata("list", "--json")
+    await collect(gateway.send(network_world.new_agent()))
+    [delivery] = await Webhooks(gateway).reach(pb.DELIVERY_STATE_DELIVERED)
+    assert delivery.id in await strata("deliveries", "--state", "delivered")
+    assert delivery.id in await strata("redeliver", delivery.id)
+    await eventually(lambda: len(receiver.bodies) == 2)
+    await strata("delete", created["webhook"]["id"])
+    assert created["webhook"]["id"] not in await strata("list")

@@ -1,0 +1,59 @@
+"""Messages that show nothing, through the whole system."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from doubles.script import Call, Reply, say
+from strata.api.common.v1 import message_pb2
+from strata.api.common.v1 import run_event_pb2 as event_pb
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.shared.errors import InvalidArgumentError
+from world import World, roles, user
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+BLANKS = [" ", "\n\t", "\u3000", "\u200b\u2060", "\ufeff \u00ad"]
+
+
+@pytest.mark.parametrize("text", BLANKS)
+async def test_blank_message_is_refused_and_not_stored(world: World, text: str) -> None:
+    agent = await world.make_agent()
+    messages = [user("Hello."), user(text)]
+    with pytest.raises(InvalidArgumentError) as sent:
+        await world.send(agent, "Hello.", text)
+    with pytest.raises(InvalidArgumentError) as started:
+        await world.runs.StartRun(run_pb.StartRunRequest(agent_id=agent.id, messages=messages))
+    for error in (sent.value, started.value):
+        assert [each.field for each in error.violations] == ["messages[1].parts"]
+    assert roles(await world.log(agent)) == ["system"]
+    assert world.model.requests == []
+
+
+async def test_blank_part_beside_text_is_accepted(world: World) -> None:
+    agent = await world.make_agent()
+    message = user(" ")
+    message.parts.append(message_pb2.Part(text=message_pb2.TextPart(text="Hello.")))
+    world.model.script(say("Hi."))
+    response = world.runs.SendMessage(
+        run_pb.SendMessageRequest(agent_id=agent.id, messages=[message])
+    )
+    ends = [each.event async for each in response if each.event.HasField("run_finished")]
+    assert ends[0].run_finished.stop_reason == event_pb.STOP_REASON_END_TURN
+    assert "Hello." in world.model.requests[-1].last_text
+
+
+async def test_blank_message_to_another_agent_is_a_tool_error(world: World) -> None:
+    wait = "send_message_to_agent_and_wait_for_reply"
+    other = await world.make_agent()
+    agent = await world.make_agent(tools=[wait])
+    arguments = {"message": "\u200b ", "other_agent_id": other.id}
+    world.model.script(Reply(calls=(Call(wait, arguments),)), say("I wrote nothing."))
+    ran = await world.send(agent, "Write to the other agent.")
+    told: Any = json.loads(ran.messages[1].parts[0].tool_return.content)
+    assert told["status"] == "Failed"
+    assert "message must hold text" in told["message"]
+    assert roles(await world.log(other)) == ["system"]

@@ -1,0 +1,230 @@
+"""Memory agents read every message of a conversation once, in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from doubles.script import Call, Fault, ModelCall, Reply, Step, say
+from strata.agent_loop.loop.transcripts import REMINDER
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.core_memory.v1 import block_service_pb2 as block_pb
+from strata.api.gateway.v1 import run_service_pb2 as run_pb
+from strata.shared.ids import default_conversation_id, new_id
+from world import World, eventually, roles, text_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+class Memory:
+    """Answers for both agents; keeps what the memory agent was sent.
+
+    Attributes:
+        held: While it is clear, the memory agent waits for its model.
+        faults: What its next replies are instead.
+    """
+
+    def __init__(self) -> None:
+        self.held = asyncio.Event()
+        self.held.set()
+        self.answers: list[Step] = []
+
+    def __call__(self, call: ModelCall) -> Step:
+        if not _tools(call) & {"memory_finish_edits"}:
+            return say(f"reply to {_last_user(call)}")
+        if self.answers:
+            return self.answers.pop(0)
+        return Reply(calls=(Call("memory_finish_edits"),), held=self.held, pause=0.0)
+
+
+def _tools(call: ModelCall) -> set[str]:
+    return {each["function"]["name"] for each in call.body.get("tools", ())}
+
+
+def _last_user(call: ModelCall) -> str:
+    said = [m["content"] for m in call.body["messages"] if m["role"] == "user"]
+    return said[-1] if isinstance(said[-1], str) else said[-1][0]["text"]
+
+
+@pytest.fixture
+def memory(world: World) -> Memory:
+    memory = Memory()
+    world.model.respond(memory)
+    return memory
+
+
+async def status(world: World, agent: agent_pb.Agent) -> run_pb.MemoryStatus:
+    request = run_pb.GetMemoryStatusRequest(agent_id=agent.id)
+    [found] = (await world.runs.GetMemoryStatus(request)).conversations
+    assert isinstance(found, run_pb.MemoryStatus)
+    return found
+
+
+async def memory_runs(world: World, agent: agent_pb.Agent) -> list[run_pb.Run]:
+    """The runs of its memory agent, oldest first."""
+    request = run_pb.ListRunsRequest(agent_id=agent.memory_agent_id)
+    return list(reversed((await world.runs.ListRuns(request)).runs))
+
+
+async def transcripts(world: World, agent: agent_pb.Agent) -> list[str]:
+    """What its memory agent was sent, without the reminder."""
+    memory_agent = agent_pb.Agent(
+        default_conversation_id=default_conversation_id(agent.memory_agent_id)
+    )
+    sent = [text_of(m) for m in await world.log(memory_agent) if roles([m]) == ["user"]]
+    head = f"{REMINDER}\n\nMessages:\n"
+    assert all(text.startswith(head) for text in sent)
+    return [text.removeprefix(head) for text in sent]
+
+
+async def is_quiet(world: World, agent: agent_pb.Agent) -> bool:
+    return not (await status(world, agent)).run_open
+
+
+async def test_a_fact_said_in_the_chat_is_in_a_block_that_the_memory_agent_wrote(
+    world: World, memory: Memory
+) -> None:
+    agent = await world.make_agent(enable_sleeptime=True)
+    memory.answers = [
+        Reply(calls=(Call("memory_insert", {"label": "human", "new_str": "Name: Ada"}),)),
+    ]
+    ran = await world.send(agent, "I am Ada.")
+    await eventually(lambda: is_quiet(world, agent))
+
+    assert await transcripts(world, agent) == ["user: I am Ada.\nassistant: reply to I am Ada."]
+    assert "Name: Ada" in (await world.block(agent, "human")).value
+    [run] = await memory_runs(world, agent)
+    assert (run.kind, run.state) == (run_pb.RUN_KIND_SLEEPTIME, run_pb.RUN_STATE_COMPLETED)
+    assert run.parent_run_id == ran.run_id
+    # The history names the memory agent, and one call takes back all that the run wrote.
+    block = await world.block(agent, "human")
+    listed = await world.blocks.ListBlockVersions(
+        block_pb.ListBlockVersionsRequest(block_id=block.id)
+    )
+    origins = [(each.origin.kind, each.origin.run_id) for each in listed.versions]
+    assert (block_pb.EDITOR_KIND_SLEEPTIME_AGENT, run.id) in origins
+    await world.blocks.RevertBlock(
+        block_pb.RevertBlockRequest(agent_id=agent.memory_agent_id, run_id=run.id)
+    )
+    assert "Ada" not in (await world.block(agent, "human")).value
+    found = await status(world, agent)
+    assert (found.pending_messages, found.failures, found.turns_counter) == (0, 0, 0)
+    assert found.last_processed_message_id == ran.messages[-1].id
+
+
+async def test_the_memory_agent_runs_after_the_first_turn_and_every_so_many(
+    world: World, memory: Memory
+) -> None:
+    agent = await world.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=2)
+    for number in range(4):
+        await world.send(agent, f"m{number}")
+        await eventually(lambda: is_quiet(world, agent))
+
+    assert await transcripts(world, agent) == [
+        "user: m0\nassistant: reply to m0",
+        "user: m1\nassistant: reply to m1\nuser: m2\nassistant: reply to m2",
+    ]
+    assert (await status(world, agent)).pending_messages == 2
+
+
+async def test_turns_that_end_while_it_works_are_taken_along_by_the_next_run(
+    world: World, memory: Memory
+) -> None:
+    agent = await world.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=1)
+    memory.held.clear()
+    for number in range(4):
+        await world.send(agent, f"m{number}")
+    memory.held.set()
+    await eventually(lambda: is_quiet(world, agent))
+
+    read = await transcripts(world, agent)
+    assert len(read) == 2
+    assert re.findall(r"user: (m\d)", "\n".join(read)) == ["m0", "m1", "m2", "m3"]
+
+
+async def test_a_failing_memory_agent_backs_off_and_nothing_is_skipped(
+    world: World, memory: Memory
+) -> None:
+    agent = await world.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=1)
+    memory.answers = [Fault(400, "invalid_request_error", "broken")]
+    await world.send(agent, "m0")
+
+    async def has_failed() -> bool:
+        return (await status(world, agent)).failures == 1
+
+    await eventually(has_failed)
+    failed = await status(world, agent)
+    assert failed.run_open
+    assert failed.last_error
+    run = await world.run(failed.run_id)
+    assert run.state == run_pb.RUN_STATE_QUEUED
+    assert failed.next_run_time.ToDatetime() > run.create_time.ToDatetime()
+    # A turn is not held up, and somebody who asks for it gets a run at once.
+    await world.send(agent, "m1")
+    await world.runs.StartMemoryRun(run_pb.StartMemoryRunRequest(agent_id=agent.id))
+    await eventually(lambda: is_quiet(world, agent))
+    assert (await status(world, agent)).failures == 0
+    runs = await memory_runs(world, agent)
+    ended = [run_pb.RunState.Name(run.state) for run in runs]
+    assert ended == ["RUN_STATE_FAILED", "RUN_STATE_COMPLETED", "RUN_STATE_COMPLETED"]
+    read = await transcripts(world, agent)
+    # The failed run and the one that repeats it read the same; the third reads the rest.
+    assert read == [
+        "user: m0\nassistant: reply to m0",
+        "user: m0\nassistant: reply to m0",
+        "user: m1\nassistant: reply to m1",
+    ]
+
+
+async def test_a_run_is_started_by_hand_if_there_is_something_to_read(
+    world: World, memory: Memory
+) -> None:
+    agent = await world.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=9)
+    start = run_pb.StartMemoryRunRequest(agent_id=agent.id)
+    assert not (await world.runs.StartMemoryRun(start)).HasField("run")
+    await world.send(agent, "m0")
+    await eventually(lambda: is_quiet(world, agent))
+    await world.send(agent, "m1")
+
+    run = (await world.runs.StartMemoryRun(start)).run
+    assert (run.agent_id, run.kind) == (agent.memory_agent_id, run_pb.RUN_KIND_SLEEPTIME)
+    await world.follow(run.id)
+    assert (await transcripts(world, agent))[-1] == "user: m1\nassistant: reply to m1"
+    assert not (await world.runs.StartMemoryRun(start)).HasField("run")
+
+
+async def test_deleting_an_agent_cancels_the_work_of_its_memory_agent(
+    world: World, memory: Memory
+) -> None:
+    agent = await world.make_agent(enable_sleeptime=True)
+    memory.held.clear()
+    await world.send(agent, "m0")
+    [run] = await memory_runs(world, agent)
+    await world.agents.DeleteAgent(agent_pb.DeleteAgentRequest(agent_id=agent.id))
+    memory.held.set()
+
+    async def is_over() -> bool:
+        return (await world.run(run.id)).state == run_pb.RUN_STATE_CANCELLED
+
+    await eventually(is_over)
+    request = run_pb.GetMemoryStatusRequest(agent_id=agent.id)
+    assert not (await world.runs.GetMemoryStatus(request)).conversations
+
+
+async def test_a_person_who_talks_to_the_memory_agent_does_not_wait_for_its_queue(
+    world: World, memory: Memory
+) -> None:
+    agent = await world.make_agent(enable_sleeptime=True, sleeptime_agent_frequency=1)
+    memory.answers = [Fault(400, "invalid_request_error", "broken")]
+    await world.send(agent, "m0")
+
+    async def waits() -> bool:
+        return (await status(world, agent)).failures == 1
+
+    await eventually(waits)
+    direct = agent_pb.Agent(id=agent.memory_agent_id)
+    ran = await world.send(direct, "What do you know?", request_id=new_id("x"))
+    assert ran.finished.step_count == 1
+    assert (await status(world, agent)).run_open

@@ -1,0 +1,188 @@
+"""Agents that have all tools of an MCP server under one name, such as ``files__*``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from doubles.script import Call, Reply, say
+from integration.agent_loop.test_recovery import Died, Mortal, mortal
+from mcp_support import Mcp, names, tool, until
+from strata.agent_loop.domain.tools import ToolEvent
+from strata.api.agent_loop.v1 import agent_service_pb2 as agent_pb
+from strata.api.common.v1 import message_pb2, tool_pb2
+from strata.api.tool_execution.v1 import execution_service_pb2 as pb
+from strata.api.tool_execution.v1 import mcp_service_pb2 as mcp_pb
+from strata.shared.errors import InvalidArgumentError, NotFoundError, Reason
+from strata.shared.ids import new_id
+from strata.shared.server_tools import MAX_SERVER_TOOLS
+
+__all__ = ["mortal"]
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def resolve(mcp: Mcp, *wanted: str, run_id: str = "") -> pb.ResolveToolsResponse:
+    """What an agent with these tools is offered."""
+    request = pb.ResolveToolsRequest(names=wanted, run_id=run_id, skip_missing=True)
+    response: pb.ResolveToolsResponse = await mcp.execution.ResolveTools(request)
+    return response
+
+
+async def test_an_agent_with_a_whole_server_is_offered_and_calls_its_tools(mcp: Mcp) -> None:
+    await mcp.program("weather", tool("echo"), tool("odd", schema="none"))
+    agent = await mcp.world.make_agent(tools=["weather__*"], include_base_tools=False)
+    assert list(agent.tools) == ["weather__*"]
+    mcp.world.model.script(Reply(calls=(Call("weather__echo", {"a": 1}),)), say("Done."))
+    ran = await mcp.world.run(agent, "Echo.")
+    offered = [request.tool_names for request in mcp.world.model.requests[-2:]]
+    assert offered == [["weather__echo"]] * 2
+    [returned] = [part for m in ran.stored for part in m.parts if part.HasField("tool_return")]
+    assert json.loads(returned.tool_return.content)["status"] == "OK"
+    assert returned.tool_return.provenance == message_pb2.PROVENANCE_MCP
+    assert list(ran.finished.taint) == [message_pb2.PROVENANCE_MCP]
+
+
+async def test_tools_that_a_server_adds_and_removes_in_a_turn_count_from_the_next_turn(
+    mcp: Mcp,
+) -> None:
+    server, listed = await mcp.program("pets", tool("change"), tool("feed"))
+    agent = await mcp.world.make_agent(tools=["pets__*"], include_base_tools=False)
+    listed.write(tool("change"), tool("new"))
+    mcp.world.model.script(Reply(calls=(Call("pets__change", {}),)), say("Done."), say("And?"))
+    await mcp.world.run(agent, "Change.")
+
+    async def seen() -> bool:
+        return "new" in await mcp.states(server)
+
+    await until(seen)
+    await mcp.world.run(agent, "What now?")
+    before, after = ["pets__change", "pets__feed"], ["pets__change", "pets__new"]
+    offered = [request.tool_names for request in mcp.world.model.requests[-3:]]
+    assert offered == [before, before, after]
+
+
+async def test_a_turn_that_another_process_continues_keeps_its_tools(
+    mcp: Mcp, mortal: Mortal
+) -> None:
+    server, listed = await mcp.program("pets", tool("echo"), tool("feed"))
+    agent = await mcp.world.make_agent(tools=["pets__*"], include_base_tools=False)
+    request = mortal.request(agent, "Echo.")
+    mcp.world.model.script(Reply(calls=(Call("pets__echo", {}),)), say("Done."))
+
+    def die(_event: ToolEvent) -> None:
+        raise Died
+
+    mortal.tools.at = die
+    with pytest.raises(Died):
+        await mortal.run(request)
+    listed.write(tool("echo"), tool("new"))
+    await mcp.refresh(server)
+    mortal.tools.at = lambda _event: None
+    await mortal.run(replace(request, attempt=2))
+    offered = [each.tool_names for each in mcp.world.model.requests[-2:]]
+    assert offered == [["pets__echo", "pets__feed"]] * 2
+    run_id = new_id("run")
+    assert names((await resolve(mcp, "pets__*", run_id=run_id)).tools) == [
+        "pets__echo",
+        "pets__new",
+    ]
+
+
+async def test_the_revision_is_the_same_while_nothing_changed(mcp: Mcp) -> None:
+    server, listed = await mcp.program("pets", tool("a"), tool("b"))
+    first, second = [await resolve(mcp, "pets__*", run_id=new_id("run")) for _ in range(2)]
+    assert first.revision == second.revision
+    listed.write(tool("a"))
+    await mcp.refresh(server)
+    assert (await resolve(mcp, "pets__*")).revision != first.revision
+
+
+async def test_a_server_that_is_away_leaves_the_turn_without_its_tools_until_it_is_back(
+    mcp: Mcp,
+) -> None:
+    _, listed = await mcp.program("pets", tool("echo"), tool("die"))
+    agent = await mcp.world.make_agent(tools=["conversation_search", "pets__*"])
+    listed.file.unlink()
+    await mcp.unknown("pets__die")
+    assert "was not run" in await mcp.refused("pets__echo")
+    [note] = (await resolve(mcp, "pets__*")).servers
+    assert (note.name, note.tools) == ("pets__*", 0)
+    assert "the MCP server is away" in note.problem
+    mcp.world.model.script(say("Without them."))
+    ran = await mcp.world.run(agent, "Hello.")
+    assert ran.text == "Without them."
+    assert not [name for name in mcp.world.model.requests[-1].tool_names if name.startswith("pets")]
+    listed.write(tool("echo"))
+
+    async def back() -> bool:
+        return names((await resolve(mcp, "pets__*")).tools) == ["pets__echo"]
+
+    await until(back)
+
+
+async def test_a_single_tool_is_not_offered_twice(mcp: Mcp) -> None:
+    await mcp.program("pets", tool("a"), tool("b"))
+    found = await resolve(mcp, "pets__b", "conversation_search", "pets__*")
+    assert names(found.tools) == ["pets__b", "conversation_search", "pets__a"]
+    assert [(each.name, each.tools) for each in found.servers] == [("pets__*", 1)]
+
+
+async def test_the_number_of_tools_of_whole_servers_is_bounded(mcp: Mcp) -> None:
+    await mcp.program("many", *(tool(f"t{number:03}") for number in range(100)))
+    await mcp.program("more", *(tool(f"t{number:03}") for number in range(100)))
+    found = await resolve(mcp, "many__*", "more__*")
+    assert len(found.tools) == MAX_SERVER_TOOLS
+    assert [each.tools for each in found.servers] == [100, MAX_SERVER_TOOLS - 100]
+    assert "72 of 100 tools are left out" in found.servers[1].problem
+
+
+async def test_rules_of_single_tools_hold_for_tools_of_whole_servers(mcp: Mcp) -> None:
+    await mcp.program("pets", tool("feed"))
+    rule = tool_pb2.ToolRule(type=tool_pb2.TOOL_RULE_TYPE_REQUIRES_APPROVAL, tool_name="pets__feed")
+    agent = await mcp.world.make_agent(tools=["pets__*"], tool_rules=[rule])
+    mcp.world.model.script(Reply(calls=(Call("pets__feed", {}),)))
+    ran = await mcp.world.run(agent, "Feed.")
+    assert "approval_requested" in ran.kinds
+    other = tool_pb2.ToolRule(type=rule.type, tool_name="pets__none")
+    with pytest.raises(InvalidArgumentError):
+        await mcp.world.make_agent(tools=["pets__*"], tool_rules=[other])
+
+
+async def test_a_server_that_does_not_exist_is_refused_at_creation_and_update(mcp: Mcp) -> None:
+    with pytest.raises(NotFoundError) as caught:
+        await mcp.world.make_agent(tools=["nowhere__*"])
+    assert caught.value.reason is Reason.TOOL_NOT_FOUND
+    await mcp.program("pets", tool("feed"))
+    agent = await mcp.world.make_agent(include_base_tools=False)
+    update = agent_pb.UpdateAgentRequest(agent_id=agent.id)
+    update.tools.names.append("pets__*")
+    changed = (await mcp.world.agents.UpdateAgent(update)).agent
+    assert list(changed.tools) == ["pets__*"]
+    update.tools.names[:] = ["pets*"]
+    with pytest.raises(InvalidArgumentError):
+        await mcp.world.agents.UpdateAgent(update)
+
+
+async def test_a_disabled_server_has_no_tools_and_is_not_contacted(mcp: Mcp) -> None:
+    server, _ = await mcp.program("pets", tool("feed"))
+    server.disabled = True
+    update = mcp_pb.UpdateMcpServerRequest(mcp_server_id=server.id, server=server)
+    disabled = (await mcp.servers.UpdateMcpServer(update)).server
+    [note] = (await resolve(mcp, "pets__*")).servers
+    assert (note.tools, note.problem) == (0, "the MCP server is disabled")
+    get = mcp_pb.GetMcpServerRequest(mcp_server_id=server.id)
+    after = (await mcp.servers.GetMcpServer(get)).server
+    assert after.last_contact_time == disabled.last_contact_time
+
+
+async def test_a_removed_server_leaves_its_agents_without_its_tools(mcp: Mcp) -> None:
+    server, _ = await mcp.program("pets", tool("feed"))
+    agent = await mcp.world.make_agent(tools=["pets__*"], include_base_tools=False)
+    await mcp.remove(server.id)
+    mcp.added.remove(server.id)
+    mcp.world.model.script(say("Without."))
+    assert (await mcp.world.run(agent, "Hello.")).text == "Without."
+    assert mcp.world.model.requests[-1].tool_names == []

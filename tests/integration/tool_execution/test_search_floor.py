@@ -1,0 +1,104 @@
+"""Search tools return nothing for unrelated queries, and what the RPCs left out can be counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+import pytest_asyncio
+
+from doubles.script import say
+from integration.agent_loop.world import World
+from integration.tool_execution.conftest import Tools
+from strata.api.archival.v1 import passage_service_pb2 as passage_pb
+from strata.api.recall.v1 import message_service_pb2 as message_pb
+from strata.api.recall.v1 import message_service_pb2_grpc as message_grpc
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+PARTY = "\U0001f389 The exam went well."
+TEXTS = ("I am off to Porto in May.", "She is allergic to peanuts.", "The car is blue.", PARTY)
+UNRELATED = "tungsten"
+
+
+class Memory:
+    """An agent with the same texts as messages and passages, all of them indexed."""
+
+    def __init__(self, tools: Tools, world: World) -> None:
+        self.tools = tools
+        self._agent = tools.agent.id
+        self._messages = message_grpc.MessageServiceStub(world.channel("recall"))
+        self._world = world
+
+    async def fill(self) -> None:
+        self._world.model.script(*(say("Noted.") for _ in TEXTS))
+        for text in TEXTS:
+            await self._world.run(self.tools.agent, text)
+            passage = passage_pb.NewPassage(text=text)
+            await self._world.passages.InsertPassage(
+                passage_pb.InsertPassageRequest(agent_id=self._agent, passage=passage)
+            )
+        for count in (self.messages, self.passages):
+            await _until(count, len(TEXTS))
+
+    async def messages(self) -> int:
+        """Returns how many messages a search leaves out as unrelated; it returns none."""
+        request = message_pb.SearchMessagesRequest(
+            agent_id=self._agent, query=UNRELATED, limit=20, explain=True
+        )
+        response = await self._messages.SearchMessages(request)
+        assert not response.hits
+        return sum(each.count for each in response.exclusions if each.condition == "relevance")
+
+    async def passages(self) -> int:
+        """The same for passages."""
+        request = passage_pb.SearchPassagesRequest(
+            agent_id=self._agent, query=UNRELATED, top_k=20, explain=True
+        )
+        response = await self._world.passages.SearchPassages(request)
+        assert not response.hits
+        return sum(each.count for each in response.exclusions if each.condition == "relevance")
+
+    async def found(self, tool: str, query: str) -> str:
+        """Returns what the model is told."""
+        (ended,) = await self.tools.run((tool, {"query": query}))
+        packed = json.loads(ended.tool_return.content)
+        assert packed["status"] == "OK", packed
+        return json.dumps(packed["message"], ensure_ascii=False)
+
+
+async def _until(count: Callable[[], Awaitable[int]], least: int) -> None:
+    async with asyncio.timeout(60):
+        while await count() < least:
+            await asyncio.sleep(0.05)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def memory(tools: Tools, world: World) -> Memory:
+    made = Memory(tools, world)
+    await made.fill()
+    return made
+
+
+SEARCHES = {
+    "conversation_search": "No results found.",
+    "archival_memory_search": "[]",
+}
+
+
+@pytest.mark.parametrize("tool", SEARCHES)
+async def test_a_search_tool_returns_related_texts_only(memory: Memory, tool: str) -> None:
+    for query in (UNRELATED, "zzzqqq", "asdf qwer", "\u7ae0\u9c7c", "\U0001f419"):
+        told = await memory.found(tool, query)
+        assert SEARCHES[tool] in told, query
+        assert not any(text in told for text in TEXTS), query
+    for query, text in (
+        ("a city", TEXTS[0]),
+        ("what must she not eat", TEXTS[1]),
+        ("\U0001f389", PARTY),
+        ("\U0001f389 exam", PARTY),
+    ):
+        assert text in await memory.found(tool, query), query
+    assert TEXTS[2] not in await memory.found(tool, "\U0001f389")

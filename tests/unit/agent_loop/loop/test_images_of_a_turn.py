@@ -1,0 +1,254 @@
+"""Images in a turn: fetched, stored by id, loaded for the model, and never the end of an agent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from image_samples import encoded, padded, png
+from strata.agent_loop.clients import ImageCache
+from strata.agent_loop.domain.events import StepRestarted, ToolFinished
+from strata.agent_loop.domain.messages import (
+    Message,
+    MessageInput,
+    MessagePart,
+    MessageRole,
+    Provenance,
+    ToolReturn,
+    ToolStatus,
+)
+from strata.agent_loop.domain.runs import RunRequest, StopReason
+from strata.agent_loop.loop.images import GONE, identified
+from strata.agent_loop.loop.packaging import limit_images
+from strata.agent_loop.loop.requests import BLIND_MODEL
+from strata.agent_loop.models.domain import ImageDetail, ImagePart, ModelRequest, TextPart
+from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.shared.errors import InvalidArgumentError, StrataError, UnavailableError
+from strata.shared.images import MAX_IMAGE_BYTES, image_id
+from unit.agent_loop.loop.journals import Died
+from unit.agent_loop.loop.world import LoopWorld, Sink, reply
+
+URL = "https://pictures.example/cat.png"
+REFUSED = ModelError(ModelErrorKind.IMAGES_REFUSED, "Could not process image")
+
+
+class Web:
+    """Images by URL; what is not there cannot be reached."""
+
+    def __init__(self, **images: bytes | StrataError) -> None:
+        self.images = {URL.replace("cat", name): data for name, data in images.items()}
+        self.fetched: list[str] = []
+
+    async def fetch(self, url: str) -> bytes:
+        self.fetched.append(url)
+        data = self.images.get(url, UnavailableError("The server answered 404 Not Found."))
+        if isinstance(data, StrataError):
+            raise data
+        return data
+
+
+def show(world: LoopWorld, *images: ImagePart, text: str = "Look.") -> RunRequest:
+    parts: tuple[MessagePart, ...] = (TextPart(text), *images)
+    return replace(world.request(""), inputs=[MessageInput(MessageRole.USER, parts)])
+
+
+def sent(*images: bytes, **fields: object) -> list[ImagePart]:
+    return [ImagePart("", data=data, **fields) for data in images]  # type: ignore[arg-type]
+
+
+def shown(request: ModelRequest) -> list[bytes]:
+    return [part.image.data for message in request.messages for part in message.images]
+
+
+def texts(request: ModelRequest) -> str:
+    return "\n".join(message.text for message in request.messages)
+
+
+def ended(sink: Sink) -> StopReason:
+    return sink.outcome.stop_reason
+
+
+async def test_image_is_stored_by_id_and_shown_with_its_bytes_in_every_later_turn() -> None:
+    world = LoopWorld()
+    request = show(world, *sent(png(3, 2), alt_text="A dot.", detail=ImageDetail.LOW))
+    await world.run(request, reply("A dot."))
+    stored = world.recall.messages[1].images[0]
+    assert stored == replace(
+        identified(sent(png(3, 2))[0]), data=b"", alt_text="A dot.", detail=ImageDetail.LOW
+    )
+    await world.run(world.request("And now?"), reply("Still a dot."))
+    assert [shown(each) for each in world.model.requests] == [[png(3, 2)], [png(3, 2)]]
+    assert ended(await world.run(None, reply("Yes."))) is StopReason.END_TURN
+
+
+async def test_turn_without_images_loads_none() -> None:
+    world = LoopWorld()
+    await world.run(None, world.calls("reads"), reply("Done."))
+    assert world.recall.loaded == []
+
+
+async def test_image_by_url_is_fetched_once_stored_and_labelled() -> None:
+    world = LoopWorld()
+    web = Web(cat=png())
+    world.ports = replace(world.ports, images=web)
+    await world.run(show(world, *[ImagePart("", url=URL)] * 2), reply("A cat."))
+    assert web.fetched == [URL]
+    message = world.recall.messages[1]
+    assert [(i.image_id, i.url) for i in message.images] == [(image_id(png()), URL)] * 2
+    assert message.provenance == (Provenance.USER, Provenance.WEB)
+    assert shown(world.model.requests[0]) == [png(), png()]
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (UnavailableError("The server answered 404 Not Found."), "answered 404 Not Found"),
+        (InvalidArgumentError("The host may not be reached."), "may not be reached"),
+        (b"<html>", "is not a PNG, JPEG, GIF or WebP file"),
+        (png(9000), "has 9000 x 1 pixels"),
+    ],
+    ids=["missing", "forbidden", "no image", "too wide"],
+)
+async def test_image_that_cannot_be_fetched_becomes_a_text_and_the_run_continues(
+    answer: bytes | StrataError, reason: str
+) -> None:
+    world = LoopWorld()
+    world.ports = replace(world.ports, images=Web(cat=answer))
+    sink = await world.run(show(world, ImagePart("", url=URL)), reply("I cannot see it."))
+    assert ended(sink) is StopReason.END_TURN
+    assert reason in texts(world.model.requests[0])
+    assert "Look." in texts(world.model.requests[0])
+    assert world.recall.messages[1].provenance == (Provenance.USER,)
+
+
+async def test_server_that_fetches_nothing_says_so() -> None:
+    world = LoopWorld()
+    await world.run(show(world, ImagePart("", url=URL)), reply("I cannot see it."))
+    assert f"this server does not fetch images, such as {URL}" in texts(world.model.requests[0])
+
+
+async def test_fetched_images_are_stored_up_to_the_limit_for_a_request() -> None:
+    world = LoopWorld()
+    images = {f"n{n}": padded(png(shade=n), MAX_IMAGE_BYTES) for n in range(5)}
+    web = Web(**images)
+    world.ports = replace(world.ports, images=web)
+    await world.run(show(world, *(ImagePart("", url=url) for url in web.images)), reply("Ok."))
+    assert len(world.recall.messages[1].images) == 3
+    assert "12,582,912 bytes in all" in texts(world.model.requests[0])
+
+
+async def test_model_that_is_not_shown_images_gets_a_text() -> None:
+    world = LoopWorld()
+    world.models.settings = replace(world.models.settings, images=False)
+    sink = await world.run(show(world, *sent(png(), alt_text="A dot.")), reply("A dot, you say."))
+    assert ended(sink) is StopReason.END_TURN
+    assert shown(world.model.requests[0]) == []
+    assert f"{BLIND_MODEL}. Description: A dot.]" in texts(world.model.requests[0])
+    assert world.recall.loaded == []
+
+
+@pytest.mark.parametrize("kind", [ModelErrorKind.IMAGES_REFUSED, ModelErrorKind.BAD_REQUEST])
+async def test_provider_that_refuses_images_is_asked_without_them(kind: ModelErrorKind) -> None:
+    world = LoopWorld()
+    refused = ModelError(kind, "Could not process it")
+    sink = await world.run(
+        show(world, *sent(png())), refused, world.calls("reads"), reply("I cannot see it.")
+    )
+    assert ended(sink) is StopReason.END_TURN
+    assert [len(shown(each)) for each in world.model.requests] == [1, 0, 0]
+    (restarted,) = sink.of(StepRestarted)
+    assert restarted.reason.endswith("asked without them. Could not process it")
+    assert "provider of this model refused it" in texts(world.model.requests[1])
+
+
+async def test_refusal_that_images_have_no_part_in_ends_the_run_at_once() -> None:
+    world = LoopWorld()
+    sink = await world.run(None, REFUSED)
+    assert ended(sink) is StopReason.LLM_API_ERROR
+    assert len(world.model.requests) == 1
+    sink = await world.run(show(world, *sent(png())), REFUSED, REFUSED)
+    assert ended(sink) is StopReason.LLM_API_ERROR
+    assert sink.outcome.failure is not None
+    assert sink.outcome.failure.message == "Could not process image"
+
+
+async def test_image_that_is_no_longer_stored_becomes_a_text() -> None:
+    world = LoopWorld()
+    await world.run(show(world, *sent(png())), reply("A dot."))
+    world.recall.images.clear()
+    assert ended(await world.run(None, reply("Gone."))) is StopReason.END_TURN
+    assert GONE in texts(world.model.requests[-1])
+
+
+async def test_image_of_a_tool_is_shown_stored_and_not_in_the_events() -> None:
+    world = LoopWorld()
+    image = identified(sent(encoded("JPEG", 5, 4))[0])
+    world.tools.images = (image,)
+    sink = await world.run(None, world.calls("reads", "acts"), reply("A red field."))
+    assert shown(world.model.requests[1]) == [image.data]
+    returned = world.recall.messages[3].tool_returns
+    assert [told.images for told in returned] == [(replace(image, data=b""),), ()]
+    assert [len(each.result.tool_return.images) for each in sink.of(ToolFinished)] == [1, 0]
+
+
+@pytest.mark.parametrize("last", range(1, 30))
+async def test_images_survive_a_death_at_any_point(last: int) -> None:
+    """The user's and the tool's are stored once, and shown by the dispatch that takes over."""
+    world = LoopWorld()
+    drawn = identified(sent(png(4, 4))[0])
+    world.tools.images = (drawn,)
+    asked = world.calls("reads")
+    world.model.replies = [asked, reply("Seen.")]
+    request = show(world, *sent(png()))
+    world.fate.last = last
+    try:
+        await world.run(request)
+    except Died:
+        world.fate.last = None
+        # A reply that was not written down is asked for again.
+        asked_again = [] if world.journal.opened else [asked]
+        world.model.replies = [*asked_again, reply("Seen.")]
+        await world.run(replace(request, attempt=2))
+    images = [image for message in world.recall.messages for image in message.images]
+    assert [image.image_id for image in images] == [image_id(png()), drawn.image_id]
+    assert shown(world.model.requests[-1]) == [png(), drawn.data]
+
+
+async def test_image_whose_bytes_were_never_stored_becomes_a_text() -> None:
+    world = LoopWorld()
+    old = Message("message-old", MessageRole.USER, (ImagePart("image/png", url=URL),))
+    world.recall.messages.append(old)
+    assert ended(await world.run(None, reply("Hello."))) is StopReason.END_TURN
+    assert GONE in texts(world.model.requests[0])
+
+
+def test_images_of_a_step_are_limited_by_whole_returns() -> None:
+    content = json.dumps({"status": "OK", "message": "Drawn.", "time": "now"})
+    image = ImagePart("image/png", "id", 1, 1, 60)
+    returns = [
+        ToolReturn(call, "draw", ToolStatus.OK, content, images=(image,) * count)
+        for call, count in (("a", 1), ("b", 1), ("c", 0), ("d", 1))
+    ]
+    limited = limit_images(returns, 100)
+    assert [len(told.images) for told in limited] == [1, 0, 0, 0]
+    messages = [json.loads(told.content)["message"] for told in limited]
+    assert messages[0] == messages[2] == "Drawn."
+    assert messages[1].startswith("Drawn.\n[1 image(s) omitted")
+    assert limit_images(returns, 180) == tuple(returns)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans())), st.integers(0, 100))
+def test_cache_of_images_never_exceeds_its_limit(uses: list[tuple[int, bool]], limit: int) -> None:
+    cache = ImageCache(limit)
+    for number, put in uses:
+        key = ("project", str(number))
+        if put:
+            cache.put(key, bytes(number * 5))
+            assert cache.get(key) == (bytes(number * 5) if number * 5 <= limit else None)
+        held = [cache.get(("project", str(each))) for each in range(10)]
+        assert sum(len(data) for data in held if data is not None) <= limit
+    assert cache.get(("other", "1")) is None

@@ -1,0 +1,260 @@
+"""A run that repeats itself without progress is told so, and then ended."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.agent_loop.domain.messages import Message, MessageRole, ToolReturn, ToolStatus
+from strata.agent_loop.domain.runs import StopReason
+from strata.agent_loop.domain.tool_rules import ToolRule
+from strata.agent_loop.loop.packaging import package
+from strata.agent_loop.models.domain import ImagePart, ModelReply, ToolCall, ToolChoice
+from strata.agent_loop.rules.repetition import StepTrace, repetitions, traces_of
+from unit.agent_loop.loop.ruled import (
+    AUTO,
+    heartbeats,
+    leaves,
+    offered,
+    parent,
+    required,
+    until_done,
+    world_with,
+)
+from unit.agent_loop.loop.world import LoopWorld, assert_pairs_are_whole, reply
+
+NOTE = "You made the same tool calls with the same arguments 3 times in a row"
+
+
+def notes(world: LoopWorld) -> list[str]:
+    return [json.loads(message.text)["reason"] for message in heartbeats(world)]
+
+
+def calls(world: LoopWorld, *names: str, times: int = 50) -> list[ModelReply]:
+    return [
+        world.calls(name) for _, name in zip(range(times), itertools.cycle(names), strict=False)
+    ]
+
+
+async def test_third_equal_call_is_noted_and_the_fifth_ends_the_run() -> None:
+    world = world_with()
+    sink = await world.run(None, *calls(world, "reads"))
+
+    assert sink.outcome.stop_reason is StopReason.NO_PROGRESS
+    assert sink.outcome.step_count == 5
+    [note] = notes(world)
+    assert NOTE in note
+    assert NOTE in world.model.requests[3].messages[-1].text
+    assert_pairs_are_whole(world.recall.messages)
+    world.model.replies = [reply("On with it.")]
+    assert (await world.run()).outcome.stop_reason is StopReason.END_TURN
+
+
+async def test_model_that_takes_the_note_is_not_ended() -> None:
+    world = world_with()
+    sink = await world.run(
+        None, *calls(world, "reads", times=4), world.calls("acts"), reply("Done.")
+    )
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert len(notes(world)) == 1
+
+
+async def test_polling_with_different_results_is_no_repetition() -> None:
+    world = world_with()
+    count = itertools.count()
+
+    def poll() -> None:
+        world.tools.text = f"{next(count)} of 20 done"
+
+    world.tools.on_call = poll
+    sink = await world.run(None, *calls(world, "reads", times=20), reply("Done."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert notes(world) == []
+
+
+async def test_different_arguments_are_no_repetition_and_their_spelling_is_none() -> None:
+    for spellings, stop in (
+        (('{"a": %d}',), StopReason.END_TURN),
+        (('{"a": 1, "b": 2}', '{"b":2,"a":1}'), StopReason.NO_PROGRESS),
+    ):
+        world = world_with()
+        replies = []
+        for number in range(8):
+            text = spellings[number % len(spellings)]
+            arguments = text % number if "%" in text else text
+            replies.append(reply("", ToolCall(f"call_{number}", "reads", arguments)))
+        sink = await world.run(None, *replies, reply("Done."))
+        assert sink.outcome.stop_reason is stop
+
+
+@pytest.mark.parametrize("cycle", [("reads", "acts"), ("reads", "acts", "keyed")])
+async def test_short_cycles_are_repetitions(cycle: Sequence[str]) -> None:
+    world = world_with()
+    sink = await world.run(None, *calls(world, *cycle))
+    assert sink.outcome.stop_reason is StopReason.NO_PROGRESS
+    assert sink.outcome.step_count == 5 * len(cycle)
+    assert len(notes(world)) == 1
+
+
+async def test_refused_calls_are_repetitions_too() -> None:
+    world = world_with()
+    sink = await world.run(None, *calls(world, "no_such_tool"))
+    assert sink.outcome.stop_reason is StopReason.NO_PROGRESS
+    assert sink.outcome.step_count == 5
+
+
+async def test_repetition_survives_take_overs() -> None:
+    for death in range(1, 12):
+        world = world_with()
+        replies = [*calls(world, "reads", times=5), reply("Never asked for.")]
+        sink = await until_done(world, replies, [death, death + 3])
+        assert sink.outcome.stop_reason is StopReason.NO_PROGRESS
+        assert len(world.recall.commits) == 5
+        assert len(notes(world)) == 1
+
+
+@pytest.mark.parametrize("rules", [(), (required("acts"),)], ids=["calls", "replies"])
+async def test_dispatch_after_the_end_asks_nothing_more(rules: Sequence[ToolRule]) -> None:
+    world = world_with(*rules)
+    replies = [reply(f"Bye {number}.") for number in range(5)] if rules else None
+    request = world.request("Say this once.")
+    ended = await world.run(request, *(replies or calls(world, "reads", times=5)))
+    assert ended.outcome.stop_reason is StopReason.NO_PROGRESS
+    world.model.replies = [reply("Never asked for.")]
+
+    again = await world.run(replace(request, attempt=2))
+
+    assert again.outcome.stop_reason is StopReason.NO_PROGRESS
+    assert len(world.model.requests) == len(world.recall.commits) == 5
+
+
+async def test_required_tool_is_forced_after_a_reply_that_would_end_the_turn() -> None:
+    world = world_with(required("acts"))
+    sink = await world.run(None, reply("Bye."), world.calls("acts"), reply("Bye."))
+
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert offered(world) == [
+        (["keyed", "reads", "acts"], AUTO),
+        (["acts"], ToolChoice.named("acts")),
+        (["keyed", "reads", "acts"], AUTO),
+    ]
+    assert len(heartbeats(world)) == 1
+
+
+async def test_several_required_tools_are_the_only_ones_offered() -> None:
+    world = world_with(required("acts"), required("keyed"))
+    await world.run(
+        None, reply("Bye."), world.calls("keyed"), reply("Bye."), world.calls("acts"), reply("Bye.")
+    )
+    assert offered(world)[1] == (["keyed", "acts"], ToolChoice.required())
+    assert offered(world)[3] == (["acts"], ToolChoice.named("acts"))
+
+
+async def test_required_tool_is_forced_after_the_exit_tool() -> None:
+    world = world_with(required("acts"), leaves("reads"))
+    sink = await world.run(None, world.calls("reads"), world.calls("acts"), world.calls("reads"))
+    assert sink.outcome.stop_reason is StopReason.TOOL_RULE
+    assert offered(world)[1] == (["acts"], ToolChoice.named("acts"))
+
+
+async def test_required_tool_that_may_not_be_called_yet_is_not_forced() -> None:
+    world = world_with(required("acts"), parent("keyed", "acts"))
+    sink = await world.run(
+        None, reply("Bye."), world.calls("keyed"), world.calls("acts"), reply("Bye.")
+    )
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert offered(world)[1] == (["keyed", "reads"], AUTO)
+
+
+async def test_model_that_ignores_a_forced_tool_is_ended() -> None:
+    for death in (None, 3, 7, 9):
+        world = world_with(required("acts"))
+        replies = [reply(f"Bye {number}.") for number in range(5)]
+        padded = [*replies, reply("Never asked for.")]
+        sink = await until_done(world, padded, [death] if death else [])
+        assert sink.outcome.stop_reason is StopReason.NO_PROGRESS
+        assert len(world.recall.commits) == 5
+        assert offered(world)[-1] == (["acts"], ToolChoice.named("acts"))
+
+
+async def test_exit_tool_again_and_again_without_the_required_one_is_ended() -> None:
+    world = world_with(required("acts"), leaves("reads"))
+    sink = await world.run(None, *calls(world, "reads"))
+    assert sink.outcome.stop_reason is StopReason.NO_PROGRESS
+    assert sink.outcome.step_count == 5
+
+
+async def test_repetitions_of_an_earlier_run_do_not_count() -> None:
+    world = world_with()
+    for _ in range(3):
+        sink = await world.run(None, *calls(world, "reads", times=2), reply("Done."))
+        assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert notes(world) == []
+
+
+async def test_changed_result_starts_the_count_again() -> None:
+    world = world_with()
+    texts = iter(["a"] * 4 + ["b"] * 4)
+    world.tools.on_call = lambda: setattr(world.tools, "text", next(texts))
+    sink = await world.run(None, *calls(world, "reads", times=8), reply("Done."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert len(notes(world)) == 2
+
+
+async def test_other_tools_with_the_same_result_are_no_repetition() -> None:
+    world = world_with()
+    world.tools.text = "Done."
+    order = ("reads", "acts", "acts", "reads", "keyed", "acts", "reads", "keyed", "keyed")
+    sink = await world.run(None, *calls(world, *order, times=len(order)), reply("Done."))
+    assert sink.outcome.stop_reason is StopReason.END_TURN
+    assert notes(world) == []
+
+
+def test_steps_differ_by_each_part_of_an_exchange() -> None:
+    def trace(
+        *,
+        name: str = "reads",
+        arguments: str = "{}",
+        status: ToolStatus = ToolStatus.OK,
+        output: str = "x",
+        image: str = "sha-1",
+    ) -> StepTrace:
+        now = next(times)
+        content = package(status, output, now, "UTC")
+        images = (ImagePart("image/png", image),)
+        call = ToolCall(f"call_{now}", name, arguments)
+        part = ToolReturn(call.id, name, status, content, images=images)
+        [found] = traces_of(
+            [
+                Message("m-1", MessageRole.ASSISTANT, (call,), "conversation", "agent"),
+                Message("m-2", MessageRole.TOOL, (part,), "conversation", "agent"),
+            ]
+        )
+        return found
+
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    times = (start + timedelta(hours=number) for number in itertools.count())
+    assert trace() == trace()
+    assert trace(name="acts") != trace()
+    assert trace(arguments='{"a": 1}') != trace()
+    assert trace(status=ToolStatus.UNKNOWN) != trace()
+    assert trace(output="y") != trace()
+    assert trace(image="sha-2") != trace(), "a screenshot that changes is progress"
+
+
+@given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3), min_size=1, max_size=3))
+def test_repetitions_are_counted_from_the_end(before: list[int], cycle: list[int]) -> None:
+    for times in range(1, 6):
+        assert repetitions([*before, *cycle * times]) >= times
+
+
+@given(st.lists(st.integers(), unique=True, min_size=1))
+def test_different_steps_are_made_once_each(steps: list[int]) -> None:
+    assert repetitions(steps) == 1

@@ -1,0 +1,84 @@
+"""Turns of several projects in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from strata.agent_loop.domain.journal import JournalKey
+from strata.agent_loop.domain.messages import Message
+from strata.agent_loop.loop.ports import BegunTurn, CommittedStep, StepCommit
+from strata.shared.context import Caller, RequestContext, use
+from strata.shared.fair_slots import slots_of_short_work
+from unit.agent_loop.loop.world import LoopWorld, Recall, reply
+
+
+class SlowRecall:
+    """A recall that counts the calls of a project that are under way, and lets others run."""
+
+    def __init__(self, recall: Recall, project: str, running: Counter[str], most: Counter[str]):
+        self._recall = recall
+        self._project = project
+        self._running = running
+        self._most = most
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._recall, name)
+
+    async def begin_turn(
+        self, key: JournalKey, inputs: Sequence[Message], *, clear: bool = False
+    ) -> BegunTurn:
+        await self._work()
+        return await self._recall.begin_turn(key, inputs, clear=clear)
+
+    async def commit_step(self, commit: StepCommit) -> CommittedStep:
+        await self._work()
+        return await self._recall.commit_step(commit)
+
+    async def _work(self) -> None:
+        self._running[self._project] += 1
+        self._most[self._project] = max(self._most[self._project], self._running[self._project])
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self._running[self._project] -= 1
+
+
+class Turns:
+    """Turns of projects that share a process, and what was under way of them."""
+
+    def __init__(self) -> None:
+        self.most: Counter[str] = Counter()
+        self.ended: list[str] = []
+        self._running: Counter[str] = Counter()
+        self._work = slots_of_short_work(64, "parts of turns")
+
+    async def take(self, project: str) -> None:
+        world = LoopWorld()
+        recall = SlowRecall(world.recall, project, self._running, self.most)
+        world.ports = replace(world.ports, recall=recall, work=self._work)  # type: ignore[arg-type]
+        with use(RequestContext(caller=Caller("organization", project, "key"))):
+            await world.run(None, reply("Hello."))
+        self.ended.append(project)
+
+    async def begin_many(self, project: str) -> list[asyncio.Task[None]]:
+        tasks = [asyncio.create_task(self.take(project)) for _ in range(30)]
+        await asyncio.sleep(0)
+        return tasks
+
+
+async def test_a_busy_project_has_few_parts_of_turns_under_way_beside_a_quiet_one() -> None:
+    turns = Turns()
+    await turns.take("quiet")
+    noisy = await turns.begin_many("noisy")
+    await asyncio.create_task(turns.take("quiet"))
+    assert turns.ended.count("noisy") < 10, "the quiet one had to wait for most of the others"
+    await asyncio.gather(*noisy)
+    assert turns.most["noisy"] <= 2
+
+
+async def test_a_project_alone_is_not_held_back() -> None:
+    turns = Turns()
+    await asyncio.gather(*await turns.begin_many("noisy"))
+    assert turns.most["noisy"] > 10

@@ -1,0 +1,83 @@
+"""What is known of the limits of models, and what is said where nothing is."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from strata.agent_loop.domain.agents import ModelConfig
+from strata.agent_loop.models.factory import ModelFactory
+from strata.agent_loop.models.known_models import AS_OF, known_model
+from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
+from strata.agent_loop.providers import ModelProvider
+
+OPENAI = ModelEndpoint("openai", "openai", preset="openai")
+LOCAL = ModelEndpoint("mine", "openai", "http://127.0.0.1:1/v1")
+SMALL = ModelEndpoint("small", "openai", "http://127.0.0.1:1/v1", context_window=8_000)
+
+
+@pytest.mark.parametrize("model", ["gpt-4.1", "gpt-4.1-2025-04-14", "gpt-4.1-latest"])
+def test_versions_of_a_model_have_the_limits_of_the_model(model: str) -> None:
+    known = known_model("openai", model)
+    assert known is not None
+    assert (known.context_window, known.max_output_tokens) == (1_047_576, 32_768)
+
+
+@pytest.mark.parametrize(
+    ("preset", "model"),
+    [("openai", "gpt-4.2"), ("openai", "gpt-4.1-abc"), ("vllm", "gpt-4.1"), ("", "gpt-4.1")],
+)
+def test_model_that_the_table_lacks_is_unknown(preset: str, model: str) -> None:
+    assert known_model(preset, model) is None
+
+
+def test_table_has_a_date() -> None:
+    assert date.fromisoformat(AS_OF) < date(2100, 1, 1)
+
+
+async def bound(handle: str, *, as_fallback: bool = False, **config: int) -> tuple[int, int | None]:
+    async with ModelFactory() as factory:
+        provider = ModelProvider(ModelRegistry([OPENAI, LOCAL, SMALL]), factory)
+        model = ModelConfig(handle=handle, **config)  # type: ignore[arg-type]
+        settings = (await provider.bind(model, as_fallback=as_fallback)).settings
+        return settings.context_window, settings.max_tokens
+
+
+@pytest.mark.parametrize(
+    ("handle", "window"),
+    [
+        ("openai/gpt-5", 32_000),
+        ("openai/gpt-4", 8_192),
+        ("openai/gpt-9", 32_000),
+        ("mine/any", 32_000),
+        ("small/any", 8_000),
+    ],
+)
+async def test_agent_that_names_no_window_gets_the_default_or_what_the_model_has(
+    handle: str, window: int
+) -> None:
+    assert (await bound(handle))[0] == window
+
+
+@pytest.mark.parametrize(
+    ("handle", "as_fallback", "window"),
+    [
+        ("openai/gpt-4", False, 200_000),
+        ("openai/gpt-4", True, 8_192),
+        ("openai/gpt-5", True, 200_000),
+        ("small/any", True, 8_000),
+        ("mine/any", True, 200_000),
+    ],
+)
+async def test_window_of_an_agent_holds_for_its_own_model_and_as_far_as_known_for_a_fallback(
+    handle: str, as_fallback: bool, window: int
+) -> None:
+    assert (await bound(handle, as_fallback=as_fallback, context_window=200_000))[0] == window
+
+
+async def test_no_longer_reply_is_asked_for_than_the_model_gives() -> None:
+    assert (await bound("openai/gpt-4o", max_output_tokens=64_000))[1] == 16_384
+    assert (await bound("openai/gpt-4o", max_output_tokens=500))[1] == 500
+    assert (await bound("mine/any", max_output_tokens=64_000))[1] == 64_000
+    assert (await bound("openai/gpt-4o"))[1] is None

@@ -1,0 +1,33 @@
+"""What the command line knows of built-in tools and agent types is what the services know."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata.api.agent_loop.v1 import agent_service_pb2 as pb
+from strata.cli.mcp_server.definitions import CHANGING, READING
+from strata.shared.agent_types import AgentType
+from strata.shared.tool_catalogue import CATALOGUE, ToolEffect
+
+# They show and make what an agent has in view anyway, or makes with the tool `memory`.
+OF_THE_COMMAND_LINE = {"list_memory_blocks", "read_memory_block", "view_memory", "memory_create"}
+
+
+def test_tools_of_the_mcp_server_are_built_in_tools_or_its_own() -> None:
+    names = {tool.name for tool in (*READING, *CHANGING)}
+    assert names - OF_THE_COMMAND_LINE <= {name for name, tool in CATALOGUE.items() if tool.built}
+    assert not OF_THE_COMMAND_LINE & set(CATALOGUE)
+
+
+@pytest.mark.parametrize("tool", [*READING, *CHANGING], ids=lambda tool: str(tool.name))
+def test_what_only_reads_is_what_the_catalogue_says(tool: object) -> None:
+    name, annotations = tool.name, tool.annotations  # type: ignore[attr-defined]
+    if name in CATALOGUE:
+        read_only = CATALOGUE[name].effect is ToolEffect.READ_ONLY
+        assert annotations.read_only_hint is read_only
+
+
+def test_every_agent_type_has_its_value_in_the_contract() -> None:
+    values = {name: pb.AgentType.Value(f"AGENT_TYPE_{name}") for name in AgentType.__members__}
+    refused = {pb.AGENT_TYPE_UNSPECIFIED, pb.AGENT_TYPE_SPLIT_THREAD}
+    assert set(values.values()) == set(pb.AgentType.values()) - refused

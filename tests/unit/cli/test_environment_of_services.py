@@ -1,0 +1,46 @@
+"""What a service in a process of its own sees of the environment that strata was started in."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata.cli.compose.rooms import ROOMS
+from strata.cli.settings import environment_of_service
+
+SECRETS = {
+    "STRATA_API_KEY": "an API key",
+    "STRATA_ORGANIZATION_KEY": "an organisation key",
+    "STRATA_DATABASE_ADMIN_URL": "postgresql://admin",
+    "STRATA_MCP_TOKEN": "a token",
+    "OPENAI_API_KEY": "a provider's key",
+    "ANTHROPIC_API_KEY": "another provider's key",
+    "AWS_SECRET_ACCESS_KEY": "none of ours",
+    **{f"STRATA_{spec.name.upper()}_SOME_KEY": f"that of {spec.name}" for spec in ROOMS},
+}
+
+
+@pytest.mark.parametrize("service", [spec.name for spec in ROOMS])
+def test_a_service_sees_its_own_settings_and_no_others(
+    service: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", "/usr/bin")
+    environment = environment_of_service(service)
+    expected = {f"STRATA_{service.upper()}_SOME_KEY"}
+    if service == "agent_loop":
+        expected |= {"OPENAI_API_KEY", "ANTHROPIC_API_KEY"}
+    assert set(environment) & set(SECRETS) == expected
+    assert environment["PATH"] == "/usr/bin"
+
+
+@pytest.mark.parametrize("reason", ["BEDROCK_BASE_URL", "STRATA_AGENT_LOOP_MODEL_ENDPOINTS"])
+def test_credentials_of_the_machine_reach_the_agent_loop_only_where_bedrock_is_set(
+    reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    assert "AWS_SECRET_ACCESS_KEY" not in environment_of_service("agent_loop")
+    monkeypatch.setenv(reason, '[{"name": "b", "preset": "bedrock", "base_url": "https://x"}]')
+    assert "AWS_SECRET_ACCESS_KEY" in environment_of_service("agent_loop")
+    assert "AWS_SECRET_ACCESS_KEY" not in environment_of_service("recall")

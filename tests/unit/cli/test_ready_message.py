@@ -1,0 +1,128 @@
+"""What ``strata up`` prints and announces once it serves."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import pytest
+from rich.console import Console
+
+from certificates import self_signed
+from strata.cli.commands.up import _ready
+from strata.cli.compose.local import SETTINGS_OF_SERVICES, Local, _internal_address
+from strata.cli.compose.rooms import ROOMS
+from strata.embedded.data_folder import DataFolder
+from strata.gateway.settings import GatewaySettings
+from strata.shared.errors import WrongSettingError
+
+
+class Model:
+    """The chat model as far as it is shown."""
+
+    process = None
+
+    class choice:  # noqa: N801 - an attribute
+        sentence = "No chat model configured."
+
+
+class Storage:
+    """The engines as far as they are shown."""
+
+    processes: ClassVar[dict[str, int]] = {}
+
+
+@pytest.fixture
+def folder(open_folder: Path) -> Iterator[DataFolder]:
+    made = DataFolder(open_folder / "a folder")
+    made.open()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def folder_in_brackets(open_folder: Path) -> Iterator[DataFolder]:
+    """A data folder whose path looks like markup of rich."""
+    made = DataFolder(open_folder / "[bold] ünï" / "[" / "red]")
+    made.open()
+    yield made
+    made.close()
+
+
+def shown(folder: DataFolder, **settings: Any) -> str:
+    gateway = GatewaySettings(port=7600, **settings)
+    local = Local(folder, cast("Any", Storage()), cast("Any", Model()), gateway, *[""] * 4)
+    out = StringIO()
+    _ready(Console(file=out, soft_wrap=True), local, {})
+    return out.getvalue()
+
+
+def test_the_chat_command_names_the_data_folder_unless_it_is_the_usual_one(
+    folder: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert f"chat assistant --create --data {shlex.quote(str(folder.path))}" in shown(folder)
+    # Another terminal does not know our environment.
+    monkeypatch.setenv("STRATA_DATA", str(folder.path))
+    assert "--data" in shown(folder)
+    monkeypatch.setattr("strata.embedded.data_folder.default_path", lambda: folder.path)
+    assert "--data" not in shown(folder)
+
+
+def test_an_open_address_without_tls_is_warned_of(folder: DataFolder, tmp_path: Path) -> None:
+    for host in ("127.0.0.1", "::1", "localhost"):
+        assert "Warning" not in shown(folder, host=host)
+    told = shown(folder, host="0.0.0.0")
+    assert "ready at 0.0.0.0:7600" in told
+    assert "Warning: other machines can reach this address" in told
+    running = folder.running()
+    assert running is not None
+    assert running.address == "127.0.0.1:7600"
+    certificate, key = self_signed(tmp_path, ["localhost"])
+    told = shown(folder, host="0.0.0.0", tls_certificate_file=certificate, tls_key_file=key)
+    assert "ready at https://0.0.0.0:7600" in told
+    assert "Warning" not in told
+
+
+def test_this_machine_reaches_every_gateway_without_tls(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert _internal_address("127.0.0.1") == _internal_address("0.0.0.0") == ""
+    assert _internal_address("192.0.2.1").startswith("127.0.0.1:")
+    certificate, key = self_signed(tmp_path, ["localhost"])
+    monkeypatch.setenv("STRATA_GATEWAY_TLS_CERTIFICATE_FILE", str(certificate))
+    monkeypatch.setenv("STRATA_GATEWAY_TLS_KEY_FILE", str(key))
+    assert _internal_address("127.0.0.1").startswith("127.0.0.1:")
+    monkeypatch.setenv("STRATA_GATEWAY_INTERNAL_LISTEN", "127.0.0.1:7610")
+    assert _internal_address("127.0.0.1") == "127.0.0.1:7610"
+
+
+@pytest.mark.parametrize("only", ["tls_certificate_file", "tls_key_file", "tls_client_ca_file"])
+def test_half_of_the_tls_settings_is_refused(only: str) -> None:
+    with pytest.raises(WrongSettingError, match="STRATA_GATEWAY_TLS_"):
+        GatewaySettings(**cast("Any", {only: "/x"}))
+
+
+@pytest.mark.parametrize(
+    ("internal", "address"),
+    [("", ""), ("0.0.0.0:7610", "10.0.0.5:7610"), ("unix:/tmp/strata.sock", "")],
+)
+def test_other_gateways_are_given_the_address_without_tls(
+    tmp_path: Path, internal: str, address: str
+) -> None:
+    certificate, key = self_signed(tmp_path, ["localhost"])
+    plain = GatewaySettings(port=7600, advertised_host="10.0.0.5", internal_listen=internal)
+    assert plain.advertised_address == "10.0.0.5:7600"
+    files = {"tls_certificate_file": certificate, "tls_key_file": key}
+    assert plain.model_copy(update=files).advertised_address == address
+
+
+def test_brackets_in_the_path_of_a_data_folder_are_shown(folder_in_brackets: DataFolder) -> None:
+    text = shown(folder_in_brackets)
+    assert text.count(str(folder_in_brackets.path)) == 3
+
+
+def test_settings_of_all_services_are_checked_before_anything_starts() -> None:
+    assert {room.settings for room in ROOMS} == set(SETTINGS_OF_SERVICES)

@@ -1,0 +1,39 @@
+"""What programs print does not point to files that an installed package lacks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import strata
+
+_REPOSITORY_PATH = re.compile(r"\b(docs|tests|k8s|benchmarks|protos)/[\w-]+[/\w.-]*\.\w+")
+
+
+def texts(tree: ast.AST) -> Iterator[str]:
+    """The string constants of a module apart from docstrings."""
+    # A string that stands alone as a statement is a docstring.
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if text and id(node) not in docstrings:
+            yield str(node.value)  # type: ignore[attr-defined]
+
+
+def test_no_message_names_a_file_of_the_repository() -> None:
+    modules = [
+        file
+        for root in strata.__path__
+        for file in Path(root).rglob("*.py")
+        if file.relative_to(root).parts[0] != "api"
+    ]
+    found = [
+        (file.name, text)
+        for file in modules
+        for text in texts(ast.parse(file.read_text("utf-8")))
+        if _REPOSITORY_PATH.search(text)
+    ]
+    assert len(modules) > 100
+    assert found == []

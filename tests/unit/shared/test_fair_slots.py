@@ -1,0 +1,157 @@
+"""Slots that projects share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strata.shared.context import Caller, RequestContext, use
+from strata.shared.errors import Reason, ResourceExhaustedError
+from strata.shared.fair_slots import FairSlots, share_of
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_project_that_holds_its_share_leaves_slots_to_others() -> None:
+    slots = FairSlots(8, "calls")
+    async with AsyncExitStack() as stack:
+        for _ in range(6):
+            await stack.enter_async_context(slots.slot("noisy"))
+        seventh = asyncio.create_task(stack.enter_async_context(slots.slot("noisy")))
+        await settle()
+        assert not seventh.done()
+        async with slots.slot("quiet"), slots.slot("quiet"):
+            await settle()
+            assert not seventh.done()
+        seventh.cancel()
+        await asyncio.gather(seventh, return_exceptions=True)
+        assert slots.waiting("noisy") == 0
+
+
+async def test_free_slots_go_in_turn_to_the_project_that_holds_fewest() -> None:
+    slots = FairSlots(2, "calls", share=1.0)
+    order: list[str] = []
+
+    async def work(project: str) -> None:
+        async with slots.slot(project):
+            order.append(project)
+            await asyncio.sleep(0)
+
+    noisy = [asyncio.create_task(work("noisy")) for _ in range(50)]
+    await settle()
+    quiet = [asyncio.create_task(work(name)) for name in ("one", "two", "one")]
+    begun = len(order)
+    await asyncio.gather(*noisy, *quiet)
+    # Each of the quiet ones is served before the noisy one has had more than its turn.
+    assert set(order[begun : begun + 6]) >= {"one", "two"}
+
+
+async def test_too_many_waiters_of_a_project_are_refused_and_the_limit_is_named() -> None:
+    slots = FairSlots(1, "calls in the sandbox", queue=2)
+    async with slots.slot("noisy"):
+        waiting = [asyncio.create_task(slots.slot("noisy").__aenter__()) for _ in range(2)]
+        await settle()
+        with pytest.raises(ResourceExhaustedError, match="calls in the sandbox") as caught:
+            await slots.slot("noisy").__aenter__()
+        assert caught.value.reason is Reason.OVERLOADED
+        assert caught.value.retry_after
+        assert caught.value.metadata["queue"] == "2"
+        # Another project still has its own queue.
+        other = asyncio.create_task(slots.slot("quiet").__aenter__())
+        await settle()
+        for task in (*waiting, other):
+            task.cancel()
+        await asyncio.gather(*waiting, other, return_exceptions=True)
+
+
+async def test_beside_others_a_project_holds_few_slots_and_alone_its_share_again() -> None:
+    now = 100.0
+    slots = FairSlots(8, "parts", share=1.0, most_beside_others=2, now=lambda: now)
+
+    async def hold(project: str) -> None:
+        async with slots.slot(project):
+            await asyncio.Event().wait()
+
+    async def holds(project: str, count: int) -> int:
+        """Asks for slots, and returns how many of them a project got at once."""
+        asking = [asyncio.create_task(hold(project)) for _ in range(count)]
+        await settle()
+        got = slots.held(project)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        return got
+
+    assert await holds("noisy", 20) == 8
+    async with slots.slot("quiet"):
+        assert await holds("noisy", 20) == 2
+    assert await holds("noisy", 20) == 2, "the other one may come again at any moment"
+    assert await holds("third", 20) == 2
+    now += 11
+    assert await holds("noisy", 20) == 8
+
+
+async def test_a_slot_is_free_again_when_its_work_takes_too_long() -> None:
+    slots = FairSlots(1, "parts", hold_s=0.001)
+    async with slots.slot("noisy"), slots.slot("noisy"), slots.slot("quiet"):
+        pass
+    assert (slots._used, slots._held, slots._waiting) == (0, {}, {})
+
+
+async def test_the_project_is_that_of_the_call() -> None:
+    slots = FairSlots(2, "calls")
+    with use(RequestContext(caller=Caller("org", "project-7", "key"))):
+        async with slots.slot():
+            assert slots.held("project-7") == 1
+    async with slots.slot():
+        assert slots.held("") == 1
+    assert (slots._held, slots._waiting, slots._served) == ({}, {}, {})
+
+
+@given(st.integers(1, 1000))
+def test_a_share_is_at_least_one_and_leaves_some_of_many(slots: int) -> None:
+    assert 1 <= share_of(slots) <= slots
+    if slots >= 4:
+        assert share_of(slots) < slots
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    count=st.integers(1, 6),
+    share=st.sampled_from([0.25, 0.5, 0.75, 1.0]),
+    plan=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 4), st.booleans()), max_size=40),
+)
+async def test_never_more_than_there_are_and_nothing_is_lost(
+    count: int, share: float, plan: list[tuple[str, int, bool]]
+) -> None:
+    slots = FairSlots(count, "calls", share=share)
+    now: Counter[str] = Counter()
+
+    async def work(project: str, rounds: int) -> None:
+        async with slots.slot(project):
+            now[project] += 1
+            assert now.total() <= count
+            assert now[project] <= share_of(count, share)
+            try:
+                for _ in range(rounds):
+                    await asyncio.sleep(0)
+            finally:
+                now[project] -= 1
+
+    tasks = [(asyncio.create_task(work(p, rounds)), gives_up) for p, rounds, gives_up in plan]
+    await asyncio.sleep(0)
+    for task, gives_up in tasks:
+        if gives_up:
+            task.cancel()
+    ends = await asyncio.gather(*(task for task, _ in tasks), return_exceptions=True)
+    for end, (_, gives_up) in zip(ends, tasks, strict=True):
+        assert end is None or (gives_up and isinstance(end, asyncio.CancelledError)), end
+    assert (slots._used, slots._held, slots._waiting) == (0, {}, {})

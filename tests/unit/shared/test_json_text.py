@@ -1,0 +1,79 @@
+"""JSON from outside either parses to a value that can be sent, or raises a ValueError."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hostile_json import HOSTILE_ARGUMENTS, nested
+from strata.shared.json_text import (
+    MAX_JSON_DEPTH,
+    JsonTextError,
+    JsonTooDeepError,
+    encodable,
+    is_deeper,
+    parse_json,
+)
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+
+
+@given(VALUES)
+def test_ordinary_values_are_read_as_json_loads_reads_them(value: object) -> None:
+    text = json.dumps(value)
+    assert parse_json(text) == json.loads(text) == value
+    assert parse_json(text.encode()) == value
+
+
+@given(st.text() | st.text(alphabet='[]{}":,\\u0dAe1-N', max_size=200))
+def test_any_text_is_a_sendable_value_or_a_value_error(text: str) -> None:
+    try:
+        value = parse_json(text)
+    except JsonTextError:
+        return
+    json.dumps(encodable(value), ensure_ascii=False, allow_nan=False).encode()
+
+
+@pytest.mark.parametrize("text", HOSTILE_ARGUMENTS.values(), ids=HOSTILE_ARGUMENTS)
+def test_hostile_texts_raise_nothing_but_json_text_error(text: str) -> None:
+    try:
+        value = parse_json(text)
+    except JsonTextError:
+        return
+    json.dumps(encodable(value), ensure_ascii=False, allow_nan=False).encode()
+
+
+@given(st.integers(1, 2_000), st.sampled_from("[{"))
+def test_depth_has_an_exact_limit(levels: int, bracket: str) -> None:
+    opening, closing = ("[", "]") if bracket == "[" else ('{"a":', "}")
+    text = opening * (levels - 1) + "[]" + closing * (levels - 1)
+    if levels <= MAX_JSON_DEPTH:
+        assert not is_deeper(parse_json(text))
+    else:
+        with pytest.raises(JsonTooDeepError):
+            parse_json(text)
+
+
+def test_brackets_inside_strings_are_not_levels() -> None:
+    assert parse_json(json.dumps("[" * 500)) == "[" * 500
+
+
+def test_wide_values_are_not_deep() -> None:
+    assert len(parse_json(json.dumps([[]] * 5_000))) == 5_000
+    assert parse_json(nested(MAX_JSON_DEPTH))
+
+
+def test_number_with_too_many_digits_is_named_without_functions_of_python() -> None:
+    with pytest.raises(JsonTextError) as raised:
+        parse_json("9" * 5_000)
+    assert str(raised.value) == "it holds a number of more than 4,300 digits"

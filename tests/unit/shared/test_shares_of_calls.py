@@ -1,0 +1,149 @@
+"""Calls and streams of one project leave places to others; uploads that are silent are ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from strata.shared.context import Caller, RequestContext, use
+from strata.shared.errors import DeadlineExceededError, Reason, ResourceExhaustedError
+from strata.shared.fair_slots import calling_project
+from strata.shared.interceptors.admission import Admission
+from strata.shared.interceptors.fair_calls import FairCalls
+from strata.shared.interceptors.idle_uploads import IdleUploads
+from strata.shared.interceptors.pipeline import Method
+
+UNARY = Method("/a.B/Get", "a.B", False, False)
+ANOTHER = Method("/a.C/Search", "a.C", False, False)
+UPLOAD = Method("/a.B/InsertMany", "a.B", True, False)
+BOTH_WAYS = Method("/a.B/UploadMany", "a.B", True, True)
+ASKING = Method("/a.B/RunCode", "a.B", True, True)
+
+
+def of(project: str) -> Any:
+    return use(RequestContext(caller=Caller("org", project, "key")))
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("method", [UNARY, UPLOAD], ids=["calls", "streams"])
+async def test_one_project_cannot_take_every_place(method: Method) -> None:
+    released = asyncio.Event()
+
+    async def proceed(call: Any) -> str:
+        await released.wait()
+        return "done"
+
+    admission = Admission(max_unary=8, max_streams=8, retry_after_s=0.5, share=0.75)
+    run = admission.bind(method, proceed)
+
+    async def call(project: str) -> Any:
+        with of(project):
+            return await run(SimpleNamespace())  # type: ignore[arg-type]
+
+    held = [asyncio.create_task(call("noisy")) for _ in range(6)]
+    await settle()
+    with pytest.raises(ResourceExhaustedError, match="The project has 6") as refused:
+        await call("noisy")
+    assert refused.value.reason is Reason.OVERLOADED
+    assert refused.value.retry_after
+    others = [asyncio.create_task(call(name)) for name in ("quiet", "other")]
+    await settle()
+    with pytest.raises(ResourceExhaustedError, match="The server"):
+        await call("quiet")
+    released.set()
+    assert await asyncio.gather(*held, *others) == ["done"] * 8
+    assert await call("noisy") == "done"
+    assert all(not each for each in admission._of_project.values())
+
+
+async def test_a_call_of_a_quiet_project_passes_the_many_of_a_busy_one() -> None:
+    ended: list[str] = []
+
+    async def proceed(call: Any) -> None:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        ended.append(calling_project())
+
+    fair = FairCalls(256)
+    runs = [fair.bind(method, proceed) for method in (UNARY, ANOTHER)]
+
+    async def call(project: str, run: Any) -> None:
+        with of(project):
+            await run(SimpleNamespace())
+
+    await call("quiet", runs[0])
+    busy = [asyncio.create_task(call("busy", runs[n % 2])) for n in range(100)]
+    await settle()
+    await call("quiet", runs[1])
+    assert ended.count("busy") <= 4
+    await asyncio.gather(*busy)
+    assert Counter(ended) == {"busy": 100, "quiet": 2}
+
+
+async def test_calls_that_wait_for_something_do_not_hold_up_the_calls_of_their_project() -> None:
+    released = asyncio.Event()
+
+    async def proceed(call: Any) -> None:
+        await released.wait()
+
+    async def answer(call: Any) -> str:
+        return "done"
+
+    fair = FairCalls(256)
+    slow = fair.bind(UNARY, proceed)
+
+    async def wait() -> None:
+        await slow(SimpleNamespace())  # type: ignore[arg-type]
+
+    with of("other"):
+        assert await fair.bind(UNARY, answer)(SimpleNamespace()) == "done"  # type: ignore[arg-type]
+    with of("busy"):
+        waiting = [asyncio.create_task(wait()) for _ in range(6)]
+        await settle()
+        assert await fair.bind(ANOTHER, answer)(SimpleNamespace()) == "done"  # type: ignore[arg-type]
+    assert not any(task.done() for task in waiting)
+    released.set()
+    await asyncio.gather(*waiting)
+
+
+async def _messages(*pauses: float) -> AsyncIterator[int]:
+    for number, pause in enumerate(pauses):
+        await asyncio.sleep(pause)
+        yield number
+
+
+async def _receive(method: Method, pauses: list[float], work: float = 0.0) -> list[int]:
+    async def proceed(call: Any) -> list[int]:
+        found = []
+        async for message in call.request:
+            await asyncio.sleep(work)
+            found.append(message)
+        return found
+
+    run = IdleUploads(0.2).bind(method, proceed)
+    found: list[int] = await run(SimpleNamespace(request=_messages(*pauses)))  # type: ignore[arg-type]
+    return found
+
+
+@pytest.mark.parametrize("method", [UPLOAD, BOTH_WAYS], ids=["one way", "both ways"])
+async def test_an_upload_that_sends_nothing_is_ended(method: Method) -> None:
+    assert await _receive(method, [0, 0.01, 0.01]) == [0, 1, 2]
+    with pytest.raises(DeadlineExceededError, match=r"sent nothing for 0\.2 seconds"):
+        await _receive(method, [0, 60])
+
+
+async def test_the_time_that_the_server_works_does_not_count() -> None:
+    assert await _receive(UPLOAD, [0, 0], work=0.3) == [0, 1]
+
+
+async def test_streams_whose_client_waits_to_be_asked_may_be_silent() -> None:
+    assert await _receive(ASKING, [0, 0.4]) == [0, 1]

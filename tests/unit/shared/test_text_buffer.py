@@ -1,0 +1,57 @@
+"""Text that is assembled from pieces."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strata.gateway.runs.live import _Text
+from strata.shared.text_buffer import TextBuffer
+
+
+class Uncopied(str):
+    """A piece that must not be put behind another text with ``+``, which copies that text."""
+
+    __slots__ = ()
+
+    def __radd__(self, other: str) -> str:
+        raise AssertionError(f"{len(other)} characters are copied for one piece")
+
+
+@given(st.lists(st.one_of(st.text(max_size=5), st.none())))
+def test_text_is_its_pieces_in_order_wherever_it_is_read(pieces: list[str | None]) -> None:
+    buffer, expected = TextBuffer(), ""
+    for piece in pieces:
+        if piece is None:
+            assert buffer.text == expected
+        else:
+            buffer.add(piece)
+            expected += piece
+        assert bool(buffer) == bool(expected)
+        assert buffer.ends_with("\n") == expected.endswith("\n")
+    assert buffer.text == expected
+    buffer.clear()
+    assert (buffer.text, bool(buffer)) == ("", False)
+
+
+def test_adding_a_piece_copies_nothing_of_the_text_before_it() -> None:
+    buffer = TextBuffer()
+    for _ in range(100):
+        buffer.add(Uncopied("ab"))
+    assert buffer.text == "ab" * 100
+
+
+def test_streamed_text_of_a_live_run_is_not_copied_for_each_delta() -> None:
+    text = _Text()
+    for number in range(100):
+        delta = SimpleNamespace(message_id="message-1", text=Uncopied(f"{number},"))
+        event = SimpleNamespace(
+            text_delta=delta, reasoning_delta=delta, HasField=lambda _field: False
+        )
+        text.note(cast("Any", event), "text_delta")
+        text.note(cast("Any", event), "reasoning_delta")
+    whole = "".join(f"{number}," for number in range(100))
+    assert (text.text.text, text.reasoning.text) == (whole, whole)

@@ -1,0 +1,95 @@
+"""Arguments of calls against schemas that clients and MCP servers wrote."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from strata.shared.tool_arguments import ArgumentsError, ArgumentsValidator, fit_arguments
+
+UNIQUE = {"type": "array", "uniqueItems": True}
+CLOSED = {"type": "object", "additionalProperties": False}
+
+
+def parameters(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a tool with one argument, `a`."""
+    return {"type": "object", "properties": {"a": schema}, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "number", "multipleOf": 0.5}, "9" * 4_000),
+        ({"type": "number", "multipleOf": 0.01}, "0.07"),
+        ({"type": "number", "multipleOf": 5}, "1e300"),
+        (UNIQUE, '[1, true, "1", [1], [true], {"b": 1}, {"b": true}, {}, null, 0]'),
+    ],
+)
+def test_value_that_the_schema_allows_is_passed_on(schema: dict[str, Any], value: str) -> None:
+    given = fit_arguments("tool", parameters(schema), f'{{"a": {value}}}')
+    assert given == {"a": json.loads(value)}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "problem"),
+    [
+        (CLOSED, '{"b": 1}', "unknown 'b' in 'a' (it takes none)"),
+        ({"type": "number", "multipleOf": 0.01}, "0.075", "not a multiple of 0.01"),
+        ({"type": "number", "multipleOf": 0.4}, "9" * 4_000, "not a multiple of 0.4"),
+        (UNIQUE, '[{"b": [1], "c": 2}, {"c": 2.0, "b": [1.0]}]', "'a' is wrong: it has an item"),
+        ({"type": "object"}, '{"\\u0000": 1}', "the name '\\x00' holds the character NUL"),
+        ({"type": "object"}, '{"\\udc00": 1}', "the name '\\udc00' holds an incomplete char"),
+    ],
+)
+def test_value_that_the_schema_forbids_is_refused_with_its_place(
+    schema: dict[str, Any], value: str, problem: str
+) -> None:
+    with pytest.raises(ArgumentsError) as raised:
+        fit_arguments("tool", parameters(schema), f'{{"a": {value}}}')
+    assert problem in str(raised.value)
+    str(raised.value).encode()
+
+
+def test_unique_objects_are_not_compared_pair_by_pair() -> None:
+    comparisons = 0
+
+    class Counted(dict[str, int]):
+        """An object that counts how often it is compared."""
+
+        __hash__ = None
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal comparisons
+            comparisons += 1
+            return super().__eq__(other)
+
+    items = [Counted(b=number) for number in range(500)]
+    assert ArgumentsValidator(parameters(UNIQUE)).is_valid({"a": items})
+    assert not ArgumentsValidator(parameters(UNIQUE)).is_valid({"a": [*items, {"b": 7}]})
+    assert comparisons < 2 * len(items)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"a": list(range(100_000))},
+        {"a": ["\0"] * 100_000},
+        {"k" * 900_000: 1},
+        {"k" * 900_000: "\0"},
+        {f"key{number}": 1 for number in range(50_000)},
+        {"k" * 500_000: [0] * 150_000},
+    ],
+    ids=["items", "NUL in items", "long name", "long name with NUL", "names", "long name of items"],
+)
+def test_refusal_of_large_arguments_is_short(arguments: dict[str, Any]) -> None:
+    schema = parameters({"type": "array", "items": {"type": "string"}})
+    with pytest.raises(ArgumentsError) as raised:
+        fit_arguments("tool", schema, json.dumps(arguments))
+    assert len(str(raised.value)) < 5_000
+
+
+@pytest.mark.parametrize("text", ["", " \n\t"])
+def test_blank_arguments_are_no_arguments(text: str) -> None:
+    assert fit_arguments("tool", parameters({}), text) == {}

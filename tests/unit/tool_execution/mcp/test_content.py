@@ -1,0 +1,67 @@
+"""What a model is shown of the content of an MCP result."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from image_samples import png
+from strata.shared.images import MAX_IMAGES
+from strata.tool_execution.domain.tools import Output
+from strata.tool_execution.mcp.results import read_result
+
+
+def read(*content: Any) -> Output:
+    return read_result("files__read", {"content": list(content)})
+
+
+def image(data: bytes, kind: str = "image/png") -> dict[str, str]:
+    return {"type": "image", "mimeType": kind, "data": base64.b64encode(data).decode()}
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        (
+            {"type": "audio", "mimeType": "audio/wav", "data": "A" * 400},
+            "[audio, audio/wav, about 300 bytes, not shown]",
+        ),
+        (
+            {"type": "resource_link", "uri": "file:///a.txt", "name": "a"},
+            "[resource file:///a.txt, not read]",
+        ),
+        (
+            {"type": "resource", "resource": {"uri": "file:///a.txt", "text": "Hello."}},
+            "Hello.",
+        ),
+        (
+            {"type": "resource", "resource": {"uri": "file:///a.bin", "blob": "AAAA"}},
+            "[resource file:///a.bin, not text, not shown]",
+        ),
+        ({"type": "video"}, "[content of the type video, not shown]"),
+    ],
+)
+def test_what_cannot_be_shown_is_named_in_words(part: dict[str, Any], text: str) -> None:
+    output = read(part)
+    assert (output.value, output.images) == (text, ())
+
+
+def test_an_image_of_a_resource_is_shown() -> None:
+    held = {"uri": "file:///a.png", "mimeType": "image/png", "blob": image(png(3, 2))["data"]}
+    output = read({"type": "text", "text": "Here:"}, {"type": "resource", "resource": held})
+    assert output.value == "Here:\n[resource file:///a.png] [image 1: image/png, 3 x 2]"
+    assert [each.data for each in output.images] == [png(3, 2)]
+
+
+def test_the_bytes_decide_on_the_type_of_an_image() -> None:
+    output = read(image(png(), kind="image/jpeg"), image(b"no image"))
+    assert [each.header.media_type for each in output.images] == ["image/png"]
+    assert "not shown" in str(output.value)
+
+
+def test_images_beyond_the_limit_are_named() -> None:
+    output = read(*(image(png(shade=number)) for number in range(MAX_IMAGES + 1)))
+    assert len(output.images) == MAX_IMAGES
+    assert str(output.value).splitlines()[-1].endswith("not shown: the images are too many]")

@@ -1,0 +1,17 @@
+"""The range of user ids for the programs of MCP servers."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata.shared.errors import WrongSettingError
+from strata.tool_execution.sandbox.jail import JAIL_UID
+from strata.tool_execution.settings import ToolExecutionSettings
+
+
+def test_no_program_is_the_user_that_code_of_tools_runs_as() -> None:
+    for first, count in ((JAIL_UID, 1), (JAIL_UID - 10, 11)):
+        with pytest.raises(WrongSettingError, match="the user id of code of tools"):
+            ToolExecutionSettings(mcp_stdio_uid=first, mcp_stdio_uids=count)
+    for first, count in ((JAIL_UID + 1, 1_000), (JAIL_UID - 10, 10)):
+        ToolExecutionSettings(mcp_stdio_uid=first, mcp_stdio_uids=count)

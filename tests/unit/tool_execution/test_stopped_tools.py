@@ -1,0 +1,62 @@
+"""What is told of a custom tool that the sandbox stopped, with a network and without."""
+
+from __future__ import annotations
+
+import pytest
+
+from strata.tool_execution.custom.executor import SandboxRunner
+from strata.tool_execution.custom.secrets import SecretBox
+from strata.tool_execution.domain.hosts import NetworkPolicy
+from strata.tool_execution.domain.sandbox import Failure, Isolation, Run, RunResult, RunStatus
+from strata.tool_execution.domain.tools import (
+    Effect,
+    OwnDefinition,
+    ReturnStatus,
+    Tool,
+    ToolError,
+    ToolType,
+)
+
+STOPPED = {
+    RunStatus.TIMEOUT,
+    RunStatus.CPU,
+    RunStatus.MEMORY,
+    RunStatus.PROCESSES,
+    RunStatus.OUTPUT,
+    RunStatus.KILLED,
+}
+
+
+class Ending:
+    """A sandbox in which every call ends in one way."""
+
+    isolation = Isolation.NAMESPACES
+
+    def __init__(self, status: RunStatus) -> None:
+        self._status = status
+
+    async def run(self, run: Run) -> RunResult:
+        failure = Failure("ValueError", "no") if self._status is RunStatus.TOOL_ERROR else None
+        return RunResult(self._status, detail="It met a limit.", failure=failure)
+
+    async def close(self) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("status", sorted(set(RunStatus) - {RunStatus.OK}))
+@pytest.mark.parametrize("hosts", [(), ("api.example.com",)])
+@pytest.mark.parametrize("effect", list(Effect))
+async def test_a_stopped_tool_is_unknown_if_it_could_act(
+    status: RunStatus, hosts: tuple[str, ...], effect: Effect
+) -> None:
+    own = OwnDefinition(source_code="def f(): ...", function="f", allowed_hosts=hosts)
+    tool = Tool("f", "Does.", ToolType.CUSTOM, {}, effect, own=own)
+    runner = SandboxRunner(Ending(status), SecretBox(), network=NetworkPolicy(allowed=True))
+    with pytest.raises(ToolError) as raised:
+        await runner.run(tool, {}, {})
+    acts = status in STOPPED and bool(hosts) and effect is not Effect.READ_ONLY
+    assert raised.value.status is (ReturnStatus.UNKNOWN if acts else ReturnStatus.FAILED)
+    assert raised.value.end is status
+    if status in STOPPED:
+        text = "is unknown" if acts else "changed nothing outside of its sandbox"
+        assert text in str(raised.value)
