@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import grpc.aio
 import psutil
@@ -55,7 +55,9 @@ class Runner:
         return f"unix:{self.socket}"
 
     @contextmanager
-    def started(self, **more: str) -> Iterator[subprocess.Popen[bytes]]:
+    def started(
+        self, stderr: IO[bytes] | None = None, **more: str
+    ) -> Iterator[subprocess.Popen[bytes]]:
         roots = os.pathsep.join(str(Path(part).parent) for part in strata.__path__)
         environment = {
             "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
@@ -69,7 +71,9 @@ class Runner:
             **more,
         }
         process = subprocess.Popen(
-            [sys.executable, "-m", "strata.tool_execution.runner.main"], env=environment
+            [sys.executable, "-m", "strata.tool_execution.runner.main"],
+            env=environment,
+            stderr=stderr,
         )
         try:
             yield process
@@ -148,23 +152,28 @@ def _jails() -> set[int]:
 
 
 async def test_calls_that_succeed_are_logged_as_such(
-    runner: Runner, stub: pb_grpc.SandboxServiceStub, capfd: pytest.CaptureFixture[str]
+    runner: Runner, stub: pb_grpc.SandboxServiceStub, tmp_path: Path
 ) -> None:
     async def answerer(question: str) -> str:
         return json.dumps({"n": 0, "large": ""})
 
-    logged: list[str] = []
+    # Not capfd: what another process writes between its reading and its truncating is lost.
+    log = tmp_path / "runner.log"
 
     def codes() -> Counter[str]:
-        logged.extend(capfd.readouterr().err.splitlines())
-        entries = [json.loads(line) for line in logged if '"event": "rpc"' in line]
+        lines = log.read_bytes().splitlines(keepends=True)
+        whole_lines = [line for line in lines if line.endswith(b"\n")]
+        entries = [json.loads(line) for line in whole_lines if b'"event": "rpc"' in line]
         return Counter(
             f"{each['method'].rpartition('/')[2]} {each['code']}"
             for each in entries
             if each["method"].endswith("Code")
         )
 
-    with runner.started(STRATA_TOOL_RUNNER_LOG_LEVEL="DEBUG"):
+    with (
+        log.open("wb") as stderr,
+        runner.started(stderr, STRATA_TOOL_RUNNER_LOG_LEVEL="DEBUG"),
+    ):
         sandbox = await connected(stub)
         for _ in range(20):
             assert (await sandbox.run(ADD)).status is RunStatus.OK
