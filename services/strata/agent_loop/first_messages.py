@@ -18,8 +18,9 @@ from strata.agent_loop.domain.messages import (
     ToolStatus,
 )
 from strata.agent_loop.loop.packaging import pack_login, package
-from strata.agent_loop.models.domain import ReasoningPart, TextPart, ToolCall
+from strata.agent_loop.models.domain import TextPart, ToolCall
 from strata.agent_loop.models.ids import new_call_id
+from strata.agent_loop.models.proofs import thought
 from strata.agent_loop.models.quirks import Quirks
 from strata.shared.ids import new_id
 
@@ -70,7 +71,7 @@ def first_messages(
     content = package(ToolStatus.OK, None, now, agent.timezone)
     returned = ToolReturn(call_id, BOOT_TOOL, ToolStatus.OK, content, provenance=Provenance.SYSTEM)
     boot: Sequence[Message] = (
-        message(MessageRole.ASSISTANT, ReasoningPart(BOOT_THOUGHT), call),
+        message(MessageRole.ASSISTANT, thought(BOOT_THOUGHT), call),
         message(MessageRole.TOOL, returned),
     )
     return [login, *boot] if quirks.user_before_calls else [*boot, login]

@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeGuard
+from typing import Any
 
 from strata.agent_loop.domain.tools import Tool
 from strata.agent_loop.models.action import StringDecoder
-from strata.agent_loop.models.domain import PromptPart, ReasoningPart, ToolCall, ToolSchema
+from strata.agent_loop.models.domain import PromptPart, ToolCall, ToolSchema
+from strata.agent_loop.models.proofs import is_thought
 from strata.shared.json_text import JsonTextError, encodable, parse_json
 
 THINKING = "thinking"
@@ -113,7 +114,7 @@ class CallForm:
     ) -> tuple[tuple[PromptPart, ...], tuple[ToolCall, ...]]:
         """Returns the content and the calls of an assistant message as the model wrote them.
 
-        Reasoning with a signature is the provider's own and stays where it is.
+        Reasoning of a provider, signed or not, stays where it is.
         """
         content = tuple(content)
         if not calls:
@@ -126,11 +127,6 @@ class CallForm:
         first, *others = calls
         shown = (_shown(first, self.thoughts, thought), *(_shown(c, False, "") for c in others))
         return content, shown
-
-
-def is_thought(part: PromptPart) -> TypeGuard[ReasoningPart]:
-    """Says whether a part is a thought that a call held: no provider has signed it."""
-    return isinstance(part, ReasoningPart) and not part.signature and not part.redacted
 
 
 def _shown(call: ToolCall, thoughts: bool, thought: str) -> ToolCall:

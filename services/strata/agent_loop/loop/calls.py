@@ -14,6 +14,7 @@ from strata.agent_loop.models.domain import (
     TextPart,
     ToolCall,
 )
+from strata.agent_loop.models.proofs import is_thought, thought
 from strata.agent_loop.rules.refusals import CONSTRAINT, NOT_AN_OBJECT, NOT_JSON, TOO_DEEP
 from strata.shared.json_text import (
     MAX_JSON_DEPTH,
@@ -148,5 +149,7 @@ def _tidy_part(part: TextPart | ReasoningPart) -> TextPart | ReasoningPart:
     text = storable(part.text)
     if isinstance(part, TextPart):
         return TextPart(text)
+    if is_thought(part):
+        return thought(text)
     # Reasoning is signed: what had to be changed cannot be sent back.
     return part if text == part.text else ReasoningPart(text)

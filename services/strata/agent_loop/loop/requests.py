@@ -21,7 +21,7 @@ from strata.agent_loop.domain.messages import (
     ToolReturn,
 )
 from strata.agent_loop.domain.tools import ToolSet
-from strata.agent_loop.loop.added_arguments import ArgumentsStream, CallForm, is_thought
+from strata.agent_loop.loop.added_arguments import ArgumentsStream, CallForm
 from strata.agent_loop.loop.exchanges import Unit, leaving, units_of
 from strata.agent_loop.loop.packaging import (
     cut_return,
@@ -45,6 +45,7 @@ from strata.agent_loop.models.domain import (
     ToolChoice,
 )
 from strata.agent_loop.models.image_tokens import shown
+from strata.agent_loop.models.proofs import is_thought
 from strata.agent_loop.models.tokens import messages_bytes, tools_bytes
 from strata.shared.images import MAX_IMAGES, MAX_IMAGES_BYTES
 from strata.shared.one_line import one_line

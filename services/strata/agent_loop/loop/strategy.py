@@ -23,7 +23,8 @@ from strata.agent_loop.loop.added_arguments import (
     with_added,
 )
 from strata.agent_loop.loop.requests import Offer
-from strata.agent_loop.models.domain import ModelReply, ReasoningPart, ToolChoice, ToolChoiceMode
+from strata.agent_loop.models.domain import ModelReply, ToolChoice, ToolChoiceMode
+from strata.agent_loop.models.proofs import thought
 from strata.agent_loop.rules.history import Called, called_by
 from strata.agent_loop.rules.refusals import CONSTRAINT
 from strata.agent_loop.rules.solver import ToolRulesSolver
@@ -169,7 +170,7 @@ class V2Loop:
             )
             for call in reply.tool_calls
         ]
-        thoughts = tuple(ReasoningPart(each.thought) for each in out if each.thought.strip())
+        thoughts = tuple(thought(each.thought) for each in out if each.thought.strip())
         calls = tuple(each.call for each in out)
         return replace(reply, content=(*reply.content, *thoughts), tool_calls=calls)
 

@@ -24,7 +24,7 @@ from strata.agent_loop.models.domain import (
     ToolSchema,
 )
 from strata.agent_loop.models.plain_schema import to_plain
-from strata.agent_loop.models.proofs import mark, note_for
+from strata.agent_loop.models.proofs import is_thought, mark, note_for
 from strata.agent_loop.models.quirks import NO_QUIRKS, Quirks
 from strata.agent_loop.models.schema import to_strict
 from strata.agent_loop.models.wire import (
@@ -328,7 +328,11 @@ def _sign(calls: list[dict[str, Any]], message: ChatMessage, unsigned: str) -> N
 
 
 def _reasoning_of(message: ChatMessage) -> str:
-    parts = [part.text for part in message.content if isinstance(part, ReasoningPart)]
+    parts = [
+        part.text
+        for part in message.content
+        if isinstance(part, ReasoningPart) and not is_thought(part)
+    ]
     return encodable_text("".join(parts))
 
 

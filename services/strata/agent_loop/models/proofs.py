@@ -2,14 +2,18 @@
 
 Anthropic's signatures and hidden payloads are stored as they came. Those of other wire protocols
 are marked in `ReasoningPart.signature`: the name of the protocol, a colon, and what it notes. A
-signature of Anthropic is Base64 and has no colon. Pure.
+signature of Anthropic is Base64 and has no colon. A thought that the V2 loop took out of a call is
+marked, too: it is shown to every model as an argument of the call, and to none as reasoning. Pure.
 """
 
 from __future__ import annotations
 
-from strata.agent_loop.models.domain import ReasoningPart
+from typing import TypeGuard
+
+from strata.agent_loop.models.domain import PromptPart, ReasoningPart
 
 _END_OF_NAME = ":"
+_THOUGHT = "thought"
 
 
 def mark(owner: str, note: str) -> str:
@@ -31,3 +35,13 @@ def note_for(owner: str, part: ReasoningPart) -> str | None:
 def is_marked(part: ReasoningPart) -> bool:
     """Whether a piece of reasoning is that of a wire protocol that marks its own."""
     return _END_OF_NAME in part.signature
+
+
+def thought(text: str) -> ReasoningPart:
+    """Returns a thought that a model wrote as an argument of a call."""
+    return ReasoningPart(text, mark(_THOUGHT, ""))
+
+
+def is_thought(part: PromptPart) -> TypeGuard[ReasoningPart]:
+    """Says whether a part is a thought that a model wrote as an argument of a call."""
+    return isinstance(part, ReasoningPart) and note_for(_THOUGHT, part) is not None

@@ -19,9 +19,19 @@ from strata.agent_loop.loop.added_arguments import (
     take_out,
     with_added,
 )
+from strata.agent_loop.loop.calls import tidy
 from strata.agent_loop.loop.requests import View
 from strata.agent_loop.loop.strategy import V3, V2Loop, strategy_of
-from strata.agent_loop.models.domain import ReasoningPart, ToolCall, ToolSchema
+from strata.agent_loop.models.domain import (
+    FinishReason,
+    ModelReply,
+    ReasoningPart,
+    ToolCall,
+    ToolSchema,
+    Usage,
+)
+from strata.agent_loop.models.proofs import is_thought
+from strata.agent_loop.models.proofs import thought as thought_part
 
 BOTH = frozenset({"thinking", "request_heartbeat"})
 VALUES = st.recursive(
@@ -79,7 +89,7 @@ def test_call_that_is_shown_again_is_the_call_that_the_model_wrote(
     written = json.dumps({"thinking": thought, **kept, "request_heartbeat": True}, indent=2)
     taken = take_out(ToolCall("1", "look", written), BOTH, heartbeat=True)
     form = CallForm(thoughts=True)
-    content, (call,) = form.shown((ReasoningPart(taken.thought),), (taken.call,))
+    content, (call,) = form.shown((thought_part(taken.thought),), (taken.call,))
     assert content == ()
     assert call.arguments == json.dumps(json.loads(written), indent=2, ensure_ascii=False)
 
@@ -113,11 +123,30 @@ def test_each_type_has_the_loop_of_the_table() -> None:
 def test_thought_of_another_model_is_shown_in_its_call() -> None:
     call = ToolCall("1", "look", "{}")
     written = Message(
-        "message-1", MessageRole.ASSISTANT, (ReasoningPart("Why."), call), model="a/first"
+        "message-1", MessageRole.ASSISTANT, (thought_part("Why."), call), model="a/first"
     )
     view = View(5_000, model="b/second", form=CallForm(thoughts=True))
     (shown,) = view.chat(written)
     assert json.loads(shown.tool_calls[0].arguments) == {"thinking": "Why."}
+
+
+def test_unsigned_reasoning_of_a_model_is_no_thought_of_a_call() -> None:
+    call = ToolCall("1", "look", "{}")
+    reasoning = ReasoningPart("Of a service that signs nothing.")
+    reply = Message("message-1", MessageRole.ASSISTANT, (reasoning, call), model="a/first")
+    form = CallForm(thoughts=True)
+    (own,) = View(5_000, model="a/first", form=form).chat(reply)
+    (other,) = View(5_000, model="b/second", form=form).chat(reply)
+    assert (own.content, other.content) == ((reasoning,), ())
+    assert own.tool_calls == other.tool_calls
+    assert json.loads(own.tool_calls[0].arguments) == {"thinking": ""}
+
+
+def test_thought_with_a_nul_stays_a_thought() -> None:
+    reply = ModelReply((thought_part("a\0b"),), (), FinishReason.STOP, Usage(), "m")
+    (part,) = tidy(reply, ()).content
+    assert is_thought(part)
+    assert "\0" not in part.text
 
 
 def test_half_a_surrogate_pair_is_replaced_in_arguments_and_thoughts() -> None:
