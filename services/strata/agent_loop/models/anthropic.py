@@ -46,6 +46,7 @@ from strata.agent_loop.models.errors import (
     too_deep_event,
 )
 from strata.agent_loop.models.ids import usable_call_id
+from strata.agent_loop.models.refusals import RefusalMemory, Refusals, log_refusal
 from strata.agent_loop.models.streaming import (
     ReplySize,
     RetryPolicy,
@@ -120,10 +121,13 @@ class AnthropicConnection:
 
     def __init__(self, base_url: str) -> None:
         self._client = open_client(base_url, "")
+        self._refusals: RefusalMemory[Refusals] = RefusalMemory()
 
     def chat_model(self, settings: ModelSettings, retry: RetryPolicy) -> ChatModel:
         """See `Connection.chat_model`."""
-        return AnthropicChatModel(self._with_key(settings.api_key), settings, retry)
+        return AnthropicChatModel(
+            self._with_key(settings.api_key), settings, retry, refusals=self._refusals
+        )
 
     async def list_models(self, api_key: str) -> list[tuple[str, int | None]]:
         """See `Connection.list_models`."""
@@ -163,6 +167,7 @@ class AnthropicChatModel:
         headers: Headers beyond those of the SDK; by default the key in its older form, for
             servers that know no other.
         redactor: Takes keys out of errors; by default that of the client.
+        refusals: What the models behind this address refused.
     """
 
     def __init__(
@@ -173,12 +178,14 @@ class AnthropicChatModel:
         *,
         headers: Mapping[str, str] | None = None,
         redactor: Redactor | None = None,
+        refusals: RefusalMemory[Refusals] | None = None,
     ) -> None:
         self._client = client
         self._settings = settings
         self._retry = retry or RetryPolicy()
         self._redactor = redactor or key_redactor(client.api_key or "", str(client.base_url))
         self._headers = _older_key(client) if headers is None else dict(headers)
+        self._refusals = refusals or RefusalMemory()
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """See `ChatModel.stream`."""
@@ -187,10 +194,7 @@ class AnthropicChatModel:
 
     async def _attempt(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         limits = StreamLimits(self._settings.timeouts)
-        try:
-            raw = await limits.wait(self._send(request))
-        except (AnthropicError, httpx2.HTTPError) as error:
-            raise to_model_error(error) from error
+        raw = await self._open(request, limits)
         reply = _ReplyBuilder()
         try:
             while (event := await _next(raw, limits)) is not None:
@@ -205,15 +209,40 @@ class AnthropicChatModel:
         yield UsageEvent(final.usage)
         yield final
 
-    async def _send(self, request: ModelRequest) -> AsyncStream[RawMessageStreamEvent]:
-        body = anthropic_wire.build(request, self._settings)
+    async def _open(
+        self, request: ModelRequest, limits: StreamLimits
+    ) -> AsyncStream[RawMessageStreamEvent]:
+        refusals = self._refusals.learnt(self._settings, Refusals)
+        while True:
+            body = anthropic_wire.build(request, self._settings, refusals)
+            try:
+                return await limits.wait(self._send(body))
+            except (AnthropicError, httpx2.HTTPError) as error:
+                known = to_model_error(error)
+                if not self._leave_out(known, refusals, body):
+                    raise known from error
+
+    def _leave_out(self, error: ModelError, refusals: Refusals, body: dict[str, Any]) -> bool:
+        """Leaves out a setting that the model refused; False if the error is not about one."""
+        if error.kind is not ModelErrorKind.BAD_REQUEST or error.status not in (400, 422):
+            return False
+        name = anthropic_wire.refused_setting(error.message, body)
+        value = anthropic_wire.sent(body, name)
+        # The text does not tell whether another value would be taken, so the next one is tried.
+        if not name or not refusals.add(name, value, only_value=True):
+            return False
+        log_refusal(self._settings, name, value, error.redacted(self._redactor).message)
+        return True
+
+    async def _send(self, body: dict[str, Any]) -> AsyncStream[RawMessageStreamEvent]:
         timeouts = self._settings.timeouts
         # See the OpenAI model: the SDK sends extra body as it is, without walking through it.
-        large = {name: body.pop(name) for name in ("messages", "tools") if name in body}
+        large = {name: body[name] for name in ("messages", "tools") if name in body}
+        small = {name: value for name, value in body.items() if name not in large}
         response = await self._client.messages.create(
             messages=[],
             extra_body=large,
-            **body,
+            **small,
             stream=True,
             timeout=httpx2.Timeout(timeouts.total, connect=timeouts.connect),
             extra_headers=self._headers,

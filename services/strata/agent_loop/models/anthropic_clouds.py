@@ -12,8 +12,9 @@ from anthropic import AsyncStream
 from anthropic.types import RawMessageStreamEvent
 
 from strata.agent_loop.models.anthropic import AnthropicChatModel
-from strata.agent_loop.models.domain import ChatModel, ModelRequest, ModelSettings
+from strata.agent_loop.models.domain import ChatModel, ModelSettings
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
+from strata.agent_loop.models.refusals import RefusalMemory, Refusals
 from strata.agent_loop.models.streaming import RetryPolicy
 from strata.shared.redaction import Redactor
 
@@ -23,6 +24,9 @@ class CloudConnection(ABC):
 
     errors: tuple[type[Exception], ...] = (RuntimeError,)
     """What is raised where credentials are missing, wrong or cannot be refreshed."""
+
+    def __init__(self) -> None:
+        self._refusals: RefusalMemory[Refusals] = RefusalMemory()
 
     @abstractmethod
     def client(self, api_key: str) -> Any:
@@ -39,7 +43,9 @@ class CloudConnection(ABC):
     def chat_model(self, settings: ModelSettings, retry: RetryPolicy) -> ChatModel:
         """See `Connection.chat_model`."""
         redactor = Redactor(self.secrets(settings.api_key))
-        return _CloudModel(self.client(settings.api_key), settings, retry, redactor, self.errors)
+        return _CloudModel(
+            self.client(settings.api_key), settings, retry, redactor, self._refusals, self.errors
+        )
 
     async def list_models(self, api_key: str) -> list[tuple[str, int | None]]:
         """Says nothing of models: clouds list them elsewhere, for other rights.
@@ -73,14 +79,15 @@ class _CloudModel(AnthropicChatModel):
         settings: ModelSettings,
         retry: RetryPolicy,
         redactor: Redactor,
+        refusals: RefusalMemory[Refusals],
         errors: tuple[type[Exception], ...],
     ) -> None:
-        super().__init__(client, settings, retry, headers={}, redactor=redactor)
+        super().__init__(client, settings, retry, headers={}, redactor=redactor, refusals=refusals)
         self._errors = errors
 
-    async def _send(self, request: ModelRequest) -> AsyncStream[RawMessageStreamEvent]:
+    async def _send(self, body: dict[str, Any]) -> AsyncStream[RawMessageStreamEvent]:
         try:
-            return await super()._send(request)
+            return await super()._send(body)
         except self._errors as error:
             message = f"The request could not be signed: {error}"
             raise ModelError(ModelErrorKind.AUTHENTICATION, message) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strata.agent_loop.models.domain import (
@@ -18,6 +18,7 @@ from strata.agent_loop.models.domain import (
     ToolChoiceMode,
 )
 from strata.agent_loop.models.proofs import is_marked
+from strata.agent_loop.models.refusals import Refusals
 from strata.agent_loop.models.wire import (
     CONTINUE,
     OPENING,
@@ -30,18 +31,70 @@ from strata.agent_loop.models.wire import (
 DEFAULT_MAX_TOKENS = 8192
 MIN_THINKING_BUDGET = 1024
 
+THINKING, EFFORT = "thinking", "output_config.effort"
+"""Settings that a model may refuse without being unusable: they are left out on refusal."""
+
+FORCED_THINKING = "thinking with a forced call"
+"""Thinking in a request that forces a call, which a model or a cloud may refuse."""
+
+_SETTINGS = {THINKING: re.compile(r"\bthinking\b"), EFFORT: re.compile(r"\beffort\b")}
+_NOT_TAKEN = re.compile(
+    r"not support|unsupported|not permitted|Input should be|does not match any of the expected",
+    re.IGNORECASE,
+)
+_FORCED = re.compile(r"tool_choice forces tool use")
 _CACHED = {"type": "ephemeral"}
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)")
 _EFFORTS = {"minimal": "low"}
 
 
-def build(request: ModelRequest, settings: ModelSettings) -> dict[str, Any]:
+def refused_setting(message: str, body: Mapping[str, Any]) -> str:
+    """Returns which setting of a refused request a model does not take; empty for none.
+
+    Errors of this API name it in their text alone.
+
+    Args:
+        message: Text of the error.
+        body: The refused request.
+    """
+    if _FORCED.search(message):
+        return FORCED_THINKING if "thinking" in body else ""
+    if not _NOT_TAKEN.search(message):
+        return ""
+    # An error about one of them may advise the other, behind it.
+    places = {
+        name: match.start()
+        for name, pattern in _SETTINGS.items()
+        if sent(body, name) is not None and (match := pattern.search(message))
+    }
+    return min(places, key=places.__getitem__, default="")
+
+
+def sent(body: Mapping[str, Any], name: str) -> Any:
+    """Returns what a request has for a setting; None for nothing."""
+    if name == EFFORT:
+        return body.get("output_config", {}).get("effort")
+    return body.get("thinking")
+
+
+def build(
+    request: ModelRequest, settings: ModelSettings, refusals: Refusals | None = None
+) -> dict[str, Any]:
     """The request body, without `stream`.
 
     There is no temperature: the API refuses sampling parameters since version 2026-10-21.
+
+    Args:
+        request: The call.
+        settings: The model and its defaults.
+        refusals: What the model refused so far.
     """
+    refusals = refusals or Refusals()
     system, messages = leading_system(repair(request.messages))
     thinking = _thinking(request, settings, messages)
+    forced = FORCED_THINKING if request.tool_choice.forces_a_call else THINKING
+    if refusals.covers(THINKING, thinking) or refusals.covers(forced, thinking):
+        thinking = None
     body: dict[str, Any] = {
         "model": settings.model,
         "max_tokens": _max_tokens(request, settings, thinking),
@@ -62,6 +115,8 @@ def build(request: ModelRequest, settings: ModelSettings) -> dict[str, Any]:
     if thinking is not None:
         body["thinking"] = thinking
     output = _output_config(request, settings)
+    if refusals.covers(EFFORT, output.get("effort")):
+        del output["effort"]
     if output:
         body["output_config"] = output
     return body

@@ -33,6 +33,7 @@ class BedrockConnection(CloudConnection):
     """The connections to one region. See `Connection`."""
 
     def __init__(self, base_url: str) -> None:
+        super().__init__()
         self._address = read_address(base_url)
         self._client: AsyncAnthropicBedrock | None = None
         if _INSTALLED:

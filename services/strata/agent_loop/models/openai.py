@@ -48,7 +48,7 @@ from strata.agent_loop.models.json_fields import (
     text_of,
 )
 from strata.agent_loop.models.openai_errors import to_model_error
-from strata.agent_loop.models.quirks import Quirks
+from strata.agent_loop.models.refusals import RefusalMemory, log_refusal
 from strata.agent_loop.models.schema import drop_invented_nulls
 from strata.agent_loop.models.streaming import (
     ReplySize,
@@ -65,8 +65,6 @@ _PATH = "/chat/completions"
 OWN_HEADERS = ("OpenAI-Organization", "OpenAI-Project")
 # Servers on one's own machine ask for no key, the SDK insists on one.
 NO_KEY = "none"
-# Names of models come from agents; a bound is kept so that they do not pile up.
-_MAX_ADAPTATIONS = 1000
 # How Google marks thoughts in the text; the mark at the end opens the first piece of the answer.
 _THOUGHT, _END_OF_THOUGHT = "<thought>", "</thought>"
 
@@ -122,20 +120,11 @@ class OpenAiConnection:
 
     def __init__(self, base_url: str) -> None:
         self._client = self._open(base_url)
-        self._adaptations: dict[tuple[str, Quirks], openai_wire.Adaptation] = {}
+        self._adaptations: RefusalMemory[openai_wire.Adaptation] = RefusalMemory()
 
     def chat_model(self, settings: ModelSettings, retry: RetryPolicy) -> ChatModel:
         """See `Connection.chat_model`."""
-        if len(self._adaptations) >= _MAX_ADAPTATIONS:
-            self._adaptations.clear()
-        model = OpenAiChatModel(
-            self._with_key(settings.api_key),
-            settings,
-            retry,
-            self._adaptations.get((settings.model, settings.quirks)),
-        )
-        self._adaptations[settings.model, settings.quirks] = model.adaptation
-        return model
+        return OpenAiChatModel(self._with_key(settings.api_key), settings, retry, self._adaptations)
 
     async def list_models(self, api_key: str) -> list[tuple[str, int | None]]:
         """See `Connection.list_models`."""
@@ -166,14 +155,14 @@ class OpenAiChatModel:
     """One model of one endpoint.
 
     Parameters that the model refuses though it could do without (a reasoning model's
-    temperature, say) are left out from then on, and the limit of the reply is sent under the
+    temperature, say) are left out for an hour, and the limit of the reply is sent under the
     name that it accepts.
 
     Args:
         client: The endpoint.
         settings: The model and how it is asked.
         retry: When a failed request is repeated.
-        adaptation: What is known of the model, shared by all who ask it.
+        adaptations: What was learnt of the models behind this address.
     """
 
     def __init__(
@@ -181,21 +170,14 @@ class OpenAiChatModel:
         client: AsyncOpenAI,
         settings: ModelSettings,
         retry: RetryPolicy | None = None,
-        adaptation: openai_wire.Adaptation | None = None,
+        adaptations: RefusalMemory[openai_wire.Adaptation] | None = None,
     ) -> None:
         self._client = client
         self._settings = settings
         self._retry = retry or RetryPolicy()
         self._redactor = key_redactor(client.api_key or "", str(client.base_url))
         self._official = is_official(str(client.base_url))
-        self._adaptation = adaptation or openai_wire.Adaptation.first(
-            settings.model, official=self._official, quirks=settings.quirks
-        )
-
-    @property
-    def adaptation(self) -> openai_wire.Adaptation:
-        """What is known of the model; it grows with its refusals."""
-        return self._adaptation
+        self._adaptations = adaptations or RefusalMemory()
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """See `ChatModel.stream`."""
@@ -220,16 +202,23 @@ class OpenAiChatModel:
         yield final
 
     async def _open(self, request: ModelRequest, limits: StreamLimits) -> AsyncStream[object]:
-        adaptation, renamed = self._adaptation, None
+        adaptation, renamed = self._adaptations.learnt(self._settings, self._assumed), None
         limited = bool(request.max_tokens or self._settings.max_tokens)
         while True:
             sent = adaptation.limit_name
+            body = openai_wire.build(
+                request, self._settings, official=self._official, adaptation=adaptation
+            )
             try:
-                return await limits.wait(self._send(request))
+                return await limits.wait(self._send(body))
             except (OpenAIError, httpx2.HTTPError) as error:
                 known = to_model_error(error)
                 if refuses_parameter(error, known):
-                    if adaptation.leave_out(error.code, error.param or "", known.message):
+                    if name := adaptation.leave_out(
+                        error.code, error.param or "", known.message, body
+                    ):
+                        refusal = known.redacted(self._redactor).message
+                        log_refusal(self._settings, name, body.get(name), refusal)
                         continue
                     if renamed is not None:
                         # Refused under both names, it is the value that is wrong.
@@ -241,10 +230,12 @@ class OpenAiChatModel:
                         continue
                 raise known from error
 
-    async def _send(self, request: ModelRequest) -> AsyncStream[object]:
-        body = openai_wire.build(
-            request, self._settings, official=self._official, adaptation=self._adaptation
+    def _assumed(self) -> openai_wire.Adaptation:
+        return openai_wire.Adaptation.first(
+            self._settings.model, official=self._official, quirks=self._settings.quirks
         )
+
+    async def _send(self, body: dict[str, Any]) -> AsyncStream[object]:
         timeouts = self._settings.timeouts
         # Not `chat.completions.create`: it walks every value of the request, and every chunk of
         # the reply, through its types, which takes 0.3 ms of CPU for each. Both are JSON already.

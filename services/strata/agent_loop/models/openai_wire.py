@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from strata.agent_loop.models.domain import (
 from strata.agent_loop.models.plain_schema import to_plain
 from strata.agent_loop.models.proofs import is_thought, mark, note_for
 from strata.agent_loop.models.quirks import NO_QUIRKS, Quirks
+from strata.agent_loop.models.refusals import Refusals
 from strata.agent_loop.models.schema import to_strict
 from strata.agent_loop.models.wire import (
     CONTINUE,
@@ -52,6 +53,9 @@ _NEW_LIMIT_MODELS = re.compile(r"(?:^|[/:.])(?:o\d|gpt-[5-9])(?!\d)")
 
 # How servers without codes say it: xAI, Mistral, vLLM.
 _UNSUPPORTED = re.compile(r"not support|unsupported|extra_forbidden|not permitted", re.IGNORECASE)
+UNSUPPORTED_VALUE = "unsupported_value"
+"""OpenAI's code of a parameter that it would take with another value."""
+
 SIGNED_CALL = "google"
 """Whose signatures of calls they are; see `models.proofs`."""
 
@@ -69,30 +73,38 @@ class Adaptation:
         limit_name: Name of the limit of the reply.
     """
 
-    without: set[str]
+    without: Refusals
     limit_name: str
 
     @classmethod
     def first(cls, model: str, *, official: bool, quirks: Quirks = NO_QUIRKS) -> Adaptation:
         """Returns what is assumed before the first request."""
         new = official or _NEW_LIMIT_MODELS.search(model) is not None
-        return cls(set(quirks.without), quirks.limit_name or (NEW_LIMIT if new else OLD_LIMIT))
+        limit_name = quirks.limit_name or (NEW_LIMIT if new else OLD_LIMIT)
+        return cls(Refusals(set(quirks.without)), limit_name)
 
-    def leave_out(self, code: str | None, parameter: str, message: str = "") -> bool:
-        """Leaves out a refused parameter from now on; False if it is needed or left out already.
+    def leave_out(
+        self, code: str | None, parameter: str, message: str, body: Mapping[str, Any]
+    ) -> str:
+        """Leaves out a refused parameter from now on.
 
         Args:
             code: The provider's code of the error.
             parameter: The parameter that the error is about; empty if it does not say.
             message: Text of the error, which tells the parameter where no field does.
+            body: The refused request.
+
+        Returns:
+            The parameter; empty if it is needed or left out already.
         """
         name = parameter.split(".", maxsplit=1)[0] or _optional_parameter_in(message)
-        unsupported = code in ("unsupported_parameter", "unsupported_value")
+        unsupported = code in ("unsupported_parameter", UNSUPPORTED_VALUE)
         unsupported = unsupported or (not parameter and says_unsupported(message))
-        if not unsupported or name not in OPTIONAL_PARAMETERS or name in self.without:
-            return False
-        self.without.add(name)
-        return True
+        if not unsupported or name not in OPTIONAL_PARAMETERS:
+            return ""
+        # Where the value is refused, an agent with another one can still send it.
+        only_value = code == UNSUPPORTED_VALUE
+        return name if self.without.add(name, body.get(name), only_value=only_value) else ""
 
     def rename_limit(self, sent: str, parameter: str, message: str) -> bool:
         """Sends the limit under its other name from now on, if the error is about this name.
@@ -170,7 +182,9 @@ def build(
         ]
         body["tool_choice"] = _tool_choice(choice)
         body["parallel_tool_calls"] = settings.parallel_tool_calls if parallel is None else parallel
-    return {name: value for name, value in body.items() if name not in adaptation.without}
+    return {
+        name: value for name, value in body.items() if not adaptation.without.covers(name, value)
+    }
 
 
 def strict_tools(request: ModelRequest, *, official: bool) -> dict[str, ToolSchema]:

@@ -42,6 +42,7 @@ from strata.agent_loop.models.openai import (
     refuses_parameter,
 )
 from strata.agent_loop.models.openai_errors import to_model_error
+from strata.agent_loop.models.refusals import RefusalMemory, log_refusal
 from strata.agent_loop.models.schema import drop_invented_nulls
 from strata.agent_loop.models.streaming import (
     ReplySize,
@@ -55,8 +56,6 @@ from strata.shared.redaction import key_redactor
 
 _PATH = "/responses"
 _BETWEEN_SUMMARIES = "\n\n"
-# Names of models come from agents; a bound is kept so that they do not pile up.
-_MAX_MODELS = 1000
 
 
 class ResponsesConnection(OpenAiConnection):
@@ -64,14 +63,11 @@ class ResponsesConnection(OpenAiConnection):
 
     def __init__(self, base_url: str) -> None:
         super().__init__(base_url)
-        self._learnt: dict[str, responses_wire.Learnt] = {}
+        self._learnt: RefusalMemory[responses_wire.Learnt] = RefusalMemory()
 
     def chat_model(self, settings: ModelSettings, retry: RetryPolicy) -> ChatModel:
         """See `Connection.chat_model`."""
-        if len(self._learnt) >= _MAX_MODELS:
-            self._learnt.clear()
-        learnt = self._learnt.setdefault(settings.model, responses_wire.Learnt())
-        return ResponsesModel(self._with_key(settings.api_key), settings, retry, learnt)
+        return ResponsesModel(self._with_key(settings.api_key), settings, retry, self._learnt)
 
 
 def connect(base_url: str) -> ResponsesConnection:
@@ -82,14 +78,14 @@ def connect(base_url: str) -> ResponsesConnection:
 class ResponsesModel:
     """One model of one endpoint.
 
-    Parameters that the model refuses though it could do without are left out from then on, and so
+    Parameters that the model refuses though it could do without are left out for an hour, and so
     is encrypted reasoning that the provider cannot read.
 
     Args:
         client: The endpoint.
         settings: The model and how it is asked.
         retry: When a failed request is repeated.
-        learnt: What the model refused so far, shared by all who ask it.
+        learnt: What was learnt of the models behind this address.
     """
 
     def __init__(
@@ -97,7 +93,7 @@ class ResponsesModel:
         client: AsyncOpenAI,
         settings: ModelSettings,
         retry: RetryPolicy,
-        learnt: responses_wire.Learnt,
+        learnt: RefusalMemory[responses_wire.Learnt],
     ) -> None:
         self._client = client
         self._settings = settings
@@ -129,18 +125,19 @@ class ResponsesModel:
         yield final
 
     async def _open(self, request: ModelRequest, limits: StreamLimits) -> AsyncStream[object]:
+        learnt = self._learnt.learnt(self._settings, responses_wire.Learnt)
         while True:
-            body = responses_wire.build(
-                request, self._settings, self._learnt, official=self._official
-            )
+            body = responses_wire.build(request, self._settings, learnt, official=self._official)
             try:
                 return await limits.wait(self._send(body))
             except (OpenAIError, httpx2.HTTPError) as error:
                 known = to_model_error(error)
                 if refuses_parameter(error, known):
-                    if self._learnt.leave_out(error.code, error.param or "", known.message):
+                    if name := learnt.leave_out(error.code, error.param or "", known.message, body):
+                        refusal = known.redacted(self._redactor).message
+                        log_refusal(self._settings, name, responses_wire.sent(body, name), refusal)
                         continue
-                    if self._learnt.forget_reasoning(error.code, known.message, body):
+                    if learnt.forget_reasoning(error.code, known.message, body):
                         continue
                 raise known from error
 

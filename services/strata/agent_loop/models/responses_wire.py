@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
@@ -27,8 +27,9 @@ from strata.agent_loop.models.domain import (
     ToolChoiceMode,
     ToolSchema,
 )
-from strata.agent_loop.models.openai_wire import says_unsupported
+from strata.agent_loop.models.openai_wire import UNSUPPORTED_VALUE, says_unsupported
 from strata.agent_loop.models.proofs import mark, note_for
+from strata.agent_loop.models.refusals import Refusals
 from strata.agent_loop.models.schema import to_strict
 from strata.agent_loop.models.wire import CONTINUE, leading_system, legal_arguments, repair
 from strata.shared.blank_text import is_blank
@@ -41,8 +42,11 @@ MIN_OUTPUT_TOKENS = 16
 
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 # Parameters that a model may refuse without being unusable, as an error names them.
-_OPTIONAL = ("temperature", "parallel_tool_calls", "include", "reasoning.summary", "reasoning")
-_MOST_DIGESTS = 10_000
+_OPTIONAL = (
+    *("temperature", "parallel_tool_calls", "include"),
+    *("reasoning.summary", "reasoning.effort", "reasoning"),
+)
+_MOST_DIGESTS = 1_000
 
 
 @dataclass(slots=True)
@@ -55,25 +59,31 @@ class Learnt:
             for another account, or for a model that is gone.
     """
 
-    without: set[str] = field(default_factory=set)
+    without: Refusals = field(default_factory=Refusals)
     unreadable: set[str] = field(default_factory=set)
 
-    def leave_out(self, code: str | None, parameter: str, message: str) -> bool:
-        """Leaves out a refused parameter from now on; False if it is needed or left out already.
+    def leave_out(
+        self, code: str | None, parameter: str, message: str, body: Mapping[str, Any]
+    ) -> str:
+        """Leaves out a refused parameter from now on.
 
         Args:
             code: The provider's code of the error.
             parameter: The parameter that the error is about; empty if it does not say.
             message: Text of the error.
+            body: The refused request.
+
+        Returns:
+            The parameter; empty if it is needed or left out already.
         """
         named = next((name for name in _OPTIONAL if parameter.startswith(name)), "")
         if not parameter:
             named = next((name for name in _OPTIONAL if name in message), "")
-        unsupported = code in ("unsupported_parameter", "unsupported_value")
-        if not named or named in self.without or not (unsupported or says_unsupported(message)):
-            return False
-        self.without.add(named)
-        return True
+        unsupported = code in ("unsupported_parameter", UNSUPPORTED_VALUE)
+        if not named or not (unsupported or says_unsupported(message)):
+            return ""
+        only_value = code == UNSUPPORTED_VALUE
+        return named if self.without.add(named, sent(body, named), only_value=only_value) else ""
 
     def forget_reasoning(self, code: str | None, message: str, body: dict[str, Any]) -> bool:
         """Leaves out from now on the reasoning of a request that the provider could not read.
@@ -93,6 +103,14 @@ class Learnt:
             self.unreadable.clear()
         self.unreadable |= sent
         return bool(sent)
+
+
+def sent(body: Mapping[str, Any], name: str) -> Any:
+    """Returns what a request has for a parameter, `reasoning.effort` for one; None for nothing."""
+    value: Any = body
+    for key in name.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 def reasoning_part(text: str, encrypted: str, calls_before: int) -> ReasoningPart:
@@ -150,7 +168,7 @@ def build(
         body["tools"] = [_tool(tool, official) for tool in request.tools]
         body["tool_choice"] = _tool_choice(request.tool_choice)
         body["parallel_tool_calls"] = settings.parallel_tool_calls if parallel is None else parallel
-    return {name: value for name, value in body.items() if name not in learnt.without}
+    return {name: value for name, value in body.items() if not learnt.without.covers(name, value)}
 
 
 def _reasoning(settings: ModelSettings, learnt: Learnt) -> dict[str, Any]:
@@ -158,9 +176,13 @@ def _reasoning(settings: ModelSettings, learnt: Learnt) -> dict[str, Any]:
     effort = settings.reasoning_effort
     wanted = effort is not None or settings.max_reasoning_tokens > 0
     reasoning: dict[str, Any] = {} if effort is None else {"effort": effort}
-    if wanted and effort != "none" and "reasoning.summary" not in learnt.without:
+    if wanted and effort != "none":
         reasoning["summary"] = "auto"
-    return reasoning
+    return {
+        name: value
+        for name, value in reasoning.items()
+        if not learnt.without.covers(f"reasoning.{name}", value)
+    }
 
 
 def _items(messages: Sequence[ChatMessage], learnt: Learnt) -> Iterator[dict[str, Any]]:

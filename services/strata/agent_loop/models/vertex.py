@@ -35,6 +35,7 @@ class VertexConnection(CloudConnection):
     """The connections to one project in one region. See `Connection`."""
 
     def __init__(self, base_url: str) -> None:
+        super().__init__()
         self._address = read_address(base_url)
         self._client: AsyncAnthropicVertex | None = None
         self._accounts: dict[str, Any] = {}

@@ -1,0 +1,162 @@
+"""A setting that a model refused is left out where it was refused, and for a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from doubles.bench import Bench, collect, request
+from doubles.script import Fault, ModelCall, say
+from strata.agent_loop.models import refusals
+from strata.agent_loop.models.domain import ModelSettings, ToolChoice
+from strata.agent_loop.models.errors import ModelError
+from strata.agent_loop.models.refusals import RefusalMemory, Refusals
+from strata.shared import context
+from strata.shared.context import Caller, RequestContext
+
+
+def of_project(name: str) -> RequestContext:
+    return RequestContext(caller=Caller("org-1", name, "key-1"))
+
+
+def effort_of(body: dict[str, Any]) -> str | None:
+    """The effort of a request in any of the three protocols."""
+    for group in ("reasoning", "output_config"):
+        if "effort" in body.get(group, {}):
+            return str(body[group]["effort"])
+    return body.get("reasoning_effort")
+
+
+def refuses_effort(call: ModelCall) -> Fault | None:
+    """A model that takes every effort but "minimal", in the words of each provider."""
+    effort = effort_of(call.body)
+    if effort is None or (effort != "minimal" and call.dialect != "anthropic"):
+        return None
+    if call.dialect == "anthropic":
+        text = "This model does not support the effort parameter."
+        return Fault(400, text, "invalid_request_error")
+    name = "reasoning_effort" if call.dialect == "openai" else "reasoning.effort"
+    text = f"Unsupported value: '{name}' does not support 'minimal' with this model."
+    return Fault(400, text, "invalid_request_error", "unsupported_value", name)
+
+
+async def test_refused_effort_is_left_out_for_the_project_and_the_key_alone(bench: Bench) -> None:
+    bench.server.refuses = refuses_effort
+    bench.server.respond(lambda _: say("ok"))
+    with context.use(of_project("project-a")):
+        for _ in range(2):
+            await bench.ask(reasoning_effort="minimal")
+        assert len(bench.server.requests) == 3
+        await bench.ask(reasoning_effort="minimal", api_key="another key")
+        assert len(bench.server.requests) == 5
+    with context.use(of_project("project-b")):
+        await bench.ask(reasoning_effort="minimal")
+    assert len(bench.server.requests) == 7
+
+
+@pytest.mark.parametrize("dialect", ["openai", "openai_responses"])
+async def test_another_effort_is_sent_after_one_was_refused(bench: Bench) -> None:
+    bench.server.refuses = refuses_effort
+    bench.server.respond(lambda _: say("ok"))
+    await bench.ask(reasoning_effort="minimal")
+    await bench.ask(reasoning_effort="high")
+    assert [effort_of(call.body) for call in bench.server.requests] == ["minimal", None, "high"]
+
+
+async def test_refused_effort_is_sent_again_after_an_hour(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.server.refuses = refuses_effort
+    bench.server.respond(lambda _: say("ok"))
+    await bench.ask(reasoning_effort="minimal")
+    memories = [
+        value
+        for connection in bench.factory._connections.values()
+        for value in vars(connection).values()
+        if isinstance(value, RefusalMemory)
+    ]
+    real = memories[0]._clock
+    for memory in memories:
+        monkeypatch.setattr(memory, "_clock", lambda: real() + refusals.LIFETIME_S)
+    await bench.ask(reasoning_effort="minimal")
+    assert len(bench.server.requests) == 4
+
+
+@pytest.mark.parametrize(
+    ("message", "left_out"),
+    [
+        ("adaptive thinking is not supported on this model", "thinking"),
+        ("thinking.type: Input tag 'adaptive' does not match any of the expected", "thinking"),
+        ('"thinking.type.adaptive" is not supported; use "output_config.effort".', "thinking"),
+        ("output_config.effort: Input should be 'low' or 'medium'", "output_config"),
+        ("output_config: Extra inputs are not permitted", ""),
+    ],
+)
+async def test_anthropic_names_the_setting_in_its_text(
+    anthropic_bench: Bench, message: str, left_out: str
+) -> None:
+    bench = anthropic_bench
+    bench.server.script(Fault(400, message, "invalid_request_error"), say("ok"))
+    if not left_out:
+        with pytest.raises(ModelError, match="not permitted"):
+            await bench.ask(model="claude-opus-5-5", reasoning_effort="high")
+        return
+    await bench.ask(model="claude-opus-5-5", reasoning_effort="high")
+    sent = {"thinking", "output_config"}
+    first, second = (call.body for call in bench.server.requests)
+    assert (sent & first.keys(), sent & second.keys()) == (sent, sent - {left_out})
+
+
+async def test_thinking_refused_for_a_forced_call_is_sent_with_others(
+    anthropic_bench: Bench,
+) -> None:
+    bench = anthropic_bench
+
+    def forced(call: ModelCall) -> Fault | None:
+        if "thinking" in call.body and call.body["tool_choice"]["type"] != "auto":
+            text = "Thinking may not be enabled when tool_choice forces tool use."
+            return Fault(400, text, "invalid_request_error")
+        return None
+
+    bench.server.refuses = forced
+    bench.server.respond(lambda _: say("ok"))
+    model = bench.model(model="claude-opus-5-5", reasoning_effort="high")
+    for choice in (ToolChoice.required(), ToolChoice.required(), ToolChoice()):
+        await collect(model, replace(request(), tool_choice=choice))
+    assert ["thinking" in call.body for call in bench.server.requests] == [True, False, False, True]
+
+
+async def test_malformed_request_is_not_repeated(anthropic_bench: Bench) -> None:
+    text = "messages.1: `tool_use` ids were found without `tool_result` blocks"
+    anthropic_bench.server.script(Fault(400, text, "invalid_request_error"))
+    with pytest.raises(ModelError, match="tool_result"):
+        await anthropic_bench.ask(reasoning_effort="high")
+    assert len(anthropic_bench.server.requests) == 1
+
+
+def test_memory_is_bounded_and_one_project_does_not_displace_the_models_of_another() -> None:
+    memory: RefusalMemory[Refusals] = RefusalMemory(lambda: 0.0)
+
+    def learnt(project: str, model: str) -> Refusals:
+        with context.use(of_project(project)):
+            return memory.learnt(ModelSettings(f"e/{model}", "openai", model), Refusals)
+
+    quiet = learnt("quiet", "m")
+    first = learnt("busy", "m-0")
+    for number in range(1, refusals.MAX_PER_PROJECT + 1):
+        learnt("busy", f"m-{number}")
+    assert learnt("quiet", "m") is quiet
+    assert learnt("busy", "m-0") is not first
+    for number in range(refusals.MAX_PROJECTS):
+        learnt(f"other-{number}", "m")
+    assert learnt("quiet", "m") is not quiet
+
+
+def test_values_of_a_parameter_are_bounded() -> None:
+    known = Refusals()
+    for number in range(1000):
+        assert known.add("temperature", number, only_value=True)
+    assert known.covers("temperature", 999)
+    assert len(known.values) <= refusals._MAX_VALUES
