@@ -322,6 +322,13 @@ async def test_no_key_is_not_taken_for_a_wish_to_delete(
     assert gateway.models.keys == []
 
 
+async def test_key_that_is_a_json_file_is_sent_whole(strata: Run, gateway: ScriptedGateway) -> None:
+    file = '{\n  "type": "service_account",\n  "private_key": "sk-of-file"\n}\n'
+    done = await strata("models", "key", "set", "vertex", typed=file)
+    assert (done.code, [key.api_key for key in gateway.models.keys]) == (0, [file.strip()])
+    assert "sk-of" not in done.out + done.err
+
+
 async def test_runs_are_read_over_several_pages(strata: Run, gateway: ScriptedGateway) -> None:
     gateway.runs.runs = [
         run_service_pb2.Run(id=new_id("run"), state=run_service_pb2.RUN_STATE_COMPLETED)

@@ -17,12 +17,15 @@ from doubles.cloud_routes import ACCESS_KEY, REGION, SECRET_KEY
 from doubles.http_server import HttpRequest, HttpResponse, HttpServer
 from doubles.model_server import ModelServer
 from doubles.script import Call, Fault, Reply, say
+from strata.agent_loop.convert.model_keys import model_key
 from strata.agent_loop.models import bedrock, vertex
+from strata.agent_loop.models.dialects.table import dialect_of
 from strata.agent_loop.models.domain import ChatMessage, ModelRequest, ModelSettings
 from strata.agent_loop.models.errors import ModelError, ModelErrorKind
 from strata.agent_loop.models.factory import ModelFactory
 from strata.agent_loop.models.streaming import RetryPolicy
 from strata.agent_loop.settings import AgentLoopSettings, EndpointSettings
+from strata.api.agent_loop.v1.model_service_pb2 import PutModelKeyRequest
 
 CLAUDE = "anthropic.claude-sonnet-4-5-20250929-v1:0"
 SIGNING = f"{ACCESS_KEY}:{SECRET_KEY}"
@@ -193,7 +196,10 @@ async def test_a_service_account_fetches_its_token_where_google_gives_it(
     async with HttpServer(give) as tokens:
         monkeypatch.setattr(vertex, "TOKEN_URI", tokens.url)
         clouds["vertex"].respond(lambda _: say("ok"))
-        model = factory.model(settings_at(clouds["vertex"], "vertex", json.dumps(account)))
+        # As Google's console writes it to a file.
+        stored = PutModelKeyRequest(provider="vertex", api_key=json.dumps(account, indent=2))
+        key = model_key(stored, dialect_of("vertex").read_key)
+        model = factory.model(settings_at(clouds["vertex"], "vertex", key))
         for _ in range(2):
             await collect(model, request())
     assert [one["iss"] for one in claims] == ["agent@acme.example"]

@@ -20,6 +20,8 @@ app.add_typer(key, name="key")
 
 # Two requests to a model that may have to be loaded first.
 _PROBE_S = 120.0
+_MAX_FILE_CHARS = 100_000
+"""What is read at most of a key that is a file; the server refuses less than that."""
 
 ProviderArgument = Annotated[
     str, typer.Argument(metavar="PROVIDER", help="Name of the endpoint; see strata models.")
@@ -126,7 +128,11 @@ def probe(
 @key.command("set")
 @online
 def set_key(connection: Connection, provider: ProviderArgument, agent: AgentOption = "") -> None:
-    """Store a key, encrypted. It is asked for on a terminal, else read from standard input."""
+    """Store a key, encrypted. It is asked for on a terminal, else read from standard input.
+
+    A key that is a JSON file, such as that of a service account of Google, is read from it:
+    strata models key set vertex < FILE
+    """
     secret = _read_key(provider)
     connection.run(lambda client: _put(client, provider, secret, agent))
     note(f"The key for {provider} is stored for {agent or 'all agents'}.")
@@ -157,6 +163,8 @@ def _read_key(provider: str) -> str:
             secret = typer.prompt(f"Key for {provider}", hide_input=True, err=True)
     else:
         secret = sys.stdin.readline()
+        if secret.lstrip().startswith("{"):
+            secret += sys.stdin.read(_MAX_FILE_CHARS)
     secret = secret.strip()
     if not secret:
         raise UsageError("There is no key on standard input.")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 
 from strata.agent_loop.convert.checks import MAX_NAME, name_violations, refuse
 from strata.api.agent_loop.v1 import model_service_pb2 as pb
 from strata.shared.errors import FieldViolation
 from strata.shared.ids import check_id
 
-_KEY = re.compile(r"[!-~]{0,4096}")
 
+def model_key(request: pb.PutModelKeyRequest, read_key: Callable[[str], str]) -> str:
+    """Returns the key as it is stored; empty to delete it. The error never shows it.
 
-def check_model_key(request: pb.PutModelKeyRequest) -> None:
-    """Refuses what cannot be the key of an endpoint; the error never shows it.
+    Args:
+        request: The request.
+        read_key: Reads a key of the endpoint, see `Dialect`.
 
     Raises:
         InvalidArgumentError: INVALID_FIELD or INVALID_ID, naming the field.
@@ -24,8 +26,10 @@ def check_model_key(request: pb.PutModelKeyRequest) -> None:
     if not request.provider or "/" in request.provider:
         description = f"must be the name of an endpoint, at most {MAX_NAME} characters"
         found.append(FieldViolation("provider", description))
-    # It is sent as a header: a line break in it would begin another one.
-    if not _KEY.fullmatch(request.api_key):
-        description = "must be at most 4096 printable ASCII characters without blanks"
-        found.append(FieldViolation("api_key", description))
+    key = request.api_key
+    try:
+        key = read_key(key) if key else ""
+    except ValueError as error:
+        found.append(FieldViolation("api_key", str(error)))
     refuse(found)
+    return key

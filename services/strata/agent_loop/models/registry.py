@@ -128,10 +128,6 @@ class ModelRegistry:
             self._default,
         )
 
-    def has(self, name: str) -> bool:
-        """Says whether there is an endpoint of the name."""
-        return name in self._endpoints
-
     def endpoint_of(self, handle: str) -> ModelEndpoint | None:
         """Returns the endpoint that a handle names; None if there is none."""
         return self._endpoints.get(handle.partition("/")[0])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from strata.agent_loop.convert.model_keys import check_model_key
+from strata.agent_loop.convert.model_keys import model_key
 from strata.agent_loop.domain.keys import ModelKeyStore
 from strata.agent_loop.keys import Keyring
+from strata.agent_loop.models.dialects.key_forms import plain_key
+from strata.agent_loop.models.dialects.table import dialect_of
 from strata.agent_loop.models.factory import EndpointModels
 from strata.agent_loop.models.known_models import AS_OF
 from strata.agent_loop.models.registry import ModelEndpoint, ModelRegistry
@@ -76,13 +78,14 @@ class ModelServicer(pb_grpc.ModelServiceServicer):
         self, request: pb.PutModelKeyRequest, context: Context
     ) -> pb.PutModelKeyResponse:
         """Stores a key for the project or one agent; an empty one deletes it."""
-        check_model_key(request)
         provider, agent_id = request.provider, request.agent_id
-        known = self._provider.registry.has(provider)
-        if request.api_key and known:
-            await self._keys.put(self._keyring.seal(provider, agent_id, request.api_key))
+        endpoint = self._provider.registry.endpoint_of(f"{provider}/")
+        key = model_key(request, dialect_of(endpoint.type).read_key if endpoint else plain_key)
+        known = endpoint is not None
+        if key and known:
+            await self._keys.put(self._keyring.seal(provider, agent_id, key))
         # A key that is left of an endpoint which is gone can still be deleted.
-        elif request.api_key or not (await self._keys.delete(provider, agent_id) or known):
+        elif key or not (await self._keys.delete(provider, agent_id) or known):
             raise _not_configured(provider, self._provider.registry)
         return pb.PutModelKeyResponse()
 

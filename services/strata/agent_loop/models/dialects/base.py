@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
+from strata.agent_loop.models.dialects.key_forms import plain_key
 from strata.agent_loop.models.domain import ChatModel, EndpointType, ImagePart, ModelSettings
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Dialect:
         line_numbers: Whether its models are shown memory with line numbers, where the type of the
             agent has them.
         check_address: Raises a ValueError with what is wrong about a base URL.
+        read_key: Returns a key as it is stored; raises a ValueError that says what its keys are.
     """
 
     name: EndpointType
@@ -76,6 +78,7 @@ class Dialect:
     image_tokens: Callable[[ImagePart], int]
     line_numbers: bool = False
     check_address: Callable[[str], None] = _any_address
+    read_key: Callable[[str], str] = plain_key
 
     def load(self) -> Adapter:
         """Imports the adapter; the first call may take a second or more."""

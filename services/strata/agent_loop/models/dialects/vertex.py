@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 
 from strata.agent_loop.models.dialects import anthropic
+from strata.agent_loop.models.dialects.key_forms import plain_or_service_account
 
 _ADDRESS = re.compile(
     r"(?P<root>https?://[^/?#]+[^?#]*)/projects/(?P<project>[a-z0-9:.-]+)"
@@ -64,4 +65,5 @@ DIALECT = replace(
     name="vertex",
     adapter="strata.agent_loop.models.vertex",
     check_address=_check,
+    read_key=plain_or_service_account,
 )

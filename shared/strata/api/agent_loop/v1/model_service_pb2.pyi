@@ -277,7 +277,9 @@ class PutModelKeyRequest(_message.Message):
     provider: _builtins.str
     """Name of the endpoint."""
     api_key: _builtins.str
-    """The key; empty deletes it."""
+    """The key; empty deletes it. Printable ASCII without blanks; for an endpoint of Vertex AI also
+    the JSON file of a service account, of which its e-mail, its ids and its private key are kept.
+    """
     agent_id: _builtins.str
     """Only for this agent; empty for every agent of the project."""
     def __init__(
