@@ -238,12 +238,15 @@ async def test_old_requests_are_forgotten_and_the_worker_reads_no_secret(
     store: PostgresToolStore, urls: Any
 ) -> None:
     await store.upsert(custom(), Request("r", "d"))
+    assert await store.keep_choice("run-1", ["files__read"]) == ["files__read"]
+    assert await store.keep_choice("run-1", ["files__write"]) == ["files__read"]
     worker = Database(urls.worker_url)
     try:
         assert (
             await RequestLog(worker, timedelta(days=1), schema="tool_execution").forget_old() == 0
         )
-        assert await RequestLog(worker, timedelta(0), schema="tool_execution").forget_old() == 1
+        # The choice of tools of a run as well.
+        assert await RequestLog(worker, timedelta(0), schema="tool_execution").forget_old() == 2
         for table in ("secrets", "tools"):
             with pytest.raises(Exception, match="permission denied"):
                 async with worker.system_transaction() as connection:
@@ -251,3 +254,4 @@ async def test_old_requests_are_forgotten_and_the_worker_reads_no_secret(
     finally:
         await worker.close()
     assert (await store.upsert(custom("other"), Request("r", "e"))).name == "other"
+    assert await store.keep_choice("run-1", ["files__write"]) == ["files__write"]

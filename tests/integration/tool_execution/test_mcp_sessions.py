@@ -323,6 +323,23 @@ async def test_a_project_leaves_sessions_to_others() -> None:
         await asyncio.gather(*hanging, return_exceptions=True)
 
 
+async def test_server_that_was_away_ends_no_session_of_another(sessions: Sessions) -> None:
+    with use(RequestContext(caller=Caller("org", "project-2", "key"))):
+        pids = json.loads(await sessions.run(sessions.program("theirs", tool("child")), "child"))
+    mine = sessions.program("mine", tool("echo"))
+    back = sessions.program("back", tool("echo"))
+    await sessions.run(mine, "echo")
+    sessions.manager.look_after([mine, back], [back])
+    await asyncio.gather(*sessions.manager._contacts.values())
+    assert all(map(alive, pids))
+    assert back not in sessions.kept.reported
+    # With a place that is free it is asked again.
+    await sessions.manager.tidy()
+    sessions.manager.look_after([back], [back])
+    await asyncio.gather(*sessions.manager._contacts.values())
+    assert back in sessions.kept.reported
+
+
 async def test_a_server_that_does_not_start_is_not_tried_with_every_call(
     sessions: Sessions,
 ) -> None:

@@ -242,13 +242,15 @@ class McpManager:
             running = self._contacts.get(key)
             if running is not None and not running.done():
                 continue
+            connection = None
             if entry is not None:
-                connection = entry.connection
                 if now < entry.retry_at:
                     continue
+                connection = entry.connection
                 if connection is not None and not connection.ended and server_id not in away:
                     continue
-            if server_id not in away and not self._has_room(len(self._contacts)):
+            # A session that is open is asked again; it takes no further place.
+            if connection is None and not self._has_room(len(self._contacts)):
                 continue
             task = asyncio.create_task(self._contact(key))
             self._contacts[key] = task
