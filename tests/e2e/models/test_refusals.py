@@ -128,6 +128,34 @@ async def test_thinking_refused_for_a_forced_call_is_sent_with_others(
     assert ["thinking" in call.body for call in bench.server.requests] == [True, False, False, True]
 
 
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [(ToolChoice.required(), "one of your tools"), (ToolChoice.named("lookup"), "`lookup`")],
+)
+async def test_model_that_refuses_forced_calls_is_asked_for_them_in_words(
+    anthropic_bench: Bench, choice: ToolChoice, words: str
+) -> None:
+    bench = anthropic_bench
+
+    def unforced(call: ModelCall) -> Fault | None:
+        if call.body["tool_choice"]["type"] in ("any", "tool"):
+            text = 'tool_choice: type "tool" and "any" are not supported for this model.'
+            return Fault(400, text, "invalid_request_error")
+        return None
+
+    bench.server.refuses = unforced
+    bench.server.respond(lambda _: say("ok"))
+    model = bench.model(model="claude-opus-5-5", reasoning_effort="high")
+    for chosen in (choice, choice, ToolChoice()):
+        await collect(model, replace(request(), tool_choice=chosen))
+    refused, *taken = (call.body for call in bench.server.requests)
+    assert refused["tool_choice"]["type"] != "auto"
+    assert [body["tool_choice"]["type"] for body in taken] == ["auto"] * 3
+    assert [words in body["system"][-1]["text"] for body in taken] == [True, True, False]
+    assert all(body["system"][0] == refused["system"][0] for body in taken)
+    assert all("thinking" in body for body in taken)
+
+
 async def test_malformed_request_is_not_repeated(anthropic_bench: Bench) -> None:
     text = "messages.1: `tool_use` ids were found without `tool_result` blocks"
     anthropic_bench.server.script(Fault(400, text, "invalid_request_error"))

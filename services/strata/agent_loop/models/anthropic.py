@@ -228,8 +228,10 @@ class AnthropicChatModel:
             return False
         name = anthropic_wire.refused_setting(error.message, body)
         value = anthropic_wire.sent(body, name)
-        # The text does not tell whether another value would be taken, so the next one is tried.
-        if not name or not refusals.add(name, value, only_value=True):
+        # The text may be about the value alone, so another one is tried. Forced calls are refused
+        # whatever their type.
+        only_value = name != anthropic_wire.FORCED_CALL
+        if not name or not refusals.add(name, value, only_value=only_value):
             return False
         log_refusal(self._settings, name, value, error.redacted(self._redactor).message)
         return True

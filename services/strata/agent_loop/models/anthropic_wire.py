@@ -37,11 +37,17 @@ THINKING, EFFORT = "thinking", "output_config.effort"
 FORCED_THINKING = "thinking with a forced call"
 """Thinking in a request that forces a call, which a model or a cloud may refuse."""
 
+FORCED_CALL = "tool_choice"
+"""A forced call, which the newest models refuse: they are asked for it in words."""
+
+_ASKED = "Answer with a call of one of your tools, not with text."
+_ASKED_FOR = "Answer with a call of the tool `{}`, not with text."
 _SETTINGS = {THINKING: re.compile(r"\bthinking\b"), EFFORT: re.compile(r"\beffort\b")}
 _NOT_TAKEN = re.compile(
     r"not support|unsupported|not permitted|Input should be|does not match any of the expected",
     re.IGNORECASE,
 )
+_CHOICE = re.compile(r"\btool_choice\b.*not supported")
 _FORCED = re.compile(r"tool_choice forces tool use")
 _CACHED = {"type": "ephemeral"}
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)")
@@ -59,6 +65,8 @@ def refused_setting(message: str, body: Mapping[str, Any]) -> str:
     """
     if _FORCED.search(message):
         return FORCED_THINKING if "thinking" in body else ""
+    if _CHOICE.search(message):
+        return FORCED_CALL if sent(body, FORCED_CALL) in ("any", "tool") else ""
     if not _NOT_TAKEN.search(message):
         return ""
     # An error about one of them may advise the other, behind it.
@@ -74,6 +82,8 @@ def sent(body: Mapping[str, Any], name: str) -> Any:
     """Returns what a request has for a setting; None for nothing."""
     if name == EFFORT:
         return body.get("output_config", {}).get("effort")
+    if name == FORCED_CALL:
+        return body.get("tool_choice", {}).get("type")
     return body.get("thinking")
 
 
@@ -92,7 +102,9 @@ def build(
     refusals = refusals or Refusals()
     system, messages = leading_system(repair(request.messages))
     thinking = _thinking(request, settings, messages)
-    forced = FORCED_THINKING if request.tool_choice.forces_a_call else THINKING
+    asks = request.tool_choice.forces_a_call and FORCED_CALL in refusals.names
+    forces = request.tool_choice.forces_a_call and not asks
+    forced = FORCED_THINKING if forces else THINKING
     if refusals.covers(THINKING, thinking) or refusals.covers(forced, thinking):
         thinking = None
     body: dict[str, Any] = {
@@ -102,6 +114,11 @@ def build(
     }
     if system:
         body["system"] = [{"type": "text", "text": system, "cache_control": _CACHED}]
+    if request.tools and asks:
+        # Behind what is cached, since other requests do not have it.
+        name = request.tool_choice.name
+        text = _ASKED_FOR.format(name) if name else _ASKED
+        body.setdefault("system", []).append({"type": "text", "text": text})
     if request.tools:
         body["tools"] = [
             {
@@ -111,7 +128,8 @@ def build(
             }
             for tool in request.tools
         ]
-        body["tool_choice"] = _tool_choice(request, settings)
+        choice = ToolChoice() if asks else request.tool_choice
+        body["tool_choice"] = _tool_choice(choice, request, settings)
     if thinking is not None:
         body["thinking"] = thinking
     output = _output_config(request, settings)
@@ -186,8 +204,10 @@ def _output_config(request: ModelRequest, settings: ModelSettings) -> dict[str, 
     return config
 
 
-def _tool_choice(request: ModelRequest, settings: ModelSettings) -> dict[str, Any]:
-    choice = _choice(request.tool_choice)
+def _tool_choice(
+    tool_choice: ToolChoice, request: ModelRequest, settings: ModelSettings
+) -> dict[str, Any]:
+    choice = _choice(tool_choice)
     parallel = request.parallel_tool_calls
     if parallel is None:
         parallel = settings.parallel_tool_calls

@@ -1,7 +1,8 @@
 """Context windows and output limits of hosted models, as their providers documented them.
 
 Only what a provider states for its own service is here: the window of a model that somebody runs
-depends on how the server was started, and is asked of that server.
+depends on how the server was started, and is asked of that server. Services whose list of models
+says the window (Groq, Mistral, OpenRouter, Together) need no row. Decision 0163 names the sources.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-AS_OF = "2025-10-15"
-"""The date of the oldest documentation that a row of the table was read from."""
+AS_OF = "2026-11-25"
+"""The date on which the table was compared with the documentation."""
 
 # A dated version, or the alias of the newest one, has the limits of its family.
 _VERSION = re.compile(r"-(latest|\d{8}|\d{4}-\d{2}-\d{2}|\d{4})$")
@@ -38,6 +39,8 @@ def known_model(preset: str, model: str) -> KnownModel | None:
         model: Its name there, with or without a version.
     """
     table = _BY_PRESET.get(preset, {})
+    # Google lists its models with this prefix.
+    model = model.removeprefix("models/")
     return table.get(model) or table.get(_VERSION.sub("", model))
 
 
@@ -45,31 +48,32 @@ def _rows(window: int, output: int, names: Iterable[str]) -> dict[str, KnownMode
     return dict.fromkeys(names, KnownModel(window, output))
 
 
+_OPENAI: dict[str, KnownModel] = {
+    **_rows(1_050_000, 128_000, ["gpt-5.6-sol", "gpt-5.6-terra", "gpt-5.6-luna"]),
+    **_rows(1_050_000, 128_000, ["gpt-5.5", "gpt-5.4"]),
+    **_rows(400_000, 128_000, ["gpt-5.2", "gpt-5.1", "gpt-5", "gpt-5-mini", "gpt-5-nano"]),
+    **_rows(1_047_576, 32_768, ["gpt-4.1", "gpt-4.1-mini", "gpt-4.1-nano"]),
+    **_rows(200_000, 100_000, ["o3", "o4-mini"]),
+    **_rows(128_000, 16_384, ["gpt-4o", "gpt-4o-mini"]),
+    **_rows(128_000, 4_096, ["gpt-4-turbo"]),
+    **_rows(8_192, 8_192, ["gpt-4"]),
+    **_rows(16_385, 4_096, ["gpt-3.5-turbo"]),
+}
+
 _BY_PRESET: dict[str, dict[str, KnownModel]] = {
-    "openai": {
-        **_rows(400_000, 128_000, ["gpt-5", "gpt-5-mini", "gpt-5-nano", "gpt-5-codex"]),
-        **_rows(128_000, 16_384, ["gpt-5-chat", "gpt-4o", "gpt-4o-mini", "chatgpt-4o"]),
-        **_rows(1_047_576, 32_768, ["gpt-4.1", "gpt-4.1-mini", "gpt-4.1-nano"]),
-        **_rows(200_000, 100_000, ["o1", "o1-pro", "o3", "o3-mini", "o3-pro", "o4-mini"]),
-        **_rows(128_000, 4_096, ["gpt-4-turbo"]),
-        **_rows(8_192, 8_192, ["gpt-4"]),
-        **_rows(16_385, 4_096, ["gpt-3.5-turbo"]),
-    },
+    "openai": _OPENAI,
+    "openai_responses": _OPENAI,
     "anthropic": {
-        **_rows(1_000_000, 128_000, ["claude-sonnet-5"]),
-        **_rows(200_000, 64_000, ["claude-sonnet-4-5", "claude-haiku-4-5"]),
-        **_rows(200_000, 64_000, ["claude-sonnet-4", "claude-sonnet-4-0", "claude-3-7-sonnet"]),
-        **_rows(200_000, 32_000, ["claude-opus-4-1", "claude-opus-4", "claude-opus-4-0"]),
-        **_rows(200_000, 8_192, ["claude-3-5-sonnet", "claude-3-5-haiku"]),
-        **_rows(200_000, 4_096, ["claude-3-opus", "claude-3-haiku"]),
+        **_rows(1_000_000, 128_000, ["claude-fable-5-1", "claude-opus-5-5", "claude-sonnet-5-5"]),
+        **_rows(1_000_000, 128_000, ["claude-fable-5", "claude-opus-5", "claude-sonnet-5"]),
+        **_rows(1_000_000, 128_000, ["claude-opus-4-8", "claude-opus-4-6", "claude-sonnet-4-6"]),
+        **_rows(200_000, 64_000, ["claude-opus-4-5", "claude-sonnet-4-5", "claude-haiku-4-5"]),
+        **_rows(200_000, 32_000, ["claude-opus-4-1"]),
+    },
+    "gemini": {
+        **_rows(1_048_576, 65_536, ["gemini-3.5-flash", "gemini-2.5-pro", "gemini-2.5-flash"]),
     },
     "deepseek": {
-        **_rows(128_000, 8_192, ["deepseek-chat"]),
-        **_rows(128_000, 65_536, ["deepseek-reasoner"]),
-    },
-    "groq": {
-        **_rows(131_072, 32_768, ["llama-3.3-70b-versatile"]),
-        **_rows(131_072, 131_072, ["llama-3.1-8b-instant"]),
-        **_rows(131_072, 65_536, ["openai/gpt-oss-20b", "openai/gpt-oss-120b"]),
+        **_rows(1_000_000, 384_000, ["deepseek-v4-flash", "deepseek-v4-pro"]),
     },
 }

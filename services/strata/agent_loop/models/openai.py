@@ -455,11 +455,14 @@ def _google(delta: JsonFields) -> JsonFields:
 
 
 def _window(extra: dict[str, Any]) -> int | None:
-    """Context window in the words of vLLM, LM Studio, OpenRouter and llama.cpp."""
+    """Context window in the words of vLLM, LM Studio and Mistral, OpenRouter, Groq, llama.cpp."""
     meta = extra.get("meta")
     sources: list[dict[str, Any]] = [extra, meta if isinstance(meta, dict) else {}]
     for source in sources:
-        for name in ("max_model_len", "max_context_length", "context_length", "n_ctx"):
+        for name in (
+            *("max_model_len", "max_context_length", "context_length"),
+            *("context_window", "n_ctx"),
+        ):
             if isinstance(source.get(name), int):
                 return cast("int", source[name])
     return None

@@ -24,6 +24,13 @@ def test_versions_of_a_model_have_the_limits_of_the_model(model: str) -> None:
     assert (known.context_window, known.max_output_tokens) == (1_047_576, 32_768)
 
 
+def test_model_has_the_limits_of_its_service_under_each_of_its_names() -> None:
+    assert known_model("openai_responses", "gpt-5.5") == known_model("openai", "gpt-5.5")
+    listed = known_model("gemini", "models/gemini-2.5-pro")
+    assert listed is not None
+    assert listed == known_model("gemini", "gemini-2.5-pro")
+
+
 @pytest.mark.parametrize(
     ("preset", "model"),
     [("openai", "gpt-4.2"), ("openai", "gpt-4.1-abc"), ("vllm", "gpt-4.1"), ("", "gpt-4.1")],
